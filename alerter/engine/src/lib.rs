@@ -1,0 +1,1 @@
+//! alerter/engine
