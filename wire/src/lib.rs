@@ -1,1 +1,18 @@
-//! wire
+//! The contract between trainer, exporter and alerter: the event, its lenient JSON, the stream cursor, and the
+//! few metric names both programs must agree on. No I/O, no clock; serde is the only dependency.
+//!
+//! An event is one JSON object: a packet on the ingest socket, a line of a file, a record of the stream.
+//! Reading is lenient where trainers are sloppy (`NaN` bare or as a string, unknown keys) and strict where a
+//! mistake would be silently wrong (a step that is not an integer, a packet over the limit): an error names the field.
+
+mod cursor;
+mod event;
+mod json;
+pub mod names;
+pub mod num;
+
+pub use cursor::{Cursor, CursorError};
+pub use event::{
+    CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_METRICS, MAX_TEXT, Metrics,
+};
+pub use json::{JsonError, Value};

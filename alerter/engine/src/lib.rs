@@ -1,1 +1,18 @@
-//! alerter/engine
+//! The pure core of the alerter: series, detectors, verdicts, incidents, escalation, messages.
+//!
+//! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration order is fixed. Five
+//! calls drive it: [`Engine::handle`], [`Engine::tick`], [`Engine::next_deadline`], [`Engine::take_dirty`] and
+//! [`Engine::restore`]. The same engine runs live, in `backtest` and in tests.
+
+pub mod config;
+pub mod detector;
+pub mod detectors;
+pub mod effect;
+mod engine;
+pub mod incident;
+pub mod message;
+pub mod sample;
+pub mod time;
+pub mod verdict;
+
+pub use engine::{Engine, StatePart};

@@ -1,0 +1,1 @@
+//! One file a detector: its config and defaults, its formula with the source, its tests.

@@ -1,0 +1,88 @@
+//! What goes in and what comes out of the engine.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::Event;
+
+use crate::incident::IncidentRecord;
+use crate::message::Message;
+use crate::time::Ts;
+
+/// Everything the engine reacts to. A journal of inputs replays to the same state.
+#[derive(Debug, Clone)]
+pub enum Input<'a> {
+    /// A record of a source's stream, in order.
+    Event { source: &'a str, event: &'a Event },
+    /// The source answers (again).
+    SourceUp { source: &'a str },
+    /// The connection to the source failed or ended.
+    SourceDown { source: &'a str, reason: &'a str },
+    /// The source left the configuration or the discovery files: it is not lost, it is gone.
+    SourceGone { source: &'a str },
+    /// A person took the incident: escalation stops.
+    Ack { incident: &'a str, by: &'a str },
+    /// A person closed the incident.
+    Resolve { incident: &'a str, by: &'a str },
+    /// A receiver took a notification.
+    Delivered { incident: &'a str, receiver: &'a str, action: Action },
+    /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.
+    Failed { incident: &'a str, receiver: &'a str, action: Action, error: &'a str },
+}
+
+/// What the runtime must do. It persists all effects of a batch, and the state they came from, in one transaction before
+/// it sends anything.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// The incident as it now is: insert or replace its row.
+    Incident(Box<IncidentRecord>),
+    /// One line of an incident's history.
+    Timeline(TimelineEntry),
+    /// Put into the outbox.
+    Notify(Box<Notification>),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TimelineEntry {
+    pub incident: String,
+    pub at: Ts,
+    /// `engine`, `cli:alice`, `api:bob`, a receiver name.
+    pub actor: String,
+    pub what: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// First word to this receiver, and every repeat of a page that nobody answered.
+    Trigger,
+    /// News of an incident that the receiver knows. Later updates replace undelivered earlier ones.
+    Update,
+    Ack,
+    Resolve,
+}
+
+impl Action {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Trigger => "trigger",
+            Self::Update => "update",
+            Self::Ack => "ack",
+            Self::Resolve => "resolve",
+        }
+    }
+}
+
+/// One message to one receiver. Delivered in `seq` order within a lane (incident, receiver), at least once, under a key that
+/// makes a second delivery harmless.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Notification {
+    pub incident: String,
+    pub receiver: String,
+    /// Order within the lane, from 1.
+    pub seq: u32,
+    pub action: Action,
+    /// `<incident>/<receiver>/<seq>`: frozen, so that a resend is recognised.
+    pub idem_key: String,
+    /// Page-class notifications are never given up while the incident is open and unacknowledged.
+    pub page: bool,
+    pub message: Message,
+}

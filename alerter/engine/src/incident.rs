@@ -1,0 +1,50 @@
+//! Incidents: from verdicts to something a person owns.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Ts;
+use crate::verdict::{Cause, Kind, Severity, Suspect};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Open,
+    Acknowledged,
+    Resolved,
+}
+
+/// An incident as stored, listed and shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IncidentRecord {
+    pub id: String,
+    pub run: String,
+    pub cause: Cause,
+    /// The kind of the most severe verdict.
+    pub kind: Kind,
+    /// The highest severity it reached.
+    pub severity: Severity,
+    pub state: State,
+    pub signal: String,
+    /// Estimated onset.
+    pub start_step: i64,
+    /// The last step fed when it was first announced (ticket or page); of an annotation, when it was seen.
+    pub opened_step: i64,
+    /// The last step fed when it reached its severity.
+    pub detected_step: i64,
+    pub end_step: Option<i64>,
+    pub value: f64,
+    pub expected: f64,
+    pub score: f64,
+    pub summary: String,
+    pub suspects: Vec<Suspect>,
+    pub opened_at: Ts,
+    pub resolved_at: Option<Ts>,
+    pub acked_by: Option<String>,
+    pub acked_at: Option<Ts>,
+    /// Escalation level reached, from 1; 0 before anyone was told.
+    pub level: u32,
+    /// When the next escalation is due.
+    pub next_at: Option<Ts>,
+    /// How often it came back within the hold time.
+    pub flaps: u32,
+}

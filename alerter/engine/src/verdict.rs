@@ -1,0 +1,135 @@
+//! What a detector says, in the vocabulary that incidents, messages and `backtest` share.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Ts;
+
+/// Ordered: `page` wakes someone, `ticket` is for the day, `info` is an annotation that is told to nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Info,
+    Ticket,
+    Page,
+}
+
+impl Severity {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Ticket => "ticket",
+            Self::Page => "page",
+        }
+    }
+}
+
+/// What an incident is about, coarsely. A run has at most one open incident a cause, so that a gradient explosion,
+/// the loss spike it leads to and the NaN that ends it are one page and one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Loss and gradients.
+    Numerics,
+    /// The run moves, slower than it did.
+    Speed,
+    /// The run does not move.
+    Progress,
+    Checkpoint,
+    /// We cannot see the run.
+    Telemetry,
+    Rank,
+    Hardware,
+    Config,
+}
+
+macro_rules! kinds {
+    ($($name:ident $text:literal $cause:ident $title:literal;)*) => {
+        /// Kinds of incident. The text forms are a contract (DESIGN 4.3).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Kind { $($name),* }
+
+        impl Kind {
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+
+            pub fn cause(self) -> Cause {
+                match self { $(Self::$name => Cause::$cause),* }
+            }
+
+            /// A short human name for titles.
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$name => $title),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    Nonfinite "nonfinite" Numerics "NaN or infinity";
+    GradSpike "grad_spike" Numerics "gradient spike";
+    GradInstability "grad_instability" Numerics "unstable gradients";
+    GradLevelShift "grad_level_shift" Numerics "gradient level shift";
+    LossSpike "loss_spike" Numerics "loss spike";
+    Divergence "divergence" Numerics "divergence";
+    LossShift "loss_shift" Numerics "loss level shift";
+    Plateau "plateau" Numerics "loss plateau";
+    NoLearning "no_learning" Numerics "no learning";
+    MfuDroop "mfu_droop" Speed "MFU droop";
+    ThroughputDrop "throughput_drop" Speed "throughput drop";
+    GcTail "gc_tail" Speed "growing slow-step tail";
+    StepTimeJitter "step_time_jitter" Speed "step time jitter";
+    Stall "stall" Speed "stalled step";
+    Straggler "straggler" Speed "straggler";
+    Hang "hang" Progress "hang";
+    EvalGap "eval_gap" Numerics "eval gap";
+    CkptStale "ckpt_stale" Checkpoint "stale checkpoint";
+    SourceLost "source_lost" Telemetry "source lost";
+    RankDead "rank_dead" Rank "dead rank";
+    GpuFault "gpu_fault" Hardware "GPU fault";
+    LinkFault "link_fault" Hardware "link fault";
+    ConfigDrift "config_drift" Config "config drift";
+}
+
+/// Someone or something to look at first, with the reason.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Suspect {
+    /// `rank 17`, `node gpu-042`, `data batch at step 31215`.
+    pub what: String,
+    pub why: String,
+}
+
+/// What happened to a condition that a detector watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// It holds: opens an incident, or updates one (a higher severity raises it).
+    Raise,
+    /// It no longer holds.
+    Clear,
+    /// It happened and is already over: an incident that opens and resolves at once.
+    Note,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    pub change: Change,
+    pub kind: Kind,
+    pub severity: Severity,
+    /// The signal it was seen in: `loss`, `grad_norm`, `step_time`, ...
+    pub signal: &'static str,
+    /// The last step the detector had been fed.
+    pub step: i64,
+    pub ts: Ts,
+    /// Estimated onset.
+    pub start_step: i64,
+    pub value: f64,
+    pub expected: f64,
+    /// How far out, in the detector's own unit (mostly robust sigmas or CUSUM over its bound).
+    pub score: f64,
+    /// One sentence a person can act on, with numbers.
+    pub why: String,
+    pub suspects: Vec<Suspect>,
+}

@@ -1,0 +1,611 @@
+//! The event, and its one JSON shape.
+
+use core::fmt;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::cursor::Cursor;
+use crate::json::{JsonError, Reader, Value, write_string};
+use crate::names::metric;
+use crate::num;
+
+/// One packet, one line, one stream record.
+pub const MAX_EVENT_BYTES: usize = 8 * 1024;
+/// Entries kept in each of `m` and `t`; the rest is dropped and counted.
+pub const MAX_METRICS: usize = 256;
+/// Unknown keys kept; the rest is dropped and counted.
+pub const MAX_EXTRA: usize = 32;
+/// Characters kept of a run name, metric name or text.
+pub const MAX_TEXT: usize = 256;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Hello,
+    Step,
+    Eval,
+    Ckpt,
+    Phase,
+    Hb,
+    Event,
+    Bye,
+    Xid,
+    Link,
+    Hw,
+    Health,
+    /// The reader's cursor fell off the ring: `lost` records are gone.
+    Gap,
+}
+
+impl Kind {
+    pub const ALL: &[Self] = &[
+        Self::Hello,
+        Self::Step,
+        Self::Eval,
+        Self::Ckpt,
+        Self::Phase,
+        Self::Hb,
+        Self::Event,
+        Self::Bye,
+        Self::Xid,
+        Self::Link,
+        Self::Hw,
+        Self::Health,
+        Self::Gap,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Step => "step",
+            Self::Eval => "eval",
+            Self::Ckpt => "ckpt",
+            Self::Phase => "phase",
+            Self::Hb => "hb",
+            Self::Event => "event",
+            Self::Bye => "bye",
+            Self::Xid => "xid",
+            Self::Link => "link",
+            Self::Hw => "hw",
+            Self::Health => "health",
+            Self::Gap => "gap",
+        }
+    }
+
+    fn parse(s: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|k| k.as_str() == s)
+    }
+}
+
+/// Which edge of a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edge {
+    Begin,
+    End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CkptPhase {
+    Start,
+    End,
+    Fail,
+}
+
+/// Named numbers in the order they came. Short enough that a scan beats a map.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics(Vec<(Cow<'static, str>, f64)>);
+
+impl Metrics {
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
+    }
+
+    /// Sets `name`; false when the limit is reached and the value was not kept.
+    pub fn set(&mut self, name: &str, value: f64) -> bool {
+        if let Some(slot) = self.0.iter_mut().find(|(n, _)| n == name) {
+            slot.1 = value;
+            return true;
+        }
+        if self.0.len() >= MAX_METRICS {
+            return false;
+        }
+        let name = match metric::ALL.iter().find(|known| **known == name) {
+            Some(known) => Cow::Borrowed(*known),
+            None => Cow::Owned(clip(name)),
+        };
+        self.0.push((name, value));
+        true
+    }
+
+    pub fn remove(&mut self, name: &str) -> Option<f64> {
+        let at = self.0.iter().position(|(n, _)| n == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(n, v)| (n.as_ref(), *v))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<'a> FromIterator<(&'a str, f64)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (&'a str, f64)>>(iter: I) -> Self {
+        let mut m = Self::default();
+        for (name, value) in iter {
+            m.set(name, value);
+        }
+        m
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    pub kind: Kind,
+    /// Unix seconds at which the value was true (not when it was read, where the source knows).
+    pub ts: Option<f64>,
+    pub run: Option<String>,
+    pub rank: Option<u32>,
+    pub world: Option<u32>,
+    pub step: Option<i64>,
+    /// Metrics of the step or the evaluation, keys in [`crate::names::metric`] where they have one.
+    pub m: Metrics,
+    /// Seconds of the step spent in each phase.
+    pub t: Metrics,
+    /// Host that the event was received on; set by the exporter.
+    pub node: Option<String>,
+    /// How often the job has restarted, counted by the exporter: a step is only comparable within an attempt.
+    pub attempt: Option<u32>,
+    /// Name of the phase, the evaluation set, or the event.
+    pub name: Option<String>,
+    pub text: Option<String>,
+    pub level: Option<String>,
+    /// Exit code of a `bye`, number of an `xid`.
+    pub code: Option<i64>,
+    pub edge: Option<Edge>,
+    pub ckpt: Option<CkptPhase>,
+    /// Metrics that this step's line should carry and does not: how Megatron prints a NaN loss.
+    pub missing: Vec<String>,
+    /// Records lost, in a gap.
+    pub lost: Option<u64>,
+    pub cursor: Option<Cursor>,
+    /// Keys we do not know (and `model`, `job`, `path`, ... of kinds that carry them).
+    pub extra: BTreeMap<String, Value>,
+    /// Entries dropped because of a limit.
+    pub dropped: u32,
+}
+
+/// Why a packet is not an event; `field` is the JSON key, or `$` for the packet as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventError {
+    pub field: String,
+    pub reason: String,
+}
+
+impl fmt::Display for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field == "$" {
+            write!(f, "{}", self.reason)
+        } else {
+            write!(f, "field {:?}: {}", self.field, self.reason)
+        }
+    }
+}
+
+impl core::error::Error for EventError {}
+
+impl From<JsonError> for EventError {
+    fn from(e: JsonError) -> Self {
+        Self { field: "$".into(), reason: format!("not JSON: {e}") }
+    }
+}
+
+fn clip(s: &str) -> String {
+    s.chars().take(MAX_TEXT).collect()
+}
+
+fn wrong(field: &str, want: &str, got: &Value) -> EventError {
+    let mut text = String::new();
+    got.write(&mut text);
+    EventError { field: field.into(), reason: format!("must be {want}, got {}", clip(&text)) }
+}
+
+impl Event {
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            ts: None,
+            run: None,
+            rank: None,
+            world: None,
+            step: None,
+            m: Metrics::default(),
+            t: Metrics::default(),
+            node: None,
+            attempt: None,
+            name: None,
+            text: None,
+            level: None,
+            code: None,
+            edge: None,
+            ckpt: None,
+            missing: Vec::new(),
+            lost: None,
+            cursor: None,
+            extra: BTreeMap::new(),
+            dropped: 0,
+        }
+    }
+
+    /// A step event, as most callers build one.
+    pub fn step(run: &str, step: i64) -> Self {
+        Self { run: Some(run.to_owned()), step: Some(step), ..Self::new(Kind::Step) }
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Self, EventError> {
+        if bytes.len() > MAX_EVENT_BYTES {
+            let reason = format!("{} bytes, the limit is {MAX_EVENT_BYTES}", bytes.len());
+            return Err(EventError { field: "$".into(), reason });
+        }
+        let mut e = Self::new(Kind::Event);
+        let mut kind = None;
+        let mut r = Reader::new(bytes);
+        r.object(|key, r| {
+            let v = r.value()?;
+            if key == "k" {
+                let known = v.as_str().and_then(Kind::parse);
+                kind = Some(known.ok_or_else(|| wrong("k", &format!("one of {}", kinds()), &v))?);
+                return Ok(());
+            }
+            e.take(key, v)
+        })?;
+        r.end().map_err(EventError::from)?;
+        let missing = |field: &str| EventError { field: field.into(), reason: "is required".into() };
+        e.kind = kind.ok_or_else(|| missing("k"))?;
+        e.settle();
+        if e.kind == Kind::Step && e.step.is_none() {
+            return Err(missing("step"));
+        }
+        Ok(e)
+    }
+
+    fn take(&mut self, key: &str, v: Value) -> Result<(), EventError> {
+        if v == Value::Null {
+            return Ok(()); // null is absent, here and in `m`
+        }
+        match key {
+            "v" => {
+                if v.as_f64() != Some(1.0) {
+                    return Err(wrong("v", "1", &v));
+                }
+            }
+            "ts" => self.ts = Some(finite("ts", "Unix seconds", &v)?),
+            "run" => self.run = Some(text("run", &v)?).filter(|s| !s.is_empty()),
+            "rank" => self.rank = Some(small("rank", &v)?),
+            "world" => self.world = Some(small("world", &v)?),
+            "attempt" => self.attempt = Some(small("attempt", &v)?),
+            "step" => self.step = Some(integer("step", &v)?),
+            "m" => self.dropped += metrics("m", v, &mut self.m)?,
+            "t" => self.dropped += metrics("t", v, &mut self.t)?,
+            "node" => self.node = Some(text("node", &v)?),
+            "name" => self.name = Some(text("name", &v)?),
+            "text" => self.text = Some(text("text", &v)?),
+            "level" => self.level = Some(text("level", &v)?),
+            "code" => self.code = Some(integer("code", &v)?),
+            "lost" => self.lost = Some(integer("lost", &v)?.max(0) as u64),
+            "c" => {
+                self.cursor = Some(
+                    v.as_str().and_then(|s| s.parse().ok()).ok_or_else(|| wrong("c", "<boot>:<seq>", &v))?,
+                )
+            }
+            "missing" => {
+                let Value::List(items) = v else { return Err(wrong("missing", "a list of names", &v)) };
+                self.missing = items.iter().filter_map(Value::as_str).take(MAX_EXTRA).map(clip).collect();
+            }
+            _ => {
+                if self.extra.len() < MAX_EXTRA {
+                    self.extra.insert(clip(key), v);
+                } else {
+                    self.dropped += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles what depends on the kind, which may stand anywhere in the object.
+    fn settle(&mut self) {
+        match self.kind {
+            Kind::Phase => {
+                for key in ["phase", "edge", "state"] {
+                    let edge = match self.extra.get(key).and_then(Value::as_str) {
+                        Some("begin" | "start") => Edge::Begin,
+                        Some("end" | "stop") => Edge::End,
+                        _ => continue,
+                    };
+                    self.extra.remove(key);
+                    self.edge = Some(edge);
+                }
+                for (key, edge) in [("begin", Edge::Begin), ("end", Edge::End)] {
+                    if self.edge.is_none() && self.extra.remove(key).is_some() {
+                        self.edge = Some(edge);
+                    }
+                }
+            }
+            Kind::Ckpt => {
+                self.ckpt = match self.extra.get("phase").and_then(Value::as_str) {
+                    Some("start" | "begin") => Some(CkptPhase::Start),
+                    Some("end") => Some(CkptPhase::End),
+                    Some("fail") => Some(CkptPhase::Fail),
+                    _ => None,
+                };
+                if self.ckpt.is_some() {
+                    self.extra.remove("phase");
+                }
+            }
+            // `curl -d '{"k":"step","step":1,"loss":2.5}'` means what it says.
+            Kind::Step | Kind::Eval => {
+                let numbers: Vec<_> =
+                    self.extra.iter().filter_map(|(k, v)| Some((k.clone(), v.as_f64()?))).collect();
+                for (k, v) in numbers {
+                    if self.m.get(&k).is_none() && self.m.set(&k, v) {
+                        self.extra.remove(&k);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn to_json(&self) -> String {
+        let mut out = String::with_capacity(256);
+        self.write_json(&mut out);
+        out
+    }
+
+    /// Appends the event as one line of JSON without the newline. [`Event::parse`] reads back an equal event.
+    pub fn write_json(&self, out: &mut String) {
+        let mut o = Object::open(out);
+        if let Some(c) = &self.cursor {
+            o.text("c", &c.to_string());
+        }
+        o.number("v", 1.0);
+        o.text("k", self.kind.as_str());
+        for (key, v) in [("ts", self.ts)] {
+            if let Some(v) = v {
+                o.number(key, v);
+            }
+        }
+        for (key, v) in [("run", &self.run), ("node", &self.node)] {
+            if let Some(v) = v {
+                o.text(key, v);
+            }
+        }
+        for (key, v) in [("rank", self.rank), ("world", self.world), ("attempt", self.attempt)] {
+            if let Some(v) = v {
+                o.number(key, f64::from(v));
+            }
+        }
+        for (key, v) in [("step", self.step), ("code", self.code), ("lost", self.lost.map(|n| n as i64))] {
+            if let Some(v) = v {
+                o.number(key, v as f64);
+            }
+        }
+        for (key, v) in [("name", &self.name), ("text", &self.text), ("level", &self.level)] {
+            if let Some(v) = v {
+                o.text(key, v);
+            }
+        }
+        match (self.edge, self.ckpt) {
+            (Some(Edge::Begin), _) => o.text("phase", "begin"),
+            (Some(Edge::End), _) => o.text("phase", "end"),
+            (None, Some(CkptPhase::Start)) => o.text("phase", "start"),
+            (None, Some(CkptPhase::End)) => o.text("phase", "end"),
+            (None, Some(CkptPhase::Fail)) => o.text("phase", "fail"),
+            (None, None) => {}
+        }
+        for (key, m) in [("m", &self.m), ("t", &self.t)] {
+            if !m.is_empty() {
+                let mut inner = Object::open(o.key(key));
+                for (name, v) in m.iter() {
+                    inner.number(name, v);
+                }
+                inner.close();
+            }
+        }
+        if !self.missing.is_empty() {
+            Value::List(self.missing.iter().cloned().map(Value::Text).collect()).write(o.key("missing"));
+        }
+        for (key, v) in &self.extra {
+            v.write(o.key(key));
+        }
+        o.close();
+    }
+}
+
+/// Writes the members of one JSON object.
+struct Object<'a> {
+    out: &'a mut String,
+    first: bool,
+}
+
+impl<'a> Object<'a> {
+    fn open(out: &'a mut String) -> Self {
+        out.push('{');
+        Self { out, first: true }
+    }
+
+    fn key(&mut self, key: &str) -> &mut String {
+        if !self.first {
+            self.out.push(',');
+        }
+        self.first = false;
+        write_string(self.out, key);
+        self.out.push(':');
+        self.out
+    }
+
+    fn text(&mut self, key: &str, v: &str) {
+        write_string(self.key(key), v);
+    }
+
+    fn number(&mut self, key: &str, v: f64) {
+        num::write_json(self.key(key), v);
+    }
+
+    fn close(self) {
+        self.out.push('}');
+    }
+}
+
+fn kinds() -> String {
+    Kind::ALL.iter().map(|k| k.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+fn finite(field: &str, want: &str, v: &Value) -> Result<f64, EventError> {
+    v.as_f64().filter(|n| n.is_finite()).ok_or_else(|| wrong(field, want, v))
+}
+
+fn integer(field: &str, v: &Value) -> Result<i64, EventError> {
+    let n = finite(field, "an integer", v)?;
+    if n.trunc() == n && n.abs() <= 9_007_199_254_740_992.0 {
+        Ok(n as i64)
+    } else {
+        Err(wrong(field, "an integer", v))
+    }
+}
+
+fn small(field: &str, v: &Value) -> Result<u32, EventError> {
+    u32::try_from(integer(field, v)?).map_err(|_| wrong(field, "an integer of at least 0", v))
+}
+
+fn text(field: &str, v: &Value) -> Result<String, EventError> {
+    match v {
+        Value::Text(t) => Ok(clip(t)),
+        Value::Number(n) => {
+            let mut s = String::new();
+            num::write_json(&mut s, *n);
+            Ok(s)
+        }
+        _ => Err(wrong(field, "a string", v)),
+    }
+}
+
+/// Reads the members of `m` or `t`; the count is what the limit dropped.
+fn metrics(field: &str, v: Value, into: &mut Metrics) -> Result<u32, EventError> {
+    let Value::Map(map) = v else { return Err(wrong(field, "an object of numbers", &v)) };
+    let mut dropped = 0;
+    for (name, v) in map {
+        match v {
+            Value::Null => {}
+            Value::Bool(b) => dropped += u32::from(!into.set(&name, f64::from(u8::from(b)))),
+            v => {
+                let n = v.as_f64().ok_or_else(|| wrong(&format!("{field}.{name}"), "a number", &v))?;
+                dropped += u32::from(!into.set(&name, n));
+            }
+        }
+    }
+    Ok(dropped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SAMPLE: &str = r#"{"v":1,"k":"step","ts":1795227416.98,"run":"llama-70b","rank":0,"world":512,"step":12345,
+        "m":{"loss":2.3456,"grad_norm":NaN,"lr":3e-4,"step_time":4.21,"tokens":4194304,"mfu":"Infinity"},
+        "t":{"data":0.02,"fwd_bwd":3.9,"optim":0.2},"git":"abc"}"#;
+
+    #[test]
+    fn reads_the_contract() {
+        let e = Event::parse(SAMPLE.as_bytes()).unwrap();
+        assert_eq!((e.kind, e.step, e.rank, e.world), (Kind::Step, Some(12345), Some(0), Some(512)));
+        assert_eq!(e.m.get("loss"), Some(2.3456));
+        assert!(e.m.get("grad_norm").unwrap().is_nan());
+        assert_eq!(e.m.get("mfu"), Some(f64::INFINITY));
+        assert_eq!(e.t.get("fwd_bwd"), Some(3.9));
+        assert_eq!(e.extra.get("git").and_then(Value::as_str), Some("abc"));
+        let again = Event::parse(e.to_json().as_bytes()).unwrap();
+        assert_eq!(again.to_json(), e.to_json());
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        for (text, field) in [
+            ("[1]", "$"),
+            ("{", "$"),
+            ("{}", "k"),
+            (r#"{"k":"stepp","step":1}"#, "k"),
+            (r#"{"k":"step"}"#, "step"),
+            (r#"{"k":"step","step":1.5}"#, "step"),
+            (r#"{"k":"step","step":1,"rank":-1}"#, "rank"),
+            (r#"{"k":"step","step":1,"m":[]}"#, "m"),
+            (r#"{"k":"step","step":1,"m":{"loss":"high"}}"#, "m.loss"),
+            (r#"{"k":"step","step":1,"ts":NaN}"#, "ts"),
+            (r#"{"v":2,"k":"hb"}"#, "v"),
+            (r#"{"k":"hb","run":{}}"#, "run"),
+        ] {
+            assert_eq!(Event::parse(text.as_bytes()).unwrap_err().field, field, "{text}");
+        }
+        let big = format!(r#"{{"k":"hb","x":"{}"}}"#, "y".repeat(MAX_EVENT_BYTES));
+        assert_eq!(Event::parse(big.as_bytes()).unwrap_err().field, "$");
+    }
+
+    #[test]
+    fn phases_and_checkpoints() {
+        let edge = |t: &str| Event::parse(t.as_bytes()).unwrap().edge;
+        assert_eq!(edge(r#"{"k":"phase","name":"eval","phase":"begin"}"#), Some(Edge::Begin));
+        assert_eq!(edge(r#"{"end":true,"name":"eval","k":"phase"}"#), Some(Edge::End));
+        let e = Event::parse(br#"{"phase":"fail","k":"ckpt","step":5,"path":"/x"}"#).unwrap();
+        assert_eq!((e.ckpt, e.step), (Some(CkptPhase::Fail), Some(5)));
+    }
+
+    #[test]
+    fn flat_numbers_of_a_step_are_metrics() {
+        let e = Event::parse(br#"{"k":"step","step":3,"loss":2.5,"note":"x"}"#).unwrap();
+        assert_eq!(e.m.get("loss"), Some(2.5));
+        assert_eq!(e.extra.len(), 1);
+    }
+
+    #[test]
+    fn limits_count_what_they_drop() {
+        let many: Vec<String> = (0..300).map(|i| format!("\"k{i}\":1")).collect();
+        let e = Event::parse(format!(r#"{{"k":"step","step":1,"m":{{{}}}}}"#, many.join(",")).as_bytes())
+            .unwrap();
+        assert_eq!((e.m.len(), e.dropped), (MAX_METRICS, 44));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes: Vec<u8>) {
+            let _ = Event::parse(&bytes);
+        }
+
+        #[test]
+        fn mutations_of_a_real_packet_never_panic(at in 0usize..300, b: u8) {
+            let mut bytes = SAMPLE.as_bytes().to_vec();
+            let at = at % bytes.len();
+            bytes[at] = b;
+            let _ = Event::parse(&bytes);
+        }
+
+        #[test]
+        fn what_is_written_reads_back(
+            step in -1_000_000i64..1_000_000, loss: f64, run in "[a-z\"\\\\é]{1,20}", rank in 0u32..5000,
+        ) {
+            let mut e = Event::step(&run, step);
+            e.rank = Some(rank);
+            e.m.set("loss", loss);
+            let again = Event::parse(e.to_json().as_bytes()).unwrap();
+            prop_assert_eq!(again.to_json(), e.to_json());
+            prop_assert_eq!(again.run, e.run);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The names that more than one program writes or reads. Everything else is declared beside its source.
+
+/// Keys of `m` in a step event. Anything else is a custom metric.
+pub mod metric {
+    pub const LOSS: &str = "loss";
+    pub const GRAD_NORM: &str = "grad_norm";
+    pub const LR: &str = "lr";
+    /// Seconds the step took.
+    pub const STEP_TIME: &str = "step_time";
+    /// Tokens of the whole job in this step.
+    pub const TOKENS: &str = "tokens";
+    /// Tokens per second of the whole job.
+    pub const TOKENS_PER_SECOND: &str = "tokens_per_second";
+    pub const TOKENS_PER_SECOND_PER_GPU: &str = "tokens_per_second_per_gpu";
+    /// MFU as a ratio, computed by the exporter from `model` and the peak table.
+    pub const MFU: &str = "mfu";
+    /// MFU as the framework printed it (ratio); its convention and peak are its own.
+    pub const MFU_REPORTED: &str = "mfu_reported";
+    /// Model TFLOP/s per GPU as the framework printed it.
+    pub const TFLOPS_REPORTED: &str = "tflops_reported";
+    pub const LOSS_SCALE: &str = "loss_scale";
+    /// Iterations skipped in the interval that this line covers.
+    pub const SKIPPED: &str = "skipped";
+    /// Iterations with a non-finite value in the interval that this line covers.
+    pub const NAN_ITERATIONS: &str = "nan_iterations";
+    pub const SAMPLES: &str = "samples";
+    pub const EPOCH: &str = "epoch";
+    pub const NUM_ZEROS: &str = "num_zeros";
+    pub const PARAMS_NORM: &str = "params_norm";
+
+    /// Every name above: parsing borrows these instead of allocating.
+    pub const ALL: &[&str] = &[
+        LOSS,
+        GRAD_NORM,
+        LR,
+        STEP_TIME,
+        TOKENS,
+        TOKENS_PER_SECOND,
+        TOKENS_PER_SECOND_PER_GPU,
+        MFU,
+        MFU_REPORTED,
+        TFLOPS_REPORTED,
+        LOSS_SCALE,
+        SKIPPED,
+        NAN_ITERATIONS,
+        SAMPLES,
+        EPOCH,
+        NUM_ZEROS,
+        PARAMS_NORM,
+    ];
+}
+
+/// Values of `name` in an event of kind `event` that the exporter itself writes.
+pub mod exporter_event {
+    /// The process of a rank closed its socket without `bye`.
+    pub const RANK_DEAD: &str = "rank_dead";
+    /// Steps went backwards: the job restarted from an earlier checkpoint.
+    pub const RESTART: &str = "restart";
+}
