@@ -37,9 +37,67 @@ pub fn write_json(out: &mut String, v: f64) {
     }
 }
 
+/// For `#[serde(with = "stepwatch_wire::num::any")]`: every `f64` survives a text format. JSON has no spelling for NaN and
+/// the infinities, and serde_json writes `null`, which does not read back.
+pub mod any {
+    use serde::de::{Error, Visitor};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(v: &f64, s: S) -> Result<S::Ok, S::Error> {
+        if v.is_finite() || !s.is_human_readable() {
+            return s.serialize_f64(*v);
+        }
+        let mut quoted = String::new();
+        super::write_json(&mut quoted, *v);
+        s.serialize_str(quoted.trim_matches('"'))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+        if d.is_human_readable() { d.deserialize_any(Number) } else { f64::deserialize(d) }
+    }
+
+    struct Number;
+
+    impl Visitor<'_> for Number {
+        type Value = f64;
+
+        fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            f.write_str("a number, or \"NaN\", \"Infinity\" or \"-Infinity\"")
+        }
+
+        fn visit_f64<E: Error>(self, v: f64) -> Result<f64, E> {
+            Ok(v)
+        }
+
+        fn visit_i64<E: Error>(self, v: i64) -> Result<f64, E> {
+            Ok(v as f64)
+        }
+
+        fn visit_u64<E: Error>(self, v: u64) -> Result<f64, E> {
+            Ok(v as f64)
+        }
+
+        fn visit_str<E: Error>(self, v: &str) -> Result<f64, E> {
+            super::parse(v).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(v), &self))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_number_survives_json() {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct V(#[serde(with = "any")] f64);
+        for v in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.5, 3.0, 1e300] {
+            let text = serde_json::to_string(&V(v)).unwrap();
+            let V(back) = serde_json::from_str(&text).unwrap();
+            assert!(back == v || back.is_nan() && v.is_nan(), "{text}");
+        }
+        assert!(serde_json::from_str::<V>("null").is_err());
+    }
 
     #[test]
     fn reads_what_python_writes() {

@@ -32,8 +32,11 @@ pub struct IncidentRecord {
     /// The last step fed when it reached its severity.
     pub detected_step: i64,
     pub end_step: Option<i64>,
+    #[serde(with = "stepwatch_wire::num::any")]
     pub value: f64,
+    #[serde(with = "stepwatch_wire::num::any")]
     pub expected: f64,
+    #[serde(with = "stepwatch_wire::num::any")]
     pub score: f64,
     pub summary: String,
     pub suspects: Vec<Suspect>,
