@@ -300,9 +300,8 @@ impl Event {
             "code" => self.code = Some(integer("code", &v)?),
             "lost" => self.lost = Some(integer("lost", &v)?.max(0) as u64),
             "c" => {
-                self.cursor = Some(
-                    v.as_str().and_then(|s| s.parse().ok()).ok_or_else(|| wrong("c", "<boot>:<seq>", &v))?,
-                )
+                let cursor = v.as_str().and_then(|s| s.parse().ok());
+                self.cursor = Some(cursor.ok_or_else(|| wrong("c", "<boot>:<seq>", &v))?);
             }
             "missing" => {
                 let Value::List(items) = v else { return Err(wrong("missing", "a list of names", &v)) };

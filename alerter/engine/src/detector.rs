@@ -1,8 +1,10 @@
-//! The detectors of a run's steps, and the one list that registers them.
+//! The detectors of a run, and the one list that registers them.
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::Facts;
 use crate::sample::StepSample;
+use crate::time::Ts;
 use crate::verdict::Verdict;
 
 /// A detector of one run's steps. O(1) state, no clock: everything it knows is in `self` and in the samples.
@@ -11,29 +13,74 @@ pub trait StepDetector {
     fn step(&mut self, s: &StepSample, out: &mut Vec<Verdict>);
 }
 
+/// A detector of what does not happen: it looks at the whole run when time passes.
+pub trait ClockDetector {
+    /// Judges the run as it is at `now`; called when its deadline is due and when the run changed in a way that matters.
+    fn look(&mut self, now: Ts, run: &Facts, out: &mut Vec<Verdict>);
+
+    /// When it wants to look next if nothing else happens.
+    fn deadline(&self, run: &Facts) -> Option<Ts>;
+}
+
 /// One line a detector: its module under `detectors/` holds `Config` (serde, `Default`), and the detector itself (serde state),
-/// built by `new(&Config)`.
+/// built by `new(&Config)` and told of a reload by `configure(&Config)`.
 macro_rules! detectors {
-    ($($field:ident: $module:ident::$ty:ident,)*) => {
+    (
+        step { $($field:ident: $module:ident::$ty:ident,)* }
+        clock { $($cfield:ident: $cmodule:ident::$cty:ident,)* }
+    ) => {
         /// Settings of every detector; every key has a default.
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
-        pub struct DetectorsConfig { $(pub $field: crate::detectors::$module::Config,)* }
+        pub struct DetectorsConfig {
+            $(pub $field: crate::detectors::$module::Config,)*
+            $(pub $cfield: crate::detectors::$cmodule::Config,)*
+        }
 
-        /// The state of every step detector of one run.
+        /// The state of every detector of one run.
         #[derive(Debug, Clone, Serialize, Deserialize)]
-        pub struct Detectors { $($field: crate::detectors::$module::$ty,)* }
+        pub struct Detectors {
+            $($field: crate::detectors::$module::$ty,)*
+            $($cfield: crate::detectors::$cmodule::$cty,)*
+        }
 
         impl Detectors {
             pub fn new(config: &DetectorsConfig) -> Self {
-                Self { $($field: crate::detectors::$module::$ty::new(&config.$field),)* }
+                Self {
+                    $($field: crate::detectors::$module::$ty::new(&config.$field),)*
+                    $($cfield: crate::detectors::$cmodule::$cty::new(&config.$cfield),)*
+                }
+            }
+
+            /// Takes over changed settings without forgetting what was learned.
+            pub fn configure(&mut self, config: &DetectorsConfig) {
+                $(self.$field.configure(&config.$field);)*
+                $(self.$cfield.configure(&config.$cfield);)*
             }
 
             pub fn step(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
+                let _ = (s, &out);
                 $(self.$field.step(s, out);)*
+            }
+
+            pub fn look(&mut self, now: Ts, run: &Facts, out: &mut Vec<Verdict>) {
+                $(self.$cfield.look(now, run, out);)*
+            }
+
+            pub fn deadline(&self, run: &Facts) -> Option<Ts> {
+                [$(self.$cfield.deadline(run)),*].into_iter().flatten().min()
             }
         }
     };
 }
 
-detectors! {}
+detectors! {
+    step {
+    }
+    clock {
+        hang: hang::Hang,
+        rank_dead: rank_dead::RankDead,
+        ckpt_stale: ckpt_stale::CkptStale,
+        source_lost: source_lost::SourceLost,
+    }
+}

@@ -1,59 +1,338 @@
-//! Composition only: inputs to runs, verdicts to incidents, incidents to notifications.
+//! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines to whoever set them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Kind as EventKind};
 
 use crate::config::EngineConfig;
 use crate::effect::{Effect, Input};
 use crate::incident::IncidentRecord;
-use crate::time::Ts;
+use crate::incident::book::{Book, Incident, Ledger, by_actor};
+use crate::message::RunSummary;
+use crate::run::{FORGET_AFTER, Run};
+use crate::time::{Span, Ts};
+use crate::timers::Timers;
+use crate::verdict::Verdict;
 
-#[derive(Debug)]
-pub struct Engine {
-    config: EngineConfig,
-}
+/// The name under which sources that feed no run are watched.
+pub const NO_RUN: &str = "-";
+/// Runs watched at once; events of further ones are counted and dropped.
+const MAX_RUNS: usize = 100_000;
+/// How long an ended run is remembered: someone may still ask, and a launcher may restart it.
+const KEEP_ENDED: Span = Span::secs(3600);
+/// Version of the stored form of every part; a part of another version is not restored.
+const STATE_VERSION: u8 = 1;
 
 /// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);
 
+#[derive(Debug, Default)]
+pub struct Engine {
+    runs: BTreeMap<String, Run>,
+    sources: BTreeMap<String, Source>,
+    book: Book,
+    timers: Timers<Key>,
+    dirty: BTreeSet<Key>,
+    dropped_runs: u64,
+    scratch: Vec<Verdict>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Incident(String),
+    Ledger,
+    Run(String),
+    Source(String),
+}
+
+/// Which runs a source feeds: when it is lost, they are blind.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Source {
+    runs: BTreeSet<String>,
+}
+
 impl Engine {
     pub fn new(config: EngineConfig) -> Self {
-        Self { config }
+        Self { book: Book::new(config), ..Self::default() }
     }
 
     /// Feeds one input that happened at `now`.
     pub fn handle(&mut self, now: Ts, input: Input<'_>, out: &mut Vec<Effect>) {
-        let _ = (now, input, out, &self.config);
+        match input {
+            Input::Event { source, event } => self.event(now, source, event, out),
+            Input::SourceUp { source } => {
+                self.each_run_of(now, source, out, |run| run.facts.source_up(now, source))
+            }
+            Input::SourceDown { source, reason } => {
+                self.each_run_of(now, source, out, |run| run.facts.source_down(now, source, reason));
+            }
+            Input::SourceGone { source } => {
+                self.each_run_of(now, source, out, |run| run.facts.source_gone(source));
+                self.sources.remove(source);
+                self.dirty.insert(Key::Source(source.to_owned()));
+            }
+            Input::Ack { incident, by } => self.book.ack(now, incident, by, out),
+            Input::Resolve { incident, by } => self.book.resolve_by_hand(now, incident, by, out),
+            Input::Delivered { incident, receiver, action } => {
+                out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
+            }
+            Input::Failed { incident, receiver, action, error } => {
+                self.book.failed(now, incident, receiver, action, error, out);
+            }
+        }
+        self.settle();
+    }
+
+    fn event(&mut self, now: Ts, source: &str, event: &Event, out: &mut Vec<Effect>) {
+        let Some(name) = event.run.as_deref() else { return };
+        if !self.runs.contains_key(name) {
+            if self.runs.len() >= MAX_RUNS || event.kind == EventKind::Bye {
+                self.dropped_runs += u64::from(event.kind != EventKind::Bye);
+                return;
+            }
+            self.runs.insert(name.to_owned(), Run::new(name, now, &self.book.config.detectors));
+        }
+        if !self.sources.get(source).is_some_and(|s| s.runs.contains(name)) {
+            self.sources.entry(source.to_owned()).or_default().runs.insert(name.to_owned());
+            self.dirty.insert(Key::Source(source.to_owned()));
+        }
+        self.with_run(now, name, out, |run, verdicts| run.event(now, source, event, verdicts));
+        self.end_of_run(now, name, out);
+    }
+
+    /// A run that ended well takes its incidents with it.
+    fn end_of_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
+        let ended_well = self
+            .runs
+            .get(name)
+            .and_then(|r| r.facts.ended.as_ref())
+            .is_some_and(|e| e.code == 0 && e.at == now);
+        if ended_well {
+            self.book.run_over(now, name, "the run ended", out);
+        }
+    }
+
+    /// Lets `act` change a run, and carries its verdicts to the incidents.
+    fn with_run(
+        &mut self,
+        now: Ts,
+        name: &str,
+        out: &mut Vec<Effect>,
+        act: impl FnOnce(&mut Run, &mut Vec<Verdict>),
+    ) {
+        let Some(run) = self.runs.get_mut(name) else { return };
+        let mut verdicts = core::mem::take(&mut self.scratch);
+        act(run, &mut verdicts);
+        if !verdicts.is_empty() {
+            let summary = RunSummary::of(&run.facts);
+            for v in &verdicts {
+                self.book.verdict(now, &summary, v, out);
+            }
+            verdicts.clear();
+        }
+        self.scratch = verdicts;
+        let key = Key::Run(name.to_owned());
+        self.timers.set_earlier(&key, run_deadline(run));
+        self.dirty.insert(key);
+    }
+
+    fn each_run_of(&mut self, now: Ts, source: &str, out: &mut Vec<Effect>, act: impl Fn(&mut Run)) {
+        let fed = self.sources.get(source).map(|s| s.runs.clone()).unwrap_or_default();
+        // A source that feeds no run is still somebody's node; once it feeds one, that run speaks for it.
+        self.runs
+            .entry(NO_RUN.to_owned())
+            .or_insert_with(|| Run::new(NO_RUN, now, &self.book.config.detectors));
+        for name in &fed {
+            self.with_run(now, name, out, |run, verdicts| {
+                act(run);
+                run.look(now, verdicts);
+            });
+        }
+        let idle = fed.is_empty();
+        self.with_run(now, NO_RUN, out, |run, verdicts| {
+            if idle {
+                act(run)
+            } else {
+                run.facts.source_gone(source)
+            }
+            run.look(now, verdicts);
+        });
     }
 
     /// Runs what is due at `now`.
     pub fn tick(&mut self, now: Ts, out: &mut Vec<Effect>) {
-        let _ = (now, out);
+        while let Some(key) = self.timers.pop_due(now) {
+            match &key {
+                Key::Incident(id) => self.book.tick(now, id, out),
+                Key::Run(name) => self.tick_run(now, name, out),
+                Key::Ledger | Key::Source(_) => {}
+            }
+            if let Key::Incident(id) = &key {
+                self.book.touched.push(id.clone());
+            }
+            self.settle();
+        }
+    }
+
+    fn tick_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
+        if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
+            self.runs.remove(name);
+            self.sources.values_mut().for_each(|s| {
+                s.runs.remove(name);
+            });
+            self.book.run_over(now, name, "nothing was heard of the run any more", out);
+            self.dirty.insert(Key::Run(name.to_owned()));
+            return;
+        }
+        self.with_run(now, name, out, |run, verdicts| run.look(now, verdicts));
+    }
+
+    /// Re-arms the incidents that changed and marks them for storing.
+    fn settle(&mut self) {
+        for id in core::mem::take(&mut self.book.touched) {
+            let key = Key::Incident(id);
+            if let Key::Incident(id) = &key {
+                self.timers.set(&key, self.book.deadline(id).map(|(at, _)| at));
+            }
+            self.dirty.insert(key);
+            self.dirty.insert(Key::Ledger);
+        }
     }
 
     /// When `tick` must be called next, and why.
     pub fn next_deadline(&self) -> Option<(Ts, &'static str)> {
-        None
+        let (at, key) = self.timers.first()?;
+        let why = match key {
+            Key::Incident(id) => self.book.deadline(id).map_or("incident", |(_, why)| why),
+            _ => "a run's clock",
+        };
+        Some((at, why))
     }
 
     /// Replaces the configuration; open incidents keep their level.
     pub fn reconfigure(&mut self, config: EngineConfig) {
-        self.config = config;
+        for (name, run) in &mut self.runs {
+            run.configure(&config.detectors);
+            self.timers.set_earlier(&Key::Run(name.clone()), run_deadline(run));
+        }
+        self.book.configure(config);
     }
 
     /// The parts of the state that changed, as key and opaque bytes, to be stored with the effects in one transaction.
     pub fn take_dirty(&mut self) -> Vec<StatePart> {
-        Vec::new()
+        let dirty = core::mem::take(&mut self.dirty);
+        dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
     }
 
-    /// Rebuilds an engine from stored parts. A part of another version, or damaged, is named in the second value and left out.
+    fn part(&self, key: &Key) -> Option<Vec<u8>> {
+        match key {
+            Key::Incident(id) => self.book.open.get(id).and_then(encode),
+            Key::Ledger => encode(&self.book.ledger),
+            Key::Run(name) => self.runs.get(name).and_then(encode),
+            Key::Source(name) => self.sources.get(name).and_then(encode),
+        }
+    }
+
+    /// Rebuilds an engine from stored parts at `now`. A part of another version, or damaged, is named in the second value and
+    /// left out. The time it was down counts against nobody: silence is measured from `now`.
     pub fn restore(
+        now: Ts,
         config: EngineConfig,
         parts: impl IntoIterator<Item = (String, Vec<u8>)>,
     ) -> (Self, Vec<String>) {
-        let _ = parts.into_iter().count();
-        (Self::new(config), Vec::new())
+        let mut engine = Self::new(config);
+        let mut unusable = Vec::new();
+        for (name, bytes) in parts {
+            let usable = match Key::parse(&name) {
+                Some(Key::Incident(id)) => decode::<Incident>(&bytes).map(|i| {
+                    engine.book.touched.push(id.clone());
+                    engine.book.open.insert(id, i);
+                }),
+                Some(Key::Ledger) => decode::<Ledger>(&bytes).map(|l| engine.book.ledger = l),
+                Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
+                    r.restored(now, &engine.book.config.detectors);
+                    engine.timers.set(&Key::Run(run.clone()), run_deadline(&r));
+                    engine.runs.insert(run, r);
+                }),
+                Some(Key::Source(source)) => decode(&bytes).map(|s| {
+                    engine.sources.insert(source, s);
+                }),
+                None => None,
+            };
+            if usable.is_none() {
+                unusable.push(name);
+            }
+        }
+        engine.settle();
+        (engine, unusable)
     }
 
     /// Incidents that are not resolved.
     pub fn open_incidents(&self) -> impl Iterator<Item = &IncidentRecord> {
-        core::iter::empty()
+        self.book.open.values().map(|i| &i.record)
     }
+
+    pub fn incident(&self, id: &str) -> Option<&IncidentRecord> {
+        self.book.open.get(id).map(|i| &i.record)
+    }
+
+    /// The runs that are watched.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.values().filter(|r| r.facts.name != NO_RUN)
+    }
+
+    /// Events of runs beyond the limit.
+    pub fn dropped_runs(&self) -> u64 {
+        self.dropped_runs
+    }
+}
+
+fn forget_at(run: &Run) -> Ts {
+    match &run.facts.ended {
+        Some(e) => e.at + KEEP_ENDED,
+        None => run.facts.last_heard + FORGET_AFTER,
+    }
+}
+
+fn run_deadline(run: &Run) -> Option<Ts> {
+    if run.facts.name == NO_RUN {
+        return run.deadline();
+    }
+    Some(run.deadline().map_or_else(|| forget_at(run), |at| at.min(forget_at(run))))
+}
+
+impl Key {
+    fn name(&self) -> String {
+        match self {
+            Self::Incident(id) => format!("incident/{id}"),
+            Self::Ledger => "ledger".into(),
+            Self::Run(name) => format!("run/{name}"),
+            Self::Source(name) => format!("source/{name}"),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        match name.split_once('/') {
+            Some(("incident", id)) => Some(Self::Incident(id.to_owned())),
+            Some(("run", run)) => Some(Self::Run(run.to_owned())),
+            Some(("source", source)) => Some(Self::Source(source.to_owned())),
+            _ => (name == "ledger").then_some(Self::Ledger),
+        }
+    }
+}
+
+fn encode<T: Serialize>(part: &T) -> Option<Vec<u8>> {
+    let mut bytes = vec![STATE_VERSION];
+    bytes.extend(postcard::to_stdvec(part).ok()?);
+    Some(bytes)
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (version, rest) = bytes.split_first()?;
+    if *version != STATE_VERSION {
+        return None;
+    }
+    postcard::from_bytes(rest).ok()
 }

@@ -1,5 +1,9 @@
 //! Incidents: from verdicts to something a person owns.
 
+pub(crate) mod book;
+mod escalation;
+mod id;
+
 use serde::{Deserialize, Serialize};
 
 use crate::time::Ts;

@@ -11,8 +11,11 @@ pub mod effect;
 mod engine;
 pub mod incident;
 pub mod message;
+pub mod route;
+pub mod run;
 pub mod sample;
 pub mod time;
+mod timers;
 pub mod verdict;
 
-pub use engine::{Engine, StatePart};
+pub use engine::{Engine, NO_RUN, StatePart};

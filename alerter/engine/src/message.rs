@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::EngineConfig;
+use crate::incident::IncidentRecord;
+use crate::run::Facts;
 use crate::time::Ts;
-use crate::verdict::{Kind, Severity};
+use crate::verdict::{Cause, Kind, Severity};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -43,4 +46,223 @@ pub struct Fact {
 pub struct Link {
     pub text: String,
     pub href: String,
+}
+
+/// What a message says about the run itself; kept with the incident, which may outlive the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    pub name: String,
+    pub gpus: u32,
+    pub nodes: u32,
+    pub attempt: u32,
+    pub last_step: Option<i64>,
+    pub checkpoint_step: Option<i64>,
+    pub checkpoint_at: Option<Ts>,
+}
+
+impl RunSummary {
+    pub fn of(f: &Facts) -> Self {
+        let nodes: std::collections::BTreeSet<&str> =
+            f.ranks.values().filter_map(|r| r.node.as_deref()).collect();
+        Self {
+            name: f.name.clone(),
+            gpus: f.gpus(),
+            nodes: nodes.len() as u32,
+            attempt: f.attempt,
+            last_step: f.last_step,
+            checkpoint_step: f.checkpoints.last_step,
+            checkpoint_at: f.checkpoints.last_at,
+        }
+    }
+}
+
+const TITLE_MAX: usize = 150;
+const SUSPECTS_SHOWN: usize = 3;
+
+/// The message about `r` as it is at `now`.
+pub(crate) fn compose(
+    now: Ts,
+    r: &IncidentRecord,
+    run: &RunSummary,
+    status: Status,
+    reason: &str,
+    config: &EngineConfig,
+) -> Message {
+    Message {
+        incident: r.id.clone(),
+        run: r.run.clone(),
+        kind: r.kind,
+        severity: r.severity,
+        status,
+        title: title(r, status),
+        summary: sentence(&r.summary),
+        facts: facts(now, r, run, config),
+        reason: reason.to_owned(),
+        links: links(r, config),
+        started_at: r.opened_at,
+        at: now,
+    }
+}
+
+fn title(r: &IncidentRecord, status: Status) -> String {
+    let head = match status {
+        Status::Firing => r.severity.as_str().to_uppercase(),
+        Status::Acknowledged => "ACK".to_owned(),
+        Status::Resolved => "RESOLVED".to_owned(),
+    };
+    let at = if r.cause == Cause::Telemetry { String::new() } else { format!(" at step {}", r.start_step) };
+    let run = if r.run == crate::engine::NO_RUN { "no run" } else { &r.run };
+    let title = format!("{head} {run}: {}{at}", r.kind.title());
+    if title.chars().count() <= TITLE_MAX {
+        title
+    } else {
+        title.chars().take(TITLE_MAX - 1).chain(['…']).collect()
+    }
+}
+
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let Some(first) = chars.next() else { return String::new() };
+    let mut s: String = first.to_uppercase().chain(chars).collect();
+    if !s.ends_with(['.', '!', '?']) {
+        s.push('.');
+    }
+    s
+}
+
+fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    let mut add = |label: &str, text: String| facts.push(Fact { label: label.to_owned(), text });
+    if r.cause != Cause::Telemetry {
+        let seen = if r.opened_step == r.start_step {
+            String::new()
+        } else {
+            format!(", seen at step {}", r.opened_step)
+        };
+        add("Since step", format!("{} ({} ago{seen})", r.start_step, now - r.opened_at));
+    }
+    if let Some(text) = value_against_expected(r) {
+        add(&label_of(&r.signal), text);
+    }
+    let suspects: Vec<String> =
+        r.suspects.iter().take(SUSPECTS_SHOWN).map(|s| format!("{}: {}", s.what, s.why)).collect();
+    if !suspects.is_empty() {
+        add("Suspect", suspects.join("\n"));
+    }
+    add("Last good checkpoint", checkpoint(now, r, run));
+    add("Cost", cost(now, r, run, config));
+    if run.attempt > 0 {
+        add("Restarts", run.attempt.to_string());
+    }
+    if let Some(by) = &r.acked_by {
+        add("Acknowledged by", by.clone());
+    }
+    facts
+}
+
+fn label_of(signal: &str) -> String {
+    match signal {
+        "grad_norm" => "Gradient norm".into(),
+        "loss" => "Loss".into(),
+        "step_time" => "Step time".into(),
+        "mfu" => "MFU".into(),
+        "tokens_per_second" => "Tokens/s".into(),
+        "checkpoint_age" => "Checkpoint age".into(),
+        "step" => "Silent for".into(),
+        other => sentence(other).trim_end_matches('.').replace('_', " "),
+    }
+}
+
+fn value_against_expected(r: &IncidentRecord) -> Option<String> {
+    let unit = |v: f64| match r.signal.as_str() {
+        "step_time" => format!("{} s", number(v)),
+        "checkpoint_age" | "step" if v.is_finite() => crate::time::Span::from_secs_f64(v).to_string(),
+        "mfu" => format!("{:.1} %", 100.0 * v),
+        _ => number(v),
+    };
+    match r.signal.as_str() {
+        "source" | "process" => None,
+        "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
+        _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
+        _ => Some(unit(r.value)),
+    }
+}
+
+/// Four significant digits, as people read numbers.
+pub fn number(v: f64) -> String {
+    if !v.is_finite() {
+        return if v.is_nan() { "NaN".into() } else { format!("{}infinity", if v < 0.0 { "-" } else { "" }) };
+    }
+    let size = v.abs();
+    if v == 0.0 {
+        "0".into()
+    } else if (1e-3..1e6).contains(&size) {
+        let digits = (3 - size.log10().floor() as i32).clamp(0, 6) as usize;
+        let s = format!("{v:.digits$}");
+        if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_owned() } else { s }
+    } else {
+        format!("{v:.2e}")
+    }
+}
+
+fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
+    let (Some(step), Some(at)) = (run.checkpoint_step, run.checkpoint_at) else {
+        return match run.checkpoint_at {
+            Some(at) => format!("{} ago", now - at),
+            None => "none reported".into(),
+        };
+    };
+    let doubt = if r.cause == Cause::Numerics && step >= r.start_step {
+        ", but after the onset: use an earlier one"
+    } else {
+        ""
+    };
+    format!("step {step}, {} ago{doubt}", now - at)
+}
+
+fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -> String {
+    let gpus = format!("{} GPU{}", run.gpus, if run.gpus == 1 { "" } else { "s" });
+    let Some(rate) = config.cost_per_gpu_hour else {
+        return format!("{gpus}; set cost_per_gpu_hour for dollars");
+    };
+    let hourly = rate * f64::from(run.gpus);
+    let hours = (now - r.opened_at).as_secs_f64() / 3600.0;
+    format!("${hourly:.2}/h ({gpus} at ${rate:.2}), ${:.2} since it opened", hourly * hours)
+}
+
+fn links(r: &IncidentRecord, config: &EngineConfig) -> Vec<Link> {
+    let mut links = Vec::new();
+    if !config.runbook_url.is_empty() {
+        let base = config.runbook_url.trim_end_matches('/');
+        links.push(Link { text: "Runbook".into(), href: format!("{base}/{}.md", r.kind.as_str()) });
+    }
+    if let Some(base) = &config.external_url {
+        let base = base.trim_end_matches('/');
+        links.push(Link { text: "Incident".into(), href: format!("{base}/api/v1/incidents/{}", r.id) });
+    }
+    links
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_people_read_them() {
+        for (v, text) in [
+            (2.3456, "2.346"),
+            (0.87, "0.87"),
+            (145.119, "145.1"),
+            (98258.265, "98258"),
+            (1e14, "1.00e14"),
+            (3e-5, "3.00e-5"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-infinity"),
+            (0.0, "0"),
+            (100.0, "100"),
+            (0.0123456, "0.01235"),
+        ] {
+            assert_eq!(number(v), text, "{v}");
+        }
+    }
 }

@@ -22,7 +22,8 @@ pub struct StepSample {
     pub ts: Ts,
     /// Restart epoch; steps are comparable only within one.
     pub attempt: u32,
-    /// Steps since the previous sample: the logging interval.
+    /// Steps since the previous sample: the logging interval. 0: a further report of the same step, from another rank, that
+    /// carries only non-finite values.
     pub interval: i64,
     pub class: StepClass,
     pub loss: Option<f64>,

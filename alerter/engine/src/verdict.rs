@@ -37,9 +37,23 @@ pub enum Cause {
     Checkpoint,
     /// We cannot see the run.
     Telemetry,
-    Rank,
+
     Hardware,
     Config,
+}
+
+impl Cause {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Numerics => "numerics",
+            Self::Speed => "speed",
+            Self::Progress => "progress",
+            Self::Checkpoint => "checkpoint",
+            Self::Telemetry => "telemetry",
+            Self::Hardware => "hardware",
+            Self::Config => "config",
+        }
+    }
 }
 
 macro_rules! kinds {
@@ -88,7 +102,7 @@ kinds! {
     EvalGap "eval_gap" Numerics "eval gap";
     CkptStale "ckpt_stale" Checkpoint "stale checkpoint";
     SourceLost "source_lost" Telemetry "source lost";
-    RankDead "rank_dead" Rank "dead rank";
+    RankDead "rank_dead" Progress "dead rank";
     GpuFault "gpu_fault" Hardware "GPU fault";
     LinkFault "link_fault" Hardware "link fault";
     ConfigDrift "config_drift" Config "config drift";

@@ -1,0 +1,105 @@
+//! The gradient norm has moved to another level and stays there: no spike, but no longer the run it was.
+//!
+//! Two bounded-influence levels of ln(grad norm), one that forgets in 32 samples and one in 2,000; a ticket when they are a
+//! factor of 4 and 3 sigmas apart. A run may drift by a factor of two or three in its lifetime; a factor of four within
+//! a fraction of it is what weight growth, a broken data shard or a too high learning rate look like.
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::{Finding, num};
+use super::shared::Shared;
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::latch::Latch;
+use crate::stats::robust::Robust;
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Times the long-term level that raise, and that end it.
+    pub ratio: f64,
+    pub clear_ratio: f64,
+    /// Sigmas of a single sample, at least.
+    pub sigmas: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ratio: 4.0, clear_ratio: 2.0, sigmas: 3.0 }
+    }
+}
+
+const FAST: f64 = 1.0 / 32.0;
+const SLOW: f64 = 1.0 / 2000.0;
+const FLOOR: f64 = 0.02;
+/// Samples that make the long-term level.
+const SETTLED: u32 = 100;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GradLevelShift {
+    config: Config,
+    latch: Latch,
+    fast: Robust,
+    slow: f64,
+    n: u32,
+    onset: i64,
+}
+
+impl GradLevelShift {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), latch: Latch::default(), fast: Robust::default(), slow: 0.0, n: 0, onset: 0 }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn finding(&self, why: String) -> Finding {
+        let (level, usual) = (self.fast.location(), self.slow);
+        Finding {
+            kind: Kind::GradLevelShift,
+            signal: "grad_norm",
+            start_step: self.onset,
+            value: level.exp(),
+            expected: usual.exp(),
+            score: (level - usual) / self.fast.scale(),
+            why,
+        }
+    }
+
+    fn judge(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
+        let apart = self.fast.location() - self.slow;
+        let texts = (num(self.fast.location().exp()), num(apart.exp()), num(self.slow.exp()));
+        if apart < 0.5 * self.config.ratio.ln() {
+            self.onset = s.step;
+        }
+        let far = apart > self.config.ratio.ln() && apart > self.config.sigmas * self.fast.scale();
+        if far && self.latch.raise(Severity::Ticket) {
+            let why = format!("grad norm has settled at {}, {}x its long-term level of {}", texts.0, texts.1, texts.2);
+            out.push(self.finding(why).raise(s, Severity::Ticket));
+        } else if apart < self.config.clear_ratio.ln() && self.latch.clear() {
+            let why = format!("grad norm is at {}, {}x its long-term level of {}", texts.0, texts.1, texts.2);
+            out.push(self.finding(why).clear(s));
+        }
+    }
+}
+
+impl StepDetector for GradLevelShift {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        let Some(norm) = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0) else { return };
+        if !self.config.enabled || s.interval == 0 || shared.schedule.warming_up() {
+            return;
+        }
+        self.fast.update(norm.ln(), FAST, FLOOR);
+        if !self.fast.is_warm() {
+            return;
+        }
+        self.n = self.n.saturating_add(1);
+        self.slow += (self.fast.location() - self.slow) * SLOW.max(1.0 / f64::from(self.n));
+        if self.n >= SETTLED {
+            self.judge(s, out);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Gradient-norm spikes, run-ups and instability.
+//!
+//! On x = ln(grad norm), against a bounded-influence baseline ([`crate::stats::robust`], rate 1/200), so the alarms do not depend on the
+//! unit of the norm. A *hit* is z > 6 and more than twice the baseline, a *spike* z > 8 and more than three times.
+//!
+//! Isolated spikes are normal: 16 healthy GPT-2-class runs hold 64 of them in 290,621 steps. So
+//! * a lone spike is a note;
+//! * a page needs persistence (4 hits of 16 samples, or 3 with one above 8x, or 2 above 100x), a run-up (3 rises in a row, each 2x or
+//!   more: BLOOM-176B rose 0.24, 0.95, 2.4, 15.9, 145, 960 before its loss jumped; BigScience chronicles, 2022-04-12), or a spike
+//!   within 20 steps of a loss excursion;
+//! * two spikes of 16, or a lone large one where only every 10th step or fewer is logged (what one sample in ten shows is not
+//!   alone), are a ticket;
+//! * `grad_instability`: hits come far more often than they used to. With an exponential memory of 128 samples, 3.5 hits and 5 times the
+//!   run's own long-term rate are a ticket, 5 hits a page.
+//!
+//! While the learning rate warms up nothing pages: gradients are still finding their level.
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::{Finding, num};
+use super::shared::Shared;
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::latch::Latch;
+use crate::stats::robust::{Deviation, Robust};
+use crate::stats::votes::Votes;
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// A hit: sigmas, and times the baseline.
+    pub hit_z: f64,
+    pub hit_ratio: f64,
+    /// A spike.
+    pub spike_z: f64,
+    pub spike_ratio: f64,
+    /// A spike that counts for more.
+    pub large_ratio: f64,
+    pub extreme_ratio: f64,
+    /// Hits of the last 16 samples that page.
+    pub page_hits: u32,
+    /// Rises in a row that page, each by `hit_ratio` or more.
+    pub run_up: u32,
+    /// Hits within a memory of 128 samples.
+    pub unstable_ticket: f64,
+    pub unstable_page: f64,
+    /// Times the run's own long-term rate of hits.
+    pub unstable_ratio: f64,
+    /// Samples without a hit that end the incident.
+    pub clear_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            hit_z: 6.0,
+            hit_ratio: 2.0,
+            spike_z: 8.0,
+            spike_ratio: 3.0,
+            large_ratio: 8.0,
+            extreme_ratio: 100.0,
+            page_hits: 4,
+            run_up: 3,
+            unstable_ticket: 3.5,
+            unstable_page: 5.0,
+            unstable_ratio: 5.0,
+            clear_after: 32,
+        }
+    }
+}
+
+/// Weight of a sample in the baseline, in the long run.
+const RATE: f64 = 1.0 / 200.0;
+/// Smallest scale: norms are printed with two or three digits.
+const FLOOR: f64 = 0.02;
+/// Window of the votes, in samples.
+const WINDOW: u32 = 16;
+/// Logged every so many steps or fewer: a lone spike is one of many.
+const SPARSE: i64 = 10;
+/// Memory of the rate of hits, and of its long-term mean.
+const MEMORY: f64 = 128.0;
+const LONG_MEMORY: f64 = 4096.0;
+/// Samples out of place after which the level is taken as new.
+const NEW_LEVEL: u32 = 64;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GradSpike {
+    config: Config,
+    base: Robust,
+    spike: Latch,
+    unstable: Latch,
+    hits: Votes,
+    spikes: Votes,
+    large: Votes,
+    extreme: Votes,
+    /// Rises in a row, and the norm before the first of them.
+    rises: u32,
+    before: f64,
+    last: f64,
+    last_step: i64,
+    /// The episode: first hit, and the highest norm with its baseline.
+    onset: i64,
+    peak: f64,
+    peak_expected: f64,
+    since_hit: u32,
+    rate: f64,
+    long_rate: f64,
+    out_of_place: u32,
+}
+
+/// A gradient norm against its baseline.
+struct Reading {
+    norm: f64,
+    expected: f64,
+    dev: Deviation,
+    interval: i64,
+}
+
+impl GradSpike {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            base: Robust::default(),
+            spike: Latch::default(),
+            unstable: Latch::default(),
+            hits: Votes::default(),
+            spikes: Votes::default(),
+            large: Votes::default(),
+            extreme: Votes::default(),
+            rises: 0,
+            before: 0.0,
+            last: 0.0,
+            last_step: 0,
+            onset: 0,
+            peak: 0.0,
+            peak_expected: 0.0,
+            since_hit: u32::MAX,
+            rate: 0.0,
+            long_rate: 0.0,
+            out_of_place: 0,
+        }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn is_hit(&self, d: Deviation) -> bool {
+        d.z > self.config.hit_z && d.d > self.config.hit_ratio.ln()
+    }
+
+    fn is_spike(&self, d: Deviation) -> bool {
+        d.z > self.config.spike_z && d.d > self.config.spike_ratio.ln()
+    }
+
+    fn count_rises(&mut self, norm: f64) {
+        if self.last > 0.0 && norm >= self.last * self.config.hit_ratio {
+            if self.rises == 0 {
+                self.before = self.last;
+            }
+            self.rises += 1;
+        } else {
+            self.rises = 0;
+        }
+        self.last = norm;
+    }
+
+    /// Counts the sample; true if it is a hit.
+    fn vote(&mut self, s: &StepSample, r: &Reading) -> bool {
+        let (hit, spike) = (self.is_hit(r.dev), self.is_spike(r.dev));
+        self.hits.push(hit);
+        self.spikes.push(spike);
+        self.large.push(spike && r.dev.d > self.config.large_ratio.ln());
+        self.extreme.push(spike && r.dev.d > self.config.extreme_ratio.ln());
+        let decay = 1.0 - 1.0 / MEMORY;
+        self.rate = self.rate * decay + f64::from(u8::from(hit));
+        let n = f64::from(self.base.count()).clamp(MEMORY, LONG_MEMORY);
+        self.long_rate += (f64::from(u8::from(hit)) - self.long_rate) / n;
+        if hit {
+            if self.since_hit > WINDOW && !self.spike.is_raised() {
+                (self.onset, self.peak) = (s.step, 0.0);
+            }
+            if r.norm > self.peak {
+                (self.peak, self.peak_expected) = (r.norm, r.expected);
+            }
+            self.since_hit = 0;
+        } else {
+            self.since_hit = self.since_hit.saturating_add(1);
+        }
+        hit
+    }
+
+    /// What the last samples together amount to, and the sentence that says so.
+    fn judge(&self, s: &StepSample, r: &Reading, shared: &Shared) -> Option<(Severity, String)> {
+        let c = &self.config;
+        let (hits, spikes) = (self.hits.of(WINDOW), self.spikes.of(WINDOW));
+        let (large, extreme) = (self.large.of(WINDOW), self.extreme.of(WINDOW));
+        let spike = self.is_spike(r.dev);
+        let times = num(r.dev.d.exp());
+        let usual = num(r.expected);
+        let now = num(r.norm);
+        let ticket_or = |page: bool| if page { Severity::Page } else { Severity::Ticket };
+        let ready = !shared.schedule.warming_up();
+        if spike && self.rises >= c.run_up {
+            let text = format!(
+                "grad norm rose {} samples in a row to {now}, {times}x its usual {usual}; a loss spike usually follows",
+                self.rises
+            );
+            return ready.then_some((Severity::Page, text));
+        }
+        if spike && shared.coupling.loss_is_hot() {
+            let text = format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
+            return ready.then_some((Severity::Page, text));
+        }
+        let persistent = hits >= c.page_hits || (hits + 1 >= c.page_hits && large >= 1 && hits >= 3) || extreme >= 2;
+        if persistent || spikes >= 2 {
+            let text = format!(
+                "grad norm above {}x its usual {usual} in {hits} of the last {WINDOW} samples, now {now} ({times}x)",
+                num(c.hit_ratio)
+            );
+            return ready.then_some((ticket_or(persistent), text));
+        }
+        if self.large.of(1) == 1 && r.interval >= SPARSE {
+            let text = format!(
+                "grad norm {now} is {times}x its usual {usual} at step {}; with one step in {} logged, it is hardly the only one",
+                s.step, r.interval
+            );
+            return ready.then_some((Severity::Ticket, text));
+        }
+        None
+    }
+
+    fn judge_rate(&self, shared: &Shared) -> Option<Severity> {
+        let c = &self.config;
+        // What the long-term rate would put into the memory.
+        let usual = self.long_rate * MEMORY;
+        if shared.schedule.warming_up() || self.rate < c.unstable_ratio * usual.min(1.0) {
+            return None;
+        }
+        if self.rate >= c.unstable_page {
+            Some(Severity::Page)
+        } else if self.rate >= c.unstable_ticket {
+            Some(Severity::Ticket)
+        } else {
+            None
+        }
+    }
+
+    fn finding(&self, kind: Kind, r: &Reading, why: String) -> Finding {
+        Finding {
+            kind,
+            signal: "grad_norm",
+            start_step: self.onset,
+            value: r.norm,
+            expected: r.expected,
+            score: r.dev.z,
+            why,
+        }
+    }
+
+    fn tell(&mut self, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Verdict>) {
+        if let Some((severity, why)) = self.judge(s, r, shared) {
+            if self.spike.raise(severity) {
+                out.push(self.finding(Kind::GradSpike, r, why).raise(s, severity));
+            }
+        }
+        if let Some(severity) = self.judge_rate(shared) {
+            if self.unstable.raise(severity) {
+                let why = format!(
+                    "grad norm jumps ever more often: {} jumps above {}x within about {MEMORY} samples, {} before; now {}",
+                    num(self.rate.round()),
+                    num(self.config.hit_ratio),
+                    num((self.long_rate * MEMORY).round()),
+                    num(r.norm)
+                );
+                out.push(self.finding(Kind::GradInstability, r, why).raise(s, severity));
+            }
+        }
+    }
+
+    /// Ends what has ended, and notes the lone spike once it is known to be alone.
+    fn settle(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+        if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.of(WINDOW + 1) > 0 {
+            let why = format!(
+                "grad norm {} at step {}, {}x its usual {}, and back at once",
+                num(self.peak),
+                self.onset,
+                num(self.peak / self.peak_expected),
+                num(self.peak_expected)
+            );
+            let mut f = self.finding(Kind::GradSpike, r, why);
+            (f.value, f.expected) = (self.peak, self.peak_expected);
+            f.score = (self.peak / self.peak_expected).ln() / self.base.scale();
+            out.push(f.note(s));
+        }
+        if self.since_hit >= self.config.clear_after && self.spike.clear() {
+            let why = format!("grad norm back at {} for {} samples", num(r.norm), self.since_hit);
+            out.push(self.finding(Kind::GradSpike, r, why).clear(s));
+        }
+        if self.rate < 0.4 * self.config.unstable_ticket && self.unstable.clear() {
+            let why = format!("grad norm steady again at {}", num(r.expected));
+            out.push(self.finding(Kind::GradInstability, r, why).clear(s));
+        }
+    }
+
+    /// A level that stays is the new baseline; wild swings are not a level.
+    fn follow_level(&mut self, r: &Reading) {
+        self.out_of_place = if r.dev.d > 1.5 * self.base.scale() { self.out_of_place + 1 } else { 0 };
+        if self.out_of_place >= NEW_LEVEL {
+            self.out_of_place = 0;
+            self.base.anchor(FLOOR);
+        }
+    }
+}
+
+impl StepDetector for GradSpike {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        // Zero is what trainers print when they do not compute the norm.
+        let Some(norm) = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0) else { return };
+        if !self.config.enabled || s.interval == 0 {
+            return;
+        }
+        let interval = (s.step - self.last_step).max(s.interval);
+        self.last_step = s.step;
+        if shared.restarted {
+            self.rises = 0;
+            self.last = 0.0;
+        }
+        self.count_rises(norm);
+        let x = norm.ln();
+        if let Some(dev) = self.base.deviation(x) {
+            let r = Reading { norm, expected: self.base.location().exp(), dev, interval };
+            if self.vote(s, &r) {
+                shared.coupling.grad_hit(s.step);
+                self.tell(s, &r, shared, out);
+            }
+            self.settle(s, &r, out);
+            self.follow_level(&r);
+        }
+        self.base.update(x, RATE, FLOOR);
+    }
+}

@@ -1,0 +1,227 @@
+//! No step for much longer than this run's steps take.
+//!
+//! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause survived and k = 5 for every-step logs (the safety factor of
+//! NVIDIA's resiliency extension, docs "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or
+//! evaluation gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that declare
+//! their phases are paged at the deadline. A bare log may be silent because of an evaluation nobody declared: it gets a
+//! ticket at the deadline and the page after `undeclared_floor`.
+//!
+//! Silence of the telemetry is not silence of the run: without a live source nothing is judged.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::ClockDetector;
+use crate::run::Facts;
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Shortest deadline.
+    pub floor: Span,
+    /// Shortest silence that pages when the trainer sends no heartbeats, so declares no phases.
+    pub undeclared_floor: Span,
+    /// Before the pace of an attempt is known: loading, compilation, the first checkpoint read.
+    pub start: Span,
+    /// For a declared checkpoint or evaluation that was never seen to end before.
+    pub first_phase: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            floor: Span::secs(60),
+            undeclared_floor: Span::secs(600),
+            start: Span::secs(1800),
+            first_phase: Span::secs(1800),
+        }
+    }
+}
+
+/// Samples of an attempt, and of the pace, that make the pace known.
+const PACE_SAMPLES: u64 = 20;
+const STARTED_SAMPLES: u64 = 3;
+/// What a pause may last longer than the longest one survived, in seconds.
+const PAUSE_MARGIN: f64 = 600.0;
+/// Suspects named one by one; more than that is a group.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hang {
+    config: Config,
+    raised: Option<(Severity, Ts)>,
+}
+
+/// When each severity is due, and what the run was allowed.
+struct Due {
+    ticket: Ts,
+    page: Ts,
+    allowed: Span,
+    why: &'static str,
+}
+
+impl Hang {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), raised: None }
+    }
+
+    fn due(&self, f: &Facts) -> Option<Due> {
+        if !self.config.enabled || f.ended.is_some() || f.live.is_empty() || f.total_steps == 0 {
+            return None;
+        }
+        let since = f.last_progress.max(f.last_sign).max(f.live_since);
+        let (allowed, why) = self.allowed(f);
+        let page = if f.heartbeats || f.open_phase().is_some() {
+            allowed
+        } else {
+            allowed.max(self.config.undeclared_floor)
+        };
+        Some(Due { ticket: since + allowed, page: since + page, allowed, why })
+    }
+
+    fn allowed(&self, f: &Facts) -> (Span, &'static str) {
+        let c = &self.config;
+        if let Some((_, phase, _)) = f.open_phase() {
+            let known = Span::from_secs_f64(3.0 * phase.longest);
+            return (if phase.longest > 0.0 { known.max(c.floor) } else { c.first_phase }, "for this phase");
+        }
+        if f.attempt_steps < STARTED_SAMPLES || f.pace.samples() < PACE_SAMPLES {
+            return (c.start, "to start");
+        }
+        let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
+        // A line that covers many steps varies less than a step.
+        let factor = (1.0 + 4.0 / f.interval as f64).max(1.5);
+        let pause = (3.0 * f.longest_pause).min(f.longest_pause + PAUSE_MARGIN);
+        let secs = (factor * p99).max(pause);
+        (Span::from_secs_f64(secs).max(c.floor), "by its own pace")
+    }
+}
+
+impl ClockDetector for Hang {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if let Some((_, at)) = self.raised {
+            if f.last_progress > at || f.ended.is_some() {
+                self.raised = None;
+                out.push(verdict(
+                    now,
+                    f,
+                    Change::Clear,
+                    Severity::Info,
+                    Span::ZERO,
+                    "the run moves again".into(),
+                ));
+                return;
+            }
+        }
+        let Some(due) = self.due(f) else { return };
+        let severity = match now {
+            n if n >= due.page => Severity::Page,
+            n if n >= due.ticket => Severity::Ticket,
+            _ => return,
+        };
+        if self.raised.is_some_and(|(had, _)| had >= severity) {
+            return;
+        }
+        self.raised = Some((severity, self.raised.map_or(now, |(_, at)| at)));
+        let idle = now - f.last_progress;
+        let why = sentence(f, idle, &due);
+        let mut v = verdict(now, f, Change::Raise, severity, idle, why);
+        v.expected = due.allowed.as_secs_f64();
+        v.score = idle.as_secs_f64() / due.allowed.as_secs_f64().max(1e-3);
+        v.suspects = suspects(now, f);
+        out.push(v);
+    }
+
+    fn deadline(&self, f: &Facts) -> Option<Ts> {
+        let due = self.due(f)?;
+        match self.raised {
+            None => Some(due.ticket),
+            Some((Severity::Page, _)) => None,
+            Some(_) => Some(due.page),
+        }
+    }
+}
+
+fn sentence(f: &Facts, idle: Span, due: &Due) -> String {
+    let usual = f.pace.quantile(0.5).map_or_else(String::new, |s| {
+        let every = if f.interval > 1 {
+            format!("{} steps usually take", f.interval)
+        } else {
+            "a step usually takes".into()
+        };
+        format!("; {every} {}", seconds(s))
+    });
+    let phase = f.open_phase().map_or_else(String::new, |(name, ..)| format!(" in phase {name}"));
+    let at = f.last_step.map_or_else(String::new, |s| format!(" after step {s}"));
+    format!("no step for {idle}{at}{phase}{usual}; {} was allowed {}", due.allowed, due.why)
+}
+
+fn seconds(s: f64) -> String {
+    if s < 10.0 { format!("{s:.2} s") } else { format!("{s:.0} s") }
+}
+
+/// Ranks that stopped earlier than the others, else ranks that went quiet, else the group as a whole.
+fn suspects(now: Ts, f: &Facts) -> Vec<Suspect> {
+    let steps = || f.ranks.iter().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((*n, r, r.last_step?)));
+    let (Some(low), Some(high)) = (steps().map(|s| s.2).min(), steps().map(|s| s.2).max()) else {
+        return Vec::new();
+    };
+    let total = steps().count();
+    let named = |list: &[(u32, Option<&str>)], why: &str| -> Vec<Suspect> {
+        list.iter()
+            .take(NAMED)
+            .map(|(rank, node)| Suspect { what: place(*rank, *node), why: why.to_owned() })
+            .collect()
+    };
+    if low < high {
+        let behind: Vec<_> = steps().filter(|s| s.2 == low).map(|(n, r, _)| (n, r.node.as_deref())).collect();
+        if behind.len() * 2 < total {
+            return named(&behind, &format!("stopped at step {low}, the others reached {high}"));
+        }
+    }
+    let quiet: Vec<_> = f
+        .ranks
+        .iter()
+        .filter(|(_, r)| f.heartbeats && !r.done && (now - r.last_seen) > Span::secs(30))
+        .map(|(n, r)| (*n, r.node.as_deref()))
+        .collect();
+    if !quiet.is_empty() && quiet.len() < total {
+        return named(&quiet, "no heartbeat for 30 s while other ranks send theirs");
+    }
+    if total > 1 {
+        let why = format!(
+            "all {total} ranks stopped at step {high}: look at the collective, storage or data they share"
+        );
+        return vec![Suspect { what: "no single rank".into(), why }];
+    }
+    Vec::new()
+}
+
+pub(super) fn place(rank: u32, node: Option<&str>) -> String {
+    node.map_or_else(|| format!("rank {rank}"), |n| format!("rank {rank} on {n}"))
+}
+
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, idle: Span, why: String) -> Verdict {
+    let step = f.last_step.unwrap_or(0);
+    Verdict {
+        change,
+        kind: Kind::Hang,
+        severity,
+        signal: "step",
+        step,
+        ts: now,
+        start_step: step,
+        value: idle.as_secs_f64(),
+        expected: 0.0,
+        score: 0.0,
+        why,
+        suspects: Vec::new(),
+    }
+}

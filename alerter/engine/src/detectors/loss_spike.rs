@@ -1,0 +1,323 @@
+//! Loss spikes, divergence and lasting shifts.
+//!
+//! A trend-compensated, bounded-influence baseline and a CUSUM on its scores (Page 1954; Huber 1981):
+//! ```text
+//! pred = m + b,  d = L − pred,  z = d/s,  c = clip(d, ±2s),  u = 1/10 while suspicious, else 1
+//! m = pred + a·u·c,  b = min(0, b + a·β·u·c),  s += (min(|d|, 2.5s)/0.787 − s)/100
+//! S = clip(S + min(z, cap) − 2.5, 0, 4h),  f += (L − f)/3,  best = least f so far
+//! alarm: S > h, d > rise, f > best + rise
+//! ```
+//! a = 1/20, β = 1/20, h = 16. The cap keeps one bad batch from alarming, `best` the convexity of early training, and b ≤ 0
+//! the baseline from following a divergence. A rise is measured in nats where the loss is a cross-entropy of usual size, and relative
+//! to the level where it is not ([`unit`]), so small and large losses are judged alike.
+//!
+//! * ticket: the alarm at a rise of 0.15, or one sample 0.9 above all (z > 15);
+//! * page: the alarm at a rise of 0.4; where lines are 3 or more steps apart, two of three samples 0.4 above;
+//! * `divergence`: it has not come back after 200 samples, or a gradient spike led to it and it is still rising;
+//! * `loss_shift`: it has settled on the higher level, which becomes the baseline.
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::{Finding, num};
+use super::shared::Shared;
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::cusum::Cusum;
+use crate::stats::latch::Latch;
+use crate::stats::median::Window;
+use crate::stats::votes::Votes;
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Bound of the CUSUM, in sigmas.
+    pub h: f64,
+    /// Rises above the baseline, in nats (see [`unit`]).
+    pub ticket_rise: f64,
+    pub page_rise: f64,
+    /// A single sample that is a ticket.
+    pub single_rise: f64,
+    pub single_z: f64,
+    /// Samples after which a loss that has not come back counts as diverged, and after which its level is accepted.
+    pub diverged_after: u32,
+    pub accept_after: u32,
+    /// Calm samples that end the incident.
+    pub clear_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            h: 16.0,
+            ticket_rise: 0.15,
+            page_rise: 0.4,
+            single_rise: 0.9,
+            single_z: 15.0,
+            diverged_after: 200,
+            accept_after: 2000,
+            clear_after: 10,
+        }
+    }
+}
+
+const RATE: f64 = 1.0 / 20.0;
+const TREND: f64 = 1.0 / 20.0;
+const SCALE_RATE: f64 = 1.0 / 100.0;
+/// CUSUM drift, and the largest score of one sample.
+const DRIFT: f64 = 2.5;
+const CAP: f64 = 8.0;
+/// The cap where samples are [`SPARSE`] steps apart: two of them are as many steps as the other cap needs.
+const SPARSE_CAP: f64 = 12.0;
+const SPARSE: i64 = 3;
+/// Smallest scale, relative to the level.
+const FLOOR: f64 = 0.002;
+/// Samples that start the baseline, and samples before anything is said.
+const WARM: usize = 10;
+const QUIET: u32 = 30;
+/// Samples in a row far below the baseline that make it drop at once.
+const FELL: u32 = 12;
+
+/// How much a nat is worth at this level: cross-entropies of language models lie between 2 and 20; below and above, rises are
+/// judged relative to the level.
+pub fn unit(level: f64) -> f64 {
+    let level = level.abs();
+    (level / 2.0).min(1.0).max(level / 20.0)
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LossSpike {
+    config: Config,
+    warm: Window<WARM>,
+    m: f64,
+    b: f64,
+    s: f64,
+    n: u32,
+    f: f64,
+    best: f64,
+    cusum: Cusum,
+    spike: Latch,
+    diverged: Latch,
+    high: Votes,
+    last_step: i64,
+    onset: i64,
+    peak: f64,
+    /// What the loss was when the episode began.
+    expected: f64,
+    open_for: u32,
+    calm: u32,
+    below: u32,
+}
+
+/// A loss against its baseline.
+struct Reading {
+    loss: f64,
+    d: f64,
+    z: f64,
+    unit: f64,
+    sparse: bool,
+}
+
+impl LossSpike {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            warm: Window::default(),
+            m: 0.0,
+            b: 0.0,
+            s: 0.0,
+            n: 0,
+            f: 0.0,
+            best: 0.0,
+            cusum: Cusum::default(),
+            spike: Latch::default(),
+            diverged: Latch::default(),
+            high: Votes::default(),
+            last_step: 0,
+            onset: 0,
+            peak: 0.0,
+            expected: 0.0,
+            open_for: 0,
+            calm: 0,
+            below: 0,
+        }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    /// Starts the baseline from the first samples; true once it stands.
+    fn warm_up(&mut self, loss: f64) -> bool {
+        if self.n as usize >= WARM {
+            return true;
+        }
+        self.warm.push(loss);
+        self.n += 1;
+        if self.n as usize == WARM {
+            let values: Vec<f64> = self.warm.iter().collect();
+            let half = WARM / 2;
+            let mut early: Vec<f32> = values[..half].iter().map(|v| *v as f32).collect();
+            let mut late: Vec<f32> = values[half..].iter().map(|v| *v as f32).collect();
+            let (early, late) = (crate::stats::median::median(&mut early), crate::stats::median::median(&mut late));
+            self.b = ((late - early) / half as f64).min(0.0);
+            self.m = late;
+            self.s = self.warm.location_scale().1.max(FLOOR * late.abs());
+            (self.f, self.best) = (late, late);
+        }
+        false
+    }
+
+    fn read(&mut self, s: &StepSample, loss: f64) -> Reading {
+        let d = loss - (self.m + self.b);
+        let sparse = (s.step - self.last_step).max(s.interval) >= SPARSE;
+        Reading { loss, d, z: d / self.s, unit: unit(self.m), sparse }
+    }
+
+    fn update(&mut self, s: &StepSample, r: &Reading) {
+        let suspicious = self.cusum.value() > 0.5 * self.config.h && r.d > 0.0;
+        let weight = if suspicious { 0.1 } else { 1.0 };
+        let a = RATE.max(1.0 / f64::from(self.n + 1));
+        let c = r.d.clamp(-2.0 * self.s, 2.0 * self.s);
+        self.m += self.b + a * weight * c;
+        self.b = (self.b + a * TREND * weight * c).min(0.0);
+        let floor = (FLOOR * self.m.abs()).max(f64::MIN_POSITIVE);
+        self.s = (self.s + SCALE_RATE * (r.d.abs().min(2.5 * self.s) / 0.787 - self.s)).max(floor);
+        let cap = if r.sparse { SPARSE_CAP } else { CAP };
+        self.cusum.add(s.step, r.z.min(cap), DRIFT, 4.0 * self.config.h);
+        self.f += (r.loss - self.f) / 3.0;
+        // A best that is never met again would make an old record a grievance for ever.
+        self.best = self.f.min(self.best + 1e-5 * self.best.abs());
+        self.high.push(r.d > self.config.page_rise * r.unit && r.z > CAP);
+        self.n = self.n.saturating_add(1);
+        self.follow_fall(r);
+    }
+
+    /// A loss that fell at once, as on a learning-rate drop or another data mix, takes the baseline along.
+    fn follow_fall(&mut self, r: &Reading) {
+        self.below = if r.z < -3.0 { self.below + 1 } else { 0 };
+        if self.below >= FELL {
+            self.below = 0;
+            self.m = self.f;
+        }
+    }
+
+    fn judge(&self, r: &Reading) -> Option<(Severity, String)> {
+        let c = &self.config;
+        let above = |rise: f64| r.d > rise * r.unit && self.f > self.best + rise.min(c.ticket_rise) * r.unit;
+        let alarm = self.cusum.value() > c.h;
+        let usual = num(r.loss - r.d);
+        let over = num(r.d);
+        let loss = num(r.loss);
+        if alarm && above(c.page_rise) || r.sparse && self.high.of(3) >= 2 {
+            let text = format!("loss {loss} is {over} above its trend of {usual} and has been rising since step {}", self.onset);
+            Some((Severity::Page, text))
+        } else if r.d > c.single_rise * r.unit && r.z > c.single_z {
+            Some((Severity::Ticket, format!("loss jumped to {loss}, {over} above its trend of {usual}")))
+        } else if alarm && above(c.ticket_rise) {
+            let text = format!("loss {loss} creeps away from its trend of {usual}, {over} above it, since step {}", self.onset);
+            Some((Severity::Ticket, text))
+        } else {
+            None
+        }
+    }
+
+    fn finding(&self, kind: Kind, r: &Reading, why: String) -> Finding {
+        Finding {
+            kind,
+            signal: "loss",
+            start_step: self.onset,
+            value: r.loss,
+            expected: if self.spike.is_raised() { self.expected } else { r.loss - r.d },
+            score: self.cusum.value() / self.config.h,
+            why,
+        }
+    }
+
+    fn tell(&mut self, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Verdict>) {
+        if !self.spike.is_raised() {
+            self.onset = if self.cusum.value() > 0.0 { self.cusum.onset() } else { s.step };
+        }
+        let Some((severity, mut why)) = self.judge(r) else { return };
+        self.calm = 0;
+        if !self.spike.is_raised() {
+            (self.expected, self.open_for, self.peak) = (r.loss - r.d, 0, r.loss);
+        }
+        if self.spike.raise(severity) {
+            if shared.coupling.grad_spiked_before(s.step) {
+                why.push_str("; the gradient spiked just before");
+            }
+            out.push(self.finding(Kind::LossSpike, r, why).raise(s, severity));
+        }
+    }
+
+    /// What becomes of an open episode: it ends, it turns out to last, or its level is accepted.
+    fn follow(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+        if !self.spike.is_raised() {
+            return;
+        }
+        self.open_for += 1;
+        self.peak = self.peak.max(r.loss);
+        let back = self.f - self.expected < 0.5 * self.config.ticket_rise * r.unit || r.z < DRIFT;
+        self.calm = if back { self.calm + 1 } else { 0 };
+        if self.calm >= self.config.clear_after {
+            let why = format!("loss is back at {} after {} samples; it peaked at {}", num(self.f), self.open_for, num(self.peak));
+            self.close(s, r, why, out);
+        } else if self.open_for == self.config.diverged_after && self.diverged.raise(Severity::Page) {
+            let why = format!(
+                "loss has not come back in {} samples: {} where it was {}; roll back to a checkpoint before step {}",
+                self.open_for,
+                num(self.f),
+                num(self.expected),
+                self.onset
+            );
+            self.spike.raise(Severity::Page);
+            out.push(self.finding(Kind::Divergence, r, why).raise(s, Severity::Page));
+        } else if self.open_for >= self.config.accept_after {
+            let why = format!("loss stays at {}, {} above what it was: taken as the new level", num(self.f), num(self.f - self.expected));
+            out.push(self.finding(Kind::LossShift, r, why.clone()).note(s));
+            (self.m, self.b, self.best) = (self.f, 0.0, self.f);
+            self.close(s, r, why, out);
+        }
+    }
+
+    fn close(&mut self, s: &StepSample, r: &Reading, why: String, out: &mut Vec<Verdict>) {
+        for (latch, kind) in [(&mut self.spike, Kind::LossSpike), (&mut self.diverged, Kind::Divergence)] {
+            if latch.clear() {
+                let finding = Finding {
+                    kind,
+                    signal: "loss",
+                    start_step: self.onset,
+                    value: r.loss,
+                    expected: self.expected,
+                    score: 0.0,
+                    why: why.clone(),
+                };
+                out.push(finding.clear(s));
+            }
+        }
+        self.cusum.reset();
+        self.high.clear();
+        self.calm = 0;
+    }
+}
+
+impl StepDetector for LossSpike {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
+        if !self.config.enabled || s.interval == 0 || !self.warm_up(loss) {
+            self.last_step = s.step;
+            return;
+        }
+        let r = self.read(s, loss);
+        self.last_step = s.step;
+        self.update(s, &r);
+        shared.coupling.set_loss_heat(self.cusum.value() / self.config.h);
+        if self.n > QUIET {
+            self.tell(s, &r, shared, out);
+            self.follow(s, &r, out);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! NaN, infinities, and their disguises: a loss that is missing from its line, a loss that never changes, a loss scale in free fall.
+//!
+//! * A non-finite loss pages at once; so does a line without the loss it should carry (Megatron prints no loss when it is NaN).
+//!   Under dynamic loss scaling a skipped iteration explains one such line, so two in a row are needed then.
+//! * A non-finite gradient norm pages when 2 of the last 8 samples have one. Alone it is what fp16 training does every few
+//!   thousand steps (Micikevicius et al., "Mixed Precision Training", ICLR 2018): a note.
+//! * The loss scale halves once every few thousand steps in health. With an exponential memory of 200 samples, 4 halvings are a
+//!   ticket, 8 a page. The first steps, in which the scale is found, do not count.
+//! * A loss repeated n times is dead when `n ≥ 50` and `pⁿ < 1e-9`, p being the share of repeats so far: printing with two
+//!   decimals makes repeats, and so do losses that are truly zero.
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::{Finding, num};
+use super::shared::Shared;
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::latch::Latch;
+use crate::stats::votes::Votes;
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Samples of the last 8 with a non-finite gradient norm that page.
+    pub grad_samples: u32,
+    /// Halvings of the loss scale within about 200 samples.
+    pub halvings_ticket: f64,
+    pub halvings_page: f64,
+    /// Identical losses in a row, at least.
+    pub constant_samples: u32,
+    /// Finite samples in a row that end the incident.
+    pub clear_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            grad_samples: 2,
+            halvings_ticket: 4.0,
+            halvings_page: 8.0,
+            constant_samples: 50,
+            clear_after: 16,
+        }
+    }
+}
+
+const GRAD_WINDOW: u32 = 8;
+/// Samples of an attempt in which the loss scale is being found.
+const SCALE_SEARCH: u32 = 50;
+/// Memory of the halvings, in samples.
+const SCALE_MEMORY: f64 = 200.0;
+/// Probability of an innocent run of equal losses.
+const CONSTANT_CHANCE: f64 = 1e-9;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Nonfinite {
+    config: Config,
+    latch: Latch,
+    /// Also told that the loss is gone, not only the gradient.
+    loss_told: bool,
+    onset: i64,
+    bad_grads: Votes,
+    /// An isolated non-finite gradient, not yet told.
+    isolated: Option<i64>,
+    bad_losses: u32,
+    finite: u32,
+    samples: u32,
+    last_loss: Option<f64>,
+    equal: u32,
+    repeats: u32,
+    losses: u32,
+    scale: Option<f64>,
+    halvings: f64,
+}
+
+/// The worst thing known about a sample.
+struct Trouble {
+    severity: Severity,
+    signal: &'static str,
+    value: f64,
+    expected: f64,
+    score: f64,
+    why: String,
+}
+
+impl Nonfinite {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            latch: Latch::default(),
+            loss_told: false,
+            onset: 0,
+            bad_grads: Votes::default(),
+            isolated: None,
+            bad_losses: 0,
+            finite: 0,
+            samples: 0,
+            last_loss: None,
+            equal: 0,
+            repeats: 0,
+            losses: 0,
+            scale: None,
+            halvings: 0.0,
+        }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn loss(&mut self, s: &StepSample) -> Option<Trouble> {
+        let bad = s.loss_missing || s.loss.is_some_and(|v| !v.is_finite());
+        if !bad {
+            if s.loss.is_some() {
+                self.bad_losses = 0;
+            }
+            return None;
+        }
+        self.bad_losses += 1;
+        let explained = s.loss_scale.is_some() && s.skipped.is_some_and(|n| n > 0.0);
+        if explained && self.bad_losses < 2 {
+            return None;
+        }
+        let before = self.last_loss.map_or_else(String::new, |v| format!("; the last finite loss was {}", num(v)));
+        let what = match s.loss {
+            Some(v) if v.is_nan() => "loss is NaN".to_owned(),
+            Some(v) if !v.is_finite() => "loss is infinite".to_owned(),
+            _ => "the line carries no loss: this trainer leaves it out when it is NaN".to_owned(),
+        };
+        let times = if self.bad_losses > 1 { format!(" for {} samples", self.bad_losses) } else { String::new() };
+        Some(Trouble {
+            severity: Severity::Page,
+            signal: "loss",
+            value: s.loss.unwrap_or(f64::NAN),
+            expected: self.last_loss.unwrap_or(f64::NAN),
+            score: f64::from(self.bad_losses),
+            why: format!("{what}{times}{before}; every further step is wasted until the run is rolled back"),
+        })
+    }
+
+    fn grad(&mut self, s: &StepSample) -> Option<Trouble> {
+        let g = s.grad_norm?;
+        let bad = !g.is_finite();
+        if s.interval > 0 {
+            self.bad_grads.push(bad);
+        }
+        let count = self.bad_grads.of(GRAD_WINDOW);
+        // Dynamic loss scaling recovers by itself; its failure shows in the scale.
+        let scaled = s.loss_scale.is_some_and(|v| v > 1.0);
+        if !bad || scaled {
+            return None;
+        }
+        if count < self.config.grad_samples {
+            self.isolated = Some(s.step);
+            return None;
+        }
+        Some(Trouble {
+            severity: Severity::Page,
+            signal: "grad_norm",
+            value: g,
+            expected: f64::NAN,
+            score: f64::from(count),
+            why: format!(
+                "gradient norm is {} in {count} of the last {GRAD_WINDOW} samples: the optimizer is about to write, or has written, garbage",
+                num(g)
+            ),
+        })
+    }
+
+    fn loss_scale(&mut self, s: &StepSample) -> Option<Trouble> {
+        let scale = s.loss_scale.filter(|v| v.is_finite() && *v > 0.0)?;
+        let before = self.scale.replace(scale)?;
+        self.halvings *= 1.0 - 1.0 / SCALE_MEMORY;
+        if scale < before && self.samples > SCALE_SEARCH {
+            self.halvings += (before / scale).log2();
+        }
+        let severity = if self.halvings >= self.config.halvings_page {
+            Severity::Page
+        } else if self.halvings >= self.config.halvings_ticket {
+            Severity::Ticket
+        } else {
+            return None;
+        };
+        let falls = self.halvings.round();
+        Some(Trouble {
+            severity,
+            signal: "loss_scale",
+            value: scale,
+            expected: scale * self.halvings.exp2(),
+            score: self.halvings,
+            why: format!(
+                "loss scale fell to {}, halved {falls} times in a few hundred samples: gradients overflow again and again and those steps are skipped",
+                num(scale)
+            ),
+        })
+    }
+
+    fn constant(&mut self, s: &StepSample) -> Option<Trouble> {
+        let loss = s.loss.filter(|v| v.is_finite())?;
+        let same = self.last_loss == Some(loss);
+        self.equal = if same { self.equal.saturating_add(1) } else { 1 };
+        let n = self.equal;
+        if n < self.config.constant_samples {
+            // Repeats inside a long run say nothing about how often losses repeat by chance.
+            self.losses = self.losses.saturating_add(1);
+            self.repeats = self.repeats.saturating_add(u32::from(same));
+            return None;
+        }
+        let before = f64::from(self.losses.saturating_sub(self.config.constant_samples)) + 2.0;
+        let repeats = f64::from(self.repeats.saturating_sub(self.config.constant_samples)) + 1.0;
+        let log_chance = f64::from(n) * (repeats / before).ln();
+        (before > f64::from(self.config.constant_samples) && log_chance < CONSTANT_CHANCE.ln()).then(|| Trouble {
+            severity: Severity::Page,
+            signal: "loss",
+            value: loss,
+            expected: f64::NAN,
+            score: -log_chance,
+            why: format!("loss has been exactly {} for {n} samples: nothing is being learned, or the number is stale", num(loss)),
+        })
+    }
+
+    fn tell(&mut self, s: &StepSample, t: Trouble, out: &mut Vec<Verdict>) {
+        let loss_news = t.signal == "loss" && self.latch.is_raised() && !self.loss_told;
+        if !self.latch.is_raised() {
+            self.onset = self.isolated.unwrap_or(s.step);
+        }
+        self.isolated = None;
+        self.loss_told |= t.signal == "loss";
+        if self.latch.raise(t.severity) || loss_news {
+            out.push(self.finding(t.signal, t.value, t.expected, t.score, t.why).raise(s, t.severity));
+        }
+    }
+
+    fn finding(&self, signal: &'static str, value: f64, expected: f64, score: f64, why: String) -> Finding {
+        Finding { kind: Kind::Nonfinite, signal, start_step: self.onset, value, expected, score, why }
+    }
+
+    fn settle(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
+        if self.finite >= self.config.clear_after && self.latch.clear() {
+            self.loss_told = false;
+            let why = format!("loss and gradients finite again for {} samples", self.finite);
+            out.push(self.finding("loss", s.loss.unwrap_or(f64::NAN), f64::NAN, 0.0, why).clear(s));
+        }
+        if let Some(step) = self.isolated.filter(|_| self.finite >= GRAD_WINDOW) {
+            self.isolated = None;
+            self.onset = step;
+            let why = format!("one non-finite gradient norm at step {step}; the {GRAD_WINDOW} samples after it are finite");
+            out.push(self.finding("grad_norm", f64::INFINITY, f64::NAN, 1.0, why).note(s));
+        }
+    }
+}
+
+impl StepDetector for Nonfinite {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        if !self.config.enabled {
+            return;
+        }
+        if shared.restarted {
+            self.samples = 0;
+            self.halvings = 0.0;
+            self.scale = None;
+            self.equal = 0;
+        }
+        self.samples = self.samples.saturating_add(1);
+        let troubles = [self.loss(s), self.grad(s), self.loss_scale(s), self.constant(s)];
+        if let Some(v) = s.loss.filter(|v| v.is_finite()) {
+            self.last_loss = Some(v);
+        }
+        let bad = s.loss_missing || [s.loss, s.grad_norm].into_iter().flatten().any(|v| !v.is_finite());
+        match troubles.into_iter().flatten().max_by_key(|t| t.severity) {
+            Some(t) => {
+                self.finite = 0;
+                self.tell(s, t, out);
+            }
+            None if bad => self.finite = 0,
+            None if s.interval > 0 => self.finite = self.finite.saturating_add(1),
+            None => {}
+        }
+        self.settle(s, out);
+    }
+}

@@ -1,0 +1,134 @@
+//! A process of the run is gone: it closed its socket without `bye`, or said `bye` with a non-zero code.
+//!
+//! The other ranks will wait for it in the next collective, up to the library's own timeout (30 minutes and more), so
+//! this is the earliest sign of a stopped run. A launcher may restart the job by itself: it is a ticket at once, and a page
+//! when the run has not moved for `page_after`.
+
+use serde::{Deserialize, Serialize};
+
+use super::hang::place;
+use crate::detector::ClockDetector;
+use crate::run::Facts;
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long the run may stand still after a death before it pages: the time a launcher gets to restart it.
+    pub page_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, page_after: Span::secs(30) }
+    }
+}
+
+/// Steps of the new attempt, or of the survivors, that prove that the run goes on.
+const PROOF_STEPS: u64 = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RankDead {
+    config: Config,
+    raised: Option<Raised>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Raised {
+    severity: Severity,
+    deaths: usize,
+    total_steps: u64,
+}
+
+impl RankDead {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), raised: None }
+    }
+
+    fn page_at(&self, f: &Facts) -> Option<Ts> {
+        let first = f.deaths.values().map(|d| d.at).min()?;
+        Some(first.max(f.last_progress) + self.config.page_after)
+    }
+}
+
+impl ClockDetector for RankDead {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !self.config.enabled {
+            return;
+        }
+        if let Some(r) = &self.raised {
+            if f.deaths.is_empty() || f.total_steps >= r.total_steps + PROOF_STEPS {
+                self.raised = None;
+                out.push(verdict(now, f, Change::Clear, Severity::Info, "the run goes on".into()));
+            }
+        }
+        let Some(page_at) = self.page_at(f) else { return };
+        let severity = if now >= page_at { Severity::Page } else { Severity::Ticket };
+        let known = self.raised.as_ref().is_some_and(|r| r.severity >= severity);
+        let proven =
+            self.raised.is_none() && f.deaths.values().all(|d| d.at < f.last_progress) && f.total_steps > 0;
+        if known || proven {
+            return;
+        }
+        let total_steps = self.raised.as_ref().map_or(f.total_steps, |r| r.total_steps);
+        self.raised = Some(Raised { severity, deaths: f.deaths.len(), total_steps });
+        let mut v = verdict(now, f, Change::Raise, severity, sentence(now, f));
+        v.suspects = first_deaths(f);
+        out.push(v);
+    }
+
+    fn deadline(&self, f: &Facts) -> Option<Ts> {
+        match &self.raised {
+            Some(r) if r.severity < Severity::Page => self.page_at(f),
+            _ => None,
+        }
+    }
+}
+
+fn sentence(now: Ts, f: &Facts) -> String {
+    let Some((rank, first)) = f.deaths.iter().min_by_key(|(_, d)| d.at) else { return String::new() };
+    let node = f.ranks.get(rank).and_then(|r| r.node.as_deref());
+    let known = f.ranks.len().max(f.deaths.len());
+    let at = f.last_step.map_or_else(String::new, |s| {
+        format!("; the run stands at step {s} since {}", now - f.last_progress)
+    });
+    if f.deaths.len() > 1 {
+        format!("{} of {known} ranks died, {} first: {}{at}", f.deaths.len(), place(*rank, node), first.text)
+    } else {
+        format!("{} died: {}{at}", place(*rank, node), first.text)
+    }
+}
+
+fn first_deaths(f: &Facts) -> Vec<Suspect> {
+    let mut deaths: Vec<_> = f.deaths.iter().collect();
+    deaths.sort_by_key(|(rank, d)| (d.at, **rank));
+    let suspect = |(rank, d): &(&u32, &crate::run::Death)| Suspect {
+        what: place(**rank, f.ranks.get(rank).and_then(|r| r.node.as_deref())),
+        why: format!("died at {}: {}", d.at, d.text),
+    };
+    deaths.iter().take(3).map(suspect).collect()
+}
+
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+    let step = f.last_step.unwrap_or(0);
+    Verdict {
+        change,
+        kind: Kind::RankDead,
+        severity,
+        signal: "process",
+        step,
+        ts: now,
+        start_step: step,
+        value: f.deaths.len() as f64,
+        expected: 0.0,
+        score: f.deaths.len() as f64,
+        why,
+        suspects: Vec::new(),
+    }
+}

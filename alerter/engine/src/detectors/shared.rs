@@ -1,0 +1,267 @@
+//! What several detectors need to know of the same sample, worked out once: the usual step time and its pauses, whether the learning
+//! rate is still warming up, and what gradient and loss have just told each other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::{StepClass, StepSample};
+use crate::stats::block::{Block, Blocks};
+use crate::stats::median::median;
+use crate::stats::season::Season;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Shared {
+    pub speed: Speed,
+    pub schedule: Schedule,
+    pub coupling: Coupling,
+    attempt: u32,
+    /// The sample is the first of a new attempt.
+    #[serde(skip)]
+    pub restarted: bool,
+    started: bool,
+}
+
+impl Shared {
+    pub fn observe(&mut self, s: &StepSample) {
+        self.restarted = self.started && s.attempt != self.attempt;
+        self.attempt = s.attempt;
+        if self.restarted {
+            self.coupling = Coupling::default();
+        }
+        self.schedule.observe(s, self.restarted || !self.started);
+        self.speed.observe(s, self.restarted);
+        self.started = true;
+    }
+}
+
+/// A step this many times the usual one is a pause, not a slow step.
+pub const PAUSE: f64 = 1.5;
+/// Blocks whose median is the usual step time.
+const LEVEL_BLOCKS: usize = 3;
+
+/// The usual step time: the median of the last three block medians, in logarithms.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Speed {
+    source: Source,
+    blocks: Blocks,
+    levels: [f32; LEVEL_BLOCKS],
+    n_levels: u8,
+    season: Season,
+    last_step: Option<i64>,
+    /// This sample, if it carried a step time of a training step.
+    #[serde(skip)]
+    pub now: Option<Timing>,
+    /// The block that this sample finished.
+    #[serde(skip)]
+    pub block: Option<Block>,
+}
+
+/// The signal that speed is judged by: the first of these that the run reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Source {
+    #[default]
+    None,
+    Mfu,
+    Tokens,
+    StepTime,
+}
+
+impl Source {
+    pub fn signal(self) -> &'static str {
+        match self {
+            Self::None | Self::StepTime => "step_time",
+            Self::Tokens => "tokens_per_second",
+            Self::Mfu => "mfu",
+        }
+    }
+
+    /// The signal's value from the logarithm that rises as the run slows.
+    pub fn value(self, slowness: f64) -> f64 {
+        match self {
+            Self::None | Self::StepTime => slowness.exp(),
+            Self::Tokens | Self::Mfu => (-slowness).exp(),
+        }
+    }
+
+    fn of(s: &StepSample) -> (Self, Option<f64>) {
+        let usable = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+        if let Some(v) = usable(s.step_time) {
+            (Self::StepTime, Some(v.ln()))
+        } else if let Some(v) = usable(s.tokens_per_second) {
+            (Self::Tokens, Some(-v.ln()))
+        } else if let Some(v) = usable(s.mfu) {
+            (Self::Mfu, Some(-v.ln()))
+        } else {
+            (Self::None, None)
+        }
+    }
+}
+
+/// One timed training step.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Logarithm of the step time, or minus that of the throughput.
+    pub slowness: f64,
+    /// Times the usual step; `None` until there is one.
+    pub ratio: Option<f64>,
+    /// Steps since the last timed one.
+    pub interval: i64,
+    /// A pause that was expected: it returns at a fixed gap, or stands at a round step where trainers evaluate and save.
+    pub expected_pause: bool,
+}
+
+impl Speed {
+    fn observe(&mut self, s: &StepSample, restarted: bool) {
+        (self.now, self.block) = (None, None);
+        if restarted {
+            self.blocks.clear();
+            self.season.clear();
+            self.last_step = None;
+        }
+        let (source, slowness) = Source::of(s);
+        let Some(slowness) = slowness.filter(|_| s.interval > 0 && source >= self.source) else { return };
+        if source > self.source {
+            *self = Self { source, ..Self::default() };
+        }
+        let interval = self.last_step.map_or(s.interval, |last| s.step - last).max(1);
+        let first = self.last_step.is_none();
+        self.last_step = Some(s.step);
+        if first || s.class != StepClass::Train {
+            return; // compilation, loading, or a pause that the trainer declared
+        }
+        let ratio = self.usual().map(|usual| (slowness - usual).exp());
+        let expected_pause =
+            ratio.filter(|r| *r > PAUSE).is_some_and(|r| self.is_expected(s.step, r - 1.0, interval));
+        self.now = Some(Timing { slowness, ratio, interval, expected_pause });
+        self.block = self.blocks.add(s.step, slowness);
+        if let Some(b) = self.block {
+            self.levels.rotate_left(1);
+            self.levels[LEVEL_BLOCKS - 1] = b.median as f32;
+            self.n_levels = (self.n_levels + 1).min(LEVEL_BLOCKS as u8);
+        }
+    }
+
+    fn is_expected(&mut self, step: i64, size: f64, interval: i64) -> bool {
+        self.season.add(step, size, interval).is_some() || is_round(step, interval)
+    }
+
+    /// Slowness of the usual step.
+    pub fn usual(&self) -> Option<f64> {
+        let n = usize::from(self.n_levels);
+        (n > 0).then(|| median(&mut self.levels.clone()[LEVEL_BLOCKS - n..]))
+    }
+
+    pub fn source(&self) -> Source {
+        self.source
+    }
+}
+
+/// Round numbers at which trainers evaluate and save.
+const ROUND: [i64; 6] = [250, 500, 1000, 2500, 5000, 10_000];
+/// Logged steps per round one, at least: with fewer, any pause would stand beside a round step.
+const ROUND_SHARE: i64 = 50;
+
+/// Whether an evaluation or a checkpoint would happen at or just before this step.
+fn is_round(step: i64, interval: i64) -> bool {
+    let round = ROUND.into_iter().find(|r| *r >= ROUND_SHARE * interval);
+    step > 1 && round.is_some_and(|r| step.rem_euclid(r) <= interval.min(r / ROUND_SHARE).min(1))
+}
+
+/// Samples in a row without a rise that end the warm-up of the learning rate.
+const FLAT: u8 = 3;
+
+/// Where the run stands in its learning-rate schedule.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Schedule {
+    lr: Option<f64>,
+    flat: u8,
+    first_step: i64,
+    step: i64,
+}
+
+impl Schedule {
+    /// Steps that count as warm-up when the trainer logs no learning rate.
+    pub const UNKNOWN_WARM_UP: i64 = 300;
+
+    fn observe(&mut self, s: &StepSample, first: bool) {
+        if first {
+            *self = Self { first_step: s.step, ..Self::default() };
+        }
+        self.step = s.step;
+        if let Some(lr) = s.lr.filter(|lr| lr.is_finite()) {
+            let rising = self.lr.is_none_or(|before| lr > before * (1.0 + 1e-6));
+            if self.flat < FLAT {
+                self.flat = if rising { 0 } else { self.flat + 1 };
+            }
+            self.lr = Some(lr);
+        }
+    }
+
+    /// Losses and gradients are not yet what they will be.
+    pub fn warming_up(&self) -> bool {
+        match self.lr {
+            Some(_) => self.flat < FLAT,
+            None => self.step - self.first_step < Self::UNKNOWN_WARM_UP,
+        }
+    }
+
+    /// Steps since the attempt was first seen.
+    pub fn age(&self) -> i64 {
+        self.step - self.first_step
+    }
+}
+
+/// Steps within which a gradient spike and a loss excursion are one event.
+pub const COUPLED: i64 = 20;
+
+/// What gradient and loss tell each other: a spike of both is worse than either.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Coupling {
+    /// Step of the last gradient hit.
+    grad_hit: Option<i64>,
+    /// Loss CUSUM over its bound.
+    loss_heat: f64,
+}
+
+impl Coupling {
+    pub fn grad_hit(&mut self, step: i64) {
+        self.grad_hit = Some(step);
+    }
+
+    pub fn set_loss_heat(&mut self, heat: f64) {
+        self.loss_heat = heat;
+    }
+
+    /// Half way to a loss alarm.
+    pub fn loss_is_hot(&self) -> bool {
+        self.loss_heat > 0.5
+    }
+
+    pub fn grad_spiked_before(&self, step: i64) -> bool {
+        self.grad_hit.is_some_and(|hit| (0..=COUPLED).contains(&(step - hit)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warm_up_ends_when_the_rate_stops_rising_and_stays_ended() {
+        let mut sched = Schedule::default();
+        let mut at = |step: i64, lr: f64| {
+            sched.observe(&StepSample { step, lr: Some(lr), interval: 1, ..StepSample::default() }, step == 0);
+            sched.warming_up()
+        };
+        assert!((0..100).all(|i| at(i, i as f64 * 1e-5)));
+        (100..110).for_each(|i| {
+            at(i, 1e-3);
+        });
+        assert!(!at(110, 1e-3) && !at(111, 1e-2), "a later rise is a fault, not a warm-up");
+    }
+
+    #[test]
+    fn round_steps_scale_with_the_logging_interval() {
+        assert!(is_round(1000, 1) && is_round(501, 1) && !is_round(3300, 1) && !is_round(1, 1));
+        assert!(is_round(5000, 100) && !is_round(38_500, 100));
+    }
+}

@@ -1,0 +1,127 @@
+//! An exporter that feeds the run does not answer: we are blind, the run may be fine.
+//!
+//! A ticket after `ticket_after`; a page after `page_after` if no source of a run that was moving is left. One incident a run,
+//! however many of its sources are lost.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::ClockDetector;
+use crate::run::Facts;
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    pub ticket_after: Span,
+    pub page_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ticket_after: Span::secs(60), page_after: Span::secs(300) }
+    }
+}
+
+/// A run that had not moved for this long before we lost it is nobody's page.
+const ACTIVE: Span = Span::secs(3600);
+/// Suspects named one by one.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SourceLost {
+    config: Config,
+    raised: Option<Severity>,
+}
+
+impl SourceLost {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), raised: None }
+    }
+
+    fn due(&self, f: &Facts) -> Option<(Ts, Option<Ts>)> {
+        if !self.config.enabled || f.ended.is_some() {
+            return None;
+        }
+        let since = f.lost.values().map(|l| l.since).min()?;
+        let last = f.lost.values().map(|l| l.since).max()?;
+        let blind = f.live.is_empty() && f.total_steps > 0 && (last - f.last_progress) < ACTIVE;
+        Some((since + self.config.ticket_after, blind.then_some(last + self.config.page_after)))
+    }
+}
+
+impl ClockDetector for SourceLost {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let severity = match self.due(f) {
+            Some((_, Some(page))) if now >= page => Some(Severity::Page),
+            Some((ticket, _)) if now >= ticket => Some(Severity::Ticket),
+            Some(_) => return,
+            None => None,
+        };
+        match (severity, self.raised) {
+            (Some(s), raised) if raised.is_none_or(|r| r < s) => {
+                self.raised = Some(s);
+                out.push(verdict(now, f, Change::Raise, s, sentence(now, f)));
+            }
+            (None, Some(_)) => {
+                self.raised = None;
+                out.push(verdict(now, f, Change::Clear, Severity::Info, "every source answers again".into()));
+            }
+            _ => {}
+        }
+    }
+
+    fn deadline(&self, f: &Facts) -> Option<Ts> {
+        let (ticket, page) = self.due(f)?;
+        match self.raised {
+            None => Some(ticket),
+            Some(Severity::Page) => None,
+            Some(_) => page,
+        }
+    }
+}
+
+fn sentence(now: Ts, f: &Facts) -> String {
+    let Some((name, first)) = f.lost.iter().min_by_key(|(_, l)| l.since) else { return String::new() };
+    let total = f.lost.len() + f.live.len();
+    let blind = if f.live.is_empty() && f.total_steps > 0 { "; nothing else sees this run" } else { "" };
+    if f.lost.len() > 1 {
+        format!(
+            "{} of {total} sources do not answer, {name} first, {} ago ({}){blind}",
+            f.lost.len(),
+            now - first.since,
+            first.reason
+        )
+    } else {
+        format!("{name} has not answered for {} ({}){blind}", now - first.since, first.reason)
+    }
+}
+
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+    let step = f.last_step.unwrap_or(0);
+    let suspects = f
+        .lost
+        .iter()
+        .take(NAMED)
+        .map(|(name, l)| Suspect { what: name.clone(), why: l.reason.clone() })
+        .collect();
+    Verdict {
+        change,
+        kind: Kind::SourceLost,
+        severity,
+        signal: "source",
+        step,
+        ts: now,
+        start_step: step,
+        value: f.lost.len() as f64,
+        expected: 0.0,
+        score: f.lost.len() as f64,
+        why,
+        suspects,
+    }
+}

@@ -1,0 +1,199 @@
+//! One training run: what is known of it, its ranks aligned by step, its detectors.
+
+mod align;
+mod facts;
+mod pace;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event};
+
+pub use facts::{Checkpoints, Death, Ended, Facts, Lost, Phase, Rank};
+pub use pace::Pace;
+
+use crate::detector::{Detectors, DetectorsConfig};
+use crate::sample::StepClass;
+use crate::time::{Span, Ts};
+use crate::verdict::Verdict;
+use align::{Align, Arrival};
+
+/// Ranks kept a run; a larger job is judged by the first that report.
+const MAX_RANKS: usize = 16_384;
+
+/// Counted, because nothing is dropped in silence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Step samples judged.
+    pub steps: u64,
+    /// Step events that repeated a step of the same rank and attempt.
+    pub duplicates: u64,
+    /// Step events of ranks that have not followed a restart.
+    pub stale: u64,
+    pub over_limit: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Run {
+    pub facts: Facts,
+    pub counters: Counters,
+    align: Align,
+    /// What happened since the last sample, for its class.
+    class: Option<ClassMark>,
+    detectors: Detectors,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum ClassMark {
+    Eval,
+    Checkpoint,
+}
+
+impl Run {
+    pub fn new(name: &str, now: Ts, config: &DetectorsConfig) -> Self {
+        Self {
+            facts: Facts::new(name, now),
+            counters: Counters::default(),
+            align: Align::default(),
+            class: None,
+            detectors: Detectors::new(config),
+        }
+    }
+
+    /// Takes one event of this run.
+    pub fn event(&mut self, now: Ts, source: &str, e: &Event, out: &mut Vec<Verdict>) {
+        self.facts.heard(now, source, e);
+        let at = e.ts.map_or(now, Ts::from_secs_f64);
+        match e.kind {
+            EventKind::Step => return self.step(now, at, e, out),
+            EventKind::Hello => self.facts.hello(e),
+            EventKind::Hb => self.facts.heartbeats = true,
+            EventKind::Phase => self.phase(at, e),
+            EventKind::Ckpt => self.checkpoint(at, e),
+            EventKind::Eval => self.class = self.class.max(Some(ClassMark::Eval)),
+            EventKind::Bye => self.facts.bye(now, e),
+            EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) => {
+                self.facts.died(now, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default());
+            }
+            EventKind::Event
+            | EventKind::Xid
+            | EventKind::Link
+            | EventKind::Hw
+            | EventKind::Health
+            | EventKind::Gap => {}
+        }
+        self.look(now, out);
+    }
+
+    /// Takes over changed settings.
+    pub fn configure(&mut self, config: &DetectorsConfig) {
+        self.detectors.configure(config);
+    }
+
+    /// Comes back from storage at `now`: what was silent while nobody listened proves nothing.
+    pub fn restored(&mut self, now: Ts, config: &DetectorsConfig) {
+        self.configure(config);
+        self.facts.live_since = now;
+        for lost in self.facts.lost.values_mut() {
+            lost.since = now;
+        }
+    }
+
+    /// Lets the detectors of what does not happen look at the run.
+    pub fn look(&mut self, now: Ts, out: &mut Vec<Verdict>) {
+        self.detectors.look(now, &self.facts, out);
+    }
+
+    pub fn deadline(&self) -> Option<Ts> {
+        self.detectors.deadline(&self.facts)
+    }
+
+    fn step(&mut self, now: Ts, at: Ts, e: &Event, out: &mut Vec<Verdict>) {
+        let (Some(step), rank) = (e.step, e.rank.unwrap_or(0)) else { return };
+        if !self.facts.ranks.contains_key(&rank) && self.facts.ranks.len() >= MAX_RANKS {
+            self.counters.over_limit += 1;
+            return;
+        }
+        match self.facts.rank_step(now, rank, step, e.attempt) {
+            Arrival::Duplicate => self.counters.duplicates += 1,
+            Arrival::Stale => self.counters.stale += 1,
+            Arrival::Restarted => {
+                self.align.restart();
+                self.facts.restarted(now, step);
+                self.align_step(now, at, rank, step, e, out);
+            }
+            Arrival::Next => self.align_step(now, at, rank, step, e, out),
+        }
+    }
+
+    fn align_step(&mut self, now: Ts, at: Ts, rank: u32, step: i64, e: &Event, out: &mut Vec<Verdict>) {
+        let mut ready = Vec::new();
+        self.align.take(at, rank, step, e, &mut ready);
+        for mut sample in ready {
+            let advanced = sample.interval > 0;
+            if advanced {
+                sample.class = self.classify();
+                self.facts.advanced(now, &sample);
+                self.counters.steps += 1;
+            }
+            sample.attempt = self.facts.attempt;
+            self.detectors.step(&sample, out);
+            if advanced && self.facts.wants_look {
+                self.facts.wants_look = false;
+                self.look(now, out);
+            }
+        }
+    }
+
+    fn classify(&mut self) -> StepClass {
+        let marked = self.class.take();
+        if self.facts.attempt_steps == 0 {
+            return StepClass::First;
+        }
+        match marked {
+            Some(ClassMark::Checkpoint) => StepClass::Checkpoint,
+            Some(ClassMark::Eval) => StepClass::Eval,
+            None => StepClass::Train,
+        }
+    }
+
+    fn phase(&mut self, at: Ts, e: &Event) {
+        let name = e.name.as_deref().unwrap_or("phase");
+        self.mark(name);
+        match e.edge {
+            Some(Edge::Begin) => self.facts.phase_begin(at, name, e.rank.unwrap_or(0)),
+            Some(Edge::End) => self.facts.phase_end(at, name, e.rank.unwrap_or(0)),
+            None => {}
+        }
+    }
+
+    fn mark(&mut self, phase: &str) {
+        let mark = match facts::phase_class(phase) {
+            Some(StepClass::Checkpoint) => ClassMark::Checkpoint,
+            Some(StepClass::Eval) => ClassMark::Eval,
+            _ => return,
+        };
+        self.class = self.class.max(Some(mark));
+    }
+
+    fn checkpoint(&mut self, at: Ts, e: &Event) {
+        self.class = self.class.max(Some(ClassMark::Checkpoint));
+        let c = &mut self.facts.checkpoints;
+        match e.ckpt {
+            Some(CkptPhase::Start) => c.start(at),
+            Some(CkptPhase::End) | None => c.success(at, e.step.or(self.facts.last_step)),
+            Some(CkptPhase::Fail) => {
+                c.failed(at, e.text.as_deref().unwrap_or("the trainer reported a failure"))
+            }
+        }
+    }
+}
+
+/// Why a run counts as over: nobody will send its `bye`.
+pub const FORGET_AFTER: Span = Span::secs(7 * 86_400);
+
+/// How a sample without its own step time gets one: from the times of the lines, where those are exact enough.
+pub(crate) fn derived_step_time(previous: Ts, at: Ts, interval: i64) -> Option<f64> {
+    let secs = (at - previous).as_secs_f64();
+    let whole_seconds = previous.0 % 1000 == 0 && at.0 % 1000 == 0;
+    let exact_enough = if whole_seconds { secs >= 50.0 } else { secs > 0.0 };
+    (exact_enough && interval > 0).then(|| secs / interval as f64)
+}

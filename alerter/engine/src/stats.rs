@@ -1,0 +1,10 @@
+//! Streaming statistics that the detectors share: O(1) state, plain serde structs, no clock.
+
+pub mod block;
+pub mod cusum;
+pub mod latch;
+pub mod median;
+pub mod robust;
+pub mod season;
+pub mod trend;
+pub mod votes;

@@ -1,0 +1,422 @@
+//! The life of incidents on virtual time: what is told to whom, when, and what is not.
+
+use stepwatch_engine::config::{EngineConfig, Level, Policy, Route};
+use stepwatch_engine::effect::{Action, Effect, Input, Notification};
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::{Engine, StatePart};
+use stepwatch_wire::{CkptPhase, Event, Kind as EventKind};
+
+/// An engine, a clock that only tests move, and everything that came out.
+struct World {
+    engine: Engine,
+    config: EngineConfig,
+    now: Ts,
+    sent: Vec<(Ts, Notification)>,
+    records: Vec<IncidentRecord>,
+    history: Vec<String>,
+    parts: std::collections::BTreeMap<String, Vec<u8>>,
+}
+
+const SOURCE: &str = "node001:9765";
+
+impl World {
+    fn new(config: EngineConfig) -> Self {
+        let engine = Engine::new(config.clone());
+        let now = Ts(1_795_227_416_000);
+        let mut w = Self {
+            engine,
+            config,
+            now,
+            sent: vec![],
+            records: vec![],
+            history: vec![],
+            parts: Default::default(),
+        };
+        w.input(Input::SourceUp { source: SOURCE });
+        w
+    }
+
+    fn input(&mut self, input: Input<'_>) {
+        let mut out = Vec::new();
+        self.engine.handle(self.now, input, &mut out);
+        self.absorb(out);
+    }
+
+    fn event(&mut self, mut e: Event) {
+        e.ts = Some(self.now.as_secs_f64());
+        self.input(Input::Event { source: SOURCE, event: &e });
+    }
+
+    fn absorb(&mut self, effects: Vec<Effect>) {
+        for e in effects {
+            match e {
+                Effect::Notify(n) => self.sent.push((self.now, *n)),
+                Effect::Incident(r) => {
+                    self.records.retain(|had| had.id != r.id);
+                    self.records.push(*r);
+                }
+                Effect::Timeline(t) => self.history.push(t.what),
+            }
+        }
+        for (key, bytes) in self.engine.take_dirty() {
+            match bytes {
+                Some(b) => self.parts.insert(key, b),
+                None => self.parts.remove(&key),
+            };
+        }
+    }
+
+    /// Runs every deadline on the way.
+    fn forward(&mut self, by: Span) {
+        let until = self.now + by;
+        while let Some((at, _)) = self.engine.next_deadline().filter(|(at, _)| *at <= until) {
+            self.now = at.max(self.now);
+            let mut out = Vec::new();
+            self.engine.tick(self.now, &mut out);
+            self.absorb(out);
+        }
+        self.now = until;
+    }
+
+    /// `n` steps of every rank, one a second, with heartbeats.
+    fn train(&mut self, from: i64, n: i64, ranks: u32) {
+        for step in from..from + n {
+            self.forward(Span::secs(1));
+            for rank in 0..ranks {
+                self.event(step_of(rank, step));
+            }
+        }
+        let mut hb = Event::new(EventKind::Hb);
+        (hb.run, hb.rank) = (Some("llama".into()), Some(0));
+        self.event(hb);
+    }
+
+    /// Kills the process: only what was stored survives.
+    fn kill_and_restore(&mut self, down: Span) {
+        self.now = self.now + down;
+        let parts: Vec<StatePart> = self.parts.iter().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
+        let parts = parts.into_iter().filter_map(|(k, v)| Some((k, v?)));
+        let (engine, unusable) = Engine::restore(self.now, self.config.clone(), parts);
+        assert_eq!(unusable, Vec::<String>::new());
+        self.engine = engine;
+    }
+
+    fn actions(&self) -> Vec<(&str, Action, u32)> {
+        self.sent.iter().map(|(_, n)| (n.receiver.as_str(), n.action, n.seq)).collect()
+    }
+
+    fn only(&self) -> &IncidentRecord {
+        assert_eq!(self.records.len(), 1, "{:#?}", self.history);
+        &self.records[0]
+    }
+}
+
+fn step_of(rank: u32, step: i64) -> Event {
+    let mut e = Event::step("llama", step);
+    (e.rank, e.world, e.node) = (Some(rank), Some(8), Some(format!("node{:03}", rank / 4 + 1)));
+    e.attempt = Some(0);
+    e.m.set("step_time", 1.0);
+    if rank == 0 {
+        e.m.set("loss", 2.0);
+    }
+    e
+}
+
+fn two_levels() -> EngineConfig {
+    EngineConfig {
+        receivers: vec!["chat".into(), "primary".into()],
+        cost_per_gpu_hour: Some(2.5),
+        policies: vec![Policy {
+            name: "default".into(),
+            levels: vec![
+                Level { after: Span::ZERO, notify: vec!["chat".into()], repeat: 0 },
+                Level { after: Span::secs(300), notify: vec!["primary".into()], repeat: 2 },
+            ],
+        }],
+        routes: vec![
+            Route {
+                matchers: vec!["severity=\"page\"".into()],
+                policy: Some("default".into()),
+                notify: vec![],
+            },
+            Route { matchers: vec!["severity=\"ticket\"".into()], policy: None, notify: vec!["chat".into()] },
+        ],
+        ..EngineConfig::default()
+    }
+}
+
+#[test]
+fn a_hang_pages_climbs_and_stops_at_the_ack() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 8);
+    w.forward(Span::secs(59));
+    assert!(w.sent.is_empty(), "{:?}", w.actions());
+    w.forward(Span::secs(2));
+    let r = w.only();
+    assert_eq!((r.kind, r.severity, r.state), (Kind::Hang, Severity::Page, State::Open));
+    assert_eq!(w.actions(), [("chat", Action::Trigger, 1)]);
+    let text = w.sent[0].1.message.clone();
+    assert_eq!(text.title, "PAGE llama: hang at step 40");
+    assert!(
+        text.summary.starts_with("No step for 1m after step 40; a step usually takes"),
+        "{}",
+        text.summary
+    );
+    assert_eq!(text.reason, "first");
+    assert!(
+        text.facts.iter().any(|f| f.label == "Cost" && f.text.starts_with("$20.00/h (8 GPUs at $2.50)")),
+        "{text:?}"
+    );
+
+    w.forward(Span::secs(300));
+    assert_eq!(w.actions()[1..], [("primary", Action::Trigger, 1)]);
+    assert_eq!(w.sent[1].1.message.reason, "escalated to level 2: no answer for 5m");
+    w.forward(Span::secs(300));
+    assert_eq!(w.actions()[2..], [("primary", Action::Trigger, 2)]);
+
+    let id = w.only().id.clone();
+    w.input(Input::Ack { incident: &id, by: "cli:alice" });
+    assert_eq!(w.actions()[3..], [("chat", Action::Ack, 2), ("primary", Action::Ack, 3)]);
+    w.forward(Span::secs(7200));
+    assert_eq!(w.sent.len(), 5, "nothing after the ack: {:?}", w.actions());
+
+    w.train(41, 1, 8);
+    w.forward(Span::secs(61));
+    assert_eq!(w.only().state, State::Resolved);
+    assert_eq!(w.actions()[5..], [("chat", Action::Resolve, 3), ("primary", Action::Resolve, 4)]);
+}
+
+#[test]
+fn an_unanswered_page_is_never_given_up() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    w.forward(Span::secs(6 * 3600));
+    let last = w.sent.last().unwrap();
+    assert!(w.now - last.0 <= Span::secs(1800), "silent since {}", w.now - last.0);
+}
+
+#[test]
+fn the_rank_that_stopped_first_is_named() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 8);
+    w.forward(Span::secs(1));
+    for rank in (0..8).filter(|r| *r != 5) {
+        w.event(step_of(rank, 41));
+    }
+    w.forward(Span::secs(70));
+    let suspect = &w.only().suspects[0];
+    assert_eq!(suspect.what, "rank 5 on node002");
+    assert_eq!(suspect.why, "stopped at step 40, the others reached 41");
+}
+
+#[test]
+fn a_declared_evaluation_is_not_a_hang_and_a_hung_one_is() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    let phase = |edge| {
+        let mut e = Event::new(EventKind::Phase);
+        (e.run, e.rank, e.name, e.edge) = (Some("llama".into()), Some(0), Some("eval".into()), Some(edge));
+        e
+    };
+    w.event(phase(stepwatch_wire::Edge::Begin));
+    w.forward(Span::secs(400));
+    w.event(phase(stepwatch_wire::Edge::End));
+    w.train(41, 30, 1);
+    assert!(w.sent.is_empty(), "{:?}", w.history);
+    w.event(phase(stepwatch_wire::Edge::Begin));
+    w.forward(Span::secs(1190));
+    assert!(w.sent.is_empty(), "three times the longest is allowed: {:?}", w.history);
+    w.forward(Span::secs(20));
+    assert!(w.sent[0].1.message.summary.contains("in phase eval"), "{}", w.sent[0].1.message.summary);
+}
+
+#[test]
+fn a_bare_log_gets_a_ticket_before_the_page() {
+    let mut w = World::new(two_levels());
+    for step in 1..60 {
+        w.forward(Span::secs(1));
+        w.event(step_of(0, step));
+    }
+    w.forward(Span::secs(120));
+    assert_eq!(w.only().severity, Severity::Ticket);
+    w.forward(Span::secs(600));
+    assert_eq!(w.only().severity, Severity::Page);
+    assert_eq!(w.only().detected_step, 59);
+}
+
+#[test]
+fn a_dead_rank_is_a_ticket_and_a_page_if_the_run_stands_still() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 8);
+    let mut dead = Event::new(EventKind::Event);
+    (dead.run, dead.rank, dead.name) = (Some("llama".into()), Some(3), Some("rank_dead".into()));
+    dead.text = Some("pid 4242 closed its socket without bye".into());
+    w.event(dead.clone());
+    assert_eq!((w.only().kind, w.only().severity), (Kind::RankDead, Severity::Ticket));
+    w.forward(Span::secs(31));
+    assert_eq!(w.only().severity, Severity::Page);
+    let summary = &w.sent.last().unwrap().1.message.summary;
+    assert!(summary.contains("Rank 3 on node001 died: pid 4242"), "{summary}");
+    // The launcher restarts it from a checkpoint: one incident, resolved, and no second page for the restart.
+    for step in 30..60 {
+        w.forward(Span::secs(1));
+        for rank in 0..8 {
+            let mut e = step_of(rank, step);
+            e.attempt = Some(1);
+            w.event(e);
+        }
+    }
+    w.forward(Span::secs(40));
+    assert_eq!(w.only().state, State::Resolved);
+    assert_eq!(w.engine.runs().next().unwrap().facts.attempt, 1);
+}
+
+#[test]
+fn a_lost_source_is_a_ticket_then_a_page_and_hides_the_hang() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 2);
+    w.input(Input::SourceDown { source: SOURCE, reason: "connection refused" });
+    w.forward(Span::secs(61));
+    assert_eq!((w.only().kind, w.only().severity), (Kind::SourceLost, Severity::Ticket));
+    w.forward(Span::secs(240));
+    assert_eq!(w.only().severity, Severity::Page);
+    w.input(Input::SourceUp { source: SOURCE });
+    w.train(41, 5, 2);
+    w.forward(Span::secs(61));
+    assert_eq!(w.only().state, State::Resolved, "{:?}", w.history);
+}
+
+#[test]
+fn a_source_that_feeds_nothing_is_watched_too() {
+    let mut w = World::new(two_levels());
+    w.input(Input::SourceDown { source: "node999:9765", reason: "no route to host" });
+    w.forward(Span::secs(90));
+    assert_eq!((w.only().run.as_str(), w.only().severity), ("-", Severity::Ticket));
+    assert_eq!(w.sent[0].1.message.title, "TICKET no run: source lost");
+    w.input(Input::SourceGone { source: "node999:9765" });
+    w.forward(Span::secs(61));
+    assert_eq!(w.only().state, State::Resolved);
+}
+
+#[test]
+fn a_stale_checkpoint_is_told_once_a_step() {
+    let mut w = World::new(two_levels());
+    for round in 0..4 {
+        w.train(1 + round * 400, 400, 1);
+        let mut c = Event::new(EventKind::Ckpt);
+        (c.run, c.step, c.ckpt) = (Some("llama".into()), Some(400 * (round + 1)), Some(CkptPhase::End));
+        w.event(c);
+    }
+    w.train(1601, 590, 1);
+    assert!(w.sent.is_empty(), "{:?}", w.history);
+    w.train(2191, 20, 1);
+    assert_eq!((w.only().kind, w.only().severity), (Kind::CkptStale, Severity::Ticket));
+    w.train(2211, 700, 1);
+    assert_eq!(w.only().severity, Severity::Page);
+    let fact =
+        w.sent.last().unwrap().1.message.facts.iter().find(|f| f.label == "Last good checkpoint").cloned();
+    assert!(fact.unwrap().text.starts_with("step 1600, "));
+}
+
+#[test]
+fn closing_by_hand_stays_closed_until_it_clears() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    w.forward(Span::secs(61));
+    let id = w.only().id.clone();
+    w.input(Input::Resolve { incident: &id, by: "cli:bob" });
+    w.forward(Span::secs(3600));
+    assert_eq!(w.records.len(), 1);
+    assert_eq!(w.sent.last().unwrap().1.action, Action::Resolve);
+    // It moves, and hangs again: that is news.
+    w.train(41, 30, 1);
+    w.forward(Span::secs(7200));
+    assert_eq!(w.records.len(), 2, "{:?}", w.history);
+}
+
+#[test]
+fn a_receiver_that_fails_for_good_hands_over_at_once() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    w.forward(Span::secs(61));
+    let id = w.only().id.clone();
+    let error = "channel_not_found";
+    w.input(Input::Failed { incident: &id, receiver: "chat", action: Action::Trigger, error });
+    assert_eq!(w.actions(), [("chat", Action::Trigger, 1), ("primary", Action::Trigger, 1)]);
+}
+
+#[test]
+fn without_routes_everyone_hears_of_pages_and_nobody_of_annotations() {
+    let mut w =
+        World::new(EngineConfig { receivers: vec!["a".into(), "b".into()], ..EngineConfig::default() });
+    w.train(1, 40, 1);
+    w.forward(Span::secs(61));
+    assert_eq!(w.actions(), [("a", Action::Trigger, 1), ("b", Action::Trigger, 1)]);
+}
+
+#[test]
+fn a_restart_of_ours_neither_forgets_nor_invents() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 8);
+    w.kill_and_restore(Span::secs(3600));
+    w.input(Input::SourceUp { source: SOURCE });
+    w.forward(Span::secs(30));
+    w.train(41, 40, 8);
+    assert!(w.sent.is_empty(), "{:?}", w.history);
+    w.forward(Span::secs(61));
+    assert_eq!(w.only().kind, Kind::Hang, "the pace is still known");
+    let before = w.sent.len();
+    w.kill_and_restore(Span::secs(10));
+    w.forward(Span::secs(300));
+    assert_eq!(w.actions()[before..], [("primary", Action::Trigger, 1)], "escalation goes on where it was");
+}
+
+#[test]
+fn the_end_of_a_run_closes_its_incidents() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    w.forward(Span::secs(61));
+    let mut bye = Event::new(EventKind::Bye);
+    (bye.run, bye.rank, bye.code) = (Some("llama".into()), Some(0), Some(0));
+    w.event(bye);
+    assert_eq!(w.only().state, State::Resolved);
+    w.forward(Span::secs(7200));
+    assert_eq!(w.engine.runs().count(), 0, "forgotten an hour after its end");
+}
+
+#[test]
+fn a_crashed_trainer_says_its_last_words() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    let mut bye = Event::new(EventKind::Bye);
+    (bye.run, bye.rank, bye.code) = (Some("llama".into()), Some(0), Some(1));
+    bye.text = Some("RuntimeError: CUDA out of memory".into());
+    w.event(bye);
+    w.forward(Span::secs(31));
+    assert_eq!((w.only().kind, w.only().severity), (Kind::RankDead, Severity::Page));
+    assert!(
+        w.only().summary.contains("exited with code 1: RuntimeError: CUDA out of memory"),
+        "{}",
+        w.only().summary
+    );
+}
+
+#[test]
+fn a_condition_that_comes_and_goes_is_one_incident() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    let mut step = 41;
+    for _ in 0..6 {
+        w.input(Input::SourceDown { source: SOURCE, reason: "timeout" });
+        w.forward(Span::secs(65));
+        w.input(Input::SourceUp { source: SOURCE });
+        w.train(step, 20, 1);
+        step += 20;
+    }
+    // The first outage is over before the second begins; from then on the hold is longer than the quiet between them.
+    assert_eq!(w.records.len(), 2, "{:?}", w.history);
+    assert_eq!(w.records[1].flaps, 5);
+    assert_eq!(w.sent.len(), 3, "{:?}", w.actions());
+}
