@@ -1,1 +1,28 @@
-//! tests/fakes
+//! Stand-ins for the services that Stepwatch talks to: Slack, PagerDuty, and a receiver of signed webhooks.
+//!
+//! Each is a real HTTP server on a free loopback port that keeps state and refuses what the real service refuses, so
+//! that a test can ask the only question that matters (what would a person have seen?) instead of counting calls.
+//! Each takes a [`Script`] of faults, including the one that makes delivery hard: the message was taken and the
+//! connection died before the answer. Slack and PagerDuty show themselves to people at `/`.
+//!
+//! Not a mock library: nothing here is told what to expect.
+
+mod fault;
+mod html;
+mod pagerduty;
+mod server;
+mod slack;
+mod webhook;
+
+pub use fault::{Fault, Script};
+pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty};
+pub use server::{Answer, Fake, Received, Reply, Service, TimedOut};
+pub use slack::{Channel, Post, RateLimit, Slack};
+pub use webhook::{Delivery, WebhookSink, signature};
+
+/// Slack's Web API and its incoming webhooks.
+pub type FakeSlack = Fake<Slack>;
+/// PagerDuty's Events API v2.
+pub type FakePagerDuty = Fake<PagerDuty>;
+/// A receiver of signed, idempotent webhooks.
+pub type FakeWebhook = Fake<WebhookSink>;

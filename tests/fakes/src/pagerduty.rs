@@ -1,0 +1,276 @@
+//! PagerDuty's Events API v2: alerts keyed by `dedup_key`, and the pages that they cause.
+//!
+//! The semantics that matter: a trigger for an open key is appended and pages nobody; after a resolve the same key opens
+//! a new alert and pages again, so that a trigger that arrives late is a false page.
+
+mod page;
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::server::{Received, Reply, Service};
+
+const MAX_EVENT_BYTES: usize = 512_000;
+const ROUTING_KEY_CHARS: usize = 32;
+const MAX_DEDUP_KEY: usize = 255;
+const MAX_SUMMARY: usize = 1024;
+const SEVERITIES: &[&str] = &["critical", "error", "warning", "info"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlertState {
+    Triggered,
+    Acknowledged,
+    Resolved,
+}
+
+impl AlertState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Triggered => "triggered",
+            Self::Acknowledged => "acknowledged",
+            Self::Resolved => "resolved",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct LogEntry {
+    pub at: Instant,
+    pub time: Timestamp,
+    pub what: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Alert {
+    pub dedup_key: String,
+    pub state: AlertState,
+    pub summary: String,
+    pub source: String,
+    pub severity: String,
+    /// The whole event that opened it.
+    pub event: Value,
+    pub log: Vec<LogEntry>,
+}
+
+/// Somebody was woken.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    pub at: Instant,
+    pub time: Timestamp,
+    pub dedup_key: String,
+    pub summary: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct PagerDuty {
+    pub routing_keys: Vec<String>,
+    /// In the order they were opened; a key may occur again after its resolve.
+    pub alerts: Vec<Alert>,
+    pub pages: Vec<Page>,
+    pub changes: Vec<Value>,
+    pub requests: Vec<Received>,
+}
+
+impl Default for PagerDuty {
+    fn default() -> Self {
+        Self {
+            routing_keys: vec![Self::ROUTING_KEY.into()],
+            alerts: Vec::new(),
+            pages: Vec::new(),
+            changes: Vec::new(),
+            requests: Vec::new(),
+        }
+    }
+}
+
+impl PagerDuty {
+    /// The integration key that is accepted.
+    pub const ROUTING_KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    pub fn alerts_of<'a>(&'a self, dedup_key: &'a str) -> impl Iterator<Item = &'a Alert> {
+        self.alerts.iter().filter(move |a| a.dedup_key == dedup_key)
+    }
+
+    /// The alert of this key that is not resolved.
+    pub fn open(&self, dedup_key: &str) -> Option<&Alert> {
+        self.alerts.iter().find(|a| a.dedup_key == dedup_key && a.state != AlertState::Resolved)
+    }
+
+    fn enqueue(&mut self, req: &Received, event: &Value) -> String {
+        let key = match event["dedup_key"].as_str() {
+            Some(key) if !key.is_empty() => key.to_owned(),
+            _ => format!("generated-{}", self.alerts.len()),
+        };
+        let action = event["event_action"].as_str().unwrap_or_default();
+        let entry = |what: String| LogEntry { at: req.at, time: req.time, what };
+        let open = self.alerts.iter_mut().find(|a| a.dedup_key == key && a.state != AlertState::Resolved);
+        match (action, open) {
+            ("trigger", Some(alert)) => alert.log.push(entry("triggered again: nobody paged".into())),
+            ("trigger", None) => {
+                let field = |name: &str| event["payload"][name].as_str().unwrap_or_default().to_owned();
+                self.pages.push(Page {
+                    at: req.at,
+                    time: req.time,
+                    dedup_key: key.clone(),
+                    summary: field("summary"),
+                });
+                self.alerts.push(Alert {
+                    dedup_key: key.clone(),
+                    state: AlertState::Triggered,
+                    summary: field("summary"),
+                    source: field("source"),
+                    severity: field("severity"),
+                    event: event.clone(),
+                    log: vec![entry("triggered: on-call paged".into())],
+                });
+            }
+            ("acknowledge", Some(alert)) => {
+                alert.state = AlertState::Acknowledged;
+                alert.log.push(entry("acknowledged".into()));
+            }
+            ("resolve", Some(alert)) => {
+                alert.state = AlertState::Resolved;
+                alert.log.push(entry("resolved".into()));
+            }
+            // Accepted and without effect, as at the real service.
+            _ => {}
+        }
+        key
+    }
+
+    fn checked(&self, req: &Received, change: bool) -> Result<Value, Vec<String>> {
+        if req.body.len() > MAX_EVENT_BYTES {
+            return Err(vec![format!("Event is {} bytes, the limit is {MAX_EVENT_BYTES}", req.body.len())]);
+        }
+        let event: Value =
+            serde_json::from_slice(&req.body).map_err(|e| vec![format!("Invalid JSON: {e}")])?;
+        let mut errors = Vec::new();
+        match event["routing_key"].as_str() {
+            None | Some("") => errors.push("'routing_key' is missing or blank".to_owned()),
+            Some(k) if k.len() != ROUTING_KEY_CHARS => {
+                errors.push(format!(
+                    "Length of 'routing_key' is incorrect (should be {ROUTING_KEY_CHARS} characters)"
+                ));
+            }
+            Some(k) if !self.routing_keys.iter().any(|known| known == k) => {
+                errors.push("Invalid routing key".to_owned());
+            }
+            Some(_) => {}
+        }
+        if change {
+            check_summary(&event, &mut errors);
+        } else {
+            check_event(&event, &mut errors);
+        }
+        if errors.is_empty() { Ok(event) } else { Err(errors) }
+    }
+}
+
+impl Service for PagerDuty {
+    fn endpoint(request: &Received) -> Option<String> {
+        match request.path.as_str() {
+            "/v2/enqueue" => Some("enqueue".into()),
+            "/v2/change/enqueue" => Some("change".into()),
+            _ => None,
+        }
+    }
+
+    fn serve(&mut self, req: &Received) -> Reply {
+        let change = match (req.path.as_str(), req.method.as_str()) {
+            ("/", _) => return Reply::html(page::render(self)),
+            ("/v2/enqueue", "POST") => false,
+            ("/v2/change/enqueue", "POST") => true,
+            _ => return Reply::text(404, "not found"),
+        };
+        let event = match self.checked(req, change) {
+            Ok(event) => event,
+            Err(errors) => return invalid(&errors),
+        };
+        if change {
+            self.changes.push(event);
+            return Reply::json(202, &json!({"status": "success", "message": "Change event processed"}));
+        }
+        let key = self.enqueue(req, &event);
+        Reply::json(202, &json!({"status": "success", "message": "Event processed", "dedup_key": key}))
+    }
+
+    fn refuse(status: u16, error: &str) -> Reply {
+        match status {
+            400 => invalid(&[error.to_owned()]),
+            429 => Reply::json(
+                429,
+                &json!({"status": "throttle exceeded",
+                "message": "Requests for this service are arriving too quickly. Please retry later."}),
+            ),
+            _ => Reply::json(status, &json!({"status": "error", "message": error})),
+        }
+    }
+
+    fn received(&mut self) -> &mut Vec<Received> {
+        &mut self.requests
+    }
+}
+
+fn invalid(errors: &[String]) -> Reply {
+    let body = json!({"status": "invalid event", "message": "Event object is invalid", "errors": errors});
+    Reply::json(400, &body)
+}
+
+fn check_event(event: &Value, errors: &mut Vec<String>) {
+    let key = event["dedup_key"].as_str().unwrap_or_default();
+    if key.chars().count() > MAX_DEDUP_KEY {
+        errors.push(format!("'dedup_key' is longer than {MAX_DEDUP_KEY} characters"));
+    }
+    match event["event_action"].as_str() {
+        Some("trigger") => {
+            check_summary(event, errors);
+            let payload = &event["payload"];
+            if payload["source"].as_str().is_none_or(str::is_empty) {
+                errors.push("'payload.source' is missing or blank".into());
+            }
+            match payload["severity"].as_str() {
+                None | Some("") => errors.push("'payload.severity' is missing or blank".into()),
+                Some(s) if !SEVERITIES.contains(&s) => {
+                    errors.push(format!("'payload.severity' is invalid (must be one of {SEVERITIES:?})"));
+                }
+                Some(_) => {}
+            }
+            if let Some(t) = payload["timestamp"].as_str().filter(|t| t.parse::<Timestamp>().is_err()) {
+                errors.push(format!("'payload.timestamp' is not an ISO 8601 time: {t:?}"));
+            }
+            check_context(event, errors);
+        }
+        Some("acknowledge" | "resolve") => {
+            if key.is_empty() {
+                errors.push("'dedup_key' is missing or blank".into());
+            }
+        }
+        Some(other) => errors.push(format!("'event_action' is invalid: {other:?}")),
+        None => errors.push("'event_action' is missing or blank".into()),
+    }
+}
+
+fn check_summary(event: &Value, errors: &mut Vec<String>) {
+    match event["payload"]["summary"].as_str() {
+        None | Some("") => errors.push("'payload.summary' is missing or blank".into()),
+        Some(s) if s.chars().count() > MAX_SUMMARY => {
+            errors.push(format!("'payload.summary' is longer than {MAX_SUMMARY} characters"));
+        }
+        Some(_) => {}
+    }
+}
+
+fn check_context(event: &Value, errors: &mut Vec<String>) {
+    for link in event["links"].as_array().into_iter().flatten() {
+        if link["href"].as_str().is_none_or(|h| !h.starts_with("http")) {
+            errors.push("'links[].href' must be a URL".into());
+        }
+    }
+    for image in event["images"].as_array().into_iter().flatten() {
+        if image["src"].as_str().is_none_or(|s| !s.starts_with("https://")) {
+            errors.push("'images[].src' must be an HTTPS URL".into());
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Slack: `chat.postMessage`, `chat.update`, `conversations.history`, `conversations.replies`, `auth.test`, and incoming
+//! webhooks, with the rules that the real service enforces.
+//!
+//! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every refusal but the rate
+//! limit; a channel may be named by `#name` when posting but only by id when updating or reading; no idempotency key.
+
+mod blocks;
+mod page;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::server::{Received, Reply, Service};
+
+/// Slack cuts longer texts; a sender that relies on that has lost the end of its message.
+const MAX_TEXT: usize = 40_000;
+/// `chat.update` is stricter.
+const MAX_UPDATE_TEXT: usize = 4_000;
+const MAX_HISTORY: usize = 999;
+const DEFAULT_HISTORY: usize = 100;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Channel {
+    pub id: String,
+    pub name: String,
+    pub archived: bool,
+    /// Whether the bot was invited.
+    pub member: bool,
+}
+
+/// A message, or a reply in a thread.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Post {
+    pub channel: String,
+    pub ts: String,
+    pub thread_ts: Option<String>,
+    pub text: String,
+    pub blocks: Vec<Value>,
+    pub attachments: Vec<Value>,
+    pub metadata: Option<Value>,
+    pub at: Instant,
+    /// Also shown in the channel.
+    pub broadcast: bool,
+    /// Earlier texts, oldest first.
+    pub edits: Vec<String>,
+}
+
+impl Post {
+    /// Whether it stands in the channel itself and not in a thread.
+    pub fn is_top(&self) -> bool {
+        self.thread_ts.is_none()
+    }
+
+    /// Every text a reader of the message sees: fallback text, blocks, attachments.
+    pub fn visible_text(&self) -> String {
+        let mut out = self.text.clone();
+        for v in self.blocks.iter().chain(&self.attachments) {
+            blocks::collect_text(v, &mut out);
+        }
+        out
+    }
+}
+
+/// A token bucket a channel.
+#[derive(Debug, Clone, Copy)]
+pub struct RateLimit {
+    pub per_second: f64,
+    pub burst: f64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Slack {
+    pub token: String,
+    pub channels: Vec<Channel>,
+    /// Path of each incoming webhook, and the channel it posts to.
+    pub webhooks: BTreeMap<String, String>,
+    /// None accepts any rate.
+    pub rate: Option<RateLimit>,
+    pub posts: Vec<Post>,
+    pub requests: Vec<Received>,
+    buckets: BTreeMap<String, (f64, Instant)>,
+    last_ts: i64,
+}
+
+impl Default for Slack {
+    fn default() -> Self {
+        let channel = |id: &str, name: &str, archived, member| Channel {
+            id: id.into(),
+            name: name.into(),
+            archived,
+            member,
+        };
+        Self {
+            token: Self::TOKEN.into(),
+            channels: vec![
+                channel("C0TRAINING", "training", false, true),
+                channel("C0ONCALL00", "oncall", false, true),
+                channel("C0ARCHIVED", "archived", true, true),
+                channel("C0SECRET00", "secret", false, false),
+            ],
+            webhooks: BTreeMap::from([(Self::WEBHOOK.into(), "C0TRAINING".into())]),
+            rate: None,
+            posts: Vec::new(),
+            requests: Vec::new(),
+            buckets: BTreeMap::new(),
+            last_ts: 0,
+        }
+    }
+}
+
+/// A refusal: Slack's error name and the messages beside it.
+struct No(&'static str, Vec<String>);
+
+impl From<&'static str> for No {
+    fn from(error: &'static str) -> Self {
+        Self(error, Vec::new())
+    }
+}
+
+impl Slack {
+    /// The one bot token that is accepted.
+    pub const TOKEN: &str = "xoxb-stepwatch-fake-token";
+    /// Path of the incoming webhook that posts to `#training`.
+    pub const WEBHOOK: &str = "/services/T0FAKE/B0FAKE/stepwatchfakewebhook";
+
+    /// The messages that stand in the channels themselves.
+    pub fn top(&self) -> impl Iterator<Item = &Post> {
+        self.posts.iter().filter(|p| p.is_top())
+    }
+
+    pub fn replies(&self, ts: &str) -> impl Iterator<Item = &Post> {
+        self.posts.iter().filter(move |p| p.thread_ts.as_deref() == Some(ts))
+    }
+
+    fn method(&mut self, method: &str, req: &Received) -> Result<Value, No> {
+        match req.header("authorization").and_then(|v| v.strip_prefix("Bearer ")) {
+            None => return Err("not_authed".into()),
+            Some(token) if token != self.token => return Err("invalid_auth".into()),
+            Some(_) => {}
+        }
+        match (method, req.method.as_str()) {
+            ("auth.test", _) => {
+                Ok(json!({"url": "https://fake.slack.com/", "team": "Fake", "user": "stepwatch",
+                "team_id": "T0FAKE", "user_id": "U0STEPWATCH", "bot_id": "B0STEPWATCH"}))
+            }
+            ("chat.postMessage", "POST") => self.post_message(req, &json_args(req)?),
+            ("chat.update", "POST") => self.update(&json_args(req)?),
+            ("conversations.history", _) => self.history(&read_args(req)),
+            ("conversations.replies", _) => self.thread(&read_args(req)),
+            ("chat.postMessage" | "chat.update", _) => Err("method_not_supported_for_http_verb".into()),
+            _ => Err("unknown_method".into()),
+        }
+    }
+
+    fn post_message(&mut self, req: &Received, args: &Value) -> Result<Value, No> {
+        let wanted = args["channel"].as_str().unwrap_or_default();
+        let channel = self.channel(wanted, true)?;
+        let post = self.checked(req, &channel, args)?;
+        let (ts, message) = (post.ts.clone(), shown(&post, true));
+        self.posts.push(post);
+        Ok(json!({"channel": channel, "ts": ts, "message": message}))
+    }
+
+    /// A message that has passed every check, not yet posted.
+    fn checked(&mut self, req: &Received, channel: &str, args: &Value) -> Result<Post, No> {
+        let content = Content::read(args, MAX_TEXT)?;
+        let thread_ts = args["thread_ts"].as_str().map(str::to_owned);
+        if let Some(parent) = &thread_ts {
+            let known = self.posts.iter().any(|p| p.channel == channel && p.ts == *parent && p.is_top());
+            if !known {
+                return Err("thread_not_found".into());
+            }
+        }
+        Ok(Post {
+            channel: channel.to_owned(),
+            ts: self.next_ts(req),
+            thread_ts,
+            text: content.text.unwrap_or_default(),
+            blocks: content.blocks.unwrap_or_default(),
+            attachments: content.attachments.unwrap_or_default(),
+            metadata: content.metadata,
+            at: req.at,
+            broadcast: args["reply_broadcast"].as_bool().unwrap_or(false),
+            edits: Vec::new(),
+        })
+    }
+
+    fn update(&mut self, args: &Value) -> Result<Value, No> {
+        let channel = self.channel(args["channel"].as_str().unwrap_or_default(), false)?;
+        let content = Content::read(args, MAX_UPDATE_TEXT)?;
+        let ts = args["ts"].as_str().unwrap_or_default();
+        let found = self.posts.iter_mut().find(|p| p.channel == channel && p.ts == ts);
+        let post = found.ok_or(No("message_not_found", Vec::new()))?;
+        post.edits.push(post.text.clone());
+        // What is absent stays, except that a text without blocks removes the blocks.
+        if let Some(text) = content.text {
+            post.text = text;
+            post.blocks.clear();
+        }
+        post.blocks = content.blocks.unwrap_or_else(|| std::mem::take(&mut post.blocks));
+        post.attachments = content.attachments.unwrap_or_else(|| std::mem::take(&mut post.attachments));
+        post.metadata = content.metadata.or_else(|| post.metadata.take());
+        Ok(json!({"channel": channel, "ts": ts, "text": post.text, "message": shown(post, true)}))
+    }
+
+    fn history(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
+        let channel = self.channel(args.get("channel").map_or("", |s| s), false)?;
+        let limit = limit(args)?;
+        let in_channel = |p: &&Post| p.channel == channel && (p.is_top() || p.broadcast);
+        let newest_first = self.posts.iter().rev().filter(in_channel).filter(|p| in_window(&p.ts, args));
+        Ok(listing(newest_first.collect(), limit, args))
+    }
+
+    fn thread(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
+        let channel = self.channel(args.get("channel").map_or("", |s| s), false)?;
+        let limit = limit(args)?;
+        let ts = args.get("ts").map_or("", |s| s);
+        let parent = self.posts.iter().find(|p| p.channel == channel && p.ts == ts);
+        let parent = parent.ok_or(No("thread_not_found", Vec::new()))?;
+        let replies = self.replies(ts).filter(|p| in_window(&p.ts, args));
+        Ok(listing(std::iter::once(parent).chain(replies).collect(), limit, args))
+    }
+
+    /// The id of a channel given by id, or by name where the method takes one.
+    fn channel(&self, wanted: &str, by_name: bool) -> Result<String, No> {
+        let name = wanted.strip_prefix('#').unwrap_or(wanted);
+        let found = self.channels.iter().find(|c| c.id == wanted || (by_name && c.name == name));
+        match found {
+            None => Err("channel_not_found".into()),
+            Some(c) if c.archived => Err("is_archived".into()),
+            Some(c) if !c.member => Err("not_in_channel".into()),
+            Some(c) => Ok(c.id.clone()),
+        }
+    }
+
+    /// Message timestamps are ids: unique in their channel, and rising.
+    fn next_ts(&mut self, req: &Received) -> String {
+        self.last_ts = req.time.as_microsecond().max(self.last_ts + 1);
+        format!("{}.{:06}", self.last_ts / 1_000_000, self.last_ts % 1_000_000)
+    }
+
+    /// Takes a token of the channel's bucket; without one the request is refused.
+    fn over_rate(&mut self, channel: &str, now: Instant) -> bool {
+        let Some(rate) = self.rate else { return false };
+        let (tokens, last) = self.buckets.entry(channel.to_owned()).or_insert((rate.burst, now));
+        let refill = now.saturating_duration_since(*last).as_secs_f64() * rate.per_second;
+        *tokens = (*tokens + refill).min(rate.burst);
+        *last = now;
+        if *tokens < 1.0 {
+            return true;
+        }
+        *tokens -= 1.0;
+        false
+    }
+
+    fn incoming(&mut self, req: &Received) -> Reply {
+        let Some(channel) = self.webhooks.get(&req.path).cloned() else {
+            return Reply::text(404, "no_service");
+        };
+        if self.over_rate(&channel, req.at) {
+            return too_many();
+        }
+        let args: Value = match serde_json::from_slice(&req.body) {
+            Ok(v @ Value::Object(_)) => v,
+            _ => return Reply::text(400, "invalid_payload"),
+        };
+        match self.channel(&channel, false).and_then(|id| self.checked(req, &id, &args)) {
+            Ok(post) => {
+                self.posts.push(post);
+                Reply::text(200, "ok")
+            }
+            Err(No("is_archived", _)) => Reply::text(410, "channel_is_archived"),
+            Err(No(error, _)) => Reply::text(400, error),
+        }
+    }
+}
+
+impl Service for Slack {
+    fn endpoint(request: &Received) -> Option<String> {
+        match request.path.strip_prefix("/api/") {
+            Some(method) => Some(method.to_owned()),
+            None => request.path.starts_with("/services/").then(|| "webhook".to_owned()),
+        }
+    }
+
+    fn serve(&mut self, req: &Received) -> Reply {
+        let Some(method) = req.path.strip_prefix("/api/") else {
+            return match req.path.as_str() {
+                "/" => Reply::html(page::render(self)),
+                p if p.starts_with("/services/") && req.method == "POST" => self.incoming(req),
+                _ => Reply::text(404, "not found"),
+            };
+        };
+        if matches!(method, "chat.postMessage" | "chat.update") {
+            let wanted = req.json()["channel"].as_str().unwrap_or_default().to_owned();
+            let bucket = self.channel(&wanted, true).unwrap_or(wanted);
+            if self.over_rate(&bucket, req.at) {
+                return too_many();
+            }
+        }
+        match self.method(method, req) {
+            Ok(mut body) => {
+                body["ok"] = true.into();
+                Reply::json(200, &body)
+            }
+            Err(No(error, details)) if details.is_empty() => Self::not_ok(error),
+            Err(No(error, details)) => {
+                let messages: Vec<_> = details.iter().map(|d| format!("[ERROR] {d}")).collect();
+                let body = json!({"ok": false, "error": error, "errors": details,
+                    "response_metadata": {"messages": messages}});
+                Reply::json(200, &body)
+            }
+        }
+    }
+
+    fn refuse(status: u16, error: &str) -> Reply {
+        Reply::json(status, &json!({"ok": false, "error": error}))
+    }
+
+    fn not_ok(error: &str) -> Reply {
+        Self::refuse(200, error)
+    }
+
+    fn received(&mut self) -> &mut Vec<Received> {
+        &mut self.requests
+    }
+}
+
+fn too_many() -> Reply {
+    let mut reply = Slack::refuse(429, "ratelimited");
+    reply.headers.push(("retry-after", "1".into()));
+    reply
+}
+
+/// What a message says; absent parts are none.
+struct Content {
+    text: Option<String>,
+    blocks: Option<Vec<Value>>,
+    attachments: Option<Vec<Value>>,
+    metadata: Option<Value>,
+}
+
+impl Content {
+    fn read(args: &Value, max_text: usize) -> Result<Self, No> {
+        let list = |key: &str, error: &'static str| match &args[key] {
+            Value::Null => Ok(None),
+            Value::Array(items) => Ok(Some(items.clone())),
+            _ => Err(No(error, Vec::new())),
+        };
+        let text = args["text"].as_str().map(str::to_owned).filter(|t| !t.is_empty());
+        let blocks = list("blocks", "invalid_blocks_format")?;
+        let attachments = list("attachments", "invalid_attachments")?;
+        let empty = |v: &Option<Vec<Value>>| v.as_ref().is_none_or(Vec::is_empty);
+        if text.is_none() && empty(&blocks) && empty(&attachments) {
+            return Err("no_text".into());
+        }
+        if text.as_ref().is_some_and(|t| t.chars().count() > max_text) {
+            return Err("msg_too_long".into());
+        }
+        blocks::check_message(blocks.as_deref(), attachments.as_deref())
+            .map_err(|e| No(e.error, e.details))?;
+        let metadata = (!args["metadata"].is_null()).then(|| args["metadata"].clone());
+        if let Some(m) = &metadata {
+            if !(m["event_type"].is_string() && m["event_payload"].is_object()) {
+                return Err("invalid_metadata_format".into());
+            }
+        }
+        Ok(Self { text, blocks, attachments, metadata })
+    }
+}
+
+/// Writing methods take a JSON body.
+fn json_args(req: &Received) -> Result<Value, No> {
+    if !req.header("content-type").unwrap_or_default().starts_with("application/json") {
+        return Err("invalid_post_type".into());
+    }
+    match serde_json::from_slice(&req.body) {
+        Ok(v @ Value::Object(_)) => Ok(v),
+        _ => Err("invalid_json".into()),
+    }
+}
+
+/// Reading methods take a query or a form, and no JSON.
+fn read_args(req: &Received) -> BTreeMap<String, String> {
+    let mut args = req.query.clone();
+    if req.header("content-type").unwrap_or_default().starts_with("application/x-www-form-urlencoded") {
+        args.extend(url::form_urlencoded::parse(&req.body).into_owned());
+    }
+    args
+}
+
+fn limit(args: &BTreeMap<String, String>) -> Result<usize, No> {
+    match args.get("limit").map(|s| s.parse::<usize>()) {
+        None => Ok(DEFAULT_HISTORY),
+        Some(Ok(n)) if (1..=MAX_HISTORY).contains(&n) => Ok(n),
+        Some(_) => Err("invalid_limit".into()),
+    }
+}
+
+/// `oldest` and `latest` are exclusive unless `inclusive` is given.
+fn in_window(ts: &str, args: &BTreeMap<String, String>) -> bool {
+    let at: f64 = ts.parse().unwrap_or_default();
+    let bound = |key: &str| args.get(key).and_then(|s| s.parse::<f64>().ok());
+    let inclusive = args.get("inclusive").is_some_and(|v| v == "true" || v == "1");
+    let after = bound("oldest").is_none_or(|o| at > o || (inclusive && at == o));
+    after && bound("latest").is_none_or(|l| at < l || (inclusive && at == l))
+}
+
+fn listing(posts: Vec<&Post>, limit: usize, args: &BTreeMap<String, String>) -> Value {
+    let all_metadata = args.get("include_all_metadata").is_some_and(|v| v == "true" || v == "1");
+    let skip = args.get("cursor").and_then(|c| c.parse().ok()).unwrap_or(0_usize);
+    let more = posts.len() > skip + limit;
+    let messages: Vec<_> = posts.into_iter().skip(skip).take(limit).map(|p| shown(p, all_metadata)).collect();
+    let next = if more { (skip + limit).to_string() } else { String::new() };
+    json!({"messages": messages, "has_more": more, "response_metadata": {"next_cursor": next}})
+}
+
+fn shown(p: &Post, with_metadata: bool) -> Value {
+    let mut v = json!({"type": "message", "user": "U0STEPWATCH", "bot_id": "B0STEPWATCH", "ts": p.ts, "text": p.text,
+        "blocks": p.blocks, "attachments": p.attachments});
+    if let Some(parent) = &p.thread_ts {
+        v["thread_ts"] = parent.as_str().into();
+    }
+    if let (true, Some(m)) = (with_metadata, &p.metadata) {
+        v["metadata"] = m.clone();
+    }
+    if !p.edits.is_empty() {
+        v["edited"] = json!({"user": "U0STEPWATCH", "ts": p.ts});
+    }
+    v
+}

@@ -1,0 +1,185 @@
+//! The fake Slack refuses what Slack refuses.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use reqwest::{Client, StatusCode};
+use serde_json::{Value, json};
+use stepwatch_fakes::{Answer, FakeSlack, Fault, RateLimit, Slack};
+
+struct Caller {
+    http: Client,
+    base: String,
+}
+
+impl Caller {
+    fn of(fake: &FakeSlack) -> Self {
+        Self { http: Client::new(), base: fake.url() }
+    }
+
+    async fn send(&self, method: &str, body: Value) -> reqwest::Result<(StatusCode, Value)> {
+        let request = self.http.post(format!("{}/api/{method}", self.base)).bearer_auth(Slack::TOKEN);
+        let response = request.json(&body).send().await?;
+        Ok((response.status(), response.json().await?))
+    }
+
+    async fn ok(&self, method: &str, body: Value) -> Value {
+        let (status, reply) = self.send(method, body).await.unwrap();
+        assert_eq!((status, &reply["ok"]), (StatusCode::OK, &Value::Bool(true)), "{reply}");
+        reply
+    }
+
+    async fn error(&self, method: &str, body: Value) -> String {
+        let (status, reply) = self.send(method, body).await.unwrap();
+        assert_eq!((status, &reply["ok"]), (StatusCode::OK, &Value::Bool(false)), "{reply}");
+        reply["error"].as_str().unwrap().to_owned()
+    }
+
+    async fn read(&self, method: &str, query: &[(&str, &str)]) -> Value {
+        let url = url::Url::parse_with_params(&format!("{}/api/{method}", self.base), query).unwrap();
+        self.http.get(url).bearer_auth(Slack::TOKEN).send().await.unwrap().json().await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_thread_is_posted_edited_and_read_back() {
+    let fake = FakeSlack::start().await;
+    let slack = Caller::of(&fake);
+    let meta = json!({"event_type": "stepwatch", "event_payload": {"key": "inc/chat/1"}});
+    let top =
+        slack.ok("chat.postMessage", json!({"channel": "#training", "text": "a", "metadata": meta})).await;
+    let (channel, ts) = (top["channel"].as_str().unwrap(), top["ts"].as_str().unwrap());
+    assert_eq!(channel, "C0TRAINING");
+    slack.ok("chat.postMessage", json!({"channel": channel, "text": "b", "thread_ts": ts})).await;
+    slack.ok("chat.update", json!({"channel": channel, "ts": ts, "text": "a2"})).await;
+
+    let history = slack.read("conversations.history", &[("channel", channel)]).await;
+    assert_eq!(history["messages"].as_array().unwrap().len(), 1, "replies are not in the history");
+    assert_eq!(history["messages"][0]["text"], "a2");
+    assert!(history["messages"][0]["metadata"].is_null(), "only on request");
+    let query = [("channel", channel), ("ts", ts), ("include_all_metadata", "true")];
+    let thread = slack.read("conversations.replies", &query).await;
+    assert_eq!(thread["messages"][0]["metadata"], meta);
+    assert_eq!(thread["messages"][1]["text"], "b");
+
+    let state = fake.state();
+    assert_eq!((state.top().count(), state.replies(ts).count()), (1, 1));
+    assert_eq!(state.posts[0].edits, ["a"]);
+}
+
+#[tokio::test]
+async fn refusals_carry_slacks_own_error_names() {
+    let fake = FakeSlack::start().await;
+    let slack = Caller::of(&fake);
+    let post = |channel: &str, text: &str| json!({"channel": channel, "text": text});
+    assert_eq!(slack.error("chat.postMessage", post("#nowhere", "x")).await, "channel_not_found");
+    assert_eq!(slack.error("chat.postMessage", post("#archived", "x")).await, "is_archived");
+    assert_eq!(slack.error("chat.postMessage", post("#secret", "x")).await, "not_in_channel");
+    assert_eq!(slack.error("chat.postMessage", post("#training", "")).await, "no_text");
+    assert_eq!(slack.error("chat.postMessage", post("#training", &"x".repeat(40_001))).await, "msg_too_long");
+    let in_thread = json!({"channel": "#training", "text": "x", "thread_ts": "1.000001"});
+    assert_eq!(slack.error("chat.postMessage", in_thread).await, "thread_not_found");
+    let update = |channel: &str| json!({"channel": channel, "ts": "1.000001", "text": "x"});
+    assert_eq!(slack.error("chat.update", update("C0TRAINING")).await, "message_not_found");
+    assert_eq!(slack.error("chat.update", update("#training")).await, "channel_not_found");
+    assert_eq!(slack.error("chat.delete", json!({})).await, "unknown_method");
+    let blocks = json!({"channel": "#training", "text": "x", "blocks": [{"type": "nonsense"}]});
+    assert_eq!(slack.error("chat.postMessage", blocks).await, "invalid_blocks");
+    assert!(fake.state().posts.is_empty());
+
+    let url = format!("{}/api/auth.test", fake.url());
+    for (token, error) in [(None, "not_authed"), (Some("xoxb-other"), "invalid_auth")] {
+        let mut request = slack.http.post(&url);
+        if let Some(t) = token {
+            request = request.bearer_auth(t);
+        }
+        let reply: Value = request.send().await.unwrap().json().await.unwrap();
+        assert_eq!(reply["error"], error);
+    }
+}
+
+#[tokio::test]
+async fn incoming_webhooks_answer_in_plain_text() {
+    let fake = FakeSlack::start().await;
+    let post = async |path: &str, body: &str| {
+        let url = format!("{}{path}", fake.url());
+        let response = Client::new().post(url).body(body.to_owned()).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    };
+    assert_eq!(post(Slack::WEBHOOK, r#"{"text":"hello"}"#).await, (200, "ok".into()));
+    assert_eq!(post(Slack::WEBHOOK, "hello").await, (400, "invalid_payload".into()));
+    assert_eq!(post(Slack::WEBHOOK, "{}").await, (400, "no_text".into()));
+    assert_eq!(post("/services/T/B/unknown", r#"{"text":"x"}"#).await, (404, "no_service".into()));
+    assert_eq!(fake.state().posts.len(), 1);
+}
+
+#[tokio::test]
+async fn faults_come_in_order_and_say_whether_the_message_was_taken() {
+    let fake = FakeSlack::start().await;
+    let slack = Caller::of(&fake);
+    let body = json!({"channel": "#training", "text": "x"});
+    let after = Duration::from_secs(7);
+    fake.script()
+        .push("chat.postMessage", Fault::TooMany(after))
+        .push("chat.postMessage", Fault::Status(503))
+        .push("chat.postMessage", Fault::NotOk("fatal_error".into()))
+        .push("chat.postMessage", Fault::Reset)
+        .push("chat.postMessage", Fault::TakenThenReset);
+
+    let request = slack.http.post(format!("{}/api/chat.postMessage", fake.url())).bearer_auth(Slack::TOKEN);
+    let limited = request.json(&body).send().await.unwrap();
+    assert_eq!((limited.status().as_u16(), &limited.headers()["retry-after"]), (429, &"7".parse().unwrap()));
+    assert_eq!(slack.send("chat.postMessage", body.clone()).await.unwrap().0.as_u16(), 503);
+    assert_eq!(slack.error("chat.postMessage", body.clone()).await, "fatal_error");
+    assert!(slack.send("chat.postMessage", body.clone()).await.unwrap_err().is_request());
+    assert_eq!(fake.state().posts.len(), 0);
+    assert!(slack.send("chat.postMessage", body.clone()).await.unwrap_err().is_request());
+    assert_eq!(fake.state().posts.len(), 1, "taken, though the sender saw an error");
+    slack.ok("chat.postMessage", body).await;
+
+    let answers: Vec<_> = fake.with(|s| s.requests.iter().map(|r| r.answer).collect());
+    let status = Answer::Status;
+    assert_eq!(answers, [status(429), status(503), status(200), Answer::Reset, Answer::Reset, status(200)]);
+    assert_eq!(fake.script().pending(), 0);
+}
+
+#[tokio::test]
+async fn a_hanging_answer_can_have_been_taken() {
+    let fake = FakeSlack::start().await;
+    fake.script().push("chat.postMessage", Fault::TakenThenHang);
+    let slack = Caller::of(&fake);
+    let sending = slack.send("chat.postMessage", json!({"channel": "#training", "text": "x"}));
+    tokio::select! {
+        reply = sending => panic!("answered: {reply:?}"),
+        state = fake.wait_for(|s| s.posts.len() == 1, Duration::from_secs(10)) => {
+            assert_eq!(state.unwrap().requests[0].answer, Answer::Silence);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_rate_limit_is_per_channel() {
+    let fake = FakeSlack::start().await;
+    fake.change(|s| s.rate = Some(RateLimit { per_second: 0.001, burst: 2.0 }));
+    let slack = Caller::of(&fake);
+    let post = |channel: &str| json!({"channel": channel, "text": "x"});
+    slack.ok("chat.postMessage", post("#training")).await;
+    slack.ok("chat.postMessage", post("C0TRAINING")).await;
+    assert_eq!(slack.send("chat.postMessage", post("#training")).await.unwrap().0.as_u16(), 429);
+    slack.ok("chat.postMessage", post("#oncall")).await;
+}
+
+#[tokio::test]
+async fn the_page_shows_what_was_said_and_escapes_it() {
+    let fake = FakeSlack::start().await;
+    let slack = Caller::of(&fake);
+    let top =
+        slack.ok("chat.postMessage", json!({"channel": "#training", "text": "<b>loud</b> & *clear*"})).await;
+    slack
+        .ok("chat.postMessage", json!({"channel": "C0TRAINING", "text": "reply", "thread_ts": top["ts"]}))
+        .await;
+    let html = reqwest::get(fake.url()).await.unwrap().text().await.unwrap();
+    assert!(html.contains("<b>clear</b>") && html.contains("reply"), "{html}");
+    assert!(!html.contains("<b>loud"), "{html}");
+    assert_eq!(fake.with(|s| s.requests.len()), 2, "looking is not recorded");
+}
