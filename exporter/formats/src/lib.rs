@@ -1,1 +1,44 @@
-//! formats
+//! What training frameworks print, read line by line: text goes in, [`stepwatch_wire::Event`]s come out.
+//!
+//! A framework is one [`Format`]: one file, and one line in the list of `format.rs`. A format sees one
+//! complete line at a time with everything stripped that launchers put round it (ranks, ANSI colours, container runtimes,
+//! time stamps, progress bars that redraw themselves), and may remember what a few numbers of earlier lines were.
+//! [`Reader`] holds them together: it strips the line, asks the format it was told to use or finds out which
+//! one the file is written in, and counts.
+//!
+//! Pure: no file, clock, thread or socket. The exporter's tails and the alerter's `backtest` read the same logs
+//! through the same code.
+//!
+//! ```
+//! let mut reader = stepwatch_formats::Reader::new(None)?;
+//! let mut events = Vec::new();
+//! reader.line("3: iteration 7/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: 2.5E+00 |", &mut events);
+//! assert_eq!((events[0].step, events[0].m.get("loss")), (Some(7), Some(2.5)));
+//! assert_eq!(reader.name(), "megatron");
+//! # Ok::<(), stepwatch_formats::UnknownFormat>(())
+//! ```
+
+mod clean;
+mod format;
+mod number;
+mod python;
+mod reader;
+mod tags;
+mod time;
+mod tqdm;
+
+mod huggingface;
+mod jsonl;
+mod llmc;
+mod maxtext;
+mod megatron;
+mod modded_nanogpt;
+mod nanochat;
+mod nanogpt;
+mod torchtitan;
+mod verl;
+
+pub use clean::MAX_JOINED_BYTES;
+pub use format::{Format, Line, Out, Outcome, names};
+pub use number::Resolution;
+pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};

@@ -1,0 +1,124 @@
+//! The extension point: what a format is, what it is given, and the one list of them.
+
+use core::fmt;
+
+use stepwatch_wire::Event;
+
+use crate::number::{self, Resolution};
+use crate::time::Stamp;
+
+/// One framework's way of printing steps.
+///
+/// A format keeps O(1) state, reads any text without panicking, and would rather miss a line than read a number
+/// into the wrong place: what it does not know for certain is [`Outcome::Unmatched`].
+pub trait Format: fmt::Debug + Send {
+    /// Reads one line and pushes what it says.
+    fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome;
+
+    /// The last step read in an earlier life of the reader: formats that must count steps go on from there.
+    fn resume(&mut self, last_step: i64) {
+        let _ = last_step;
+    }
+}
+
+/// What a format made of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was a record of this format.
+    Matched,
+    /// It belongs to this framework and says nothing about steps: timers, banners, progress bars.
+    Ignored,
+    /// It means nothing to this format.
+    Unmatched,
+}
+
+/// A line as formats see it: without prefixes, colours, surrounding space or line ending. Never empty.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'a> {
+    pub text: &'a str,
+    /// Unix seconds of the time stamp that stood before the text.
+    pub ts: Option<f64>,
+    /// Seconds that local time stamps of this log are ahead of UTC.
+    pub(crate) utc_offset: f64,
+}
+
+impl Line<'_> {
+    /// Unix seconds of a stamp that a format found inside the line.
+    pub(crate) fn unix(&self, stamp: Stamp) -> f64 {
+        stamp.unix(self.utc_offset)
+    }
+}
+
+/// Where a format puts what it read.
+#[derive(Debug)]
+pub struct Out<'a> {
+    events: &'a mut Vec<Event>,
+    resolution: &'a mut Resolution,
+}
+
+impl<'a> Out<'a> {
+    pub(crate) fn new(events: &'a mut Vec<Event>, resolution: &'a mut Resolution) -> Self {
+        Self { events, resolution }
+    }
+
+    pub fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Reads the number that `text` starts with, divides it by `divisor` (units) and sets it in `event` as `name`.
+    /// Text that is not a number sets nothing: absent is not zero.
+    pub fn metric(&mut self, event: &mut Event, name: &str, text: &str, divisor: f64) -> Option<f64> {
+        let n = number::lex(text)?;
+        if let Some(quantum) = n.quantum {
+            self.resolution.saw(name, quantum / divisor);
+        }
+        self.value(event, name, n.value / divisor)
+    }
+
+    /// Sets a number that was already read.
+    pub fn value(&mut self, event: &mut Event, name: &str, value: f64) -> Option<f64> {
+        if !event.m.set(name, value) {
+            event.dropped += 1;
+        }
+        Some(value)
+    }
+
+    /// Tells the resolution of a number that was read elsewhere, from its shortest decimal form.
+    pub fn resolution(&mut self, name: &str, value: f64) {
+        if let Some(quantum) = number::quantum_of(value) {
+            self.resolution.saw(name, quantum);
+        }
+    }
+}
+
+/// Name and constructor of a format.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) new: fn() -> Box<dyn Format>,
+}
+
+macro_rules! formats {
+    ($($name:literal: $ty:path,)*) => {
+        /// Every format. Where two could read a line the earlier wins, so the more particular stand first.
+        pub(crate) const FORMATS: &[Entry] = &[$(Entry { name: $name, new: || Box::new(<$ty>::default()) },)*];
+    };
+}
+
+formats! {
+    "megatron": crate::megatron::Megatron,
+    "jsonl": crate::jsonl::Jsonl,
+    "huggingface": crate::huggingface::HuggingFace,
+    "torchtitan": crate::torchtitan::Torchtitan,
+    "maxtext": crate::maxtext::MaxText,
+    "verl": crate::verl::Verl,
+    "nanochat": crate::nanochat::Nanochat,
+    "nanogpt": crate::nanogpt::NanoGpt,
+    "modded-nanogpt": crate::modded_nanogpt::ModdedNanoGpt,
+    "llmc": crate::llmc::Llmc,
+}
+
+/// Names that a configuration may give, `auto` first.
+pub fn names() -> Vec<&'static str> {
+    core::iter::once("auto").chain(FORMATS.iter().map(|f| f.name)).collect()
+}

@@ -1,0 +1,325 @@
+//! Hugging Face `Trainer` and what is built on it (TRL, Axolotl, LLaMA-Factory, ms-swift): one Python dict a log.
+//!
+//! The dict carries no step. It is taken, in this order, from a key that tells it (`global_step/max_steps`, …), from the progress bar,
+//! from `epoch` once the banner told how many steps an epoch has, and otherwise counted: every dict is `logging_steps` (or, where
+//! nothing told that, one) further than the last. Since version 5 numbers are strings of four significant digits.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Kind, Value};
+
+use crate::format::{Format, Line, Out, Outcome};
+use crate::{number, python, tags, tqdm};
+
+/// Keys that tell the step itself, some of them as `N/TOTAL`.
+const STEP_KEYS: &[&str] = &["global_step/max_steps", "global_step", "current_steps", "step", "iteration"];
+/// Counters of all tokens so far.
+const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens"];
+
+#[derive(Debug, Default)]
+pub(crate) struct HuggingFace {
+    bar: Option<Seen>,
+    /// Total of the training bar, known once a training dict was printed under it; evaluation has bars of its own.
+    training_total: Option<i64>,
+    last_step: Option<i64>,
+    /// Steps between two dicts, as last observed or as the banner told.
+    interval: Option<i64>,
+    total_steps: Option<f64>,
+    epochs: Option<f64>,
+    /// Step and counter of the last dict that counted tokens.
+    tokens: Option<(i64, f64)>,
+    /// Second of the bar at the last heartbeat.
+    beat: Option<i64>,
+}
+
+/// The last bar that may be the training bar.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    n: i64,
+    total: i64,
+}
+
+impl Format for HuggingFace {
+    fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let mut text = line.text;
+        let mut outcome = Outcome::Unmatched;
+        if let Some(bar) = tqdm::bar(text) {
+            outcome = Outcome::Ignored;
+            if bar.description.is_empty() {
+                self.progress(&bar, line, out);
+            }
+            text = bar.rest;
+        }
+        if let Some(dict) = text.find('{').and_then(|at| python::dict(&text[at..])).map(|(d, _)| d) {
+            if let Some(event) = self.dict(&dict, line, out) {
+                out.push(event);
+                return Outcome::Matched;
+            }
+        } else if self.banner(text) {
+            return Outcome::Ignored;
+        }
+        outcome
+    }
+
+    fn resume(&mut self, last_step: i64) {
+        self.last_step = Some(last_step);
+    }
+}
+
+impl HuggingFace {
+    /// A drawing of a bar without a description: remembers where it stands, and beats once a second while training.
+    fn progress(&mut self, bar: &tqdm::Bar<'_>, line: &Line<'_>, out: &mut Out<'_>) {
+        let training = self.training_total.is_none_or(|t| t == bar.total);
+        if !training {
+            return;
+        }
+        let moved = self.bar.is_none_or(|b| b.n != bar.n);
+        if self.bar.is_some_and(|b| bar.n < b.n) {
+            self.last_step = None; // a restart in the same log
+        }
+        self.bar = Some(Seen { n: bar.n, total: bar.total });
+        if self.training_total.is_some() && moved && self.beat != Some(bar.elapsed) {
+            self.beat = Some(bar.elapsed);
+            out.push(Event { step: Some(bar.n), ts: line.ts, ..Event::new(Kind::Hb) });
+        }
+    }
+
+    /// What `***** Running training *****` and the printed arguments tell; true if the line was of them.
+    fn banner(&mut self, text: &str) -> bool {
+        let told = |name: &str| {
+            let (_, value) = text.split_once(name)?;
+            number::lex(value.trim_start().strip_prefix('=')?).map(|n| n.value)
+        };
+        if text.contains("***** Running") {
+            return true;
+        }
+        if let Some(n) = told("Total optimization steps") {
+            self.total_steps = Some(n);
+        } else if let Some(n) = told("Num Epochs") {
+            self.epochs = Some(n);
+        } else if let Some(n) = told("logging_steps").filter(|n| *n >= 1.0) {
+            self.interval = Some(n as i64);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn dict(&mut self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+        if d.contains_key("train_runtime") {
+            let mut e = Event { step: self.last_step, ts: line.ts, code: Some(0), ..Event::new(Kind::Bye) };
+            numbers(d, &mut e, out);
+            return Some(e);
+        }
+        if d.contains_key("loss") && (d.contains_key("learning_rate") || d.contains_key("epoch")) {
+            return Some(self.step(d, line, out));
+        }
+        let eval =
+            d.keys().any(|k| k.starts_with("eval_") && (k.ends_with("_loss") || k.ends_with("_runtime")));
+        eval.then(|| self.eval(d, line, out))
+    }
+
+    fn step(&mut self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> Event {
+        let step = self.which_step(d);
+        let mut e = Event { step: Some(step), ts: line.ts, ..Event::new(Kind::Step) };
+        numbers(d, &mut e, out);
+        if e.m.get(metric::LOSS).is_none() {
+            e.missing.push(metric::LOSS.to_owned());
+        }
+        let counted = TOKEN_KEYS.iter().find_map(|k| d.get(*k)?.as_f64()).filter(|n| n.is_finite());
+        if let Some(now) = counted {
+            if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
+                e.m.set(metric::TOKENS, (now - then) / (step - before) as f64);
+            }
+            self.tokens = Some((step, now));
+        }
+        if let Some(last) = self.last_step.filter(|l| *l < step) {
+            self.interval = Some(step - last);
+        }
+        self.last_step = Some(step);
+        e
+    }
+
+    fn which_step(&mut self, d: &BTreeMap<String, Value>) -> i64 {
+        if let Some(step) = STEP_KEYS.iter().find_map(|k| told(d.get(*k)?)) {
+            return step;
+        }
+        let next = self.last_step.unwrap_or(0) + self.interval.unwrap_or(1).max(1);
+        if let Some(bar) = self.bar {
+            self.training_total = Some(bar.total);
+            // A bar is drawn ten times a second at most, so fast steps may leave it behind.
+            let stale = self.last_step.is_some_and(|last| bar.n <= last);
+            return if stale { next } else { bar.n };
+        }
+        let by_epoch = || {
+            let epoch = d.get("epoch")?.as_f64()?;
+            let step = epoch * self.total_steps? / self.epochs?;
+            (step >= 1.0).then_some(step.round() as i64)
+        };
+        by_epoch().filter(|s| self.last_step.is_none_or(|last| *s > last)).unwrap_or(next)
+    }
+
+    /// `eval_loss` is the loss of the evaluation; `eval_<set>_loss` of a named set.
+    fn eval(&self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> Event {
+        let step = STEP_KEYS.iter().find_map(|k| told(d.get(*k)?)).or(self.last_step);
+        let set = d.keys().find_map(|k| k.strip_prefix("eval_")?.strip_suffix("_runtime"));
+        let prefix = set.map_or("eval_".to_owned(), |s| format!("eval_{s}_"));
+        let name = set.unwrap_or("eval").to_owned();
+        let mut e = Event { step, ts: line.ts, name: Some(name), ..Event::new(Kind::Eval) };
+        for (key, v) in d {
+            let Some(v) = v.as_f64() else { continue };
+            let key = key.strip_prefix(&prefix).unwrap_or(key);
+            if !STEP_KEYS.contains(&key) {
+                out.resolution(&format!("eval_{key}"), v);
+                out.value(&mut e, key, v);
+            }
+        }
+        e
+    }
+}
+
+/// `12`, `"12"`, `"12/500"`.
+fn told(v: &Value) -> Option<i64> {
+    match v {
+        Value::Number(n) if n.fract() == 0.0 && n.abs() < 9e15 => Some(*n as i64),
+        Value::Text(t) => {
+            number::integer(t).filter(|(_, rest)| rest.is_empty() || rest.starts_with('/')).map(|(n, _)| n)
+        }
+        _ => None,
+    }
+}
+
+/// Sets every number of the dict under our name for it, or its own.
+fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
+    for (key, v) in d {
+        if STEP_KEYS.contains(&key.as_str()) {
+            continue;
+        }
+        let (name, divisor) = tags::canonical(key).unwrap_or((key, 1.0));
+        match v {
+            Value::Text(t) => {
+                // The whole text must be the number: `'2s'` and `'1.06%'` are for people.
+                if number::lex(t).is_some_and(|n| n.rest.trim().is_empty()) {
+                    out.metric(e, name, t, divisor);
+                }
+            }
+            Value::Number(n) => {
+                out.resolution(name, n / divisor);
+                out.value(e, name, n / divisor);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+
+    fn read(lines: &[&str]) -> Vec<Event> {
+        let mut r = Reader::new(Some("huggingface")).unwrap();
+        let mut out = Vec::new();
+        for l in lines {
+            r.line(l, &mut out);
+        }
+        out
+    }
+
+    fn steps(lines: &[&str]) -> Vec<i64> {
+        read(lines).iter().filter(|e| e.kind == Kind::Step).map(|e| e.step.unwrap()).collect()
+    }
+
+    fn log(epoch: &str) -> String {
+        format!("{{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': {epoch}}}")
+    }
+
+    #[test]
+    fn version_4_and_5() {
+        let four = "{'loss': 2.3456, 'grad_norm': 1.2031, 'learning_rate': 4.9e-05, 'epoch': 0.02}";
+        let five = "{'loss': '2.346', 'grad_norm': 'nan', 'learning_rate': '4.9e-05', 'epoch': '0.02'}";
+        let e = read(&[four, five]);
+        assert_eq!(
+            (e[0].m.get("loss"), e[0].m.get("grad_norm"), e[0].m.get("lr")),
+            (Some(2.3456), Some(1.2031), Some(4.9e-5))
+        );
+        assert_eq!((e[1].m.get("loss"), e[1].m.get("epoch")), (Some(2.346), Some(0.02)));
+        assert!(e[1].m.get("grad_norm").unwrap().is_nan());
+    }
+
+    #[test]
+    fn step_from_the_bar() {
+        let e = read(&[
+            "  2%|▏         | 10/500 [00:10<08:10,  1.00s/it]\r                \r{'loss': 2.5, 'epoch': 0.1}",
+            "  4%|▏         | 20/500 [00:20<08:10,  1.00s/it]{'loss': nan, 'epoch': 0.2}",
+            "  5%|▏         | 25/500 [00:25<08:10,  1.00s/it]",
+            " 50%|▏         | 3/6 [00:01<00:01,  1.00it/s]",
+            "{'eval_loss': '1.5', 'eval_runtime': '6.1', 'epoch': '0.2'}",
+        ]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Step, Some(10)),
+                (Kind::Hb, Some(20)),
+                (Kind::Step, Some(20)),
+                (Kind::Hb, Some(25)),
+                (Kind::Eval, Some(20)),
+            ]
+        );
+        assert!(e[2].m.get("loss").unwrap().is_nan());
+        assert_eq!(
+            (e[4].m.get("loss"), e[4].m.get("runtime"), e[4].name.as_deref()),
+            (Some(1.5), Some(6.1), Some("eval"))
+        );
+    }
+
+    #[test]
+    fn a_bar_left_behind_does_not_repeat_a_step() {
+        let l = log("0.1");
+        let bar = |n: i64| format!("  2%|▏| {n}/500 [00:10<08:10, 50.00it/s]");
+        assert_eq!(steps(&[&bar(10), &l, &bar(20), &l, &l, &bar(41), &l]), [10, 20, 30, 41]);
+    }
+
+    #[test]
+    fn step_from_the_epoch_or_counted() {
+        let banner = ["  Num Epochs = 3", "  Total optimization steps = 1,500"];
+        let logs = [log("0.02"), log("0.04"), log("0.06")];
+        assert_eq!(steps(&[banner[0], banner[1], &logs[0], &logs[1], &logs[2]]), [10, 20, 30]);
+        assert_eq!(steps(&[&logs[0], &logs[1]]), [1, 2]);
+        assert_eq!(steps(&["logging_steps=50,", &logs[0], &logs[1]]), [50, 100]);
+        let mut r = Reader::new(Some("huggingface")).unwrap();
+        r.resume(7);
+        let mut out = Vec::new();
+        r.line(&logs[0], &mut out);
+        assert_eq!(out[0].step, Some(8));
+    }
+
+    #[test]
+    fn a_restart_starts_over() {
+        let l = log("0.1");
+        let bar = |n: i64| format!("  2%|▏| {n}/500 [00:10<08:10, 1.00it/s]");
+        assert_eq!(steps(&[&bar(400), &l, &bar(350), &bar(360), &l]), [400, 360]);
+    }
+
+    #[test]
+    fn tokens_named_sets_and_the_end() {
+        let e = read(&[
+            "{'loss': 1.0, 'epoch': 0.1, 'num_tokens': 1000.0, 'step': 10}",
+            "{'loss': 1.0, 'epoch': 0.2, 'num_tokens': 3000.0, 'step': 20}",
+            "{'eval_c4_loss': 1.5, 'eval_c4_runtime': 6.1, 'epoch': 0.2}",
+            "{'train_runtime': 172.5, 'train_samples_per_second': 5.4, 'train_loss': 1.5, 'epoch': 1.0}",
+        ]);
+        assert_eq!((e[0].m.get("tokens"), e[1].m.get("tokens")), (None, Some(200.0)));
+        assert_eq!((e[2].name.as_deref(), e[2].m.get("loss"), e[2].step), (Some("c4"), Some(1.5), Some(20)));
+        assert_eq!((e[3].kind, e[3].code, e[3].m.get("train_runtime")), (Kind::Bye, Some(0), Some(172.5)));
+    }
+
+    #[test]
+    fn foreign_dicts_are_not_steps() {
+        for text in ["{'loss': 1}", "{'a': 1}", "x {y} {'loss': 1, 'epoch': 1}", "{'text': 'eval_loss'}"] {
+            assert!(read(&[text]).is_empty(), "{text}");
+        }
+    }
+}

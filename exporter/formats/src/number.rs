@@ -1,0 +1,214 @@
+//! Numbers inside text: how frameworks print them, and how finely.
+
+/// A number at the start of a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Number<'a> {
+    pub(crate) value: f64,
+    /// The step between two neighbouring values in this notation; `None` of NaN and the infinities.
+    pub(crate) quantum: Option<f64>,
+    /// What follows it: the unit, a bracket, the next word.
+    pub(crate) rest: &'a str,
+}
+
+/// Reads the number that `text` starts with: a sign, digits with or without thousands separators, a fraction, an exponent; or a
+/// word for not-a-number or infinity. Stops before units (`120.3TFLOPS`, `38.56%`).
+pub(crate) fn lex(text: &str) -> Option<Number<'_>> {
+    let t = text.trim_start();
+    let b = t.as_bytes();
+    let sign = usize::from(matches!(b.first(), Some(b'-' | b'+')));
+    if let Some(len) = word(&b[sign..]) {
+        let value = stepwatch_wire::num::parse(&t[..sign + len])?;
+        return Some(Number { value, quantum: None, rest: &t[sign + len..] });
+    }
+    let whole = integer_part(&b[sign..]);
+    let mut at = sign + whole;
+    let mut decimals = 0;
+    if b.get(at) == Some(&b'.') {
+        decimals = digits(&b[at + 1..]);
+        at += 1 + decimals;
+    }
+    if whole + decimals == 0 {
+        return None;
+    }
+    let mut exponent = 0i32;
+    if matches!(b.get(at), Some(b'e' | b'E')) {
+        let signed = usize::from(matches!(b.get(at + 1), Some(b'-' | b'+')));
+        let len = digits(&b[at + 1 + signed..]);
+        if len > 0 {
+            let end = at + 1 + signed + len;
+            exponent = t[at + 1..end].parse().unwrap_or(i32::MAX);
+            at = end;
+        }
+    }
+    let digits_only: String = t[..at].chars().filter(|c| *c != ',').collect();
+    let value = stepwatch_wire::num::parse(&digits_only)?;
+    let power = exponent.saturating_sub(i32::try_from(decimals).unwrap_or(i32::MAX));
+    let quantum = Some(10f64.powi(power)).filter(|q| q.is_normal());
+    Some(Number { value, quantum, rest: &t[at..] })
+}
+
+/// A whole number at the start of `text`, and what follows it.
+pub(crate) fn integer(text: &str) -> Option<(i64, &str)> {
+    let t = text.trim_start();
+    let sign = usize::from(t.starts_with('-'));
+    let len = digits(&t.as_bytes()[sign..]);
+    let n = t[..sign + len].parse().ok()?;
+    Some((n, &t[sign + len..]))
+}
+
+/// What `text` starts with before its number, cut off: `after("loss: 2.5", "loss:")` is `" 2.5"`.
+/// The marker must begin a word, so that `loss:` does not find `val_loss:`.
+pub(crate) fn after<'a>(text: &'a str, marker: &str) -> Option<&'a str> {
+    let mut from = 0;
+    while let Some(at) = text.get(from..)?.find(marker) {
+        let at = from + at;
+        let inside = text[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || "_-/".contains(c));
+        if !inside {
+            return Some(&text[at + marker.len()..]);
+        }
+        from = at + marker.len();
+    }
+    None
+}
+
+/// The quantum of a value that was printed without trailing zeros.
+pub(crate) fn quantum_of(value: f64) -> Option<f64> {
+    if !value.is_finite() {
+        return None;
+    }
+    lex(&format!("{value:?}"))?.quantum
+}
+
+fn digits(b: &[u8]) -> usize {
+    b.iter().take_while(|c| c.is_ascii_digit()).count()
+}
+
+/// Length of the digits before the point; a comma belongs to them only as a thousands separator.
+fn integer_part(b: &[u8]) -> usize {
+    let mut len = digits(b);
+    if (1..=3).contains(&len) {
+        while b.get(len) == Some(&b',') && digits(&b[len + 1..]) == 3 {
+            len += 4;
+        }
+    }
+    len
+}
+
+/// Length of a word for a number that is none.
+fn word(b: &[u8]) -> Option<usize> {
+    let len = b.iter().take_while(|c| c.is_ascii_alphabetic()).count();
+    let is = |w: &[u8]| b[..len].eq_ignore_ascii_case(w);
+    (is(b"nan") || is(b"inf") || is(b"infinity")).then_some(len)
+}
+
+/// How finely each metric is printed: below this step, detectors see noise of the printer and not of the training.
+///
+/// Frameworks that drop trailing zeros sometimes look coarser than they are, and a number of four significant
+/// digits gets finer as it falls: it is the finest step seen in the last one to two [`WINDOW`]s of values.
+#[derive(Debug, Clone, Default)]
+pub struct Resolution(Vec<Metric>);
+
+/// Values after which an old resolution starts to be forgotten.
+const WINDOW: u32 = 64;
+/// Metrics whose resolution is kept.
+const MAX_METRICS: usize = 64;
+
+#[derive(Debug, Clone)]
+struct Metric {
+    name: String,
+    finest: f64,
+    before: f64,
+    seen: u32,
+}
+
+impl Resolution {
+    pub(crate) fn saw(&mut self, name: &str, quantum: f64) {
+        if let Some(m) = self.0.iter_mut().find(|m| m.name == name) {
+            if m.seen >= WINDOW {
+                (m.before, m.finest, m.seen) = (m.finest, f64::INFINITY, 0);
+            }
+            m.finest = m.finest.min(quantum);
+            m.seen += 1;
+        } else if self.0.len() < MAX_METRICS {
+            self.0.push(Metric { name: name.to_owned(), finest: quantum, before: f64::INFINITY, seen: 1 });
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.iter().find(|(n, _)| *n == name).map(|(_, q)| q)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|m| (m.name.as_str(), m.finest.min(m.before)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_frameworks_print_them() {
+        for (text, value, quantum, rest) in [
+            ("2.198845E+00 ", 2.198845, 1e-6, " "),
+            ("  0.242", 0.242, 1e-3, ""),
+            ("120.3TFLOPS", 120.3, 0.1, "TFLOPS"),
+            ("38.56%", 38.56, 0.01, "%"),
+            ("4,376  tflops", 4376.0, 1.0, "  tflops"),
+            ("1,271,000 |", 1271000.0, 1.0, " |"),
+            ("1,5", 1.0, 1.0, ",5"),
+            ("496.3 (avg 496.1)", 496.3, 0.1, " (avg 496.1)"),
+            ("6e-07,", 6e-7, 1e-7, ","),
+            ("-2.056", -2.056, 1e-3, ""),
+            ("4.21s", 4.21, 0.01, "s"),
+            ("3em", 3.0, 1.0, "em"),
+            ("12.", 12.0, 1.0, ""),
+            (".5", 0.5, 0.1, ""),
+        ] {
+            let n = lex(text).unwrap();
+            assert_eq!((n.value, n.rest), (value, rest), "{text}");
+            assert!((n.quantum.unwrap() / quantum - 1.0).abs() < 1e-9, "{text}");
+        }
+        assert!(lex("NAN |").unwrap().value.is_nan());
+        assert_eq!(lex("-INF").unwrap().value, f64::NEG_INFINITY);
+        for text in ["", "-", "N/A", "nano", "infinite", ".", "e5", "None", "é"] {
+            assert_eq!(lex(text), None, "{text}");
+        }
+        assert_eq!(lex("1e99999").unwrap().quantum, None);
+    }
+
+    #[test]
+    fn markers_begin_words() {
+        assert_eq!(after("val_loss:1 loss:2", "loss:"), Some("2"));
+        assert_eq!(after("train/loss: 1", "loss:"), None);
+        assert_eq!(after("x", "loss:"), None);
+    }
+
+    #[test]
+    fn resolution_follows_the_print() {
+        let mut r = Resolution::default();
+        for text in ["10.21", "9.871", "9.9"] {
+            r.saw("loss", lex(text).unwrap().quantum.unwrap());
+        }
+        assert_eq!(r.get("loss"), Some(1e-3));
+        for _ in 0..3 * WINDOW {
+            r.saw("loss", 0.01);
+        }
+        assert_eq!(r.get("loss"), Some(0.01));
+        assert_eq!(r.get("lr"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,40}") {
+            let _ = (lex(&text), integer(&text), after(&text, "a:"));
+        }
+
+        #[test]
+        fn reads_back_any_number(v: f64) {
+            let text = format!("{v:?} x");
+            let n = lex(&text).unwrap();
+            proptest::prop_assert!(n.value == v || (v.is_nan() && n.value.is_nan()), "{}", text);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Progress bars: ` 2%|▏         | 10/500 [00:10<08:10,  1.00s/it]`.
+
+/// One drawing of a bar whose total is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Bar<'a> {
+    /// What stands before the percentage: `Loading checkpoint shards`, `Epoch 0`; empty of a bare bar.
+    pub(crate) description: &'a str,
+    pub(crate) n: i64,
+    pub(crate) total: i64,
+    /// Time since the bar began, in seconds.
+    pub(crate) elapsed: i64,
+    /// What follows the bar on the same line.
+    pub(crate) rest: &'a str,
+}
+
+pub(crate) fn bar(text: &str) -> Option<Bar<'_>> {
+    let (head, tail) = text.split_once("%|")?;
+    let percent = head.bytes().rev().take_while(u8::is_ascii_digit).count();
+    if percent == 0 || percent > 3 {
+        return None;
+    }
+    let description = head[..head.len() - percent].trim().trim_end_matches(':');
+    let (_, counts) = tail.split_once('|')?;
+    let (n, rest) = crate::number::integer(counts)?;
+    let (total, rest) = crate::number::integer(rest.strip_prefix('/')?)?;
+    let (timing, rest) = rest.trim_start().strip_prefix('[')?.split_once(']')?;
+    let elapsed = timing.split(['<', ',']).next().and_then(clock)?;
+    Some(Bar { description, n, total, elapsed, rest: rest.trim() })
+}
+
+/// `08:10`, `1:02:03`, `2 days, 1:02:03` (only the clock of the last).
+fn clock(text: &str) -> Option<i64> {
+    text.trim().split(':').try_fold(0i64, |sum, part| {
+        let part: i64 = part.parse().ok()?;
+        sum.checked_mul(60)?.checked_add(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_bars() {
+        let b = bar("  2%|▏         | 10/500 [00:10<08:10,  1.00s/it]{'loss': 1}").unwrap();
+        assert_eq!((b.n, b.total, b.elapsed, b.description, b.rest), (10, 500, 10, "", "{'loss': 1}"));
+        let b = bar("Loading checkpoint shards: 100%|██████████| 4/4 [1:00:03<00:00,  1.2it/s]").unwrap();
+        assert_eq!((b.n, b.elapsed, b.description), (4, 3603, "Loading checkpoint shards"));
+        let b = bar("  0%|          | 0/94 [00:00<?, ?it/s]").unwrap();
+        assert_eq!((b.n, b.total), (0, 94));
+        for text in
+            ["", "%|", "50%|", "50%||", "50%|#| 1/2", "50%|#| 1k/2k [00:01<00:01]", "12it [00:10, 1.1it/s]"]
+        {
+            assert_eq!(bar(text), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(a in "\\PC{0,20}", b in "[0-9/|%\\[\\]<:,é ]{0,30}") {
+            let _ = (bar(&a), bar(&format!("{a}%|{b}")), bar(&format!("5%|x| {b}")));
+        }
+    }
+}
