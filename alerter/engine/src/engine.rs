@@ -235,10 +235,9 @@ impl Engine {
         }
     }
 
-    /// Rebuilds an engine from stored parts at `now`. A part of another version, or damaged, is named in the second value and
-    /// left out. The time it was down counts against nobody: silence is measured from `now`.
+    /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or damaged, is named in the second
+    /// value and left out.
     pub fn restore(
-        now: Ts,
         config: EngineConfig,
         parts: impl IntoIterator<Item = (String, Vec<u8>)>,
     ) -> (Self, Vec<String>) {
@@ -252,7 +251,7 @@ impl Engine {
                 }),
                 Some(Key::Ledger) => decode::<Ledger>(&bytes).map(|l| engine.book.ledger = l),
                 Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
-                    r.restored(now, &engine.book.config.detectors);
+                    r.configure(&engine.book.config.detectors);
                     engine.timers.set(&Key::Run(run.clone()), run_deadline(&r));
                     engine.runs.insert(run, r);
                 }),
@@ -267,6 +266,14 @@ impl Engine {
         }
         engine.settle();
         (engine, unusable)
+    }
+
+    /// Tells a restored engine that it was blind until `now`: silence before it counts against nobody.
+    pub fn resume(&mut self, now: Ts) {
+        for (name, run) in &mut self.runs {
+            run.facts.resume(now);
+            self.timers.set(&Key::Run(name.clone()), run_deadline(run));
+        }
     }
 
     /// Incidents that are not resolved.

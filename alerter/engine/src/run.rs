@@ -88,15 +88,6 @@ impl Run {
         self.detectors.configure(config);
     }
 
-    /// Comes back from storage at `now`: what was silent while nobody listened proves nothing.
-    pub fn restored(&mut self, now: Ts, config: &DetectorsConfig) {
-        self.configure(config);
-        self.facts.live_since = now;
-        for lost in self.facts.lost.values_mut() {
-            lost.since = now;
-        }
-    }
-
     /// Lets the detectors of what does not happen look at the run.
     pub fn look(&mut self, now: Ts, out: &mut Vec<Verdict>) {
         self.detectors.look(now, &self.facts, out);
@@ -117,7 +108,7 @@ impl Run {
             Arrival::Stale => self.counters.stale += 1,
             Arrival::Restarted => {
                 self.align.restart();
-                self.facts.restarted(now, step);
+                self.facts.restarted(now, rank);
                 self.align_step(now, at, rank, step, e, out);
             }
             Arrival::Next => self.align_step(now, at, rank, step, e, out),

@@ -98,9 +98,10 @@ impl World {
         self.now = self.now + down;
         let parts: Vec<StatePart> = self.parts.iter().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
         let parts = parts.into_iter().filter_map(|(k, v)| Some((k, v?)));
-        let (engine, unusable) = Engine::restore(self.now, self.config.clone(), parts);
+        let (engine, unusable) = Engine::restore(self.config.clone(), parts);
         assert_eq!(unusable, Vec::<String>::new());
         self.engine = engine;
+        self.engine.resume(self.now);
     }
 
     fn actions(&self) -> Vec<(&str, Action, u32)> {
@@ -283,8 +284,7 @@ fn a_lost_source_is_a_ticket_then_a_page_and_hides_the_hang() {
     w.forward(Span::secs(240));
     assert_eq!(w.only().severity, Severity::Page);
     w.input(Input::SourceUp { source: SOURCE });
-    w.train(41, 5, 2);
-    w.forward(Span::secs(61));
+    w.train(41, 70, 2);
     assert_eq!(w.only().state, State::Resolved, "{:?}", w.history);
 }
 

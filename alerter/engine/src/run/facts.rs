@@ -221,24 +221,25 @@ impl Facts {
             _ => false,
         };
         if restarted {
+            let follows = r.stale;
             (r.last_step, r.attempt, r.stale) = (Some(step), attempt, false);
-            return match run_step {
-                Some(last) if step <= last => Arrival::Restarted,
-                _ => Arrival::Next,
-            };
+            let back = run_step.is_some_and(|last| step <= last);
+            return if back && !follows { Arrival::Restarted } else { Arrival::Next };
         }
         if r.last_step.is_some_and(|last| step <= last) {
             return Arrival::Duplicate;
         }
-        if r.stale {
+        // Without attempt numbers, a rank has followed a restart when it is where the run is.
+        if r.stale && (attempt.is_some() || run_step.is_none_or(|last| step > last + 1)) {
             return Arrival::Stale;
         }
+        r.stale = false;
         (r.last_step, r.attempt) = (Some(step), attempt.or(r.attempt));
         Arrival::Next
     }
 
-    /// The first rank came back at `step`; the others are expected to follow.
-    pub(super) fn restarted(&mut self, now: Ts, step: i64) {
+    /// Rank `first` came back at an earlier step; the others are expected to follow.
+    pub(super) fn restarted(&mut self, now: Ts, first: u32) {
         self.attempt += 1;
         self.attempt_steps = 0;
         self.last_step = None;
@@ -252,8 +253,8 @@ impl Facts {
             p.ranks.clear();
         });
         self.checkpoints.in_progress = None;
-        for r in self.ranks.values_mut() {
-            r.stale = r.last_step.is_some_and(|last| last > step);
+        for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
+            r.stale = r.last_step.is_some();
         }
     }
 
@@ -283,7 +284,8 @@ impl Facts {
             // A pause seen once need not keep the deadline long for ever.
             self.longest_pause *= 0.9999;
         }
-        self.pace.add(secs);
+        // A pause counts as a slow step; were it one, the next steps would show it.
+        self.pace.add(secs.min(3.0 * usual));
     }
 
     pub(super) fn phase_begin(&mut self, at: Ts, name: &str, rank: u32) {
@@ -310,6 +312,14 @@ impl Facts {
         let (name, phase) =
             self.phases.iter().filter(|(_, p)| p.open.is_some()).max_by_key(|(_, p)| p.open)?;
         Some((name, phase, phase.open?))
+    }
+
+    /// Nobody listened until `now`.
+    pub(crate) fn resume(&mut self, now: Ts) {
+        self.live_since = now;
+        for lost in self.lost.values_mut() {
+            lost.since = now;
+        }
     }
 
     pub fn source_up(&mut self, now: Ts, source: &str) {
