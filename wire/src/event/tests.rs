@@ -1,0 +1,92 @@
+use super::*;
+use proptest::prelude::*;
+
+const SAMPLE: &str = r#"{"v":1,"k":"step","ts":1795227416.98,"run":"llama-70b","rank":0,"world":512,"step":12345,
+    "m":{"loss":2.3456,"grad_norm":NaN,"lr":3e-4,"step_time":4.21,"tokens":4194304,"mfu":"Infinity"},
+    "t":{"data":0.02,"fwd_bwd":3.9,"optim":0.2},"git":"abc"}"#;
+
+#[test]
+fn reads_the_contract() {
+    let e = Event::parse(SAMPLE.as_bytes()).unwrap();
+    assert_eq!((e.kind, e.step, e.rank, e.world), (Kind::Step, Some(12345), Some(0), Some(512)));
+    assert_eq!(e.m.get("loss"), Some(2.3456));
+    assert!(e.m.get("grad_norm").unwrap().is_nan());
+    assert_eq!(e.m.get("mfu"), Some(f64::INFINITY));
+    assert_eq!(e.t.get("fwd_bwd"), Some(3.9));
+    assert_eq!(e.extra.get("git").and_then(Value::as_str), Some("abc"));
+    let again = Event::parse(e.to_json().as_bytes()).unwrap();
+    assert_eq!(again.to_json(), e.to_json());
+}
+
+#[test]
+fn errors_name_the_field() {
+    for (text, field) in [
+        ("[1]", "$"),
+        ("{", "$"),
+        ("{}", "k"),
+        (r#"{"k":"stepp","step":1}"#, "k"),
+        (r#"{"k":"step"}"#, "step"),
+        (r#"{"k":"step","step":1.5}"#, "step"),
+        (r#"{"k":"step","step":1,"rank":-1}"#, "rank"),
+        (r#"{"k":"step","step":1,"m":[]}"#, "m"),
+        (r#"{"k":"step","step":1,"m":{"loss":"high"}}"#, "m.loss"),
+        (r#"{"k":"step","step":1,"ts":NaN}"#, "ts"),
+        (r#"{"v":2,"k":"hb"}"#, "v"),
+        (r#"{"k":"hb","run":{}}"#, "run"),
+    ] {
+        assert_eq!(Event::parse(text.as_bytes()).unwrap_err().field, field, "{text}");
+    }
+    let big = format!(r#"{{"k":"hb","x":"{}"}}"#, "y".repeat(MAX_EVENT_BYTES));
+    assert_eq!(Event::parse(big.as_bytes()).unwrap_err().field, "$");
+}
+
+#[test]
+fn phases_and_checkpoints() {
+    let edge = |t: &str| Event::parse(t.as_bytes()).unwrap().edge;
+    assert_eq!(edge(r#"{"k":"phase","name":"eval","phase":"begin"}"#), Some(Edge::Begin));
+    assert_eq!(edge(r#"{"end":true,"name":"eval","k":"phase"}"#), Some(Edge::End));
+    let e = Event::parse(br#"{"phase":"fail","k":"ckpt","step":5,"path":"/x"}"#).unwrap();
+    assert_eq!((e.ckpt, e.step), (Some(CkptPhase::Fail), Some(5)));
+}
+
+#[test]
+fn flat_numbers_of_a_step_are_metrics() {
+    let e = Event::parse(br#"{"k":"step","step":3,"loss":2.5,"note":"x"}"#).unwrap();
+    assert_eq!(e.m.get("loss"), Some(2.5));
+    assert_eq!(e.extra.len(), 1);
+}
+
+#[test]
+fn limits_count_what_they_drop() {
+    let many: Vec<String> = (0..300).map(|i| format!("\"k{i}\":1")).collect();
+    let e =
+        Event::parse(format!(r#"{{"k":"step","step":1,"m":{{{}}}}}"#, many.join(",")).as_bytes()).unwrap();
+    assert_eq!((e.m.len(), e.dropped), (MAX_METRICS, 44));
+}
+
+proptest! {
+    #[test]
+    fn never_panics(bytes: Vec<u8>) {
+        let _ = Event::parse(&bytes);
+    }
+
+    #[test]
+    fn mutations_of_a_real_packet_never_panic(at in 0usize..300, b: u8) {
+        let mut bytes = SAMPLE.as_bytes().to_vec();
+        let at = at % bytes.len();
+        bytes[at] = b;
+        let _ = Event::parse(&bytes);
+    }
+
+    #[test]
+    fn what_is_written_reads_back(
+        step in -1_000_000i64..1_000_000, loss: f64, run in "[a-z\"\\\\é]{1,20}", rank in 0u32..5000,
+    ) {
+        let mut e = Event::step(&run, step);
+        e.rank = Some(rank);
+        e.m.set("loss", loss);
+        let again = Event::parse(e.to_json().as_bytes()).unwrap();
+        prop_assert_eq!(again.to_json(), e.to_json());
+        prop_assert_eq!(again.run, e.run);
+    }
+}
