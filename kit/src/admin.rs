@@ -1,0 +1,156 @@
+//! The endpoints under `/-/` by which a service is operated: alive, ready, reload, log level.
+//!
+//! Reloading is asked for by `POST /-/reload` or SIGHUP and done by the program, which answers whether its new
+//! configuration took effect; the old one stays otherwise.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::logging::LogControl;
+
+/// One reload runs and one more may wait; further requests would read the same files.
+const WAITING_RELOADS: usize = 1;
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_FILTER_BYTES: usize = 4 << 10;
+
+/// Someone asks the program to read its configuration again. Answer with what came of it.
+#[derive(Debug)]
+pub struct ReloadRequest {
+    pub reply: oneshot::Sender<Result<(), String>>,
+}
+
+/// The operating endpoints of one service.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    log: LogControl,
+    reload: mpsc::Sender<ReloadRequest>,
+    closed: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Holds readiness back until it is opened or dropped.
+#[derive(Debug)]
+pub struct Latch {
+    name: String,
+    closed: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Admin {
+    /// Listens for SIGHUP from now on; must be called inside a Tokio runtime.
+    pub fn new(log: LogControl) -> (Self, mpsc::Receiver<ReloadRequest>) {
+        let (reload, requests) = mpsc::channel(WAITING_RELOADS);
+        tokio::spawn(reload_on_sighup(reload.clone()));
+        (Self { log, reload, closed: Arc::default() }, requests)
+    }
+
+    /// `/-/healthy`, `/-/ready`, `/-/reload` and `/-/log-level`.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/-/healthy", get(|| async { "healthy\n" }))
+            .route("/-/ready", get(ready))
+            .route("/-/reload", post(reload))
+            .route("/-/log-level", get(log_level).put(set_log_level))
+            .layer(DefaultBodyLimit::max(MAX_FILTER_BYTES))
+            .with_state(self.clone())
+    }
+
+    /// The service is not ready while this latch is held. `name` says what it waits for; taking a name twice
+    /// gives two latches on one condition, open when either is.
+    pub fn latch(&self, name: &str) -> Latch {
+        lock(&self.closed).insert(name.to_owned());
+        Latch { name: name.to_owned(), closed: Arc::clone(&self.closed) }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        lock(&self.closed).is_empty()
+    }
+}
+
+impl Latch {
+    pub fn open(&self) {
+        lock(&self.closed).remove(&self.name);
+    }
+}
+
+impl Drop for Latch {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+fn lock(closed: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    closed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn ready(State(admin): State<Admin>) -> Response {
+    let waiting = lock(&admin.closed).iter().cloned().collect::<Vec<_>>().join(", ");
+    if waiting.is_empty() {
+        return "ready\n".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {waiting}\n")).into_response()
+}
+
+async fn reload(State(admin): State<Admin>) -> Response {
+    match request_reload(&admin.reload).await {
+        Ok(()) => "reloaded\n".into_response(),
+        Err((code, why)) => (code, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn log_level(State(admin): State<Admin>) -> String {
+    admin.log.get() + "\n"
+}
+
+async fn set_log_level(State(admin): State<Admin>, filter: String) -> Response {
+    let before = admin.log.get();
+    match admin.log.set(&filter) {
+        Ok(()) => {
+            let now = admin.log.get();
+            tracing::warn!(from = before, to = now, "log level changed");
+            (now + "\n").into_response()
+        }
+        Err(why) => (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn request_reload(queue: &mpsc::Sender<ReloadRequest>) -> Result<(), (StatusCode, String)> {
+    let (reply, answer) = oneshot::channel();
+    let busy = |_| {
+        (StatusCode::SERVICE_UNAVAILABLE, "another reload is waiting, or this program is stopping".into())
+    };
+    queue.try_send(ReloadRequest { reply }).map_err(busy)?;
+    match tokio::time::timeout(RELOAD_TIMEOUT, answer).await {
+        Ok(Ok(Ok(()))) => Ok(()),
+        Ok(Ok(Err(why))) => Err((StatusCode::INTERNAL_SERVER_ERROR, why)),
+        Ok(Err(_)) => Err((StatusCode::SERVICE_UNAVAILABLE, "this program is stopping".into())),
+        Err(_) => Err((StatusCode::GATEWAY_TIMEOUT, "the reload is taking long; see the log".into())),
+    }
+}
+
+async fn reload_on_sighup(queue: mpsc::Sender<ReloadRequest>) {
+    let mut hangups = match signal(SignalKind::hangup()) {
+        Ok(hangups) => hangups,
+        Err(err) => return tracing::error!(%err, "cannot listen for SIGHUP: reload by POST /-/reload"),
+    };
+    loop {
+        tokio::select! {
+            () = queue.closed() => return,
+            got = hangups.recv() => if got.is_none() { return },
+        }
+        match request_reload(&queue).await {
+            Ok(()) => tracing::info!("reloaded on SIGHUP"),
+            Err((_, why)) => tracing::error!(why, "reload on SIGHUP failed; the old configuration stays"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! Configuration files: strict YAML whose mistakes are shown where they are.
+//!
+//! Unknown keys, duplicate keys and wrong types are errors; every error names the file, the line and the column,
+//! shows the line with a caret under the mistake and says what is accepted. Programs check a whole file before
+//! they bind a port and leave with [`EXIT_CONFIG`] when it is bad.
+
+mod error;
+mod period;
+mod secret;
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+pub use error::ConfigError;
+pub use period::Period;
+pub use secret::Secret;
+
+/// Exit status of a program whose configuration is bad (`EX_USAGE`).
+pub const EXIT_CONFIG: u8 = 64;
+
+/// Larger files are not configuration.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// Reads and parses a YAML file.
+pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let name = path.display().to_string();
+    let text = read_text(path).map_err(|why| ConfigError::new(&name, why))?;
+    parse(&name, &text)
+}
+
+/// Parses YAML text; `name` is the file name that errors show. An empty document is an empty mapping, so that a
+/// configuration of defaults may be an empty file.
+pub fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, ConfigError> {
+    let options = serde_saphyr::options! {
+        // `no` must not become a boolean and `on` must not become a string: say what you mean.
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    let source = if is_blank(text) { "{}" } else { text };
+    serde_saphyr::from_str_with_options(source, options)
+        .map_err(|err| ConfigError::at_caret(name, text, &err))
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let cannot = |why: std::io::Error| format!("cannot read the file: {why}");
+    let size = std::fs::metadata(path).map_err(cannot)?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(format!("the file has {size} bytes; a configuration has at most {MAX_FILE_BYTES}"));
+    }
+    std::fs::read_to_string(path).map_err(cannot)
+}
+
+fn is_blank(text: &str) -> bool {
+    text.lines().all(|line| {
+        let line = line.trim();
+        line.is_empty() || line.starts_with('#') || line == "---"
+    })
+}
+
+#[cfg(test)]
+mod tests;

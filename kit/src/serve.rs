@@ -1,0 +1,152 @@
+//! HTTP serving that survives the clients it gets: an accept loop of our own over hyper's HTTP/1.1.
+//!
+//! A client that sends its header a byte a minute, opens sockets and says nothing, posts without end, or stops
+//! reading costs a bounded time and one of a bounded number of connections. On shutdown the port closes at
+//! once, requests in flight are finished, and what takes longer than the drain is cut.
+//!
+//! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; it is cut after
+//! `drain_timeout` otherwise.
+
+mod connection;
+mod listen;
+mod metrics;
+mod stall;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::shutdown::Shutdown;
+use crate::web_config::WebConfig;
+
+use connection::Server;
+pub use listen::{ListenAddr, bind};
+pub use metrics::ServeMetrics;
+
+/// What one client, and all of them together, may take.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// For a whole request header to arrive; also how long an idle connection is kept.
+    pub header_timeout: Duration,
+    pub tls_handshake_timeout: Duration,
+    /// From the header to the head of the response, the body of the request included. The body of the response
+    /// may take for ever, but must move: see `stall_timeout`.
+    pub request_timeout: Duration,
+    /// How long a client may leave sent bytes unread.
+    pub stall_timeout: Duration,
+    /// How long requests in flight may take after a shutdown.
+    pub drain_timeout: Duration,
+    /// Further connections are answered 503 and closed.
+    pub max_connections: usize,
+    /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
+    /// `DefaultBodyLimit`.
+    pub body_bytes: usize,
+    /// Counts what these limits cut off.
+    pub metrics: ServeMetrics,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(10),
+            tls_handshake_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(10),
+            max_connections: 512,
+            body_bytes: 2 << 20,
+            metrics: ServeMetrics::default(),
+        }
+    }
+}
+
+/// After an accept failed for want of descriptors or memory: soon enough for a person, too late for a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const OVER_CAPACITY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+    content-type: text/plain\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
+
+/// Serves until `shutdown`, then drains. Logs `listening` with the bound address first. With `web`, connections
+/// are TLS and requests authenticated as it says.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    web: Option<WebConfig>,
+    shutdown: Shutdown,
+) -> io::Result<()> {
+    let tls = web.as_ref().is_some_and(WebConfig::is_tls);
+    tracing::info!(addr = %listener.local_addr()?, tls, "listening");
+    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
+    let server = Arc::new(Server { router, limits, web, shutdown });
+    let connections = TaskTracker::new();
+    let cut = CancellationToken::new();
+
+    while let Some((stream, peer)) = accept(&listener, &server).await {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            server.limits.metrics.refused_over_capacity();
+            refuse(&stream, tls);
+            continue;
+        };
+        let (server, cut) = (Arc::clone(&server), cut.clone());
+        connections.spawn(async move {
+            let _permit = permit;
+            let _open = server.limits.metrics.connection_opened();
+            tokio::select! {
+                () = cut.cancelled() => {}
+                () = connection::run(&server, stream, peer) => {}
+            }
+        });
+    }
+
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(server.limits.drain_timeout, connections.wait()).await.is_err() {
+        tracing::warn!(connections = connections.len(), "cutting connections that did not drain in time");
+        cut.cancel();
+        connections.wait().await;
+    }
+    Ok(())
+}
+
+/// The next connection, or nothing once the program is stopping.
+async fn accept(listener: &TcpListener, server: &Server) -> Option<(TcpStream, std::net::SocketAddr)> {
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = server.shutdown.wait() => return None,
+            accepted = listener.accept() => accepted,
+        };
+        let err = match accepted {
+            Ok(connection) => return Some(connection),
+            Err(err) => err,
+        };
+        server.limits.metrics.accept_failed();
+        if matches!(err.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+            continue;
+        }
+        tracing::warn!(%err, "cannot accept connections");
+        tokio::select! {
+            () = server.shutdown.wait() => return None,
+            () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+        }
+    }
+}
+
+/// Says why on a plain connection, as far as the socket takes it at once, and closes.
+fn refuse(stream: &TcpStream, tls: bool) {
+    if !tls {
+        let _ = stream.try_write(OVER_CAPACITY);
+    }
+}
+
+#[cfg(test)]
+mod tests;

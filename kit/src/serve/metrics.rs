@@ -1,0 +1,81 @@
+//! What the limits of serving cut off, and what came through.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Counters of one server. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct ServeMetrics {
+    connections: Gauge,
+    refused: Family<Reason, Counter>,
+    requests: Family<Code, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Code {
+    code: u16,
+}
+
+impl ServeMetrics {
+    /// Registers `<program>_http_*`.
+    pub fn register(&self, registry: &mut Registry, program: &str) {
+        registry.register(
+            format!("{program}_http_connections"),
+            "Open HTTP connections",
+            self.connections.clone(),
+        );
+        registry.register(
+            format!("{program}_http_connections_refused"),
+            "Connections closed before a request: over the cap, failed TLS handshake, failed accept",
+            self.refused.clone(),
+        );
+        registry.register(
+            format!("{program}_http_requests"),
+            "HTTP requests answered, by status code",
+            self.requests.clone(),
+        );
+    }
+
+    pub(super) fn connection_opened(&self) -> Open {
+        self.connections.inc();
+        Open(self.connections.clone())
+    }
+
+    pub(super) fn refused_over_capacity(&self) {
+        self.refuse("capacity");
+    }
+
+    pub(super) fn handshake_failed(&self) {
+        self.refuse("handshake");
+    }
+
+    pub(super) fn accept_failed(&self) {
+        self.refuse("accept");
+    }
+
+    pub(super) fn answered(&self, code: u16) {
+        self.requests.get_or_create(&Code { code }).inc();
+    }
+
+    fn refuse(&self, reason: &'static str) {
+        self.refused.get_or_create(&Reason { reason }).inc();
+    }
+}
+
+/// Counts a connection while it is held.
+#[derive(Debug)]
+pub(super) struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

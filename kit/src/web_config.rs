@@ -1,0 +1,152 @@
+//! TLS, client certificates and basic authentication, configured by the file that every Prometheus exporter
+//! takes (`--web.config.file`).
+//!
+//! The file, and the certificates it names, are read again when they change, so that certificates rotate
+//! without a restart. A changed file that is bad, or that would switch TLS or authentication off, is refused and
+//! the old one stays: a half-written file must not open the port to everybody.
+
+mod auth;
+mod file;
+mod tls;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use axum::http::HeaderMap;
+use axum::http::header::Entry;
+use axum::response::Response;
+use rustls::ServerConfig;
+
+use crate::config::{self, ConfigError};
+
+use auth::Users;
+use file::WebFile;
+
+/// A web configuration file in force. Clones share it.
+#[derive(Debug, Clone)]
+pub struct WebConfig(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    current: ArcSwap<Loaded>,
+    /// The files as they were when last read, well or badly.
+    seen: Mutex<Vec<FileState>>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    tls: Option<Arc<ServerConfig>>,
+    users: Users,
+    headers: HeaderMap,
+}
+
+/// Changes whenever a file is rewritten, replaced, removed or appears.
+#[derive(Debug, PartialEq, Eq)]
+struct FileState {
+    path: PathBuf,
+    state: Option<(SystemTime, u64, u64)>,
+}
+
+impl WebConfig {
+    /// Reads the file and everything it names.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let (loaded, seen) = read(path);
+        let current = ArcSwap::from_pointee(loaded?);
+        Ok(Self(Arc::new(Shared { path: path.to_owned(), current, seen: Mutex::new(seen) })))
+    }
+
+    /// Whether connections are encrypted; this cannot change without a restart.
+    pub fn is_tls(&self) -> bool {
+        self.0.current.load().tls.is_some()
+    }
+
+    pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.fresh().tls.clone()
+    }
+
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
+        for (name, value) in &self.0.current.load().headers {
+            if let Entry::Vacant(entry) = headers.entry(name) {
+                entry.insert(value.clone());
+            }
+        }
+    }
+
+    /// Checks the `Authorization` header. Asked on every request, so that a user who was removed is out at once,
+    /// open connections included.
+    pub(crate) async fn authorize(&self, headers: &HeaderMap) -> Result<(), Response> {
+        let loaded = self.fresh();
+        loaded.users.authorize(headers).await
+    }
+
+    fn fresh(&self) -> Arc<Loaded> {
+        let shared = &self.0;
+        let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.iter().any(|file| *file != FileState::of(&file.path)) {
+            let (loaded, now_seen) = read(&shared.path);
+            *seen = now_seen;
+            match loaded.and_then(|loaded| shared.accept(loaded)) {
+                Ok(()) => tracing::info!(file = %shared.path.display(), "web configuration reloaded"),
+                Err(err) => tracing::error!(%err, "web configuration not reloaded; the old one stays"),
+            }
+        }
+        shared.current.load_full()
+    }
+}
+
+impl Shared {
+    fn accept(&self, loaded: Loaded) -> Result<(), ConfigError> {
+        let old = self.current.load();
+        let refused = |what| Err(ConfigError::new(self.path.display().to_string(), what));
+        if old.tls.is_some() && loaded.tls.is_none() {
+            return refused("the changed file has no tls_server_config: switching TLS off takes a restart");
+        }
+        if old.tls.is_none() && loaded.tls.is_some() {
+            return refused("the changed file has a tls_server_config: switching TLS on takes a restart");
+        }
+        if !old.users.is_empty() && loaded.users.is_empty() {
+            return refused("the changed file has no users: switching authentication off takes a restart");
+        }
+        self.current.store(Arc::new(loaded));
+        Ok(())
+    }
+}
+
+impl FileState {
+    fn of(path: &Path) -> Self {
+        let state = std::fs::metadata(path).ok().and_then(|m| Some((m.modified().ok()?, m.len(), m.ino())));
+        Self { path: path.to_owned(), state }
+    }
+}
+
+/// Reads everything; also which files to watch, which are known however bad their content is.
+fn read(path: &Path) -> (Result<Loaded, ConfigError>, Vec<FileState>) {
+    // The states are taken before the reading: a change in between is seen as one more change.
+    let mut seen = vec![FileState::of(path)];
+    let file: WebFile = match config::load(path) {
+        Ok(file) => file,
+        Err(err) => return (Err(err), seen),
+    };
+    let base = path.parent().unwrap_or(Path::new("."));
+    if let Some(tls) = &file.tls_server_config {
+        seen.extend(tls.files().map(|file| FileState::of(&base.join(file))));
+    }
+    (build(&file, path, base), seen)
+}
+
+fn build(file: &WebFile, path: &Path, base: &Path) -> Result<Loaded, ConfigError> {
+    let name = path.display().to_string();
+    let tls = match &file.tls_server_config {
+        Some(section) => Some(tls::server_config(section, base).map_err(|why| ConfigError::new(&name, why))?),
+        None => None,
+    };
+    let headers = file.http_server_config.header_map().map_err(|why| ConfigError::new(&name, why))?;
+    Ok(Loaded { tls, users: Users::new(file.basic_auth_users.clone()), headers })
+}
+
+#[cfg(test)]
+mod tests;
