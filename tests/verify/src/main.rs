@@ -1,1 +1,104 @@
-fn main() {}
+//! `cargo verify`: everything that a change must pass, in one command, on a machine that has only Rust and Python 3.
+//!
+//! It installs what the tests need and lacks (as root by itself, otherwise it prints the one command), then runs every
+//! check and goes on after a failure, so that one run tells the whole story. Output goes to `target/verify/*.log`; the
+//! terminal shows each step, its time, the test runners' own closing lines, and of a failure the end of its log.
+//!
+//! Not a build system: no dependency, no state, and each step is a command that a person can type.
+
+#![expect(clippy::print_stdout, reason = "it is a terminal program")]
+
+mod house;
+mod install;
+mod report;
+mod rust_source;
+mod shell;
+mod steps;
+
+use std::process::ExitCode;
+
+use crate::report::Report;
+use crate::shell::Workspace;
+
+const USAGE: &str = "\
+cargo verify [--full] [--verbose] [--list] [STEP...]
+
+Runs every check of the project; with names, only the steps whose name contains one of them.
+
+  --full      also the long loops: the end-to-end and kill tests 20 times in a row
+  --verbose   show the whole output of every step, not only in target/verify/*.log
+  --list      print the names of the steps and exit
+";
+
+#[derive(Debug, Default)]
+struct Options {
+    full: bool,
+    verbose: bool,
+    list: bool,
+    only: Vec<String>,
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut o = Options::default();
+    for arg in args {
+        match arg.as_str() {
+            "--full" => o.full = true,
+            "--verbose" | "-v" => o.verbose = true,
+            "--list" => o.list = true,
+            "--help" | "-h" => return Err(USAGE.into()),
+            flag if flag.starts_with('-') => return Err(format!("unknown option {flag}\n\n{USAGE}")),
+            name => o.only.push(name.to_owned()),
+        }
+    }
+    Ok(o)
+}
+
+fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(text) => {
+            println!("{text}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut steps = steps::all();
+    steps.retain(|s| options.full || !s.long);
+    if !options.only.is_empty() {
+        steps.retain(|s| options.only.iter().any(|want| s.name.contains(want)));
+    }
+    if options.list || steps.is_empty() {
+        steps.iter().for_each(|s| println!("{:<18} {}", s.name, s.about));
+        return if steps.is_empty() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+    }
+    let workspace = match Workspace::find(options.verbose) {
+        Ok(workspace) => workspace,
+        Err(why) => {
+            println!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut report = Report::default();
+    for step in &steps {
+        let passed = report.run(step, &workspace);
+        // Without its tools every later failure would be noise.
+        if !passed && step.name == steps::INSTALL {
+            break;
+        }
+    }
+    report.summary();
+    if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options() {
+        let args = |list: &[&str]| parse(list.iter().map(|s| (*s).to_owned()));
+        let o = args(&["--full", "clippy"]).unwrap();
+        assert!(o.full && !o.verbose && o.only == ["clippy"]);
+        assert!(args(&["--ful"]).unwrap_err().contains("unknown option --ful"));
+        assert!(args(&["--help"]).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! The house limits: a file fits in a head, a function fits on a screen.
+
+use std::path::{Path, PathBuf};
+
+use crate::report::Closing;
+use crate::rust_source::functions;
+use crate::shell::Workspace;
+
+const MAX_FILE_LINES: usize = 600;
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// Directories that hold no source of ours.
+const SKIP: &[&str] = &["target", "venv", "node_modules", "__pycache__"];
+
+pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
+    let mut files = Vec::new();
+    sources(&w.root, &mut files);
+    let mut wrong = Vec::new();
+    let (mut lines, mut longest) = (0, 0);
+    for path in &files {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let shown = path.strip_prefix(&w.root).unwrap_or(path).display().to_string();
+        let count = text.lines().count();
+        (lines, longest) = (lines + count, longest.max(count));
+        if count > MAX_FILE_LINES {
+            wrong.push(format!("{shown}: {count} lines, the limit is {MAX_FILE_LINES}"));
+        }
+        if path.extension().is_some_and(|e| e == "rs") && !is_test(path) {
+            let long = functions(&text).into_iter().filter(|f| !f.in_test && f.lines > MAX_FUNCTION_LINES);
+            wrong.extend(long.map(|f| {
+                format!(
+                    "{shown}:{}: fn {} has {} lines, the limit is {MAX_FUNCTION_LINES}",
+                    f.at, f.name, f.lines
+                )
+            }));
+        }
+    }
+    if wrong.is_empty() {
+        Ok(vec![format!("{} files, {lines} lines, the longest has {longest}", files.len())])
+    } else {
+        Err(wrong.join("\n"))
+    }
+}
+
+/// Every Rust and Python file under `dir`.
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    let mut entries: Vec<_> =
+        std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            // A directory with a CACHEDIR.TAG is a build directory, whatever its name.
+            if !name.starts_with('.') && !SKIP.contains(&&*name) && !path.join("CACHEDIR.TAG").exists() {
+                sources(&path, found);
+            }
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "py") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whether the file is an integration test or a bench of its package.
+fn is_test(path: &Path) -> bool {
+    let Some(package) = path.ancestors().skip(1).find(|d| d.join("Cargo.toml").exists()) else {
+        return false;
+    };
+    path.strip_prefix(package).is_ok_and(|p| p.starts_with("tests") || p.starts_with("benches"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integration_tests_are_tests_and_the_harness_is_not() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let tests = here.parent().unwrap();
+        assert!(is_test(&tests.join("tests/end_to_end.rs")));
+        assert!(is_test(&tests.join("fakes/tests/slack.rs")));
+        assert!(!is_test(&tests.join("src/lib.rs")));
+        assert!(!is_test(&here.join("src/main.rs")));
+    }
+}

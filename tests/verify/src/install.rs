@@ -1,0 +1,89 @@
+//! What the tests need beyond Rust and Python 3: a Prometheus and an Alertmanager to talk to, and a private Python
+//! environment.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::report::Closing;
+use crate::shell::{Workspace, which};
+
+/// Debian packages, by the programs that they bring (any one name of each list).
+const PACKAGES: &[(&str, &[&str])] = &[
+    ("prometheus", &["prometheus"]),
+    ("prometheus", &["promtool"]),
+    ("prometheus-alertmanager", &["alertmanager", "prometheus-alertmanager"]),
+];
+
+/// Python packages of the client's tests and of the demo's trainer.
+const PYTHON_PACKAGES: &[&str] = &["numpy"];
+
+pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
+    let mut lacking: Vec<&str> = PACKAGES
+        .iter()
+        .filter(|(_, names)| !names.iter().any(|n| which(n).is_some()))
+        .map(|(p, _)| *p)
+        .collect();
+    let python = which("python3").ok_or("python3 (3.8 or later) is needed and not on PATH")?;
+    let venv_works = Command::new(&python).args(["-c", "import ensurepip"]).output();
+    if !venv_works.is_ok_and(|o| o.status.success()) {
+        lacking.push("python3-venv");
+    }
+    lacking.dedup();
+    if !lacking.is_empty() {
+        debian(w, &lacking)?;
+    }
+    python_environment(w)?;
+    Ok(vec![format!("promtool {}, python environment {}", shown("promtool"), venv(w).display())])
+}
+
+/// The interpreter of the private environment.
+pub(crate) fn python(w: &Workspace) -> PathBuf {
+    venv(w).join("bin/python")
+}
+
+fn venv(w: &Workspace) -> PathBuf {
+    w.scratch.join("venv")
+}
+
+fn shown(program: &str) -> String {
+    which(program).map_or_else(|| "absent".into(), |p| p.display().to_string())
+}
+
+fn debian(w: &Workspace, packages: &[&str]) -> Result<(), String> {
+    let list = packages.join(" ");
+    let by_hand = format!("sudo apt-get update && sudo apt-get install -y --no-install-recommends {list}");
+    let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
+    if which("apt-get").is_none() {
+        return Err(format!("install these with your package manager, then run again: {list}"));
+    }
+    if !root {
+        return Err(format!(
+            "the tests need: {list}\nrun this once, then again `cargo verify`:\n\n  {by_hand}\n"
+        ));
+    }
+    println!("   installing {list}");
+    let apt = |log: &str, args: &[&str]| {
+        w.run(log, Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
+    // The package lists may be missing (a fresh container) or fine; asking first saves a minute where they are.
+    if apt("apt-install", &install).is_err() {
+        apt("apt-update", &["update"])?;
+        apt("apt-install", &install)?;
+    }
+    Ok(())
+}
+
+fn python_environment(w: &Workspace) -> Result<(), String> {
+    if !python(w).is_file() {
+        let dir = venv(w);
+        w.run("venv", Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
+    }
+    let imports: Vec<_> = PYTHON_PACKAGES.iter().map(|p| format!("import {p}")).collect();
+    let present = Command::new(python(w)).args(["-c", &imports.join(";")]).output();
+    if present.is_ok_and(|o| o.status.success()) {
+        return Ok(());
+    }
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    w.run("pip", Command::new(python(w)).args(pip).args(PYTHON_PACKAGES)).map(drop)
+}

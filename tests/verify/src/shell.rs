@@ -1,0 +1,104 @@
+//! Running commands in the workspace, with their whole output kept in a log.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Lines of a failed command shown on the terminal; the log has them all.
+const FAILURE_TAIL: usize = 120;
+
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    /// `target/verify`: logs, the Python environment.
+    pub(crate) scratch: PathBuf,
+    verbose: bool,
+}
+
+/// The output of a command that succeeded: both streams, as they came.
+pub(crate) struct Output {
+    lines: Vec<String>,
+}
+
+impl Output {
+    /// The lines that satisfy `keep`.
+    pub(crate) fn lines(&self, keep: impl Fn(&str) -> bool) -> Vec<String> {
+        self.lines.iter().filter(|l| keep(l)).cloned().collect()
+    }
+
+    pub(crate) fn last(&self, n: usize) -> Vec<String> {
+        let full: Vec<_> = self.lines(|l| !l.trim().is_empty());
+        full[full.len().saturating_sub(n)..].to_vec()
+    }
+}
+
+impl Workspace {
+    /// The root is where this program was compiled from; cargo runs it only from there.
+    pub(crate) fn find(verbose: bool) -> Result<Self, String> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = manifest.ancestors().nth(2).ok_or("the workspace root is two levels up")?.to_owned();
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let scratch = root.join(target).join("verify");
+        std::fs::create_dir_all(&scratch).map_err(|e| format!("cannot create {}: {e}", scratch.display()))?;
+        Ok(Self { root, scratch, verbose })
+    }
+
+    /// Runs a command from the workspace root; `log` names its log file.
+    pub(crate) fn run(&self, log: &str, command: &mut Command) -> Result<Output, String> {
+        let path = self.scratch.join(format!("{log}.log"));
+        let file = File::create(&path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        let shown = format!("{command:?}");
+        if command.get_current_dir().is_none() {
+            command.current_dir(&self.root);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("cannot run {shown}: {e}"))?;
+        let sink = Arc::new(Mutex::new((file, Vec::new())));
+        let readers = [
+            child.stdout.take().map(|s| self.collect(s, Arc::clone(&sink))),
+            child.stderr.take().map(|s| self.collect(s, Arc::clone(&sink))),
+        ];
+        let status = child.wait().map_err(|e| format!("cannot wait for {shown}: {e}"))?;
+        for reader in readers.into_iter().flatten() {
+            let _ = reader.join();
+        }
+        let lines = std::mem::take(&mut sink.lock().unwrap_or_else(PoisonError::into_inner).1);
+        if status.success() {
+            return Ok(Output { lines });
+        }
+        let tail = if self.verbose { &[] } else { &lines[lines.len().saturating_sub(FAILURE_TAIL)..] };
+        Err(format!("{}\n{shown}: {status}; whole output in {}", tail.join("\n"), path.display()))
+    }
+
+    fn collect(
+        &self,
+        stream: impl Read + Send + 'static,
+        sink: Arc<Mutex<(File, Vec<String>)>>,
+    ) -> std::thread::JoinHandle<()> {
+        let verbose = self.verbose;
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                if verbose {
+                    println!("{line}");
+                }
+                let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = writeln!(sink.0, "{line}");
+                sink.1.push(line);
+            }
+        })
+    }
+}
+
+/// `cargo ARGS` with the toolchain that runs us.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args);
+    command
+}
+
+/// The path of a program on `PATH`.
+pub(crate) fn which(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(|p| p.is_file())
+}

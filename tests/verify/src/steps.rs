@@ -1,0 +1,145 @@
+//! The steps, in the order in which a mistake is cheapest to find.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::report::{Closing, Step};
+use crate::shell::{Workspace, cargo, which};
+use crate::{house, install};
+
+pub(crate) const INSTALL: &str = "install";
+
+/// How often `--full` repeats the tests that race with real processes.
+const LOOPS: usize = 20;
+
+/// The tests that start real processes and kill them.
+const PROCESS_TESTS: &[&str] = &["end_to_end", "kill", "exporter_restart"];
+
+pub(crate) fn all() -> Vec<Step> {
+    let step = |name, about, run| Step { name, about, long: false, run };
+    vec![
+        step(INSTALL, "what the tests need and this machine lacks", install::all),
+        step("house", "files of at most 600 lines, functions of at most 70", house::check),
+        step("fmt", "cargo fmt --check", fmt),
+        step("clippy", "cargo clippy, warnings are errors", clippy),
+        step("doc", "cargo doc, warnings are errors", doc),
+        step("test", "cargo test, with real peers", test),
+        step("python", "the Python client's tests", python_tests),
+        step("python-bench", "the Python client's cost in the training loop, with its limits", python_bench),
+        step("rules", "promtool check and test of rules/", rules),
+        step("deny", "licences and advisories of dependencies", deny),
+        Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
+    ]
+}
+
+fn fmt(w: &Workspace) -> Result<Closing, String> {
+    w.run("fmt", &mut cargo(&["fmt", "--all", "--check"])).map(|_| Vec::new())
+}
+
+fn clippy(w: &Workspace) -> Result<Closing, String> {
+    let args = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    w.run("clippy", &mut cargo(&args)).map(|_| Vec::new())
+}
+
+fn doc(w: &Workspace) -> Result<Closing, String> {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
+    w.run("doc", command.env("RUSTDOCFLAGS", "-D warnings")).map(|_| Vec::new())
+}
+
+fn test(w: &Workspace) -> Result<Closing, String> {
+    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+    command.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_PYTHON", install::python(w));
+    w.run("test", &mut command).map(|out| out.lines(is_closing))
+}
+
+/// The runner's closing line of each test binary that had tests, and figures that tests print on purpose.
+fn is_closing(line: &str) -> bool {
+    (line.starts_with("test result:") && !line.contains(" 0 passed; 0 failed")) || line.starts_with("figure:")
+}
+
+fn python_tests(w: &Workspace) -> Result<Closing, String> {
+    let mut python = Command::new(install::python(w));
+    python.args(["-m", "unittest", "discover", "-s", "tests", "-t", "."]);
+    let out = w.run("python", python.current_dir(w.root.join("clients/python")))?;
+    Ok(out.last(2))
+}
+
+fn python_bench(w: &Workspace) -> Result<Closing, String> {
+    let mut python = Command::new(install::python(w));
+    python.args(["bench/bench_step.py", "--check"]);
+    let out = w.run("python-bench", python.current_dir(w.root.join("clients/python")))?;
+    Ok(out.last(4))
+}
+
+fn rules(w: &Workspace) -> Result<Closing, String> {
+    let (tests, rules): (Vec<_>, Vec<_>) = files(&w.root.join("rules"), "yml")
+        .into_iter()
+        .partition(|p| p.file_stem().is_some_and(|n| n.to_string_lossy().ends_with("_test")));
+    if rules.is_empty() || tests.is_empty() {
+        return Err("rules/ must hold *.yml and *_test.yml".into());
+    }
+    let checked = w.run("rules-check", Command::new("promtool").args(["check", "rules"]).args(&rules))?;
+    w.run("rules-test", Command::new("promtool").args(["test", "rules"]).args(&tests))?;
+    let mut closing = checked.lines(|l| l.contains("SUCCESS"));
+    closing.push(format!("promtool test rules: {} files passed", tests.len()));
+    Ok(closing)
+}
+
+fn deny(w: &Workspace) -> Result<Closing, String> {
+    if which("cargo-deny").is_none() {
+        return Ok(vec!["cargo-deny is not installed: not checked (cargo install cargo-deny)".into()]);
+    }
+    // Advisories need the network and change by themselves: they are a job of their own, not of every change.
+    w.run("deny", &mut cargo(&["deny", "check", "licenses", "bans", "sources"])).map(|out| out.last(1))
+}
+
+fn loops(w: &Workspace) -> Result<Closing, String> {
+    let mut closing = Vec::new();
+    for i in 1..=LOOPS {
+        let mut command = cargo(&["test", "--quiet", "--locked", "-p", "stepwatch-tests"]);
+        PROCESS_TESTS.iter().for_each(|t| {
+            command.args(["--test", t]);
+        });
+        command.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_PYTHON", install::python(w));
+        let out =
+            w.run(&format!("loop-{i}"), &mut command).map_err(|e| format!("round {i} of {LOOPS}: {e}"))?;
+        closing.extend(out.lines(is_closing).into_iter().map(|l| format!("{i:>2}: {l}")));
+    }
+    Ok(closing)
+}
+
+/// Files with this extension under `dir`, sorted.
+fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_installing_comes_first() {
+        let names: Vec<_> = all().iter().map(|s| s.name).collect();
+        let unique: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        assert_eq!(names[0], INSTALL);
+    }
+
+    #[test]
+    fn closing_lines_leave_out_empty_binaries() {
+        assert!(is_closing("test result: ok. 10 passed; 0 failed; 0 ignored"));
+        assert!(is_closing("test result: FAILED. 0 passed; 1 failed; 0 ignored"));
+        assert!(!is_closing("test result: ok. 0 passed; 0 failed; 0 ignored"));
+        assert!(is_closing("figure: packet to page p99 12 ms"));
+    }
+}
