@@ -116,6 +116,7 @@ formats! {
     "nanogpt": crate::nanogpt::NanoGpt,
     "modded-nanogpt": crate::modded_nanogpt::ModdedNanoGpt,
     "llmc": crate::llmc::Llmc,
+    "composer": crate::composer::Composer,
 }
 
 /// Names that a configuration may give, `auto` first.

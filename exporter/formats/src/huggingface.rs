@@ -16,6 +16,8 @@ use crate::{number, python, tags, tqdm};
 const STEP_KEYS: &[&str] = &["global_step/max_steps", "global_step", "current_steps", "step", "iteration"];
 /// Counters of all tokens so far.
 const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens"];
+/// More steps between two dicts than any run logs.
+const MAX_INTERVAL: f64 = 1e9;
 
 #[derive(Debug, Default)]
 pub(crate) struct HuggingFace {
@@ -98,7 +100,7 @@ impl HuggingFace {
             self.total_steps = Some(n);
         } else if let Some(n) = told("Num Epochs") {
             self.epochs = Some(n);
-        } else if let Some(n) = told("logging_steps").filter(|n| *n >= 1.0) {
+        } else if let Some(n) = told("logging_steps").filter(|n| (1.0..MAX_INTERVAL).contains(n)) {
             self.interval = Some(n as i64);
         } else {
             return false;
@@ -155,7 +157,7 @@ impl HuggingFace {
         let by_epoch = || {
             let epoch = d.get("epoch")?.as_f64()?;
             let step = epoch * self.total_steps? / self.epochs?;
-            (step >= 1.0).then_some(step.round() as i64)
+            number::whole(step.round()).filter(|s| *s >= 1)
         };
         by_epoch().filter(|s| self.last_step.is_none_or(|last| *s > last)).unwrap_or(next)
     }
@@ -182,7 +184,7 @@ impl HuggingFace {
 /// `12`, `"12"`, `"12/500"`.
 fn told(v: &Value) -> Option<i64> {
     match v {
-        Value::Number(n) if n.fract() == 0.0 && n.abs() < 9e15 => Some(*n as i64),
+        Value::Number(n) => number::whole(*n),
         Value::Text(t) => {
             number::integer(t).filter(|(_, rest)| rest.is_empty() || rest.starts_with('/')).map(|(n, _)| n)
         }
@@ -198,11 +200,9 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
         }
         let (name, divisor) = tags::canonical(key).unwrap_or((key, 1.0));
         match v {
-            Value::Text(t) => {
-                // The whole text must be the number: `'2s'` and `'1.06%'` are for people.
-                if number::lex(t).is_some_and(|n| n.rest.trim().is_empty()) {
-                    out.metric(e, name, t, divisor);
-                }
+            // The whole text must be the number: `'2s'` and `'1.06%'` are for people.
+            Value::Text(t) if number::lex(t).is_some_and(|n| n.rest.trim().is_empty()) => {
+                out.metric(e, name, t, divisor);
             }
             Value::Number(n) => {
                 out.resolution(name, n / divisor);

@@ -234,7 +234,7 @@ fn at<'v>(v: &'v Value, path: &str) -> Option<&'v Value> {
 
 fn integer(v: &Value) -> Option<i64> {
     match v {
-        Value::Number(n) if n.fract() == 0.0 && n.abs() < 9e15 => Some(*n as i64),
+        Value::Number(n) => number::whole(*n),
         Value::Text(t) => {
             number::integer(t).filter(|(_, rest)| rest.is_empty() || rest.starts_with('/')).map(|(n, _)| n)
         }

@@ -27,6 +27,7 @@ mod tags;
 mod time;
 mod tqdm;
 
+mod composer;
 mod huggingface;
 mod jsonl;
 mod llmc;

@@ -47,13 +47,21 @@ pub(crate) fn lex(text: &str) -> Option<Number<'_>> {
     Some(Number { value, quantum, rest: &t[at..] })
 }
 
+/// The largest step there may be: what a JSON number carries exactly. Sums and differences of two never overflow.
+const MAX_INTEGER: i64 = 1 << 53;
+
 /// A whole number at the start of `text`, and what follows it.
 pub(crate) fn integer(text: &str) -> Option<(i64, &str)> {
     let t = text.trim_start();
     let sign = usize::from(t.starts_with('-'));
     let len = digits(&t.as_bytes()[sign..]);
-    let n = t[..sign + len].parse().ok()?;
+    let n = t[..sign + len].parse().ok().filter(|n: &i64| n.unsigned_abs() <= MAX_INTEGER.unsigned_abs())?;
     Some((n, &t[sign + len..]))
+}
+
+/// A float as a step, if it is one.
+pub(crate) fn whole(value: f64) -> Option<i64> {
+    (value.fract() == 0.0 && value.abs() <= MAX_INTEGER as f64).then_some(value as i64)
 }
 
 /// What `text` starts with before its number, cut off: `after("loss: 2.5", "loss:")` is `" 2.5"`.
@@ -76,7 +84,7 @@ pub(crate) fn quantum_of(value: f64) -> Option<f64> {
     if !value.is_finite() {
         return None;
     }
-    lex(&format!("{value:?}"))?.quantum
+    lex(&format!("{value}"))?.quantum
 }
 
 fn digits(b: &[u8]) -> usize {
