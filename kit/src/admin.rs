@@ -12,7 +12,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::logging::LogControl;
@@ -47,7 +47,10 @@ impl Admin {
     /// Listens for SIGHUP from now on; must be called inside a Tokio runtime.
     pub fn new(log: LogControl) -> (Self, mpsc::Receiver<ReloadRequest>) {
         let (reload, requests) = mpsc::channel(WAITING_RELOADS);
-        tokio::spawn(reload_on_sighup(reload.clone()));
+        match signal(SignalKind::hangup()) {
+            Ok(hangups) => drop(tokio::spawn(reload_on_sighup(hangups, reload.clone()))),
+            Err(err) => tracing::error!(%err, "cannot listen for SIGHUP: reload by POST /-/reload"),
+        }
         (Self { log, reload, closed: Arc::default() }, requests)
     }
 
@@ -135,11 +138,7 @@ async fn request_reload(queue: &mpsc::Sender<ReloadRequest>) -> Result<(), (Stat
     }
 }
 
-async fn reload_on_sighup(queue: mpsc::Sender<ReloadRequest>) {
-    let mut hangups = match signal(SignalKind::hangup()) {
-        Ok(hangups) => hangups,
-        Err(err) => return tracing::error!(%err, "cannot listen for SIGHUP: reload by POST /-/reload"),
-    };
+async fn reload_on_sighup(mut hangups: Signal, queue: mpsc::Sender<ReloadRequest>) {
     loop {
         tokio::select! {
             () = queue.closed() => return,

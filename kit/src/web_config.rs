@@ -129,7 +129,7 @@ fn read(path: &Path) -> (Result<Loaded, ConfigError>, Vec<FileState>) {
     let mut seen = vec![FileState::of(path)];
     let file: WebFile = match config::load(path) {
         Ok(file) => file,
-        Err(err) => return (Err(err), seen),
+        Err(err) => return (Err(err.without_values()), seen),
     };
     let base = path.parent().unwrap_or(Path::new("."));
     if let Some(tls) = &file.tls_server_config {

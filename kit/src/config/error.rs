@@ -43,24 +43,96 @@ impl ConfigError {
     pub(super) fn at_caret(file: &str, text: &str, err: &serde_saphyr::Error) -> Self {
         let mut options = RenderOptions::new(&UserMessageFormatter);
         options.snippets = SnippetMode::Off;
-        let place = err.location().and_then(|location| Place::find(text, location));
         let mut message = err.without_snippet().render_with_options(options);
         if let Some(location) = err.location() {
             // The renderer appends the place in words; it already stands in front.
             let suffix = format!(" at line {}, column {}", location.line(), location.column());
             message.truncate(message.strip_suffix(&suffix).unwrap_or(&message).len());
         }
-        Self { file: file.into(), problems: vec![Problem { message, place }] }
+        let place = err.location().and_then(|location| Place::find(text, location));
+        Self { file: file.into(), problems: vec![Problem { message: in_plain_words(message), place }] }
     }
+
+    /// Hides the values on the lines shown, for files in which any value may be a password.
+    pub(crate) fn without_values(mut self) -> Self {
+        for place in self.problems.iter_mut().filter_map(|problem| problem.place.as_mut()) {
+            if let Some((key, value)) = place.source_line.split_once(':') {
+                place.source_line = format!("{key}:{}", mask(value));
+            }
+        }
+        self
+    }
+}
+
+/// The parser speaks of scalars and Rust types; the reader of the message writes YAML.
+fn in_plain_words(message: String) -> String {
+    let plain = match message.as_str() {
+        "expected mapping start" => "expected a mapping: `key: value` lines, or {key: value}",
+        "expected sequence start" => "expected a list: `- item` lines, or [item, item]",
+        "expected string scalar" => "expected text",
+        "invalid f64" | "invalid f32" => "expected a number",
+        "invalid u16" => "expected a whole number from 0 to 65535",
+        "invalid u32" => "expected a whole number from 0 to 4294967295",
+        "invalid u64" | "invalid usize" => "expected a whole number, 0 or more",
+        "invalid i64" | "invalid i32" => "expected a whole number",
+        "invalid boolean (true or false expected)" => "expected true or false",
+        _ => return message,
+    };
+    plain.to_owned()
+}
+
+/// Keys whose values are secrets unless they name a file; the value is not shown even when the mistake is beside
+/// it.
+const SECRET_KEYS: [&str; 5] = ["token", "secret", "password", "routing_key", "webhook_url"];
+
+/// Hides the values of secret keys in a source line, keeping every column where it was.
+fn redact(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(colon) = rest.find(':') {
+        let (before, value) = rest.split_at(colon + 1);
+        out.push_str(before);
+        let key = before.trim_end_matches([':', ' ', '"', '\'']);
+        rest = value;
+        if SECRET_KEYS.iter().any(|secret| key.ends_with(secret)) {
+            let end = value_end(value);
+            out.push_str(&mask(&value[..end]));
+            rest = &value[end..];
+        }
+    }
+    out + rest
+}
+
+/// Where a value ends: at its closing quote, or where a flow collection goes on.
+fn value_end(value: &str) -> usize {
+    let trimmed = value.trim_start();
+    let start = value.len() - trimmed.len();
+    let closing = |quote: char| trimmed[1..].find(quote).map_or(value.len(), |at| start + 1 + at + 1);
+    match trimmed.chars().next() {
+        Some(quote @ ('"' | '\'')) => closing(quote),
+        _ => value.find([',', '}']).unwrap_or(value.len()),
+    }
+}
+
+fn mask(value: &str) -> String {
+    value.chars().map(|c| if c.is_whitespace() { c } else { '*' }).collect()
 }
 
 impl Place {
     fn find(text: &str, location: Location) -> Option<Self> {
-        let index = usize::try_from(location.line()).ok()?.checked_sub(1)?;
-        let source_line = text.lines().nth(index)?.to_owned();
+        let wanted = usize::try_from(location.line()).ok()?.checked_sub(1)?;
+        let Some(line) = text.lines().nth(wanted) else { return Self::end_of(text) };
+        let source_line = redact(line);
         let room = source_line.chars().count().saturating_sub(location.column().saturating_sub(1) as usize);
         let width = (location.span().len() as usize).clamp(1, room.max(1));
         Some(Self { line: location.line(), column: location.column(), source_line, width })
+    }
+
+    /// What is missing at the end of a file is shown after its last line.
+    fn end_of(text: &str) -> Option<Self> {
+        let (index, line) = text.lines().enumerate().last()?;
+        let column = line.chars().count() as u64 + 1;
+        Some(Self { line: index as u64 + 1, column, source_line: redact(line), width: 1 })
     }
 }
 

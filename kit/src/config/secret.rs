@@ -84,7 +84,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         for content in [None, Some("\n")] {
-            content.map(|text| std::fs::write(&path, text).unwrap());
+            if let Some(text) = content {
+                std::fs::write(&path, text).unwrap();
+            }
             let err = Secret::read(&path).unwrap_err();
             assert!(err.contains(path.to_str().unwrap()), "{err}");
         }

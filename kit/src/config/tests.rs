@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
@@ -44,30 +45,95 @@ fn message(text: &str) -> String {
     parse::<Sample>("sample.yml", text).unwrap_err().to_string()
 }
 
+/// Every mistake people make, one after the other, in one page to read.
 #[test]
-fn dump() {
-    for t in [
+fn mistakes_are_pointed_at() {
+    let mistakes = [
         "listn: x\n",
         "listen: x\nsources:\n  - tail: {path: /a, format: atuo}\n",
         "sources:\n  - tial: {path: /a}\n",
         "sources:\n  - tail: {path: /a}\n",
+        "sources:\n  - socket: {paht: x}\n",
+        "sources: {tail: 1}\n",
         "every: 5\n",
-        "every: 5 minutes # c\n",
+        "every: 5 minutes # why not\n",
         "enabled: yes\n",
         "ingest:\n  queue: -3\n",
-        "ingest: {queue: many}\n",
+        "ingest: 5\n",
         "listen: a\nlisten: b\n",
+        "listen: {a: 1}\n",
         "listen: [a\n",
         "listen:\n\t- a\n",
-        "- a\n",
-        "ingest: 5\n",
-        "listen: {a: 1}\n",
         "listen: \"abc\n",
-        "sources: {tail: 1}\n",
-        "listen: ü\n\u{fc}x: 1\n",
-        "sources:\n  - socket: {paht: x}\n",
-        "&a listen: *b",
+        "- a\n",
+        "&a listen: *b\n",
+        "listen: \u{fc}\n\u{fc}x: 1\n",
+    ];
+    insta::assert_snapshot!(mistakes.map(message).join("\n\n"));
+}
+
+#[test]
+fn a_secret_beside_the_mistake_is_not_shown() {
+    for line in [
+        "{token: hunter2, listn: x}",
+        "{token: 'hunter2, }', listn: x}",
+        "{\"api_secret\" : \"hunter2\", listn: x}",
+        "{listn: x, slack_token: hunter2}",
     ] {
-        println!("{}\n", message(t));
+        let shown = message(line);
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("listn: x"), "{shown}");
+    }
+    let shown = message("{token_file: /etc/token, listn: x}");
+    assert!(shown.contains("/etc/token"), "{shown}");
+}
+
+#[test]
+fn blank_files_are_configurations_of_defaults() {
+    for text in ["", "\n\n", "# nothing\n", "---\n"] {
+        assert_eq!(parse::<Sample>("sample.yml", text).unwrap(), Sample::default(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let text =
+        "listen: ':9'\nevery: 5m\nenabled: true\ntoken: abc\nsources:\n  - tail: {path: /a, format: auto}\n";
+    let sample: Sample = parse("sample.yml", text).unwrap();
+    assert_eq!(sample.every, Some(Period::secs(300)));
+    assert_eq!(sample.token.unwrap().expose(), "abc");
+    assert_eq!(sample.sources, [Source::Tail(Tail { path: "/a".into(), format: Format::Auto })]);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let err = load::<Sample>(Path::new("/nonexistent/sample.yml")).unwrap_err().to_string();
+    assert!(err.starts_with("/nonexistent/sample.yml: cannot read the file"), "{err}");
+}
+
+#[test]
+fn all_cross_field_errors_are_reported() {
+    let err = ConfigError::many("a.yml", vec!["routes[0]: no receiver \"x\"".into(), "no sources".into()]);
+    assert_eq!(err.to_string(), "a.yml: routes[0]: no receiver \"x\"\na.yml: no sources");
+}
+
+proptest! {
+    #[test]
+    fn never_panics(text in "([a-z]{1,8}|: |- |\n|  |\"|'|[{}\\[\\],&*|>!#%@`\t]|\\PC){0,40}") {
+        if let Err(err) = parse::<Sample>("sample.yml", &text) {
+            let _ = err.to_string();
+            let _ = err.without_values().to_string();
+        }
+    }
+
+    #[test]
+    fn a_mutated_file_never_panics(at in 0usize..100, with in any::<char>()) {
+        let text = "listen: ':9'\nsources:\n  - tail: {path: /a, format: auto}\ntoken: 'abc'\n";
+        let mut chars: Vec<char> = text.chars().collect();
+        let at = at % chars.len();
+        chars[at] = with;
+        if let Err(err) = parse::<Sample>("sample.yml", &chars.into_iter().collect::<String>()) {
+            let _ = err.to_string();
+        }
     }
 }

@@ -87,7 +87,7 @@ mod tests {
         let writer = tokio::spawn(async move { guarded.write_all(&[7; 64]).await });
         let mut got = Vec::new();
         while got.len() < 64 {
-            tokio::time::sleep(Duration::from_secs(20)).await;
+            sleep(Duration::from_secs(20)).await;
             let mut part = [0; 8];
             let n = far.read(&mut part).await.unwrap();
             got.extend_from_slice(&part[..n]);

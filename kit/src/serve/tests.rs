@@ -1,1 +1,246 @@
+use std::net::SocketAddr;
+use std::time::Instant;
 
+use axum::body::{Body, Bytes};
+use axum::routing::{get, post};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::shutdown::Trigger;
+
+/// Generous: a loaded machine must not fail a test; a bound that does not exist does.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Running {
+    addr: SocketAddr,
+    trigger: Trigger,
+    task: JoinHandle<io::Result<()>>,
+}
+
+async fn start(router: Router, limits: Limits) -> Running {
+    let listener = bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (trigger, shutdown) = Shutdown::manual();
+    let task = tokio::spawn(serve(listener, router, limits, None, shutdown));
+    Running { addr, trigger, task }
+}
+
+impl Running {
+    async fn stop(self) {
+        self.trigger.fire();
+        tokio::time::timeout(DEADLINE, self.task).await.unwrap().unwrap().unwrap();
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.addr).await.unwrap()
+    }
+}
+
+fn hello() -> Router {
+    Router::new().route("/", get(|| async { "hello" }))
+}
+
+/// Everything the server says until it closes.
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut got = Vec::new();
+    // A reset ends it as well as a close.
+    let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut got)).await.unwrap();
+    String::from_utf8(got).unwrap()
+}
+
+async fn request(stream: &mut TcpStream, text: &str) -> String {
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut got = Vec::new();
+    while !String::from_utf8_lossy(&got).ends_with("hello") {
+        let mut part = [0; 1024];
+        let n = tokio::time::timeout(DEADLINE, stream.read(&mut part)).await.unwrap().unwrap();
+        assert!(n > 0, "closed after {:?}", String::from_utf8_lossy(&got));
+        got.extend_from_slice(&part[..n]);
+    }
+    String::from_utf8(got).unwrap()
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
+fn page(metrics: &ServeMetrics) -> String {
+    let mut registry = prometheus_client::registry::Registry::default();
+    metrics.register(&mut registry, "test");
+    let mut page = String::new();
+    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+    page
+}
+
+#[tokio::test]
+async fn slow_headers_and_silent_sockets_are_closed() {
+    let limits = Limits { header_timeout: Duration::from_millis(200), ..Limits::default() };
+    let server = start(hello(), limits).await;
+    let mut silent = server.connect().await;
+    let mut slow = server.connect().await;
+    slow.write_all(b"GET / HTTP/1.1\r\nhost: ").await.unwrap();
+    let mut idle = server.connect().await;
+    assert!(request(&mut idle, GET).await.contains("200 OK"));
+    for stream in [&mut silent, &mut slow, &mut idle] {
+        let _ = read_to_end(stream).await;
+    }
+    // The server itself is as well as ever.
+    assert!(request(&mut server.connect().await, GET).await.contains("200 OK"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_in_flight_is_finished() {
+    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
+    let handler = move || async move {
+        inner_entered.notify_one();
+        inner_release.notified().await;
+        "hello"
+    };
+    let server = start(Router::new().route("/", get(handler)), Limits::default()).await;
+    let mut busy = server.connect().await;
+    let mut idle = server.connect().await;
+    busy.write_all(GET.as_bytes()).await.unwrap();
+    entered.notified().await;
+    server.trigger.fire();
+    // The port is closed and idle connections with it, while the request is still being answered.
+    assert_eq!(read_to_end(&mut idle).await, "");
+    assert!(!server.task.is_finished());
+    release.notify_one();
+    assert!(read_to_end(&mut busy).await.ends_with("hello"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_response_without_end_is_cut_after_the_drain() {
+    let endless = || async {
+        let forever = futures_body();
+        Body::new(forever)
+    };
+    let limits = Limits { drain_timeout: Duration::from_millis(200), ..Limits::default() };
+    let server = start(Router::new().route("/", get(endless)), limits).await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    let mut first = [0; 15];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    let before = Instant::now();
+    server.stop().await;
+    assert!(before.elapsed() < Duration::from_secs(5));
+}
+
+/// A body that never yields and never ends.
+fn futures_body() -> impl hyper::body::Body<Data = Bytes, Error = std::convert::Infallible> + Send {
+    struct Never;
+    impl hyper::body::Body for Never {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+    Never
+}
+
+#[tokio::test]
+async fn connections_over_the_cap_are_refused_and_counted() {
+    let limits = Limits { max_connections: 2, ..Limits::default() };
+    let metrics = limits.metrics.clone();
+    let server = start(hello(), limits).await;
+    let mut held = [server.connect().await, server.connect().await];
+    for stream in &mut held {
+        assert!(request(stream, GET).await.contains("200 OK"));
+    }
+    let refusal = read_to_end(&mut server.connect().await).await;
+    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
+    assert!(refusal.ends_with("too many connections\n"), "{refusal}");
+    let text = page(&metrics);
+    assert!(text.contains("test_http_connections_refused_total{reason=\"capacity\"} 1"), "{text}");
+    assert!(text.contains("test_http_connections 2"), "{text}");
+    assert!(text.contains("test_http_requests_total{code=\"200\"} 2"), "{text}");
+
+    // A slot that becomes free is used again.
+    drop(held);
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let mut next = server.connect().await;
+        next.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        if read_to_end(&mut next).await.contains("200 OK") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no slot became free");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bodies_over_the_cap_are_refused() {
+    let limits = Limits { body_bytes: 1000, ..Limits::default() };
+    let router = Router::new()
+        .route("/", post(|body: Bytes| async move { format!("{} bytes", body.len()) }))
+        .route("/small", post(|_: Bytes| async { "hello" }).layer(DefaultBodyLimit::max(10)));
+    let server = start(router, limits).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://{}/", server.addr);
+    let post = |url: String, body: reqwest::Body| client.post(url).body(body).send();
+
+    let ok = post(url.clone(), vec![0; 1000].into()).await.unwrap();
+    assert_eq!(ok.text().await.unwrap(), "1000 bytes");
+    assert_eq!(post(url.clone(), vec![0; 1001].into()).await.unwrap().status(), 413);
+    assert_eq!(post(url.clone() + "small", vec![0; 11].into()).await.unwrap().status(), 413);
+
+    // Chunked: no length is declared, the limit holds while reading.
+    let mut chunked = server.connect().await;
+    chunked
+        .write_all(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n7d0\r\n")
+        .await
+        .unwrap();
+    chunked.write_all(&[b'a'; 2000]).await.unwrap();
+    let mut head = [0; 12];
+    tokio::time::timeout(DEADLINE, chunked.read_exact(&mut head)).await.unwrap().unwrap();
+    assert_eq!(&head, b"HTTP/1.1 413");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_awaited_for_ever() {
+    let limits = Limits { request_timeout: Duration::from_millis(200), ..Limits::default() };
+    let router = Router::new().route("/", post(|_: Bytes| async { "hello" }));
+    let server = start(router, limits).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc").await.unwrap();
+    assert!(read_to_end(&mut stream).await.starts_with("HTTP/1.1 503 "));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut() {
+    let limits = Limits { stall_timeout: Duration::from_millis(200), ..Limits::default() };
+    let metrics = limits.metrics.clone();
+    let huge = || async { vec![b'a'; 64 << 20] };
+    let server = start(Router::new().route("/", get(huge)), limits).await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    // Answered, and yet no connection is open any more.
+    while !(page(&metrics).contains("code=\"200\"} 1") && page(&metrics).contains("test_http_connections 0"))
+    {
+        assert!(Instant::now() < deadline, "{}", page(&metrics));
+        tokio::task::yield_now().await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn handlers_see_who_asks() {
+    use axum::extract::ConnectInfo;
+    let who = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { format!("{} hello", peer.ip()) };
+    let server = start(Router::new().route("/", get(who)), Limits::default()).await;
+    let got = request(&mut server.connect().await, GET).await;
+    assert!(got.ends_with("127.0.0.1 hello"), "{got}");
+    server.stop().await;
+}
