@@ -1,0 +1,108 @@
+"""Who this process is, read from what launchers leave in the environment.
+
+Rank, world size and local rank come from one launcher only: mixing them is how eight ranks end up calling themselves 0 (``mpirun``
+inside an ``sbatch`` script inherits Slurm's variables of the one batch process). The launcher nearest to the process wins.
+"""
+
+import os
+import socket
+import sys
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+#: (rank, world, local rank), nearest launcher first.
+_LAUNCHERS: Tuple[Tuple[str, Tuple[str, ...], Tuple[str, ...]], ...] = (
+    ("RANK", ("WORLD_SIZE",), ("LOCAL_RANK",)),  # torchrun, accelerate, DeepSpeed, Kubeflow
+    ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",)),
+    ("MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",)),
+    ("PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")),
+    ("PMIX_RANK", ("PMIX_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
+    ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"), ("SLURM_LOCALID",)),
+)
+_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "TORCHELASTIC_RUN_ID")
+_RUN = ("STEPWATCH_RUN", "SLURM_JOB_NAME", "WANDB_NAME", "TORCHELASTIC_RUN_ID")
+_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_FRAMEWORKS = ("torch", "jax", "tensorflow", "numpy")
+#: torchrun's run id when the user gave none.
+_UNSET = ("", "none", "None")
+
+
+class Identity(NamedTuple):
+    rank: Optional[int]
+    world: Optional[int]
+    local_rank: Optional[int]
+    job: Optional[str]
+    #: How often the launcher says it has restarted us; the exporter counts for itself and takes this as a hint.
+    attempt: Optional[int]
+
+
+def detect(env: Mapping[str, str]) -> Identity:
+    rank = world = local = None
+    for rank_key, world_keys, local_keys in _LAUNCHERS:
+        rank = _integer(env, (rank_key,))
+        if rank is not None:
+            world, local = _integer(env, world_keys), _integer(env, local_keys)
+            break
+    return Identity(rank, world, local, _first(env, _JOB), _integer(env, _ATTEMPT))
+
+
+def of_torch_distributed() -> Tuple[Optional[int], Optional[int]]:
+    """(rank, world) of an initialised process group. Never imports torch: whoever has a group has imported it."""
+    dist = sys.modules.get("torch.distributed")
+    try:
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            return int(dist.get_rank()), int(dist.get_world_size())
+    except Exception:
+        pass
+    return None, None
+
+
+def run_name(env: Mapping[str, str]) -> str:
+    name = _first(env, _RUN)
+    if name:
+        return name
+    script = os.path.basename(sys.argv[0] if sys.argv else "")
+    return os.path.splitext(script)[0] or "run"
+
+
+def framework() -> Tuple[Optional[str], Optional[str]]:
+    """(name, version) of the training framework that this process has imported."""
+    for name in _FRAMEWORKS:
+        module = sys.modules.get(name)
+        if module is not None:
+            return name, str(getattr(module, "__version__", "")) or None
+    return None, None
+
+
+def host(env: Mapping[str, str]) -> Dict[str, Any]:
+    """What helps to match this process to a node, a GPU and a job's record elsewhere."""
+    found: Dict[str, Any] = {"hostname": socket.gethostname()}
+    for key, variable in (
+        ("cuda_visible_devices", "CUDA_VISIBLE_DEVICES"),
+        ("node_rank", "GROUP_RANK"),
+        ("job_name", "SLURM_JOB_NAME"),
+        ("job_step", "SLURM_STEP_ID"),
+        ("wandb_run_id", "WANDB_RUN_ID"),
+        ("master_addr", "MASTER_ADDR"),
+    ):
+        if env.get(variable):
+            found[key] = env[variable]
+    return found
+
+
+def _first(env: Mapping[str, str], keys: Tuple[str, ...]) -> Optional[str]:
+    for key in keys:
+        value = env.get(key, "")
+        if value not in _UNSET:
+            return value
+    return None
+
+
+def _integer(env: Mapping[str, str], keys: Tuple[str, ...]) -> Optional[int]:
+    for key in keys:
+        try:
+            n = int(env[key])
+        except (KeyError, ValueError):
+            continue
+        if n >= 0:
+            return n
+    return None

@@ -1,0 +1,330 @@
+"""The half of the client that the training loop sees.
+
+Every method hands a tuple to the sending thread and returns. None of them blocks, and none raises: an observer that stops a run is
+worse than none. The one thing that is not forgiven is a call of ``step`` that Python itself refuses, at the first step.
+"""
+
+import atexit
+import functools
+import logging
+import os
+import sys
+import time
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Type, TypeVar, cast
+
+from . import _identity
+from ._checkpoint import Checkpoint
+from ._events import RESERVED, Builder
+from ._sender import EXIT_WAIT, QUEUE_LIMIT, Sender, finish_all
+from ._transport import Transport, from_environment
+from ._version import __version__
+
+log = logging.getLogger("stepwatch")
+
+#: Parts of a step: timed into its ``t``. Any other phase is announced as well, because it keeps the next step waiting.
+IN_STEP = frozenset(
+    "data dataloader h2d fwd forward bwd backward fwd_bwd forward_backward loss comm allreduce all_reduce grad_sync"
+    " clip grad_clip optim optimizer optimizer_step zero_grad log logging".split()
+)
+#: Phases in one step; more are not timed.
+MAX_PHASES = 64
+
+_monotonic = time.monotonic
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _never_raises(method: _Method) -> _Method:
+    """For the calls that are made seldom: a mistake in the one after 5,000 steps must not be found out by the end of the run."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception as e:
+            log.warning("stepwatch: %s: %s", method.__name__, e)
+            return _NOTHING
+
+    return cast(_Method, call)
+
+
+class _Nothing:
+    """Takes the place of a phase or a checkpoint that could not be made."""
+
+    path: Any = None
+    bytes: Any = None
+
+    def __enter__(self) -> "_Nothing":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def fail(self, why: Any = None) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+class Phase:
+    """``with run.phase("data"):`` measures the block. Blocks may nest, and each counts in full."""
+
+    __slots__ = ("name", "since", "_run", "_announce")
+
+    def __init__(self, run: "Run", name: str, announce: bool) -> None:
+        self.name, self.since = name, 0.0
+        self._run, self._announce = run, announce
+
+    def __enter__(self) -> "Phase":
+        try:
+            self.since = _monotonic()
+            self._run.enter(self)
+            if self._announce:
+                self._run._sender.put("phase", None, None, {"name": self.name, "phase": "begin"}, self.since)
+        except Exception:
+            pass
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        try:
+            seconds = self._run.leave(self)
+            if self._announce:
+                more = {"name": self.name, "phase": "end", "seconds": round(seconds, 6)}
+                self._run._sender.put("phase", None, None, more)
+        except Exception:
+            pass
+
+
+class Run:
+    """One rank of one training run.
+
+    Rank, world size, job and name come from the launcher's environment unless they are given. ``model`` is what the exporter computes
+    MFU from: any of ``n_params, n_active, layers, heads, head_dim, seq_len``. Further keywords are kept with the run (``git=...``,
+    ``tp=8``). ``STEPWATCH_DISABLED=1`` turns everything off.
+    """
+
+    def __init__(
+        self,
+        name: Optional[str] = None,
+        *,
+        world: Optional[int] = None,
+        rank: Optional[int] = None,
+        local_rank: Optional[int] = None,
+        job: Optional[str] = None,
+        model: Optional[Mapping[str, Any]] = None,
+        dtype: Optional[str] = None,
+        framework: Optional[str] = None,
+        version: Optional[str] = None,
+        socket: Optional[str] = None,
+        url: Optional[str] = None,
+        directory: Optional[str] = None,
+        heartbeat: float = 5.0,
+        queue_limit: int = QUEUE_LIMIT,
+        disabled: Optional[bool] = None,
+        **about: Any
+    ) -> None:
+        self._last: Optional[float] = None
+        self._phases: Dict[str, float] = {}
+        self._open: List[Any] = []
+        self._closed = False
+        self._pid = os.getpid()
+        self.name, self.rank, self.world = "", 0, world
+        ways: List[Transport] = []
+        try:
+            about.update(job=job, local_rank=local_rank, model=model, dtype=dtype, framework=framework, version=version)
+            about.update(client_version=__version__)
+            self._identify(name, rank, world, about)
+            if disabled is None:
+                disabled = os.environ.get("STEPWATCH_DISABLED", "") not in ("", "0", "false", "no")
+            if not disabled:
+                ways = from_environment(os.environ, self.name, self.rank, socket, url, directory)
+        except Exception as e:
+            log.warning("stepwatch: nothing will be reported: %r", e)
+        self._builder = Builder(self.name, self.rank, self.world, about, self._open)
+        self._sender = Sender(ways, self._builder, limit=queue_limit, interval=heartbeat)
+        self._begin()
+
+    def _identify(self, name: Any, rank: Any, world: Any, about: Dict[str, Any]) -> None:
+        env = os.environ
+        found = _identity.detect(env)
+        group_rank, group_world = _identity.of_torch_distributed()
+        self.name = str(name or _identity.run_name(env))
+        candidates = (rank, group_rank, found.rank, 0)
+        self.rank = max(0, int(next(r for r in candidates if r is not None)))
+        sizes = (world, group_world, found.world, 1)
+        self.world = max(1, int(next(w for w in sizes if w is not None)))
+        for key, value in (("local_rank", found.local_rank), ("job", found.job), ("attempt_hint", found.attempt)):
+            if about.get(key) is None:
+                about[key] = value
+        for key, value in _identity.host(env).items():
+            about.setdefault(key, value)
+
+    def _begin(self) -> None:
+        try:
+            self._sender.start()
+            _runs.add(self)
+            _close_with_worker()
+        except Exception as e:
+            log.warning("stepwatch: nothing will be reported: %r", e)
+
+    # -- the training loop ---------------------------------------------------------------------------------------------------
+
+    def step(self, step: Any, t: Optional[Mapping[str, Any]] = None, **metrics: Any) -> None:
+        """Reports an optimizer step that is done. Costs about a microsecond: give it floats you have, never ``.item()`` for it.
+
+        ``tokens`` is what the whole job consumed in this step. Without ``step_time`` the time since the last call is the step's.
+        """
+        try:
+            now = _monotonic()
+            before, self._last = self._last, now
+            phases = self._phases
+            if phases:
+                self._phases = {}
+            sender = self._sender
+            sender.queue.append((next(sender.sequence), now, "step", step, metrics, (before, phases, t)))
+        except Exception:
+            pass
+
+    def report(self, at: float, before: Optional[float], step: Any, metrics: Dict[str, Any], phases: Any = None) -> None:
+        """For adapters: a step that ended at ``at`` (``time.monotonic()``), the one before it at ``before``."""
+        self._sender.put("step", step, metrics, (before, phases, None), at)
+
+    def take_phases(self) -> Dict[str, float]:
+        """For adapters: the timings since the last step, which are the next one's no more."""
+        phases, self._phases = self._phases, {}
+        return phases
+
+    @_never_raises
+    def phase(self, name: str, announce: Optional[bool] = None) -> Phase:
+        """Times a block into ``t`` of the step it is part of; a block that holds up training (``ckpt``, ``eval``, ``compile``, anything
+        that is not a well-known part of a step) is announced when it begins, so that nobody takes the silence for a hang."""
+        return Phase(self, name, (name not in IN_STEP) if announce is None else announce)
+
+    @_never_raises
+    def eval(self, name: str = "eval", step: Any = None, **metrics: Any) -> None:
+        """Reports the result of an evaluation on the set ``name``."""
+        self._sender.put("eval", step, metrics, {"name": name})
+
+    @_never_raises
+    def checkpoint(self, step: Any = None, path: Any = None, bytes: Any = None, **extra: Any) -> Checkpoint:
+        """Reports that a checkpoint is written; in a ``with``, that it starts, and ends or fails with the block.
+
+        Without ``bytes`` the size of ``path`` is found out off the training loop's thread.
+        """
+        return Checkpoint(self._sender, self, step, path, bytes, _free(extra))
+
+    @_never_raises
+    def event(self, name: str, text: Any = None, level: str = "info", step: Any = None, **extra: Any) -> None:
+        """Reports anything worth a mark on the run's time line."""
+        self._sender.put("event", step, None, dict(_free(extra), name=name, text=text, level=level))
+
+    @_never_raises
+    def describe(self, **about: Any) -> None:
+        """Adds to what is known of the run (``model=...``, ``dtype=...``, ``git=...``), at any time."""
+        self._builder.about.update(about)
+        self._sender.greet()
+
+    # -- timings, shared with phases and checkpoints -------------------------------------------------------------------------
+
+    def enter(self, block: Any) -> None:
+        self._open.append(block)
+
+    def leave(self, block: Any) -> float:
+        seconds = _monotonic() - block.since
+        if block in self._open:
+            self._open.remove(block)
+        phases = self._phases
+        if block.name in phases or len(phases) < MAX_PHASES:
+            phases[block.name] = phases.get(block.name, 0.0) + seconds
+        return float(seconds)
+
+    # -- the end -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> Optional[str]:
+        """``"seqpacket"``, ``"http"``, ``"jsonl"``, or None while events are only kept."""
+        return self._sender.connected
+
+    @property
+    def dropped(self) -> int:
+        """Events that nobody will see."""
+        return self._sender.dropped
+
+    @_never_raises
+    def close(self, code: Optional[int] = 0, text: Any = None) -> None:
+        """Says goodbye and waits at most EXIT_WAIT for the last events to leave. Without it, the exporter reports a dead rank."""
+        self._finish(code, text)
+        finish_all([self._sender])
+
+    def _finish(self, code: Optional[int], text: Any) -> None:
+        _runs.discard(self)
+        if self._closed or not self._sender.running:
+            return  # a forked child that reported nothing has no goodbye to say, least of all its parent's
+        self._closed = True
+        self._sender.put("bye", None, None, {"code": code, "text": text, "dropped": self._sender.dropped or None})
+        self._sender.finish()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        try:
+            self.close(_exit_code(kind, error), None if kind is None else _describe(kind, error))
+        except Exception:
+            pass
+
+
+def _free(extra: Dict[str, Any]) -> Dict[str, Any]:
+    return {key: value for key, value in extra.items() if key not in RESERVED}
+
+
+def _describe(kind: Type[BaseException], error: Optional[BaseException]) -> str:
+    try:
+        return "%s: %s" % (kind.__name__, error)
+    except Exception:
+        return kind.__name__
+
+
+def _exit_code(kind: Optional[Type[BaseException]], error: Optional[BaseException]) -> int:
+    if kind is None:
+        return 0
+    if issubclass(kind, SystemExit):
+        code = getattr(error, "code", 1)
+        return 0 if code is None else code if isinstance(code, int) else 1
+    return 130 if issubclass(kind, KeyboardInterrupt) else 1
+
+
+# Strong: a run that its owner dropped without a word still says goodbye at exit.
+_runs: Set[Run] = set()
+
+
+def _close_all() -> None:
+    """The process ends and these runs were not closed: their exit code is known only if an exception ended it."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    crashed = isinstance(error, BaseException) and not hasattr(sys, "ps1")
+    runs = list(_runs)
+    for run in runs:
+        try:
+            if crashed and error is not None:
+                run._finish(_exit_code(type(error), error), _describe(type(error), error))
+            else:
+                run._finish(None, None)
+        except Exception:
+            pass
+    finish_all([run._sender for run in runs], EXIT_WAIT)
+
+
+def _close_with_worker() -> None:
+    """Workers of ``multiprocessing`` leave by ``os._exit``, past ``atexit``; they run these finalizers instead."""
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, _close_all, exitpriority=100)
+
+
+atexit.register(_close_all)

@@ -1,0 +1,180 @@
+"""For a PyTorch loop of one's own: reports without ever waiting for the device.
+
+Reading a loss with ``.item()`` makes the host wait until the device has caught up, which costs far more than any report. The reporter
+copies each value to pinned host memory behind the work that computes it, and passes a step on once its copies have landed: usually
+while the next step runs. The times it reports are those of the call.
+
+    reporter = stepwatch.torch.StepReporter(run, model, optimizer)
+    for step, batch in enumerate(loader):
+        loss = ...
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        reporter.step(step, loss=loss, grad_norm=norm, tokens=tokens)
+"""
+
+import collections
+import sys
+import time
+from types import TracebackType
+from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple, Type
+
+from ._run import Run
+from ._wire import on_host
+
+#: Steps whose values may be on their way; the values of an older one are given up (the step itself is reported).
+MAX_IN_FLIGHT = 64
+
+
+class StepReporter:
+    """Fills in what the model and the optimizer know: learning rate, parameter count and dtype, and the gradient norm on request."""
+
+    def __init__(
+        self, run: Run, model: Any = None, optimizer: Any = None, tokens: Optional[float] = None, norm: bool = False
+    ) -> None:
+        """``tokens`` is the whole job's count in a step where it never changes. With ``norm`` the total gradient norm is computed
+        from ``model`` when a step gives none: call ``step`` before ``zero_grad`` then."""
+        self._run, self._model, self._optimizer = run, model, optimizer
+        self._tokens, self._norm = tokens, norm
+        self._last: Optional[float] = None
+        self._in_flight: Deque[Tuple[float, Optional[float], Any, Dict[str, Any], Any]] = collections.deque()
+        if model is not None:
+            try:
+                run.describe(**describe_model(model))
+            except Exception:
+                pass
+
+    def step(self, step: int, **metrics: Any) -> None:
+        """As ``Run.step``; the values may be tensors on any device."""
+        try:
+            now = time.monotonic()
+            before, self._last = self._last, now
+            self._complete(metrics)
+            values = {name: _Value.of(value) for name, value in metrics.items()}
+            self._in_flight.append((now, before, step, values, self._run.take_phases()))
+            self._report()
+        except Exception:
+            pass
+
+    def flush(self) -> None:
+        """Reports what is left, waiting for the device: for the end of training."""
+        try:
+            self._report(wait=True)
+        except Exception:
+            pass
+
+    def __enter__(self) -> "StepReporter":
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        try:
+            # After an exception the device may never answer again: what has not landed by now is given up.
+            self._report(wait=kind is None, give_up=kind is not None)
+        except Exception:
+            pass
+
+    def _complete(self, metrics: Dict[str, Any]) -> None:
+        if "lr" not in metrics and self._optimizer is not None:
+            metrics["lr"] = self._optimizer.param_groups[0].get("lr")
+        if self._tokens is not None:
+            metrics.setdefault("tokens", self._tokens)
+        if self._norm and "grad_norm" not in metrics and self._model is not None:
+            metrics["grad_norm"] = total_grad_norm(self._model.parameters())
+
+    def _report(self, wait: bool = False, give_up: bool = False) -> None:
+        """Passes on, in order, the steps whose values have landed."""
+        while self._in_flight:
+            at, before, step, values, phases = self._in_flight[0]
+            newest = len(self._in_flight) == 1
+            landed = {name: value for name, value in values.items() if wait or value.landed(newest)}
+            if len(landed) < len(values) and not give_up and len(self._in_flight) <= MAX_IN_FLIGHT:
+                return
+            self._in_flight.popleft()
+            self._run.report(at, before, step, {name: value.read() for name, value in landed.items()}, phases)
+
+
+class _Value:
+    """A number that is here, or on its way from a device."""
+
+    __slots__ = ("_value", "_event", "_deferred")
+
+    def __init__(self, value: Any, event: Any = None, deferred: bool = False) -> None:
+        self._value, self._event, self._deferred = value, event, deferred
+
+    @classmethod
+    def of(cls, value: Any) -> "_Value":
+        device = getattr(value, "device", None)
+        if device is None:
+            return cls(value)
+        value = value.detach() if hasattr(value, "detach") else value
+        if on_host(device):
+            return cls(value.item())  # nothing to wait for, and later the loop may have written over it
+        return cls._start_copy(value, str(getattr(device, "type", device)))
+
+    @classmethod
+    def _start_copy(cls, value: Any, kind: str) -> "_Value":
+        torch: Any = sys.modules.get("torch")
+        try:
+            there = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            there.copy_(value, non_blocking=True)
+            event = getattr(torch, kind).Event()
+            event.record()
+            return cls(there, event)
+        except Exception:
+            # A device without pinned copies: read one step later, when the value has been computed anyway.
+            return cls(value.clone(), deferred=True)
+
+    def landed(self, newest: bool) -> bool:
+        return not (self._deferred and newest) and (self._event is None or bool(self._event.query()))
+
+    def read(self) -> Any:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._value.item() if self._event is not None or self._deferred else self._value
+
+
+def total_grad_norm(parameters: Iterable[Any]) -> Any:
+    """The L2 norm of all gradients, as ``clip_grad_norm_`` computes it, left on the device; None when there is none to be had.
+
+    Gradients that are spread over ranks (FSDP2, tensor parallelism) would need a collective, which an observer must not start:
+    there, pass what ``clip_grad_norm_`` returned.
+    """
+    grads: List[Any] = [p.grad.detach() for p in parameters if getattr(p, "grad", None) is not None]
+    if not grads or any(hasattr(g, "placements") for g in grads):
+        return None
+    torch: Any = sys.modules["torch"]  # whoever has gradients has imported it
+    first = grads[0].device
+    if hasattr(torch, "_foreach_norm") and all(g.device == first and not g.is_sparse for g in grads):
+        norms = list(torch._foreach_norm(grads, 2))
+    else:
+        norms = [torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g, 2) for g in grads]
+    return torch.linalg.vector_norm(torch.stack([n.to(first, torch.float32) for n in norms]), 2)
+
+
+def describe_model(model: Any) -> Dict[str, Any]:
+    """Parameter count and dtype, and the dimensions from a Hugging Face style ``config`` where there is one.
+
+    The count is left out where this rank sees only its shard: a wrong one would make every MFU wrong.
+    """
+    parameters = list(model.parameters())
+    about: Dict[str, Any] = {}
+    if not any("FullyShardedDataParallel" in type(module).__name__ for module in model.modules()):
+        about["n_params"] = sum(int(getattr(p, "ds_numel", 0) or p.numel()) for p in parameters)
+    config = getattr(model, "config", None)
+    for key, names in (
+        ("layers", ("num_hidden_layers", "n_layer")),
+        ("heads", ("num_attention_heads", "n_head")),
+        ("head_dim", ("head_dim",)),
+        ("hidden", ("hidden_size", "n_embd")),
+        ("vocab", ("vocab_size",)),
+    ):
+        for name in names:
+            value = getattr(config, name, None)
+            if type(value) is int:
+                about.setdefault(key, value)
+    if "head_dim" not in about and about.get("hidden") and about.get("heads"):
+        about["head_dim"] = about["hidden"] // about["heads"]
+    dtype = str(parameters[0].dtype).replace("torch.", "") if parameters else None
+    return {"model": about, "dtype": dtype, "framework": "torch"}
