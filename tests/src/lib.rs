@@ -1,1 +1,22 @@
-//! tests
+//! Running Stepwatch for real: the two programs as processes, the fakes they talk to, trainers that feed them, and real
+//! peers where the machine has them.
+//!
+//! Nothing here knows what a right answer is: that is in the tests. Nothing sleeps to synchronise: every wait has a
+//! condition and a deadline, and a failure shows the logs of the processes that took part.
+
+pub mod bins;
+pub mod daemon;
+pub mod exposition;
+pub mod peers;
+pub mod poll;
+pub mod programs;
+pub mod random;
+pub mod say;
+pub mod stack;
+pub mod trainer;
+
+pub use daemon::Daemon;
+pub use poll::poll_until;
+pub use programs::{Alerter, Exporter};
+pub use random::Random;
+pub use stack::{Stack, StackOptions};

@@ -74,9 +74,9 @@ fn python_bench(w: &Workspace) -> Result<Closing, String> {
 fn rules(w: &Workspace) -> Result<Closing, String> {
     let (tests, rules): (Vec<_>, Vec<_>) = files(&w.root.join("rules"), "yml")
         .into_iter()
-        .partition(|p| p.file_stem().is_some_and(|n| n.to_string_lossy().ends_with("_test")));
+        .partition(|p| p.parent().is_some_and(|d| d.ends_with("tests")));
     if rules.is_empty() || tests.is_empty() {
-        return Err("rules/ must hold *.yml and *_test.yml".into());
+        return Err("rules/ must hold *.yml and tests/*.yml".into());
     }
     let checked = w.run("rules-check", Command::new("promtool").args(["check", "rules"]).args(&rules))?;
     w.run("rules-test", Command::new("promtool").args(["test", "rules"]).args(&tests))?;

@@ -1,0 +1,73 @@
+//! Finding the programs under test, and building them when they are missing or older than their sources.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use anyhow::{Context, bail, ensure};
+
+/// Where the programs' sources are, from the workspace root.
+const SOURCES: &[&str] = &["wire", "kit", "exporter", "alerter"];
+
+pub const EXPORTER: &str = "stepwatch-exporter";
+pub const ALERTER: &str = "stepwatch-alerter";
+
+/// The workspace root.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// The path of a program: from `STEPWATCH_BIN_DIR`, or from the target directory of the running test.
+pub fn path(program: &str) -> anyhow::Result<PathBuf> {
+    static DIR: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let dir = DIR.get_or_init(|| directory().map_err(|e| format!("{e:#}")));
+    match dir {
+        Ok(dir) => Ok(dir.join(program)),
+        Err(why) => bail!("no programs to test: {why}"),
+    }
+}
+
+fn directory() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("STEPWATCH_BIN_DIR") {
+        return Ok(dir.into());
+    }
+    let exe = std::env::current_exe().context("this program has no path")?;
+    let in_deps = exe.parent().is_some_and(|d| d.ends_with("deps"));
+    let dir = exe.ancestors().nth(if in_deps { 2 } else { 1 }).context("not in a target directory")?;
+    if stale(dir) {
+        build(dir)?;
+    }
+    Ok(dir.to_owned())
+}
+
+/// Whether a program is missing or older than any source. Too often is harmless: cargo then finds nothing to do.
+fn stale(dir: &Path) -> bool {
+    let built = [EXPORTER, ALERTER].iter().map(|p| modified(&dir.join(p))).min().flatten();
+    let newest = SOURCES.iter().filter_map(|s| newest(&root().join(s))).max();
+    built.is_none() || built < newest
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|m| m.modified()).ok()
+}
+
+fn newest(dir: &Path) -> Option<SystemTime> {
+    let entries = std::fs::read_dir(dir).ok()?.flatten().map(|e| e.path());
+    entries.filter_map(|p| if p.is_dir() { newest(&p) } else { modified(&p) }).max()
+}
+
+/// Builds both programs into `dir`, which is `<target>/<profile>`.
+fn build(dir: &Path) -> anyhow::Result<()> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "-p", EXPORTER, "-p", ALERTER, "--bins"]).current_dir(root());
+    if let Some(target) = dir.parent() {
+        cargo.arg("--target-dir").arg(target);
+    }
+    if dir.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let output = cargo.output().context("cannot run cargo")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}

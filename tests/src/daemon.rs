@@ -1,0 +1,177 @@
+//! A process under test: started, watched, signalled, killed.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use crate::poll::PATIENCE;
+use crate::say;
+
+/// Lines of a log shown when a test fails.
+const SHOWN: usize = 60;
+/// Lines kept of a log.
+const KEPT: usize = 10_000;
+
+/// A running program. Dropping it kills the process; dropping it in a failing test shows its log.
+#[derive(Debug)]
+pub struct Daemon {
+    name: String,
+    child: Child,
+    log: Arc<watch::Sender<Vec<String>>>,
+}
+
+impl Daemon {
+    pub fn spawn(name: &str, command: &mut Command) -> anyhow::Result<Self> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let log = Arc::new(watch::Sender::new(Vec::new()));
+        let stderr = child.stderr.take().context("stderr is piped")?;
+        let sink = Arc::clone(&log);
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                sink.send_modify(|all| {
+                    if all.len() < KEPT {
+                        all.push(line);
+                    }
+                });
+            }
+        });
+        Ok(Self { name: name.to_owned(), child, log })
+    }
+
+    /// Waits for the program's word on the address it listens on.
+    pub async fn listening(&mut self) -> anyhow::Result<SocketAddr> {
+        let line = self.logged(|line| address(line).is_some()).await?;
+        address(&line).context("the line has an address")
+    }
+
+    /// Waits for a line of the log.
+    pub async fn logged(&mut self, wanted: impl Fn(&str) -> bool) -> anyhow::Result<String> {
+        let mut lines = self.log.subscribe();
+        let found = |all: &Vec<String>| all.iter().any(|l| wanted(l));
+        tokio::select! {
+            seen = tokio::time::timeout(PATIENCE, lines.wait_for(found)) => {
+                let all = seen.with_context(|| format!("{}: no such line of log in {PATIENCE:?}", self.name))??;
+                all.iter().find(|l| wanted(l)).cloned().context("just found")
+            }
+            status = self.child.wait() => bail!("{} ended: {}\n{}", self.name, status?, self.tail()),
+        }
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.borrow().clone()
+    }
+
+    fn tail(&self) -> String {
+        let log = self.log.borrow();
+        log[log.len().saturating_sub(SHOWN)..].join("\n")
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Whether the process is gone, and how it went.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn wait(&mut self, deadline: Duration) -> anyhow::Result<ExitStatus> {
+        match tokio::time::timeout(deadline, self.child.wait()).await {
+            Ok(status) => Ok(status?),
+            Err(_) => bail!("{} still runs after {deadline:?}\n{}", self.name, self.tail()),
+        }
+    }
+
+    /// `kill -9`, and waits until the process is gone.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// SIGTERM, and the exit status.
+    pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        self.wait(PATIENCE).await
+    }
+
+    /// SIGSTOP: the process is there and does nothing.
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = self.pid().and_then(|p| Pid::from_raw(i32::try_from(p).ok()?));
+        let pid = pid.with_context(|| format!("{} has ended", self.name))?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            say::line(&format!("---- log of {} ----\n{}", self.name, self.tail()));
+        }
+    }
+}
+
+/// The address in a `listening` line of a JSON log.
+fn address(line: &str) -> Option<SocketAddr> {
+    let v: Value = serde_json::from_str(line).ok()?;
+    (v["message"] == "listening").then(|| v["addr"].as_str()?.parse().ok())?
+}
+
+/// A command whose environment cannot change what is tested.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        let ours = name.starts_with("STEPWATCH_");
+        let trainer =
+            name.starts_with("SLURM_") || name.starts_with("OMPI_") || name.starts_with("TORCHELASTIC_");
+        if ours
+            || trainer
+            || matches!(&*name, "RANK" | "WORLD_SIZE" | "LOCAL_RANK" | "RUST_LOG")
+            || is_proxy(&name)
+        {
+            command.env_remove(&*name);
+        }
+    }
+    command
+}
+
+fn is_proxy(name: &str) -> bool {
+    matches!(name.to_ascii_lowercase().as_str(), "http_proxy" | "https_proxy" | "all_proxy")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_read_from_the_log() {
+        let line = r#"{"timestamp":"2026-01-01T00:00:00Z","level":"INFO","message":"listening","addr":"127.0.0.1:34567"}"#;
+        assert_eq!(address(line), Some("127.0.0.1:34567".parse().unwrap()));
+        assert_eq!(address("listening"), None);
+        assert_eq!(address(r#"{"message":"ready","addr":"127.0.0.1:1"}"#), None);
+    }
+}

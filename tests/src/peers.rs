@@ -1,0 +1,172 @@
+//! Programs of other projects that Stepwatch must work with. Tests that need one say so loudly where it is absent, and fail
+//! where `STEPWATCH_REQUIRE_PEERS=1` (as `cargo verify` sets it) promises that it is there.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::bins;
+use crate::daemon::{Daemon, command};
+use crate::poll::{PATIENCE, poll_until};
+use crate::say;
+
+/// Finds a program by any of its names.
+pub fn find(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).flat_map(|d| names.iter().map(move |n| d.join(n))).find(|p| p.is_file());
+    if found.is_none() {
+        let required = std::env::var_os("STEPWATCH_REQUIRE_PEERS").is_some_and(|v| v == "1");
+        assert!(!required, "{} is not installed, and STEPWATCH_REQUIRE_PEERS=1", names[0]);
+        say::loud(&format!("NOT TESTED: {} is not installed (cargo verify installs it)", names[0]));
+    }
+    found
+}
+
+pub fn prometheus() -> Option<PathBuf> {
+    find(&["prometheus"])
+}
+
+pub fn promtool() -> Option<PathBuf> {
+    find(&["promtool"])
+}
+
+pub fn alertmanager() -> Option<PathBuf> {
+    find(&["alertmanager", "prometheus-alertmanager"])
+}
+
+/// What a [`Prometheus`] does beside scraping.
+#[derive(Debug, Clone, Default)]
+pub struct PrometheusOptions {
+    /// Evaluates the rules of this project.
+    pub rules: bool,
+    pub alertmanager: Option<SocketAddr>,
+}
+
+/// A real Prometheus that scrapes `targets`.
+#[derive(Debug)]
+pub struct Prometheus {
+    pub url: String,
+    _daemon: Daemon,
+}
+
+impl Prometheus {
+    pub async fn start(
+        program: &Path,
+        dir: &Path,
+        targets: &[SocketAddr],
+        interval: &str,
+    ) -> anyhow::Result<Self> {
+        Self::start_with(program, dir, targets, interval, PrometheusOptions::default()).await
+    }
+
+    pub async fn start_with(
+        program: &Path,
+        dir: &Path,
+        targets: &[SocketAddr],
+        interval: &str,
+        options: PrometheusOptions,
+    ) -> anyhow::Result<Self> {
+        let list: Vec<_> = targets.iter().map(|t| format!("'{t}'")).collect();
+        let mut config = format!(
+            "global:\n  scrape_interval: {interval}\n  scrape_timeout: 1s\n  evaluation_interval: 1s\nscrape_configs:\n  \
+             - job_name: stepwatch\n    static_configs:\n      - targets: [{}]\n",
+            list.join(", ")
+        );
+        if options.rules {
+            writeln!(config, "rule_files: ['{}/rules/*.yml']", bins::root().display())?;
+        }
+        if let Some(addr) = options.alertmanager {
+            writeln!(
+                config,
+                "alerting:\n  alertmanagers:\n    - static_configs:\n        - targets: ['{addr}']"
+            )?;
+        }
+        let file = dir.join("prometheus.yml");
+        std::fs::write(&file, config)?;
+        let mut prometheus = command(program);
+        prometheus
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", dir.join("tsdb").display()))
+            .args(["--web.listen-address=127.0.0.1:0", "--log.format=json"]);
+        let mut daemon = Daemon::spawn("prometheus", &mut prometheus)?;
+        let url = ready(&mut daemon).await?;
+        Ok(Self { url, _daemon: daemon })
+    }
+
+    /// The result of an instant query.
+    pub async fn query(&self, expression: &str) -> anyhow::Result<Vec<Value>> {
+        let url =
+            reqwest::Url::parse_with_params(&format!("{}/api/v1/query", self.url), [("query", expression)])?;
+        let reply: Value = reqwest::get(url).await?.json().await?;
+        anyhow::ensure!(reply["status"] == "success", "{expression}: {reply}");
+        Ok(reply["data"]["result"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// Waits until a query gives something.
+    pub async fn wait_for(&self, expression: &str) -> anyhow::Result<Vec<Value>> {
+        poll_until(expression, PATIENCE, async || self.query(expression).await.ok().filter(|r| !r.is_empty()))
+            .await
+    }
+}
+
+/// A real Alertmanager that tells nobody.
+#[derive(Debug)]
+pub struct Alertmanager {
+    pub addr: SocketAddr,
+    _daemon: Daemon,
+}
+
+impl Alertmanager {
+    pub async fn start(program: &Path, dir: &Path) -> anyhow::Result<Self> {
+        let file = dir.join("alertmanager.yml");
+        std::fs::write(&file, "route: {receiver: none}\nreceivers:\n  - name: none\n")?;
+        let mut alertmanager = command(program);
+        alertmanager
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.path={}", dir.join("alertmanager").display()))
+            .args(["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="]);
+        let mut daemon = Daemon::spawn("alertmanager", &mut alertmanager)?;
+        let url = ready(&mut daemon).await?;
+        let addr = url.trim_start_matches("http://").parse()?;
+        Ok(Self { addr, _daemon: daemon })
+    }
+
+    pub fn alerts_url(&self) -> String {
+        format!("http://{}/api/v2/alerts", self.addr)
+    }
+}
+
+/// Waits until a peer that was started on port 0 serves; its base URL.
+async fn ready(daemon: &mut Daemon) -> anyhow::Result<String> {
+    // It does not log the port that it was given, so the kernel is asked.
+    let pid = daemon.pid().context("the peer runs")?;
+    let addr = poll_until("a peer to listen", PATIENCE, async || listening_socket(pid)).await?;
+    let url = format!("http://{addr}");
+    let page = format!("{url}/-/ready");
+    poll_until("a peer to be ready", PATIENCE, async || {
+        reqwest::get(&page).await.ok().filter(|r| r.status().is_success())
+    })
+    .await?;
+    Ok(url)
+}
+
+/// The loopback TCP address on which a process listens, from procfs.
+fn listening_socket(pid: u32) -> Option<SocketAddr> {
+    let mut inodes = Vec::new();
+    for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+        let link = std::fs::read_link(fd.path()).unwrap_or_default().to_string_lossy().into_owned();
+        inodes.extend(link.strip_prefix("socket:[").and_then(|l| l.strip_suffix(']')).map(str::to_owned));
+    }
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).ok()?;
+    table.lines().skip(1).find_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let (local, state, inode) = (columns.get(1)?, columns.get(3)?, columns.get(9)?);
+        let listening = *state == "0A" && inodes.iter().any(|i| i == inode);
+        let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
+        listening.then(|| SocketAddr::from(([127, 0, 0, 1], port)))
+    })
+}

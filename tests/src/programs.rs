@@ -1,0 +1,205 @@
+//! The two programs under test, with the files they need.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::bins;
+use crate::daemon::{Daemon, command};
+use crate::poll::{PATIENCE, poll_until};
+
+const ANY_PORT: &str = "127.0.0.1:0";
+
+/// A running `stepwatch-exporter`.
+#[derive(Debug)]
+pub struct Exporter {
+    pub daemon: Daemon,
+    pub addr: SocketAddr,
+    dir: PathBuf,
+}
+
+impl Exporter {
+    /// Starts one whose state is in `dir`; `extra` is appended to its configuration.
+    pub async fn start(dir: &Path, extra: &str) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let config = format!(
+            "listen: \"{ANY_PORT}\"\ningest: {{socket: {}}}\nstate_dir: {}\n{extra}",
+            dir.join("ingest.sock").display(),
+            dir.join("state").display(),
+        );
+        std::fs::write(dir.join("exporter.yml"), config)?;
+        let (daemon, addr) = Self::launch(dir, ANY_PORT).await?;
+        Ok(Self { daemon, addr, dir: dir.to_owned() })
+    }
+
+    /// Starts again on the same state and the same address, after a kill.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        (self.daemon, self.addr) = Self::launch(&self.dir, &self.addr.to_string()).await?;
+        Ok(())
+    }
+
+    async fn launch(dir: &Path, listen: &str) -> anyhow::Result<(Daemon, SocketAddr)> {
+        let mut exporter = command(bins::path(bins::EXPORTER)?);
+        exporter.arg("run").arg("--config").arg(dir.join("exporter.yml")).args(["--listen", listen]);
+        let mut daemon = Daemon::spawn(bins::EXPORTER, &mut exporter)?;
+        let addr = daemon.listening().await?;
+        ready(&mut daemon, addr).await?;
+        Ok((daemon, addr))
+    }
+
+    /// The SEQPACKET socket.
+    pub fn ingest(&self) -> PathBuf {
+        self.dir.join("ingest.sock")
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// The page of metrics, in the plain text format.
+    pub async fn metrics(&self) -> anyhow::Result<String> {
+        Ok(reqwest::get(format!("{}/metrics", self.url())).await?.error_for_status()?.text().await?)
+    }
+}
+
+/// What an alerter is to do.
+#[derive(Debug, Clone, Default)]
+pub struct AlerterOptions {
+    pub exporters: Vec<SocketAddr>,
+    pub slack_api: String,
+    pub slack_token: String,
+    pub pagerduty: String,
+    pub routing_key: String,
+    /// URL and secret of a generic webhook.
+    pub webhook: Option<(String, String)>,
+    /// Appended to the configuration.
+    pub extra: String,
+}
+
+/// A running `stepwatch-alerter`.
+#[derive(Debug)]
+pub struct Alerter {
+    pub daemon: Daemon,
+    pub addr: SocketAddr,
+    dir: PathBuf,
+}
+
+impl Alerter {
+    pub async fn start(
+        dir: &Path,
+        options: &AlerterOptions,
+        crash_point: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(dir.join("slack"), &options.slack_token)?;
+        std::fs::write(dir.join("pd"), &options.routing_key)?;
+        std::fs::write(dir.join("alerter.yml"), Self::config(dir, options)?)?;
+        let (daemon, addr) = Self::launch(dir, ANY_PORT, crash_point).await?;
+        Ok(Self { daemon, addr, dir: dir.to_owned() })
+    }
+
+    fn config(dir: &Path, o: &AlerterOptions) -> anyhow::Result<String> {
+        let file = |name: &str| dir.join(name).display().to_string();
+        let exporters: Vec<_> = o.exporters.iter().map(|a| format!("\"{a}\"")).collect();
+        let mut c = format!(
+            "listen: \"{ANY_PORT}\"\nstorage: {{sqlite: {}}}\ncost_per_gpu_hour: 2.50\nsources:\n  - exporters: {{static: [{}]}}\n\
+             receivers:\n  - name: chat\n    slack: {{channel: \"#training\", token_file: {}, api_url: \"{}\"}}\n  \
+             - name: primary\n    pagerduty: {{routing_key_file: {}, events_url: \"{}\"}}\n",
+            file("alerter.db"),
+            exporters.join(", "),
+            file("slack"),
+            o.slack_api,
+            file("pd"),
+            o.pagerduty,
+        );
+        if let Some((url, secret)) = &o.webhook {
+            std::fs::write(dir.join("secret"), secret)?;
+            write!(c, "  - name: hook\n    webhook: {{url: \"{url}\", secret_file: {}}}\n", file("secret"))?;
+        }
+        let hook = if o.webhook.is_some() { ", hook" } else { "" };
+        write!(
+            c,
+            "policies:\n  - name: default\n    levels:\n      - {{after: 0s, notify: [chat, primary{hook}]}}\n      \
+             - {{after: 300s, notify: [primary], repeat: 3}}\nroutes:\n  \
+             - {{match: ['severity=\"page\"'], policy: default}}\n  - {{match: ['severity=\"ticket\"'], notify: [chat]}}\n",
+        )?;
+        c.push_str(&o.extra);
+        Ok(c)
+    }
+
+    /// Starts again on the same store and the same address, after a kill.
+    pub async fn restart(&mut self, crash_point: Option<&str>) -> anyhow::Result<()> {
+        (self.daemon, self.addr) = Self::launch(&self.dir, &self.addr.to_string(), crash_point).await?;
+        Ok(())
+    }
+
+    async fn launch(
+        dir: &Path,
+        listen: &str,
+        crash_point: Option<&str>,
+    ) -> anyhow::Result<(Daemon, SocketAddr)> {
+        let mut alerter = command(bins::path(bins::ALERTER)?);
+        alerter.arg("run").arg("--config").arg(dir.join("alerter.yml")).args(["--listen", listen]);
+        if let Some(point) = crash_point {
+            alerter.env("STEPWATCH_CRASH_POINT", point);
+        }
+        let mut daemon = Daemon::spawn(bins::ALERTER, &mut alerter)?;
+        let addr = daemon.listening().await?;
+        Ok((daemon, addr))
+    }
+
+    pub async fn ready(&mut self) -> anyhow::Result<()> {
+        ready(&mut self.daemon, self.addr).await
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.join("alerter.yml")
+    }
+
+    pub async fn metrics(&self) -> anyhow::Result<String> {
+        Ok(reqwest::get(format!("{}/metrics", self.url())).await?.error_for_status()?.text().await?)
+    }
+
+    /// All incidents, in the alerter's own JSON.
+    pub async fn incidents(&self) -> anyhow::Result<Vec<Value>> {
+        let reply: Value = reqwest::get(format!("{}/api/v1/incidents", self.url())).await?.json().await?;
+        let list = reply.as_array().or_else(|| reply["incidents"].as_array());
+        list.cloned().with_context(|| format!("not a list of incidents: {reply}"))
+    }
+
+    /// Runs a subcommand against this alerter, as a person in a shell would.
+    pub async fn cli(&self, args: &[&str]) -> anyhow::Result<Output> {
+        let mut cli = command(bins::path(bins::ALERTER)?);
+        cli.args(args).args(["--url", &self.url()]).kill_on_drop(true);
+        tokio::time::timeout(PATIENCE, cli.output())
+            .await
+            .context("the command line hangs")?
+            .context("cannot run it")
+    }
+}
+
+/// Waits for `/-/ready`; a process that ends first is an error with its log.
+async fn ready(daemon: &mut Daemon, addr: SocketAddr) -> anyhow::Result<()> {
+    let url = format!("http://{addr}/-/ready");
+    let ended = poll_until("/-/ready", PATIENCE, async || {
+        if let Some(status) = daemon.ended() {
+            return Some(Some(status));
+        }
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(2)).build().ok()?;
+        client.get(&url).send().await.ok().filter(|r| r.status().is_success()).map(|_| None)
+    })
+    .await?;
+    match ended {
+        None => Ok(()),
+        Some(status) => anyhow::bail!("ended before it was ready: {status}\n{}", daemon.log().join("\n")),
+    }
+}

@@ -1,0 +1,83 @@
+//! The whole path: an exporter, an alerter that reads it, and the services that the alerter tells.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use stepwatch_fakes::{FakePagerDuty, FakeSlack, FakeWebhook, PagerDuty, Slack, WebhookSink};
+use tempfile::TempDir;
+
+use crate::programs::{Alerter, AlerterOptions, Exporter};
+use crate::trainer::{Rank, healthy};
+
+/// Where a [`Stack`] differs from the smallest one.
+#[derive(Debug, Clone, Default)]
+pub struct StackOptions {
+    /// Appended to the exporter's configuration.
+    pub exporter: String,
+    /// Appended to the alerter's configuration.
+    pub alerter: String,
+    /// Where the alerter is to kill itself.
+    pub crash_point: Option<String>,
+    /// Also tell a webhook.
+    pub webhook: bool,
+}
+
+// The order of the fields is the order in which they end: readers before what they read.
+#[derive(Debug)]
+pub struct Stack {
+    pub alerter: Alerter,
+    pub exporter: Exporter,
+    pub slack: FakeSlack,
+    pub pagerduty: FakePagerDuty,
+    pub webhook: FakeWebhook,
+    pub dir: TempDir,
+}
+
+impl Stack {
+    pub async fn start() -> anyhow::Result<Self> {
+        Self::start_with(StackOptions::default()).await
+    }
+
+    pub async fn start_with(options: StackOptions) -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("stepwatch").tempdir().context("no temporary directory")?;
+        let (slack, pagerduty, webhook) =
+            (FakeSlack::start().await, FakePagerDuty::start().await, FakeWebhook::start().await);
+        let exporter = Exporter::start(&dir.path().join("exporter"), &options.exporter).await?;
+        let mut alerter_options = AlerterOptions {
+            exporters: vec![exporter.addr],
+            slack_api: format!("{}/api", slack.url()),
+            slack_token: Slack::TOKEN.into(),
+            pagerduty: pagerduty.url(),
+            routing_key: PagerDuty::ROUTING_KEY.into(),
+            webhook: None,
+            extra: options.alerter,
+        };
+        if options.webhook {
+            alerter_options.webhook = Some((webhook.url(), WebhookSink::SECRET.into()));
+        }
+        let crash_point = options.crash_point.as_deref();
+        let mut alerter = Alerter::start(&dir.path().join("alerter"), &alerter_options, crash_point).await?;
+        if crash_point.is_none() {
+            alerter.ready().await?;
+        }
+        Ok(Self { alerter, exporter, slack, pagerduty, webhook, dir })
+    }
+
+    pub fn ingest(&self) -> PathBuf {
+        self.exporter.ingest()
+    }
+
+    /// A run of one rank that has made `steps` healthy steps, as fast as they can be sent.
+    pub fn warm_run(&self, name: &str, steps: i64) -> anyhow::Result<Rank> {
+        let rank = Rank::join(&self.ingest(), name, 0, 1)?;
+        for step in 1..=steps {
+            let (loss, grad_norm) = healthy(step);
+            rank.step(step, &[("loss", loss), ("grad_norm", grad_norm), ("lr", 3e-4)])?;
+        }
+        Ok(rank)
+    }
+}
+
+/// Long enough for a page on a loaded machine.
+pub const PAGE_PATIENCE: Duration = Duration::from_secs(20);

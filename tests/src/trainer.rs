@@ -1,0 +1,98 @@
+//! Trainers: a fast one in Rust that speaks the ingest socket, and the real Python client in a real process.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
+use stepwatch_wire::{Event, Kind};
+use tokio::process::Command;
+
+use crate::bins;
+use crate::daemon::command;
+use crate::random::Random;
+
+/// One rank of a run, on its own connection, as one process would have it.
+#[derive(Debug)]
+pub struct Rank {
+    socket: OwnedFd,
+    run: String,
+    rank: u32,
+    world: u32,
+}
+
+impl Rank {
+    /// Connects and says hello.
+    pub fn join(ingest: &Path, run: &str, rank: u32, world: u32) -> anyhow::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(ingest)?).with_context(|| ingest.display().to_string())?;
+        let rank = Self { socket, run: run.to_owned(), rank, world };
+        rank.send(&rank.event(Kind::Hello))?;
+        Ok(rank)
+    }
+
+    /// An event of this rank, true now.
+    pub fn event(&self, kind: Kind) -> Event {
+        let mut event = Event::new(kind);
+        event.ts = Some(now());
+        event.run = Some(self.run.clone());
+        event.rank = Some(self.rank);
+        event.world = Some(self.world);
+        event
+    }
+
+    pub fn step(&self, step: i64, metrics: &[(&str, f64)]) -> anyhow::Result<()> {
+        let mut event = self.event(Kind::Step);
+        event.step = Some(step);
+        event.m = metrics.iter().copied().collect();
+        self.send(&event)
+    }
+
+    pub fn send(&self, event: &Event) -> anyhow::Result<()> {
+        self.send_raw(event.to_json().as_bytes())
+    }
+
+    /// One packet, whatever it holds.
+    pub fn send_raw(&self, packet: &[u8]) -> anyhow::Result<()> {
+        send(&self.socket, packet, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Ends as a process does that was not killed.
+    pub fn bye(self) -> anyhow::Result<()> {
+        let mut event = self.event(Kind::Bye);
+        event.code = Some(0);
+        self.send(&event)
+    }
+}
+
+/// Unix seconds.
+pub fn now() -> f64 {
+    jiff::Timestamp::now().as_microsecond() as f64 / 1e6
+}
+
+/// Loss and gradient norm of a healthy step: falling slowly, with noise that is the same in every run of the tests.
+pub fn healthy(step: i64) -> (f64, f64) {
+    let mut random = Random::new(step as u64);
+    let (a, b) = (random.unit() - 0.5, random.unit() - 0.5);
+    let loss = 2.2 + 0.3 * (-(step as f64) / 400.0).exp() + 0.02 * a;
+    let grad_norm = 0.24 * (0.2 * b).exp();
+    (loss, grad_norm)
+}
+
+/// The interpreter: the private environment of `cargo verify` or the demo, else the machine's.
+pub fn python() -> PathBuf {
+    std::env::var_os("STEPWATCH_PYTHON").map_or_else(|| "python3".into(), PathBuf::from)
+}
+
+/// A Python process that can `import stepwatch` and reports to `ingest`.
+pub fn python_client(ingest: &Path) -> Command {
+    let mut python = command(python());
+    python
+        .env("PYTHONPATH", bins::root().join("clients/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("STEPWATCH_SOCKET", ingest);
+    python
+}

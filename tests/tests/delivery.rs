@@ -1,0 +1,105 @@
+//! Receivers that are down, unwell or lying: a page is late, never lost and never doubled.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use stepwatch_fakes::{AlertState, Answer, Fault};
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::trainer::healthy;
+use stepwatch_tests::{Stack, StackOptions, poll_until};
+
+async fn stack(webhook: bool) -> Stack {
+    let alerter = "resolve_after: 200ms\n".into();
+    Stack::start_with(StackOptions { alerter, webhook, ..StackOptions::default() }).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_receiver_is_told_the_whole_story() {
+    let stack = stack(true).await;
+    let rank = stack.warm_run("story", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    for step in 5..40 {
+        let (loss, grad_norm) = healthy(step);
+        rank.step(step, &[("loss", loss), ("grad_norm", grad_norm)]).unwrap();
+    }
+    stack.pagerduty.wait_for(|pd| pd.alerts[0].state == AlertState::Resolved, PATIENCE).await.unwrap();
+    let resolved = |text: &str| text.to_lowercase().contains("resolved");
+    let slack =
+        stack.slack.wait_for(|s| s.top().any(|p| resolved(&p.visible_text())), PATIENCE).await.unwrap();
+    assert_eq!(slack.top().count(), 1, "edited in place");
+    let top = slack.top().next().unwrap();
+    assert!(slack.replies(&top.ts).count() >= 1, "the thread tells what happened since");
+    for part in ["story", "NaN", "step 4"] {
+        assert!(top.visible_text().contains(part), "no {part:?} in {}", top.visible_text());
+    }
+    let hook = stack
+        .webhook
+        .wait_for(|w| w.deliveries.iter().any(|d| resolved(&d.body.to_string())), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(hook.refused, Vec::<String>::new(), "signed as the receiver expects");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_incident_that_ends_during_an_outage_is_still_told() {
+    let stack = stack(false).await;
+    stack.slack.script().always("chat.postMessage", Fault::Status(503));
+    let rank = stack.warm_run("outage", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    for step in 5..40 {
+        let (loss, grad_norm) = healthy(step);
+        rank.step(step, &[("loss", loss), ("grad_norm", grad_norm)]).unwrap();
+    }
+    stack.pagerduty.wait_for(|pd| pd.alerts[0].state == AlertState::Resolved, PATIENCE).await.unwrap();
+    assert_eq!(stack.slack.with(|s| s.posts.len()), 0, "Slack is down");
+    stack.slack.script().clear();
+    let told =
+        |s: &stepwatch_fakes::Slack| s.top().any(|p| p.visible_text().to_lowercase().contains("resolved"));
+    let slack = stack.slack.wait_for(told, Duration::from_mins(1)).await.unwrap();
+    assert_eq!(slack.top().count(), 1, "{:#?}", slack.posts);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_limited_receiver_is_left_alone_for_as_long_as_it_asks() {
+    let stack = stack(false).await;
+    let pause = Duration::from_secs(2);
+    stack.slack.script().push("chat.postMessage", Fault::TooMany(pause));
+    stack.pagerduty.script().push("enqueue", Fault::TooMany(pause));
+    let rank = stack.warm_run("limited", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
+    let pd = stack.pagerduty.with(|pd| pd.requests.clone());
+    let slack = stack.slack.with(|s| s.requests.clone());
+    for requests in [pd, slack] {
+        let refused = requests.iter().position(|r| r.answer == Answer::Status(429)).unwrap();
+        let gap = requests[refused + 1].at - requests[refused].at;
+        assert!(gap >= pause, "asked again after {gap:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_never_came_do_not_double_a_message() {
+    let stack = stack(false).await;
+    stack.slack.script().push("chat.postMessage", Fault::TakenThenReset);
+    stack
+        .pagerduty
+        .script()
+        .push("enqueue", Fault::TakenThenReset)
+        .push("enqueue", Fault::TakenThenStatus(502));
+    let rank = stack.warm_run("ambiguous", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    let again = |pd: &stepwatch_fakes::PagerDuty| pd.requests.iter().any(|r| r.answer == Answer::Status(202));
+    stack.pagerduty.wait_for(again, PATIENCE).await.unwrap();
+    assert_eq!(stack.pagerduty.with(|pd| (pd.alerts.len(), pd.pages.len())), (1, 1));
+    // Slack has no idempotency key: the message is found by reading back.
+    let settled = async || {
+        let shown = stack.alerter.cli(&["incidents", "list", "--format", "json"]).await.ok()?;
+        let read = stack.slack.with(|s| s.requests.iter().any(|r| r.path.contains("conversations.")));
+        (shown.status.success() && read).then_some(())
+    };
+    poll_until("the message to be looked for", PATIENCE, settled).await.unwrap();
+    assert_eq!(stack.slack.with(|s| s.top().count()), 1);
+}
