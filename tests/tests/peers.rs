@@ -7,6 +7,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use stepwatch_tests::peers::{self, Alertmanager, Prometheus};
 use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::trainer::Rank;
 use stepwatch_tests::{Stack, daemon, exposition, poll_until};
 use tokio::io::AsyncWriteExt as _;
 
@@ -76,11 +77,15 @@ async fn our_rules_fire() {
     let (Some(program), Some(alertmanager)) = (peers::prometheus(), peers::alertmanager()) else { return };
     let stack = busy_stack().await;
     let alertmanager = Alertmanager::start(&alertmanager, stack.dir.path()).await.unwrap();
-    let targets = [stack.exporter.addr, stack.alerter.addr];
     let options = peers::PrometheusOptions { rules: true, alertmanager: Some(alertmanager.addr) };
+    // The alerter is not scraped: these rules are for runs that no alerter is known to follow.
+    let targets = [stack.exporter.addr];
     let prometheus =
         Prometheus::start_with(&program, stack.dir.path(), &targets, "1s", options).await.unwrap();
-    prometheus.wait_for(r#"train_step{run="busy"}"#).await.unwrap();
+    prometheus.wait_for(r#"train_nonfinite_total{run="busy"} > 0"#).await.unwrap();
+    // An increase is between two scrapes.
+    let rank = Rank::join(&stack.ingest(), "busy", 0, 1).unwrap();
+    rank.step(52, &[("loss", f64::NAN)]).unwrap();
     let arrived = async || {
         let alerts: Value = reqwest::get(alertmanager.alerts_url()).await.ok()?.json().await.ok()?;
         alerts.as_array()?.iter().find(|a| a["labels"]["run"] == "busy").cloned()

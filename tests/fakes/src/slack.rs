@@ -149,6 +149,7 @@ impl Slack {
             ("chat.update", "POST") => self.update(&json_args(req)?),
             ("conversations.history", _) => self.history(&read_args(req)),
             ("conversations.replies", _) => self.thread(&read_args(req)),
+            ("conversations.list", _) => self.list(&read_args(req)),
             ("chat.postMessage" | "chat.update", _) => Err("method_not_supported_for_http_verb".into()),
             _ => Err("unknown_method".into()),
         }
@@ -211,6 +212,20 @@ impl Slack {
         let in_channel = |p: &&Post| p.channel == channel && (p.is_top() || p.broadcast);
         let newest_first = self.posts.iter().rev().filter(in_channel).filter(|p| in_window(&p.ts, args));
         Ok(listing(newest_first.collect(), limit, args))
+    }
+
+    fn list(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
+        let (limit, skip) = (limit(args)?, cursor(args));
+        let shown: Vec<_> =
+            self.channels.iter().filter(|c| !(c.archived && flag(args, "exclude_archived"))).collect();
+        let channels: Vec<_> = shown
+            .iter()
+            .skip(skip)
+            .take(limit)
+            .map(|c| json!({"id": c.id, "name": c.name, "is_archived": c.archived, "is_member": c.member}))
+            .collect();
+        let next = next_cursor(shown.len(), skip + limit);
+        Ok(json!({"channels": channels, "response_metadata": {"next_cursor": next}}))
     }
 
     fn thread(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
@@ -399,22 +414,32 @@ fn limit(args: &BTreeMap<String, String>) -> Result<usize, No> {
     }
 }
 
+fn flag(args: &BTreeMap<String, String>, key: &str) -> bool {
+    args.get(key).is_some_and(|v| v == "true" || v == "1")
+}
+
+fn cursor(args: &BTreeMap<String, String>) -> usize {
+    args.get("cursor").and_then(|c| c.parse().ok()).unwrap_or(0)
+}
+
+fn next_cursor(all: usize, until: usize) -> String {
+    if all > until { until.to_string() } else { String::new() }
+}
+
 /// `oldest` and `latest` are exclusive unless `inclusive` is given.
 fn in_window(ts: &str, args: &BTreeMap<String, String>) -> bool {
     let at: f64 = ts.parse().unwrap_or_default();
     let bound = |key: &str| args.get(key).and_then(|s| s.parse::<f64>().ok());
-    let inclusive = args.get("inclusive").is_some_and(|v| v == "true" || v == "1");
+    let inclusive = flag(args, "inclusive");
     let after = bound("oldest").is_none_or(|o| at > o || (inclusive && at == o));
     after && bound("latest").is_none_or(|l| at < l || (inclusive && at == l))
 }
 
 fn listing(posts: Vec<&Post>, limit: usize, args: &BTreeMap<String, String>) -> Value {
-    let all_metadata = args.get("include_all_metadata").is_some_and(|v| v == "true" || v == "1");
-    let skip = args.get("cursor").and_then(|c| c.parse().ok()).unwrap_or(0_usize);
-    let more = posts.len() > skip + limit;
-    let messages: Vec<_> = posts.into_iter().skip(skip).take(limit).map(|p| shown(p, all_metadata)).collect();
-    let next = if more { (skip + limit).to_string() } else { String::new() };
-    json!({"messages": messages, "has_more": more, "response_metadata": {"next_cursor": next}})
+    let (all, skip, metadata) = (posts.len(), cursor(args), flag(args, "include_all_metadata"));
+    let messages: Vec<_> = posts.into_iter().skip(skip).take(limit).map(|p| shown(p, metadata)).collect();
+    let next = next_cursor(all, skip + limit);
+    json!({"messages": messages, "has_more": !next.is_empty(), "response_metadata": {"next_cursor": next}})
 }
 
 fn shown(p: &Post, with_metadata: bool) -> Value {

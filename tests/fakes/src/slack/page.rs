@@ -93,7 +93,8 @@ fn block(out: &mut String, b: &Value) {
         "actions" => b["elements"].as_array().into_iter().flatten().for_each(|e| {
             let style =
                 e["style"].as_str().filter(|s| matches!(*s, "primary" | "danger")).unwrap_or_default();
-            let _ = write!(out, "<span class=\"btn {style}\">{}</span>", text(&e["text"]));
+            let url = e["url"].as_str().filter(|u| u.starts_with("http")).unwrap_or("#");
+            let _ = write!(out, "<a class=\"btn {style}\" href=\"{}\">{}</a>", escape(url), text(&e["text"]));
         }),
         "image" => {
             let (src, alt) =
@@ -127,6 +128,9 @@ fn mrkdwn(s: &str) -> String {
         let (target, label) = inside.split_once('|').unwrap_or((inside, inside));
         if target.starts_with("http") {
             let _ = write!(out, "<a href=\"{}\">{}</a>", attribute(target), attribute(label));
+        } else if let Some(at) = target.strip_prefix("!date^") {
+            let seconds = at.split('^').next().and_then(|s| s.parse().ok()).unwrap_or(0);
+            let _ = write!(out, "today at {} UTC", html::clock(seconds));
         } else {
             let _ = write!(out, "<mark>{}</mark>", attribute(inside));
         }
