@@ -1,0 +1,55 @@
+//! Errors of the API: a status that a program understands, and a sentence that a person does.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+
+use super::view::ErrorBody;
+use crate::store::StoreError;
+
+#[derive(Debug)]
+pub(super) struct ApiError {
+    pub status: StatusCode,
+    pub message: String,
+}
+
+impl ApiError {
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, message: message.into() }
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::NOT_FOUND, message: message.into() }
+    }
+
+    pub(super) fn method(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, message: message.into() }
+    }
+
+    pub(super) fn conflict(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::CONFLICT, message: message.into() }
+    }
+
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, message: message.into() }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(err: StoreError) -> Self {
+        if let StoreError::AmbiguousId(_) = err {
+            return Self::bad_request(err.to_string());
+        }
+        // Paths and SQL are for the operator's log, not for whoever asks.
+        tracing::error!(err = &err as &dyn std::error::Error, "the store did not answer a request");
+        Self {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            message: "the store did not answer; see the alerter's log".into(),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(ErrorBody { error: self.message })).into_response()
+    }
+}

@@ -1,0 +1,110 @@
+//! The little HTML that the pages need: everything that came from outside passes [`escape`].
+
+use core::fmt::{self, Write as _};
+
+/// Text that cannot become markup, in an element or a quoted attribute.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // Text that turns its neighbours round, or that no terminal should get.
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('\u{fffd}'),
+            c if c.is_control() && c != '\n' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A cell of a table.
+pub(super) enum Cell {
+    Text(String),
+    Number(String),
+    Link {
+        href: String,
+        text: String,
+    },
+    /// A word that the style sheet colours by its class, one of ours.
+    Badge(&'static str),
+}
+
+impl Cell {
+    pub(super) fn text(v: impl fmt::Display) -> Self {
+        Self::Text(v.to_string())
+    }
+
+    pub(super) fn number(v: impl fmt::Display) -> Self {
+        Self::Number(v.to_string())
+    }
+
+    /// A number, or nothing.
+    pub(super) fn maybe(v: Option<impl fmt::Display>) -> Self {
+        Self::Number(v.map(|v| v.to_string()).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(t) => write!(f, "<td>{}</td>", escape(t)),
+            Self::Number(t) => write!(f, "<td class=\"num\">{}</td>", escape(t)),
+            Self::Link { href, text } => {
+                write!(f, "<td><a href=\"{}\">{}</a></td>", escape(href), escape(text))
+            }
+            Self::Badge(word) => write!(f, "<td><span class=\"badge {word}\">{word}</span></td>"),
+        }
+    }
+}
+
+/// A headed table, or the sentence that stands for an empty one.
+pub(super) fn table(out: &mut String, title: &str, columns: &[&str], rows: &[Vec<Cell>], empty: &str) {
+    let _ = write!(out, "<section><h2>{}</h2>", escape(title));
+    if rows.is_empty() {
+        let _ = write!(out, "<p class=\"empty\">{}</p></section>", escape(empty));
+        return;
+    }
+    out.push_str("<table><thead><tr>");
+    for c in columns {
+        let _ = write!(out, "<th>{}</th>", escape(c));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in rows {
+        out.push_str("<tr>");
+        for cell in row {
+            let _ = write!(out, "{cell}");
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></section>");
+}
+
+/// A whole document.
+pub(super) fn document(title: &str, refresh_seconds: u32, body: &str) -> String {
+    format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta http-equiv=\"refresh\" content=\"{refresh_seconds}\">\
+         <link rel=\"stylesheet\" href=\"/assets/page.css\"></head><body>{body}</body></html>",
+        escape(title)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn nothing_escapes(text: String) {
+            let out = escape(&text);
+            prop_assert!(!out.contains(['<', '>', '"', '\'']));
+            prop_assert!(!out.contains('\u{202e}'));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The same facts for eyes: two plain pages without script, readable on a phone at night.
+
+use core::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_engine::time::{Span, Ts};
+
+use super::Api;
+use super::error::ApiError;
+use super::html::{Cell, document, escape, table};
+use super::view::{DeliveryView, IncidentDetail, IncidentView, When};
+use crate::clock::wall;
+use crate::ingest::SourceView;
+use crate::runtime::RunView;
+use crate::store::{DeliveryState, Filter};
+
+/// Rows of each table of the overview.
+const MAX_ROWS: usize = 200;
+const REFRESH_SECONDS: u32 = 5;
+
+/// Nothing may be loaded but our own style sheet, and nobody may frame us.
+const CONTENT_SECURITY_POLICY: &str =
+    "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Wraps a page in the headers that keep a browser from doing more than showing it.
+fn page(status: StatusCode, html: String) -> Response {
+    let mut response = (status, Html(html)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+impl ApiError {
+    fn into_page(self) -> Response {
+        let body = format!("{}<p class=\"alarm\">{}</p>", head(""), escape(&self.message));
+        page(self.status, document("Stepwatch", 60, &body))
+    }
+}
+
+pub(super) async fn style() -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "text/css; charset=utf-8"), (header::CACHE_CONTROL, "max-age=3600")];
+    (headers, include_str!("assets/page.css")).into_response()
+}
+
+pub(super) async fn overview(State(api): State<Arc<Api>>) -> Response {
+    let filter = |unresolved| Filter { unresolved, limit: Some(MAX_ROWS as u32), ..Filter::default() };
+    let open = match api.store.incidents(&filter(true)).await {
+        Ok(open) => open,
+        Err(e) => return ApiError::from(e).into_page(),
+    };
+    let latest =
+        api.store.incidents(&Filter { limit: Some(20), ..Filter::default() }).await.unwrap_or_default();
+    let closed: Vec<_> = latest.into_iter().filter(|r| r.state == IncidentState::Resolved).collect();
+    let (now, view, status) = (wall(), api.runtime.views.get(), api.status());
+
+    let mut body = head(&format!(
+        "{} open, {} runs, {} of {} sources up",
+        open.len(),
+        status.runs,
+        status.sources_up,
+        status.sources
+    ));
+    if view.store_refuses {
+        body.push_str("<p class=\"alarm\">The store refuses commits: nothing new is sent until it takes them. See the log.</p>");
+    }
+    let columns = ["severity", "state", "run", "what", "since", "step", "level", "id"];
+    incident_table(&mut body, "Open incidents", &columns, &open, now, "Nothing is wrong that we can see.");
+    run_table(&mut body, &view.runs, now);
+    source_table(&mut body, &api.sources.views(), now);
+    incident_table(&mut body, "Lately resolved", &columns, &closed, now, "None.");
+    let _ = write!(
+        body,
+        "<footer><p>Stepwatch {} ({}) &middot; {now}</p></footer>",
+        status.version, status.revision
+    );
+    page(StatusCode::OK, document("Stepwatch", REFRESH_SECONDS, &body))
+}
+
+pub(super) async fn incident(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Response {
+    match api.detail(&id).await {
+        Ok(detail) => {
+            page(StatusCode::OK, document(&detail.incident.summary, REFRESH_SECONDS, &incident_body(&detail)))
+        }
+        Err(e) => e.into_page(),
+    }
+}
+
+fn head(line: &str) -> String {
+    format!("<header><h1><a href=\"/\">Stepwatch</a></h1><p>{}</p></header>", escape(line))
+}
+
+fn ago(now: Ts, at: Ts) -> String {
+    format!("{} ago", Span((now - at).0.max(0)))
+}
+
+fn incident_table(
+    out: &mut String,
+    title: &str,
+    columns: &[&str],
+    records: &[IncidentRecord],
+    now: Ts,
+    empty: &str,
+) {
+    let row = |r: &IncidentRecord| {
+        vec![
+            Cell::Badge(r.severity.as_str()),
+            Cell::Badge(state(r.state)),
+            Cell::text(&r.run),
+            Cell::Text(format!("{}: {}", r.kind.title(), r.summary)),
+            Cell::Number(ago(now, r.opened_at)),
+            Cell::number(r.start_step),
+            Cell::number(r.level),
+            Cell::Link { href: format!("/incidents/{}", r.id), text: r.id.clone() },
+        ]
+    };
+    table(out, title, columns, &records.iter().map(row).collect::<Vec<_>>(), empty);
+}
+
+fn run_table(out: &mut String, runs: &[RunView], now: Ts) {
+    let row = |r: &RunView| {
+        let state = match r.ended {
+            Some(0) => "ended".to_owned(),
+            Some(code) => format!("ended with code {code}"),
+            None if !r.lost_sources.is_empty() => format!("{} of its sources lost", r.lost_sources.len()),
+            None => String::new(),
+        };
+        vec![
+            Cell::text(&r.run),
+            Cell::maybe(r.last_step),
+            Cell::maybe(r.last_step_at.map(|at| ago(now, at))),
+            Cell::number(r.attempt),
+            Cell::number(r.ranks),
+            Cell::maybe(r.last_checkpoint_step),
+            Cell::Text(r.sources.join(", ")),
+            Cell::Text(state),
+        ]
+    };
+    let rows: Vec<_> = runs.iter().take(MAX_ROWS).map(row).collect();
+    let columns = ["run", "step", "age", "attempt", "ranks", "checkpoint", "sources", ""];
+    table(out, "Runs", &columns, &rows, "No run has been heard of yet.");
+}
+
+fn source_table(out: &mut String, sources: &[SourceView], now: Ts) {
+    let row = |s: &SourceView| {
+        vec![
+            Cell::text(&s.source),
+            Cell::Badge(if s.up { "up" } else { "down" }),
+            Cell::Number(ago(now, s.since)),
+            Cell::maybe(s.last_record.map(|at| ago(now, at))),
+            Cell::number(s.records),
+            Cell::number(s.gaps),
+            Cell::Text(s.error.clone().unwrap_or_default()),
+        ]
+    };
+    // Whoever is down comes first.
+    let mut sources: Vec<_> = sources.iter().collect();
+    sources.sort_by_key(|s| (s.up, Arc::clone(&s.source)));
+    let rows: Vec<_> = sources.into_iter().take(MAX_ROWS).map(row).collect();
+    let columns = ["source", "state", "since", "last record", "records", "gaps", "why"];
+    table(out, "Sources", &columns, &rows, "No source is configured.");
+}
+
+fn incident_body(d: &IncidentDetail) -> String {
+    let i = &d.incident;
+    let mut body = head(&format!("{} of {}", i.kind.title(), i.run));
+    let _ = write!(body, "<p>{}</p>", escape(&i.summary));
+    table(&mut body, "Facts", &["", ""], &facts(i), "");
+    if i.state != IncidentState::Resolved {
+        let _ =
+            write!(body, "<p>To take it: <code>stepwatch-alerter incidents ack {}</code></p>", escape(&i.id));
+    }
+    let rows: Vec<_> = d
+        .timeline
+        .iter()
+        .map(|t| vec![Cell::number(time(t.at)), Cell::text(&t.actor), Cell::text(&t.what)])
+        .collect();
+    table(&mut body, "What happened", &["at", "who", "what"], &rows, "Nothing yet.");
+    let rows: Vec<_> = d.deliveries.iter().map(delivery).collect();
+    let columns = ["created", "receiver", "message", "state", "attempts", "error"];
+    table(&mut body, "Who was told", &columns, &rows, "Nobody.");
+    body
+}
+
+fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
+    let mut facts = vec![
+        ("severity", i.severity.as_str().to_owned()),
+        ("state", state(i.state).to_owned()),
+        ("signal", i.signal.clone()),
+        ("since step", i.start_step.to_string()),
+        ("announced at step", i.opened_step.to_string()),
+        ("value", format!("{} (expected {}, score {})", i.value, i.expected, i.score)),
+        ("opened", time(i.opened_at)),
+    ];
+    facts.extend(i.suspects.iter().map(|s| ("suspect", format!("{}: {}", s.what, s.why))));
+    if let (Some(by), Some(at)) = (&i.acked_by, i.acked_at) {
+        facts.push(("acknowledged", format!("by {by} at {}", time(at))));
+    }
+    facts.extend(i.next_escalation_at.map(|at| ("next escalation", time(at))));
+    facts.extend(i.resolved_at.map(|at| ("resolved", time(at))));
+    facts.into_iter().map(|(k, v)| vec![Cell::text(k), Cell::Text(v)]).collect()
+}
+
+fn delivery(d: &DeliveryView) -> Vec<Cell> {
+    vec![
+        Cell::number(time(d.created_at)),
+        Cell::text(&d.receiver),
+        Cell::text(d.action.as_str()),
+        Cell::Badge(delivery_state(d.state)),
+        Cell::number(d.attempts),
+        Cell::Text(d.error.clone().unwrap_or_default()),
+    ]
+}
+
+fn time(at: When) -> String {
+    at.0.to_string()
+}
+
+fn state(s: IncidentState) -> &'static str {
+    match s {
+        IncidentState::Open => "open",
+        IncidentState::Acknowledged => "acknowledged",
+        IncidentState::Resolved => "resolved",
+    }
+}
+
+fn delivery_state(s: DeliveryState) -> &'static str {
+    match s {
+        DeliveryState::Pending => "pending",
+        DeliveryState::Attempting => "attempting",
+        DeliveryState::Ambiguous => "ambiguous",
+        DeliveryState::Delivered => "delivered",
+        DeliveryState::Failed => "failed",
+        DeliveryState::Superseded => "superseded",
+    }
+}

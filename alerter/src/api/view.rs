@@ -1,0 +1,268 @@
+//! The JSON of the API, as types: written by the server, read by our own command line.
+//!
+//! Times are RFC 3339 in UTC with milliseconds. Numbers that are not finite are the strings `NaN`, `Infinity`, `-Infinity`, as
+//! in events.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use stepwatch_engine::effect::{Action, TimelineEntry};
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+use stepwatch_wire::num;
+
+use crate::ingest;
+use crate::runtime;
+use crate::store::{Delivery, DeliveryState};
+
+/// A time as people and other programs read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct When(pub Ts);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IncidentList {
+    pub incidents: Vec<IncidentView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IncidentView {
+    pub id: String,
+    pub run: String,
+    pub kind: Kind,
+    pub cause: Cause,
+    pub severity: Severity,
+    pub state: State,
+    pub signal: String,
+    pub summary: String,
+    pub start_step: i64,
+    pub opened_step: i64,
+    pub detected_step: i64,
+    pub end_step: Option<i64>,
+    #[serde(with = "num::any")]
+    pub value: f64,
+    #[serde(with = "num::any")]
+    pub expected: f64,
+    #[serde(with = "num::any")]
+    pub score: f64,
+    pub suspects: Vec<Suspect>,
+    pub opened_at: When,
+    pub resolved_at: Option<When>,
+    pub acked_by: Option<String>,
+    pub acked_at: Option<When>,
+    /// Escalation level reached, from 1; 0 before anyone was told.
+    pub level: u32,
+    pub next_escalation_at: Option<When>,
+    pub flaps: u32,
+}
+
+/// An incident with its history and what was told about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IncidentDetail {
+    #[serde(flatten)]
+    pub incident: IncidentView,
+    pub timeline: Vec<TimelineView>,
+    pub deliveries: Vec<DeliveryView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TimelineView {
+    pub at: When,
+    pub actor: String,
+    pub what: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeliveryView {
+    pub key: String,
+    pub receiver: String,
+    pub seq: u32,
+    pub action: Action,
+    pub page: bool,
+    pub state: DeliveryState,
+    pub attempts: u32,
+    pub created_at: When,
+    pub next_at: Option<When>,
+    pub done_at: Option<String>,
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct RunList {
+    pub runs: Vec<RunView>,
+    /// Runs beyond the limit of one answer.
+    pub hidden: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct RunView {
+    pub run: String,
+    pub attempt: u32,
+    pub last_step: Option<i64>,
+    pub last_step_at: Option<When>,
+    pub last_step_age_seconds: Option<f64>,
+    pub last_heard_at: When,
+    pub steps: u64,
+    pub world: Option<u32>,
+    pub ranks: usize,
+    pub sources: Vec<String>,
+    pub lost_sources: Vec<String>,
+    pub last_checkpoint_step: Option<i64>,
+    /// Exit code, once the run is over.
+    pub ended: Option<i64>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct SourceList {
+    pub sources: Vec<SourceView>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct SourceView {
+    pub source: String,
+    pub up: bool,
+    pub since: When,
+    pub error: Option<String>,
+    pub cursor: Option<String>,
+    pub last_record_at: Option<When>,
+    pub records: u64,
+    pub malformed_records: u64,
+    pub gaps: u64,
+    pub lost_records: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    pub version: &'static str,
+    pub revision: &'static str,
+    pub started_at: When,
+    pub sources: usize,
+    pub sources_up: usize,
+    pub runs: usize,
+    pub open_incidents: usize,
+    /// Decided and not yet durable.
+    pub pending_effects: usize,
+    pub store: &'static str,
+    /// When the engine looks next if nothing happens, and why.
+    pub next_deadline_at: Option<When>,
+    pub next_deadline: Option<&'static str>,
+}
+
+/// Every answer that is not 2xx.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub error: String,
+}
+
+/// Who acknowledges or resolves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct By {
+    pub by: String,
+}
+
+impl Serialize for When {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match jiff::Timestamp::from_millisecond(self.0.0) {
+            Ok(t) => s.collect_str(&t.strftime("%Y-%m-%dT%H:%M:%S.%3fZ")),
+            Err(_) => s.collect_str(&self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        let time: jiff::Timestamp = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(Ts(time.as_millisecond())))
+    }
+}
+
+impl From<IncidentRecord> for IncidentView {
+    fn from(r: IncidentRecord) -> Self {
+        Self {
+            id: r.id,
+            run: r.run,
+            kind: r.kind,
+            cause: r.cause,
+            severity: r.severity,
+            state: r.state,
+            signal: r.signal,
+            summary: r.summary,
+            start_step: r.start_step,
+            opened_step: r.opened_step,
+            detected_step: r.detected_step,
+            end_step: r.end_step,
+            value: r.value,
+            expected: r.expected,
+            score: r.score,
+            suspects: r.suspects,
+            opened_at: When(r.opened_at),
+            resolved_at: r.resolved_at.map(When),
+            acked_by: r.acked_by,
+            acked_at: r.acked_at.map(When),
+            level: r.level,
+            next_escalation_at: r.next_at.map(When),
+            flaps: r.flaps,
+        }
+    }
+}
+
+impl From<TimelineEntry> for TimelineView {
+    fn from(t: TimelineEntry) -> Self {
+        Self { at: When(t.at), actor: t.actor, what: t.what }
+    }
+}
+
+impl From<Delivery> for DeliveryView {
+    fn from(d: Delivery) -> Self {
+        Self {
+            key: d.idem_key,
+            receiver: d.receiver,
+            seq: d.seq,
+            action: d.action,
+            page: d.page,
+            state: d.state,
+            attempts: d.attempts,
+            created_at: When(d.created_at),
+            next_at: d.next_at.map(When),
+            done_at: d.done_at,
+            error: d.error,
+        }
+    }
+}
+
+impl RunView {
+    pub(super) fn of(r: &runtime::RunView, now: Ts) -> Self {
+        Self {
+            run: r.run.clone(),
+            attempt: r.attempt,
+            last_step: r.last_step,
+            last_step_at: r.last_step_at.map(When),
+            last_step_age_seconds: r.last_step_at.map(|at| (now - at).as_secs_f64().max(0.0)),
+            last_heard_at: When(r.last_heard),
+            steps: r.steps,
+            world: r.world,
+            ranks: r.ranks,
+            sources: r.sources.clone(),
+            lost_sources: r.lost_sources.clone(),
+            last_checkpoint_step: r.last_checkpoint_step,
+            ended: r.ended,
+        }
+    }
+}
+
+impl From<ingest::SourceView> for SourceView {
+    fn from(s: ingest::SourceView) -> Self {
+        Self {
+            source: s.source.to_string(),
+            up: s.up,
+            since: When(s.since),
+            error: s.error,
+            cursor: s.cursor.map(|c| c.to_string()),
+            last_record_at: s.last_record.map(When),
+            records: s.records,
+            malformed_records: s.malformed,
+            gaps: s.gaps,
+            lost_records: s.lost,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The whole service, put together: what `stepwatch-alerter run` starts and what tests run in their own process.
+//!
+//! Start: configuration, store, port, outbox, engine, readers; each can refuse, and until the port is bound nothing has
+//! happened. Stop, in the other direction: readers first, so that nothing new is decided; then requests and messages on their
+//! way; the runtime last, because it keeps what became of them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_kit::admin::{Admin, ReloadRequest};
+use stepwatch_kit::config::ConfigError;
+use stepwatch_kit::logging::LogControl;
+use stepwatch_kit::serve::{self, Limits, ListenAddr, ServeMetrics};
+use stepwatch_kit::shutdown::{Shutdown, Trigger};
+use stepwatch_kit::web_config::WebConfig;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::api::Api;
+use crate::clock::wall;
+use crate::config::{Config, File};
+use crate::ingest::{self, Ingest};
+use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
+use crate::outbox::{Outbox, OutboxHandle};
+use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
+use crate::store::{Store, StoreError};
+
+/// Outcomes of messages that may wait for the runtime.
+const QUEUE_FEEDBACK: usize = 256;
+/// Old incidents are looked for this often.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub config: PathBuf,
+    /// Instead of the one in the configuration.
+    pub listen: Option<ListenAddr>,
+    pub web_config: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("the store does not open")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("serving HTTP failed")]
+    Serve(#[from] std::io::Error),
+    #[error("{0} ended unexpectedly; see the log")]
+    Died(&'static str),
+}
+
+/// A started service.
+#[derive(Debug)]
+pub struct App {
+    addr: SocketAddr,
+    options: Options,
+    /// The file in force.
+    file: File,
+    store: Store,
+    ingest: Ingest,
+    outbox: OutboxHandle,
+    runtime: RuntimeHandle,
+    runtime_task: JoinHandle<()>,
+    runtime_stop: Trigger,
+    server: JoinHandle<std::io::Result<()>>,
+    reloads: mpsc::Receiver<ReloadRequest>,
+    metrics: ConfigMetrics,
+    /// Of everything but the runtime, which outlives the rest.
+    stop: Trigger,
+    stopping: Shutdown,
+}
+
+impl App {
+    /// Starts everything. The service runs as soon as this returns; [`App::run`] keeps it running.
+    pub async fn start(options: Options, log: LogControl) -> Result<Self, StartError> {
+        let config = Config::load(&options.config)?;
+        let web = options.web_config.as_deref().map(WebConfig::load).transpose()?;
+        config.log_warnings();
+        let store = Store::open(&config.file.storage.sqlite).await?;
+        let listener = serve::bind(options.listen.as_ref().unwrap_or(&config.file.listen)).await?;
+        let addr = listener.local_addr()?;
+
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let (stop, stopping) = Shutdown::manual();
+        let (runtime_stop, runtime_stopping) = Shutdown::manual();
+        let (feedback_sender, feedback) = mpsc::channel(QUEUE_FEEDBACK);
+        let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
+
+        let (runtime, handle, cursors) = Runtime::restore(
+            store.clone(),
+            config.engine,
+            Inputs { feeds, feedback },
+            metrics.runtime.clone(),
+        )
+        .await?;
+        let outbox = Outbox::start(store.clone(), config.receivers, feedback_sender, stopping.clone());
+        outbox.metrics.register(&mut registry);
+        let ingest = Ingest::start(config.plan, cursors, feed_sender, metrics.ingest.clone());
+        let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
+
+        let limits = Limits { metrics: ServeMetrics::default(), ..Limits::default() };
+        limits.metrics.register(&mut registry, PROGRAM);
+        let api = Api {
+            store: store.clone(),
+            runtime: handle.clone(),
+            sources: ingest.table(),
+            registry: Arc::new(registry),
+            started: wall(),
+        };
+        let (server, reloads) = spawn_server(listener, api, limits, web, log, stopping.clone());
+        tokio::spawn(prune(store.clone(), config.file.storage.retention, stopping.clone()));
+        let app = Self {
+            addr,
+            options,
+            file: config.file,
+            store,
+            ingest,
+            outbox,
+            runtime: handle,
+            runtime_task,
+            runtime_stop,
+            server,
+            reloads,
+            metrics: metrics.config,
+            stop,
+            stopping,
+        };
+        app.note_reload(true);
+        Ok(app)
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order.
+    pub async fn run(mut self, shutdown: Shutdown) -> Result<(), RunError> {
+        let died = loop {
+            tokio::select! {
+                () = shutdown.wait() => break None,
+                Some(request) = self.reloads.recv() => {
+                    let done = self.reload().await;
+                    self.note_reload(done.is_ok());
+                    let _ = request.reply.send(done);
+                }
+                _ = &mut self.runtime_task => break Some("the runtime"),
+                _ = &mut self.server => break Some("the HTTP server"),
+            }
+        };
+        match died {
+            None => self.stop().await,
+            // Half a service is worse than none: whoever supervises it starts it again, and nothing is lost.
+            Some(part) => {
+                self.stop.fire();
+                self.runtime_stop.fire();
+                Err(RunError::Died(part))
+            }
+        }
+    }
+
+    async fn stop(self) -> Result<(), RunError> {
+        tracing::info!("stopping: readers, then requests and messages on their way, then the engine");
+        self.ingest.stop().await;
+        self.stop.fire();
+        self.outbox.stopped().await;
+        let served = self.server.await;
+        self.runtime_stop.fire();
+        let ran = self.runtime_task.await;
+        self.store.close().await;
+        tracing::info!("stopped");
+        served.map_err(|_| RunError::Died("the HTTP server"))??;
+        ran.map_err(|_| RunError::Died("the runtime"))
+    }
+
+    /// Takes over the file as it is now, or changes nothing and says why.
+    async fn reload(&mut self) -> Result<(), String> {
+        let config = Config::load(&self.options.config).map_err(|e| e.to_string())?;
+        let fixed = [
+            ("listen", config.file.listen != self.file.listen),
+            ("storage", config.file.storage != self.file.storage),
+        ];
+        let changed: Vec<_> = fixed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect();
+        if !changed.is_empty() {
+            let keys = changed.join(" and ");
+            return Err(format!("{keys} changed, which takes a restart; nothing was reloaded"));
+        }
+        config.log_warnings();
+        // The engine must not name a receiver that the outbox does not have yet.
+        self.outbox.replace(config.receivers);
+        let (reply, done) = oneshot::channel();
+        let command = Command::Reconfigure { config: Box::new(config.engine), reply };
+        let stopping = || "the alerter is stopping".to_owned();
+        self.runtime.commands.send(command).await.map_err(|_| stopping())?;
+        done.await.map_err(|_| stopping())?;
+        self.ingest.apply(config.plan).await;
+        self.file = config.file;
+        tracing::info!("configuration reloaded");
+        Ok(())
+    }
+
+    fn note_reload(&self, good: bool) {
+        self.metrics.reload_successful.set(good.into());
+        if good {
+            self.metrics.reload_timestamp.set(wall().as_secs_f64());
+        }
+    }
+
+    /// Raised when the service begins to stop.
+    pub fn stopping(&self) -> Shutdown {
+        self.stopping.clone()
+    }
+}
+
+impl Config {
+    fn log_warnings(&self) {
+        for warning in &self.warnings {
+            tracing::warn!(config = %self.path.display(), %warning, "configuration");
+        }
+    }
+}
+
+fn spawn_server(
+    listener: TcpListener,
+    api: Api,
+    limits: Limits,
+    web: Option<WebConfig>,
+    log: LogControl,
+    stopping: Shutdown,
+) -> (JoinHandle<std::io::Result<()>>, mpsc::Receiver<ReloadRequest>) {
+    let (admin, reloads) = Admin::new(log);
+    let router = api.router().merge(admin.router());
+    (tokio::spawn(serve::serve(listener, router, limits, web, stopping)), reloads)
+}
+
+/// Forgets what ended long ago.
+async fn prune(store: Store, retention: Span, stopping: Shutdown) {
+    loop {
+        let before = Ts(wall().0.saturating_sub(retention.0));
+        match store.prune(before).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "forgot incidents older than storage.retention"),
+            Err(err) => tracing::warn!(%err, "cannot forget old incidents; trying again later"),
+        }
+        tokio::select! {
+            () = stopping.wait() => return,
+            () = tokio::time::sleep(PRUNE_EVERY) => {}
+        }
+    }
+}

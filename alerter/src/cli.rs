@@ -1,0 +1,176 @@
+//! The command line: what can be asked of the alerter, and with which status it answers.
+//!
+//! | status | means |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | it failed, or what was asked for is not so |
+//! | 2 | the command line is wrong |
+//! | 64 | the configuration is wrong |
+//!
+//! `run`, `config check` and `notify test` read the configuration; `incidents` and `explain` ask a running alerter over HTTP.
+
+mod client;
+mod incidents;
+mod notify;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use stepwatch_kit::build_info;
+use stepwatch_kit::config::{ConfigError, EXIT_CONFIG};
+use stepwatch_kit::serve::ListenAddr;
+use stepwatch_kit::{logging, shutdown::Shutdown};
+
+use crate::app::{App, Options, RunError, StartError};
+use crate::config::Config;
+
+/// Watches training runs through their exporters, and tells people when something is wrong.
+#[derive(Debug, Parser)]
+#[command(
+    name = "stepwatch-alerter",
+    version = build_info::VERSION,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the alerter (also without a command)
+    Run(RunArgs),
+    /// Work on configuration files
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Work on receivers
+    #[command(subcommand)]
+    Notify(NotifyCommand),
+    /// See and answer incidents of a running alerter
+    #[command(subcommand)]
+    Incidents(incidents::IncidentsCommand),
+    /// Tell the story of an incident: what was seen, decided and told, and why
+    Explain(incidents::ExplainArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The configuration
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+    /// Listen here instead of where the configuration says
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<ListenAddr>,
+    /// TLS and authentication, in the format of Prometheus' exporters
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    web_config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Check a configuration and print what was understood
+    Check { file: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+enum NotifyCommand {
+    /// Send a message that says it is a test to every receiver, or to one
+    Test(notify::TestArgs),
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("the alerter does not start")]
+    Start(#[source] StartError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Client(#[from] client::ClientError),
+    #[error("{0}")]
+    Other(String),
+    /// Standard output is gone: whoever read it has seen enough.
+    #[error("cannot write")]
+    Write(#[from] io::Error),
+    /// Everything was said already.
+    #[error("")]
+    Said(u8),
+}
+
+impl CliError {
+    fn status(&self) -> u8 {
+        match self {
+            Self::Config(_) => EXIT_CONFIG,
+            Self::Said(status) => *status,
+            _ => 1,
+        }
+    }
+}
+
+impl Cli {
+    /// Does what was asked, and returns the status to exit with.
+    pub async fn main(self) -> u8 {
+        self.run_with(&mut io::stdout(), &mut io::stderr()).await
+    }
+
+    async fn run_with(self, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+        match self.dispatch(out).await {
+            Ok(()) => 0,
+            Err(CliError::Write(e)) if e.kind() == io::ErrorKind::BrokenPipe => 0,
+            Err(e) => {
+                if !matches!(e, CliError::Said(_)) {
+                    let _ = writeln!(err, "{}", chain(&e));
+                }
+                e.status()
+            }
+        }
+    }
+
+    async fn dispatch(self, out: &mut dyn Write) -> Result<(), CliError> {
+        match self.command.unwrap_or(Command::Run(self.run)) {
+            Command::Run(args) => run(args).await,
+            Command::Config(ConfigCommand::Check { file }) => Ok(write!(out, "{}", Config::load(&file)?)?),
+            Command::Notify(NotifyCommand::Test(args)) => notify::test(args, out).await,
+            Command::Incidents(command) => incidents::run(command, out).await,
+            Command::Explain(args) => incidents::explain(args, out).await,
+        }
+    }
+}
+
+async fn run(args: RunArgs) -> Result<(), CliError> {
+    let log = logging::init();
+    // The parser insists on the file, except where a subcommand takes its place.
+    let config = args.config.ok_or_else(|| CliError::Other("--config FILE is required".into()))?;
+    tracing::info!(version = build_info::VERSION, revision = build_info::GIT_SHA, "stepwatch-alerter");
+    let shutdown = Shutdown::on_signals();
+    let options = Options { config, listen: args.listen, web_config: args.web_config };
+    let app = App::start(options, log).await.map_err(|e| match e {
+        StartError::Config(e) => CliError::Config(e),
+        e => CliError::Start(e),
+    })?;
+    Ok(app.run(shutdown).await?)
+}
+
+/// The error and what caused it, outermost first.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(cause) = at {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        at = cause.source();
+    }
+    text
+}

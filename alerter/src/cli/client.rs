@@ -1,0 +1,138 @@
+//! Asks a running alerter.
+
+use core::time::Duration;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use stepwatch_kit::config::Secret;
+
+use crate::api::view::ErrorBody;
+use crate::ingest::innermost;
+
+/// Longer than the alerter takes to make an acknowledgement durable or give up.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Of an answer.
+const MAX_ANSWER: usize = 64 << 20;
+
+const USER_VARIABLE: &str = "STEPWATCH_USER";
+const PASSWORD_VARIABLE: &str = "STEPWATCH_PASSWORD";
+
+/// Which alerter, and who asks. A user name and password are taken from STEPWATCH_USER and STEPWATCH_PASSWORD.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ClientArgs {
+    /// The alerter to ask
+    #[arg(long, env = "STEPWATCH_ALERTER_URL", default_value = "http://127.0.0.1:9766")]
+    url: String,
+    /// Certificates to trust, in PEM, instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    #[error("--url {0:?} is not an http:// or https:// URL")]
+    Url(String),
+    #[error("--ca-file {path}: {why}")]
+    Ca { path: String, why: String },
+    #[error("cannot reach the alerter at {url}: {why} (--url says where it is)")]
+    Unreachable { url: String, why: String },
+    #[error("{0}")]
+    Refused(String),
+    #[error("{url} did not answer like a stepwatch-alerter: {why}")]
+    Strange { url: String, why: String },
+}
+
+#[derive(Debug)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    base: url::Url,
+    user: Option<(String, Secret)>,
+}
+
+impl ClientArgs {
+    pub(super) fn client(&self) -> Result<Client, ClientError> {
+        let bad = || ClientError::Url(self.url.clone());
+        let base = url::Url::parse(&self.url).ok().filter(url::Url::has_host).ok_or_else(bad)?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(bad());
+        }
+        let mut builder = crate::ingest::client_builder().timeout(TIMEOUT);
+        if let Some(path) = &self.ca_file {
+            let wrong = |why: String| ClientError::Ca { path: path.display().to_string(), why };
+            let pem = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
+            let certs = reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| wrong(e.to_string()))?;
+            builder = builder.tls_certs_only(certs);
+        } else if base.scheme() == "http" {
+            builder = builder.tls_certs_only([]);
+        }
+        let http = builder
+            .build()
+            .map_err(|e| ClientError::Strange { url: base.to_string(), why: innermost(&e) })?;
+        let user = std::env::var(USER_VARIABLE)
+            .ok()
+            .map(|user| (user, Secret::new(std::env::var(PASSWORD_VARIABLE).unwrap_or_default())));
+        Ok(Client { http, base, user })
+    }
+}
+
+impl Client {
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<T, ClientError> {
+        let mut url = self.url(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.send(self.http.get(url)).await
+    }
+
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(self.http.post(self.url(path)).json(body)).await
+    }
+
+    /// Each segment is escaped: an id cannot become a path.
+    fn url(&self, path: &[&str]) -> url::Url {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(["api", "v1"]).extend(path);
+        }
+        url
+    }
+
+    async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ClientError> {
+        let url = self.base.to_string();
+        let request = match &self.user {
+            Some((user, password)) => request.basic_auth(user, Some(password.expose())),
+            None => request,
+        };
+        let lost = |e: reqwest::Error| ClientError::Unreachable { url: url.clone(), why: innermost(&e) };
+        let mut response = request.send().await.map_err(lost)?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(lost)? {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_ANSWER {
+                return Err(ClientError::Strange { url, why: format!("more than {MAX_ANSWER} bytes") });
+            }
+        }
+        if status.is_success() {
+            return serde_json::from_slice(&body)
+                .map_err(|e| ClientError::Strange { url, why: e.to_string() });
+        }
+        Err(match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(told) => ClientError::Refused(super::table::plain(&told.error)),
+            Err(_) if status == reqwest::StatusCode::UNAUTHORIZED => ClientError::Refused(format!(
+                "{url} asks for a user: set {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+            )),
+            Err(_) => ClientError::Strange { url, why: status.to_string() },
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! Incidents on a terminal.
+
+use std::io::Write;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use stepwatch_engine::incident::State;
+use stepwatch_engine::time::{Span, Ts};
+
+use super::CliError;
+use super::client::ClientArgs;
+use super::table::{Table, plain};
+use crate::api::view::{By, DeliveryView, IncidentDetail, IncidentList, IncidentView, When};
+use crate::clock::wall;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum IncidentsCommand {
+    /// The latest incidents; only unresolved ones unless told otherwise
+    List(ListArgs),
+    /// The facts of one incident
+    Show(OneArgs),
+    /// Take an incident: its escalation stops
+    Ack(AnswerArgs),
+    /// Close an incident by hand
+    Resolve(AnswerArgs),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// open, acknowledged, resolved, unresolved or all
+    #[arg(long, default_value = "unresolved")]
+    state: String,
+    /// Only of this run
+    #[arg(long)]
+    run: Option<String>,
+    /// page, ticket or info
+    #[arg(long)]
+    severity: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 100)]
+    limit: u32,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OneArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Its id, or any unique beginning of it
+    incident: String,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+pub(super) type ExplainArgs = OneArgs;
+
+#[derive(Debug, Args)]
+pub(super) struct AnswerArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Its id, or any unique beginning of it
+    incident: String,
+    /// Who answers
+    #[arg(long, env = "USER")]
+    by: String,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+pub(super) async fn run(command: IncidentsCommand, out: &mut dyn Write) -> Result<(), CliError> {
+    match command {
+        IncidentsCommand::List(args) => list(args, out).await,
+        IncidentsCommand::Show(args) => {
+            let detail: IncidentDetail =
+                args.client.client()?.get(&["incidents", &args.incident], &[]).await?;
+            match args.format {
+                Format::Json => json(out, &detail),
+                Format::Table => Ok(facts(&detail.incident, wall(), out)?),
+            }
+        }
+        IncidentsCommand::Ack(args) => answer(args, "ack", "acknowledged", out).await,
+        IncidentsCommand::Resolve(args) => answer(args, "resolve", "resolved", out).await,
+    }
+}
+
+pub(super) async fn explain(args: ExplainArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let detail: IncidentDetail = args.client.client()?.get(&["incidents", &args.incident], &[]).await?;
+    match args.format {
+        Format::Json => json(out, &detail),
+        Format::Table => Ok(story(&detail, wall(), out)?),
+    }
+}
+
+async fn list(args: ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let limit = args.limit.to_string();
+    let mut query = vec![("state", args.state.as_str()), ("limit", limit.as_str())];
+    query.extend(args.run.as_deref().map(|run| ("run", run)));
+    query.extend(args.severity.as_deref().map(|severity| ("severity", severity)));
+    let list: IncidentList = args.client.client()?.get(&["incidents"], &query).await?;
+    match args.format {
+        Format::Json => json(out, &list),
+        Format::Table => Ok(listing(&list.incidents, wall(), out)?),
+    }
+}
+
+async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -> Result<(), CliError> {
+    let client = args.client.client()?;
+    let by = By { by: args.by.clone() };
+    let incident: IncidentView = client.post(&["incidents", &args.incident, verb], &by).await?;
+    if args.format == Format::Json {
+        return json(out, &incident);
+    }
+    let who = match &incident.acked_by {
+        // Somebody was faster: that is the name which counts.
+        Some(first) if verb == "ack" => first.clone(),
+        _ => args.by,
+    };
+    Ok(writeln!(out, "{} {done} by {}: {}", incident.id, plain(&who), plain(&incident.summary))?)
+}
+
+fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| CliError::Other(e.to_string()))?;
+    Ok(writeln!(out, "{text}")?)
+}
+
+pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+    if incidents.is_empty() {
+        return writeln!(out, "no incidents");
+    }
+    let mut table = Table::new(&["ID", "SEVERITY", "STATE", "RUN", "KIND", "OPENED", "STEP", "SUMMARY"]);
+    for i in incidents {
+        table.row([
+            i.id.as_str(),
+            i.severity.as_str(),
+            state(i.state),
+            &i.run,
+            i.kind.as_str(),
+            &ago(now, i.opened_at),
+            &i.start_step.to_string(),
+            &i.summary,
+        ]);
+    }
+    table.write(out)
+}
+
+pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+    let severity = i.severity.as_str();
+    writeln!(out, "{}  {severity} {}, {} of run {}", i.id, i.kind.as_str(), i.kind.title(), plain(&i.run))?;
+    writeln!(out)?;
+    let mut t = Table::facts();
+    t.row(["what", &i.summary]);
+    let value = format!(
+        "{} = {}, expected {}, score {}",
+        i.signal,
+        short(i.value),
+        short(i.expected),
+        short(i.score)
+    );
+    t.row(["value", &value]);
+    let until = i.end_step.map(|s| format!(", over at {s}")).unwrap_or_default();
+    let steps = format!(
+        "since {}, announced at {}, {severity} at {}{until}",
+        i.start_step, i.opened_step, i.detected_step
+    );
+    t.row(["step", &steps]);
+    for s in &i.suspects {
+        t.row(["suspect", &format!("{}: {}", s.what, s.why)]);
+    }
+    t.row(["opened", &format!("{} ({})", i.opened_at.0, ago(now, i.opened_at))]);
+    t.row(["state", &standing(i, now)]);
+    if i.flaps > 0 {
+        t.row(["flaps", &format!("came back {} times", i.flaps)]);
+    }
+    t.write(out)
+}
+
+/// How things stand, and what happens next.
+fn standing(i: &IncidentView, now: Ts) -> String {
+    match i.state {
+        State::Open => {
+            let next = match i.next_escalation_at {
+                Some(at) => format!("escalates in {}", Span((at.0 - now).0.max(0))),
+                None => "no further escalation".into(),
+            };
+            format!("open, level {}, {next}", i.level)
+        }
+        State::Acknowledged => format!(
+            "acknowledged by {}{}",
+            i.acked_by.as_deref().unwrap_or("somebody"),
+            i.acked_at.map(|at| format!(" after {}", at.0 - i.opened_at.0)).unwrap_or_default()
+        ),
+        State::Resolved => match i.resolved_at {
+            Some(at) => format!("resolved {} after {}", at.0, at.0 - i.opened_at.0),
+            None => "resolved".into(),
+        },
+    }
+}
+
+/// Facts, then everything that happened in order, then who was told.
+pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+    facts(&d.incident, now, out)?;
+    writeln!(out, "\nwhat happened")?;
+    let mut t = Table::facts().indented(2);
+    for entry in &d.timeline {
+        let after = format!("+{}", Span((entry.at.0 - d.incident.opened_at.0).0.max(0)));
+        t.row([after.as_str(), &entry.at.0.to_string(), &entry.actor, &entry.what]);
+    }
+    t.write(out)?;
+    writeln!(out, "\nwho was told")?;
+    if d.deliveries.is_empty() {
+        return writeln!(out, "  nobody");
+    }
+    let mut t = Table::facts().indented(2);
+    for delivery in &d.deliveries {
+        let state = serde_json::to_value(delivery.state).ok();
+        let state = state.as_ref().and_then(|v| v.as_str()).unwrap_or("?");
+        t.row([&delivery.receiver, delivery.action.as_str(), state, &fate(delivery)]);
+    }
+    t.write(out)
+}
+
+fn fate(d: &DeliveryView) -> String {
+    let mut parts = Vec::new();
+    parts.extend(d.done_at.clone());
+    if d.attempts > 1 {
+        parts.push(format!("{} attempts", d.attempts));
+    }
+    parts.extend(d.next_at.map(|at| format!("next try {}", at.0)));
+    parts.extend(d.error.as_ref().map(|e| format!("last error: {e}")));
+    parts.join(", ")
+}
+
+fn state(s: State) -> &'static str {
+    match s {
+        State::Open => "open",
+        State::Acknowledged => "acknowledged",
+        State::Resolved => "resolved",
+    }
+}
+
+fn ago(now: Ts, at: When) -> String {
+    format!("{} ago", Span((now - at.0).0.max(0)))
+}
+
+/// Enough digits to recognise a value.
+fn short(v: f64) -> String {
+    if v.is_finite() && v != 0.0 && !(1e-3..1e6).contains(&v.abs()) {
+        format!("{v:.3e}")
+    } else {
+        let text = format!("{v:.4}");
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    }
+}

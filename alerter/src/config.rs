@@ -1,0 +1,154 @@
+//! The configuration file: strict YAML, checked as a whole before anything is started.
+//!
+//! Every key has a default. Mistakes within one value are shown with a caret where they are; mistakes between values (a route to
+//! a receiver that does not exist) are told all at once, each with the place it was made. What passes is ready to use: secrets
+//! read, certificates loaded, receivers built. So a reload either takes everything or changes nothing.
+
+mod check;
+mod describe;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use stepwatch_engine::config::{EngineConfig, Policy, Route};
+use stepwatch_engine::detector::DetectorsConfig;
+use stepwatch_engine::time::Span;
+use stepwatch_kit::config::ConfigError;
+use stepwatch_kit::serve::ListenAddr;
+
+use crate::ingest::{Exporters, Plan};
+use crate::notify::ReceiverConfig;
+use crate::outbox::Receivers;
+
+/// The port of an alerter, unless the file or `--listen` says otherwise.
+pub const DEFAULT_PORT: u16 = 9766;
+
+/// The file as it is written.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    pub listen: ListenAddr,
+    pub storage: Storage,
+    pub cost_per_gpu_hour: Option<f64>,
+    /// Where people reach this alerter: links in messages point there.
+    pub external_url: Option<String>,
+    /// Runbooks are linked as `<runbook_url>/<kind>`.
+    pub runbook_url: Option<String>,
+    /// How long a condition must stay clear before its incident resolves.
+    pub resolve_after: Span,
+    pub sources: Vec<Source>,
+    pub receivers: Vec<ReceiverConfig>,
+    pub policies: Vec<Policy>,
+    pub routes: Vec<Route>,
+    pub detectors: DetectorsConfig,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Storage {
+    /// On a local disk.
+    pub sqlite: PathBuf,
+    /// How long resolved incidents are kept.
+    pub retention: Span,
+}
+
+/// One key a kind of source.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    Exporters(Exporters),
+}
+
+/// A file that passed, and what was made of it.
+#[derive(Debug)]
+pub struct Config {
+    pub path: PathBuf,
+    pub file: File,
+    pub engine: EngineConfig,
+    pub receivers: Receivers,
+    pub plan: Plan,
+    /// Allowed, and probably not meant.
+    pub warnings: Vec<String>,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        let engine = EngineConfig::default();
+        Self {
+            listen: ListenAddr::all(DEFAULT_PORT),
+            storage: Storage::default(),
+            cost_per_gpu_hour: None,
+            external_url: None,
+            runbook_url: None,
+            resolve_after: engine.resolve_after,
+            sources: Vec::new(),
+            receivers: Vec::new(),
+            policies: Vec::new(),
+            routes: Vec::new(),
+            detectors: DetectorsConfig::default(),
+        }
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self { sqlite: "/var/lib/stepwatch/alerter.db".into(), retention: Span::secs(90 * 86_400) }
+    }
+}
+
+impl Config {
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file: File = stepwatch_kit::config::load(path)?;
+        Self::check(path, file)
+    }
+
+    /// `path` is what errors name, and its directory is where relative paths begin.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let file: File = stepwatch_kit::config::parse(&path.display().to_string(), text)?;
+        Self::check(path, file)
+    }
+
+    fn check(path: &Path, mut file: File) -> Result<Self, ConfigError> {
+        file.anchor(path.parent().unwrap_or(Path::new("")));
+        let mut errors = Vec::new();
+        check::values(&file, &mut errors);
+        check::references(&file, &mut errors);
+        let receivers = check::receivers(&file.receivers, &mut errors);
+        let exporters: Vec<Exporters> = file.sources.iter().map(|Source::Exporters(e)| e.clone()).collect();
+        let plan = Plan::new(&exporters).map_err(|wrong| errors.extend(wrong));
+        match plan {
+            Ok(plan) if errors.is_empty() => {
+                let (engine, warnings) = (file.engine(), check::warnings(&file));
+                Ok(Self { path: path.to_owned(), file, engine, receivers, plan, warnings })
+            }
+            _ => Err(ConfigError::many(path.display().to_string(), errors)),
+        }
+    }
+}
+
+impl File {
+    /// Paths in the file are relative to the directory it is in.
+    fn anchor(&mut self, base: &Path) {
+        self.storage.sqlite = base.join(&self.storage.sqlite);
+        for Source::Exporters(e) in &mut self.sources {
+            e.anchor(base);
+        }
+    }
+
+    fn engine(&self) -> EngineConfig {
+        let defaults = EngineConfig::default();
+        let no_slash = |url: &String| url.trim_end_matches('/').to_owned();
+        EngineConfig {
+            receivers: self.receivers.iter().map(|r| r.name.clone()).collect(),
+            policies: self.policies.clone(),
+            routes: self.routes.clone(),
+            cost_per_gpu_hour: self.cost_per_gpu_hour,
+            runbook_url: self.runbook_url.as_ref().map_or(defaults.runbook_url, no_slash),
+            external_url: self.external_url.as_ref().map(no_slash),
+            resolve_after: self.resolve_after,
+            detectors: self.detectors.clone(),
+        }
+    }
+}

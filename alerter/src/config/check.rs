@@ -1,0 +1,166 @@
+//! Mistakes that no single value shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepwatch_engine::config::Policy;
+use stepwatch_engine::route::Router;
+use stepwatch_engine::time::Span;
+
+use super::File;
+use crate::notify::ReceiverConfig;
+use crate::outbox::Receivers;
+
+/// Characters of a receiver's or policy's name.
+const MAX_NAME: usize = 64;
+
+/// Numbers and URLs.
+pub(super) fn values(file: &File, errors: &mut Vec<String>) {
+    if let Some(cost) = file.cost_per_gpu_hour
+        && !(cost.is_finite() && cost >= 0.0)
+    {
+        errors.push(format!("cost_per_gpu_hour: must be a number of at least 0, got {cost}"));
+    }
+    for (key, url) in [("external_url", &file.external_url), ("runbook_url", &file.runbook_url)] {
+        let Some(url) = url else { continue };
+        // Links go into chats and pages: `javascript:` must not.
+        if !url::Url::parse(url).is_ok_and(|u| matches!(u.scheme(), "http" | "https") && u.has_host()) {
+            errors.push(format!("{key}: {url:?} is not an http:// or https:// URL"));
+        }
+    }
+    if file.storage.retention < Span::secs(86_400) {
+        errors.push("storage.retention: must be at least 1d".into());
+    }
+    if file.storage.sqlite.as_os_str().is_empty() {
+        errors.push("storage.sqlite: must name a file".into());
+    }
+}
+
+/// Names that are used, against names that exist.
+pub(super) fn references(file: &File, errors: &mut Vec<String>) {
+    let receivers = unique("receivers", file.receivers.iter().map(|r| r.name.as_str()), errors);
+    let policies = unique("policies", file.policies.iter().map(|p| p.name.as_str()), errors);
+    for (i, policy) in file.policies.iter().enumerate() {
+        levels(&format!("policies[{i}] ({})", policy.name), policy, &receivers, errors);
+    }
+    for (i, route) in file.routes.iter().enumerate() {
+        let at = format!("routes[{i}]");
+        known(
+            &format!("{at}.notify"),
+            "receiver",
+            route.notify.iter().map(String::as_str),
+            &receivers,
+            errors,
+        );
+        known(&format!("{at}.policy"), "policy", route.policy.as_deref(), &policies, errors);
+        if route.policy.is_some() && !route.notify.is_empty() {
+            errors.push(format!("{at}: has both policy and notify, expected one of them"));
+        }
+    }
+    if let Err(wrong) = Router::new(&file.routes) {
+        errors.extend(wrong);
+    }
+}
+
+fn levels(at: &str, policy: &Policy, receivers: &BTreeSet<&str>, errors: &mut Vec<String>) {
+    if policy.levels.is_empty() {
+        errors.push(format!("{at}: has no levels, so that it would tell nobody"));
+    }
+    for (i, level) in policy.levels.iter().enumerate() {
+        let at = format!("{at}.levels[{i}]");
+        if level.notify.is_empty() {
+            errors.push(format!("{at}.notify: is empty, expected at least one receiver"));
+        }
+        if level.repeat > 0 && level.after == Span::ZERO {
+            errors.push(format!("{at}: repeats without a pause, expected `after` above 0s"));
+        }
+        known(
+            &format!("{at}.notify"),
+            "receiver",
+            level.notify.iter().map(String::as_str),
+            receivers,
+            errors,
+        );
+    }
+}
+
+/// The names, each told once if it is bad or taken.
+fn unique<'a>(
+    what: &str,
+    names: impl Iterator<Item = &'a str>,
+    errors: &mut Vec<String>,
+) -> BTreeSet<&'a str> {
+    let mut seen = BTreeSet::new();
+    for (i, name) in names.enumerate() {
+        let clean = name.chars().all(|c| !c.is_control() && !c.is_whitespace() && c != '/');
+        if name.is_empty() || !clean || name.chars().count() > MAX_NAME {
+            errors.push(format!(
+                "{what}[{i}].name: {name:?} must be 1 to {MAX_NAME} characters without spaces and slashes"
+            ));
+        }
+        if !seen.insert(name) {
+            errors.push(format!("{what}[{i}].name: {name:?} is already taken"));
+        }
+    }
+    seen
+}
+
+fn known<'a>(
+    at: &str,
+    what: &str,
+    used: impl IntoIterator<Item = &'a str>,
+    exist: &BTreeSet<&str>,
+    errors: &mut Vec<String>,
+) {
+    let mut seen = BTreeSet::new();
+    for name in used {
+        if !exist.contains(name) {
+            let all = exist.iter().copied().collect::<Vec<_>>().join(", ");
+            let all = if all.is_empty() { "none".to_owned() } else { all };
+            errors.push(format!("{at}: there is no {what} {name:?}; those that exist: {all}"));
+        }
+        if !seen.insert(name) {
+            errors.push(format!("{at}: names {name:?} twice"));
+        }
+    }
+}
+
+/// Builds every receiver: reads its secrets, prepares its client.
+pub(super) fn receivers(configs: &[ReceiverConfig], errors: &mut Vec<String>) -> Receivers {
+    let mut built = BTreeMap::new();
+    for config in configs {
+        match config.build() {
+            Ok(notifier) => drop(built.insert(config.name.clone(), notifier)),
+            Err(e) => errors.push(e),
+        }
+    }
+    built
+}
+
+/// What is allowed and probably not meant.
+pub(super) fn warnings(file: &File) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if file.sources.is_empty() {
+        warnings.push("sources: is empty, so that nothing is watched".into());
+    }
+    if file.receivers.is_empty() {
+        warnings.push("receivers: is empty, so that incidents are kept and shown, and told to nobody".into());
+    }
+    if let Some(i) = file.routes.iter().position(|r| r.matchers.is_empty())
+        && i + 1 < file.routes.len()
+    {
+        warnings.push(format!("routes[{i}]: matches everything, so that no route after it is ever used"));
+    }
+    for (i, route) in file.routes.iter().enumerate() {
+        if route.policy.is_none() && route.notify.is_empty() {
+            warnings.push(format!(
+                "routes[{i}]: has neither policy nor notify: what it matches is told to nobody"
+            ));
+        }
+    }
+    for policy in &file.policies {
+        if !file.routes.iter().any(|r| r.policy.as_ref() == Some(&policy.name)) {
+            warnings.push(format!("policies: {:?} is used by no route", policy.name));
+        }
+    }
+    warnings
+}

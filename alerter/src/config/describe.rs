@@ -1,0 +1,117 @@
+//! A configuration in words: what `config check` prints, so that a person sees what was understood.
+
+use core::fmt;
+
+use stepwatch_engine::config::{Level, Policy, Route};
+use stepwatch_engine::time::Span;
+
+use super::{Config, File, Source};
+use crate::ingest::Exporters;
+use crate::notify::ReceiverConfig;
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = &self.file;
+        writeln!(f, "{}: good", self.path.display())?;
+        let mut section = Section { f, name: "" };
+        section.open("listen");
+        section.line(format_args!("{}", file.listen))?;
+        section.open("storage");
+        let storage = &file.storage;
+        section.line(format_args!(
+            "{}, resolved incidents kept {}",
+            storage.sqlite.display(),
+            storage.retention
+        ))?;
+        if let Some(cost) = file.cost_per_gpu_hour {
+            section.open("cost");
+            section.line(format_args!("{cost:.2} per GPU hour"))?;
+        }
+        section.open("sources");
+        for Source::Exporters(e) in &file.sources {
+            section.line(format_args!("exporters: {}", exporters(e)))?;
+        }
+        section.open("receivers");
+        for r in &file.receivers {
+            section.line(format_args!(
+                "{}: {}",
+                r.name,
+                self.receivers.get(&r.name).map_or("?", |n| n.kind())
+            ))?;
+        }
+        section.open("routes");
+        for route in &file.routes {
+            section.line(format_args!("{} -> {}", matchers(route), destination(file, route)))?;
+        }
+        section.line(format_args!("{}", rest(file)))?;
+        for warning in &self.warnings {
+            section.open("warning");
+            section.line(format_args!("{warning}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A heading beside the first of its lines.
+struct Section<'a, 'b> {
+    f: &'a mut fmt::Formatter<'b>,
+    name: &'static str,
+}
+
+impl Section<'_, '_> {
+    fn open(&mut self, name: &'static str) {
+        self.name = name;
+    }
+
+    fn line(&mut self, text: fmt::Arguments<'_>) -> fmt::Result {
+        writeln!(self.f, "{:10} {text}", core::mem::take(&mut self.name))
+    }
+}
+
+fn exporters(e: &Exporters) -> String {
+    let mut parts = Vec::new();
+    if !e.fixed.is_empty() {
+        parts.push(format!("{} static", e.fixed.len()));
+    }
+    for (key, list) in [("file_sd", &e.file_sd), ("http_sd", &e.http_sd), ("dns", &e.dns)] {
+        parts.extend(list.iter().map(|x| format!("{key} {x}")));
+    }
+    format!("{} over {}", parts.join(", "), e.scheme.as_str())
+}
+
+fn matchers(route: &Route) -> String {
+    if route.matchers.is_empty() { "everything".into() } else { route.matchers.join(" and ") }
+}
+
+fn destination(file: &File, route: &Route) -> String {
+    if let Some(name) = &route.policy {
+        let policy = file.policies.iter().find(|p| p.name == *name);
+        return format!("policy {name}: {}", policy.map(ladder).unwrap_or_default());
+    }
+    if route.notify.is_empty() { "nobody".into() } else { route.notify.join(", ") }
+}
+
+fn ladder(policy: &Policy) -> String {
+    policy.levels.iter().map(level).collect::<Vec<_>>().join("; ")
+}
+
+fn level(level: &Level) -> String {
+    let when =
+        if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) };
+    let again = match level.repeat {
+        0 => String::new(),
+        n => format!(", {n} more times"),
+    };
+    format!("{when} {}{again}", level.notify.join(", "))
+}
+
+/// What happens to what no route matches.
+fn rest(file: &File) -> String {
+    if file.routes.iter().any(|r| r.matchers.is_empty()) {
+        return "info -> nobody, whatever the routes say".into();
+    }
+    let names: Vec<_> = file.receivers.iter().map(|r: &ReceiverConfig| r.name.as_str()).collect();
+    let everyone = if names.is_empty() { "nobody".into() } else { names.join(", ") };
+    let other = if file.routes.is_empty() { "" } else { "any other " };
+    format!("{other}page and ticket -> {everyone}; info -> nobody")
+}

@@ -1,0 +1,330 @@
+//! From exporters to batches of events: who is pulled, and a task for each.
+//!
+//! Discovery says who is a target; [`Ingest`] starts and stops a reader for each; every reader puts what it reads into one
+//! bounded queue that the runtime drains. It knows nothing of runs: what a record means is the engine's matter.
+
+mod backoff;
+mod discovery;
+mod exporters;
+mod lines;
+mod status;
+mod stream;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use stepwatch_wire::{Cursor, Event};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use exporters::client_builder;
+pub use exporters::{BasicAuth, Exporters, Scheme, Tls};
+pub use status::{SourceTable, SourceView};
+pub use target::Target;
+
+use crate::metrics::{IngestMetrics, Name, SourceLabel};
+use discovery::{Found, Provider};
+use exporters::Connection;
+use status::SourceStatus;
+use stream::{Puller, StreamLimits};
+
+/// Batches that may wait for the runtime; beyond, the readers wait.
+pub const QUEUE_BATCHES: usize = 256;
+
+/// Cursors remembered of targets that left, so that one that comes back goes on where it stopped.
+const MAX_PARKED: usize = 20_000;
+
+/// Between two looks at the target files.
+const FILE_POLL: Duration = Duration::from_secs(5);
+
+/// News of one source, in order.
+#[derive(Debug)]
+pub struct Feed {
+    pub source: Arc<str>,
+    pub news: News,
+}
+
+#[derive(Debug)]
+pub enum News {
+    Events(Vec<Event>),
+    Up,
+    Down {
+        reason: String,
+    },
+    /// It left the configuration or the discovery.
+    Gone,
+}
+
+/// A checked set of sources with its connections ready: taking it over cannot fail.
+#[derive(Debug)]
+pub struct Plan(Vec<Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    fixed: Vec<Target>,
+    providers: Vec<(Provider, Duration)>,
+    connection: Arc<Connection>,
+}
+
+/// Times that tests shorten.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IngestLimits {
+    pub stream: StreamLimits,
+    pub file_poll: Duration,
+}
+
+/// The readers of all sources. Dropping it stops them.
+#[derive(Debug)]
+pub struct Ingest {
+    plans: mpsc::Sender<Plan>,
+    table: SourceTable,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Default for IngestLimits {
+    fn default() -> Self {
+        Self { stream: StreamLimits::default(), file_poll: FILE_POLL }
+    }
+}
+
+impl Plan {
+    /// All that is wrong with the entries, each error naming its entry.
+    pub fn new(entries: &[Exporters]) -> Result<Self, Vec<String>> {
+        let mut errors = Vec::new();
+        let mut plan = Vec::new();
+        for (i, entry) in entries.iter().enumerate() {
+            let mut wrong = Vec::new();
+            entry.check(&mut wrong);
+            match entry.connection() {
+                Ok(connection) if wrong.is_empty() => plan.push(Entry::new(entry, connection)),
+                // `check` has already told of an entry that cannot connect.
+                _ => errors.extend(wrong.into_iter().map(|e| format!("sources[{i}].exporters.{e}"))),
+            }
+        }
+        if errors.is_empty() { Ok(Self(plan)) } else { Err(errors) }
+    }
+}
+
+impl Entry {
+    fn new(e: &Exporters, connection: Connection) -> Self {
+        let refresh = Duration::from_millis(e.refresh.0.max(1) as u64);
+        let mut providers = Vec::new();
+        // How often files are looked at is not the configuration's matter.
+        providers.extend(e.file_sd.iter().map(|p| (Provider::FileSd(p.clone()), refresh)));
+        providers.extend(e.http_sd.iter().map(|u| (Provider::HttpSd(u.clone()), refresh)));
+        providers.extend(e.dns.iter().map(|n| (Provider::Dns(n.clone()), refresh)));
+        let fixed = e.fixed.iter().filter_map(|t| Target::parse(t).ok()).collect();
+        Self { fixed, providers, connection: Arc::new(connection) }
+    }
+}
+
+impl Ingest {
+    /// Starts reading. `cursors` is how far each source had been read when the state was last stored.
+    pub fn start(
+        plan: Plan,
+        cursors: BTreeMap<String, Cursor>,
+        out: mpsc::Sender<Feed>,
+        metrics: IngestMetrics,
+    ) -> Self {
+        Self::with_limits(plan, cursors, out, metrics, IngestLimits::default())
+    }
+
+    pub(crate) fn with_limits(
+        plan: Plan,
+        cursors: BTreeMap<String, Cursor>,
+        out: mpsc::Sender<Feed>,
+        metrics: IngestMetrics,
+        limits: IngestLimits,
+    ) -> Self {
+        // One waiting plan is enough: reloads are asked for one at a time.
+        let (plans, inbox) = mpsc::channel(1);
+        let (table, stop) = (SourceTable::default(), CancellationToken::new());
+        let manager = Manager {
+            entries: Vec::new(),
+            found: BTreeMap::new(),
+            watchers: JoinSet::new(),
+            readers: BTreeMap::new(),
+            unclaimed: cursors.keys().cloned().collect(),
+            parked: cursors,
+            table: table.clone(),
+            limits,
+            out,
+            metrics,
+        };
+        let task = tokio::spawn(manager.run(plan, inbox, stop.clone()));
+        Self { plans, table, stop, task }
+    }
+
+    pub fn table(&self) -> SourceTable {
+        self.table.clone()
+    }
+
+    /// Takes over another set of sources; targets that are in both go on without a break.
+    pub async fn apply(&self, plan: Plan) {
+        let _ = self.plans.send(plan).await;
+    }
+
+    /// Stops all readers, and returns when they have stopped.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for Ingest {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Owns the readers.
+struct Manager {
+    entries: Vec<Entry>,
+    /// The last answer of every provider that has answered.
+    found: BTreeMap<Provider, (BTreeSet<Target>, bool)>,
+    watchers: JoinSet<()>,
+    readers: BTreeMap<Target, Reader>,
+    /// Sources of an earlier life that are not yet known to be targets still.
+    unclaimed: BTreeSet<String>,
+    /// Cursors of sources that have no reader.
+    parked: BTreeMap<String, Cursor>,
+    table: SourceTable,
+    limits: IngestLimits,
+    out: mpsc::Sender<Feed>,
+    metrics: IngestMetrics,
+}
+
+struct Reader {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    connection: Arc<ArcSwap<Connection>>,
+    status: Arc<SourceStatus>,
+}
+
+impl Manager {
+    async fn run(mut self, plan: Plan, mut plans: mpsc::Receiver<Plan>, stop: CancellationToken) {
+        let (tell, mut found) = mpsc::channel(16);
+        self.adopt(plan, &tell);
+        loop {
+            tokio::select! {
+                () = self.reconcile() => {}
+                () = stop.cancelled() => break,
+            }
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(plan) = plans.recv() => self.adopt(plan, &tell),
+                Some(Found { provider, targets, complete }) = found.recv() => {
+                    self.found.insert(provider, (targets, complete));
+                }
+            }
+        }
+        self.watchers.shutdown().await;
+        self.readers.values().for_each(|r| r.stop.cancel());
+        for reader in core::mem::take(&mut self.readers).into_values() {
+            let _ = reader.task.await;
+        }
+    }
+
+    /// Starts the providers of `plan` in place of the present ones. What a provider that stays has found stays in force.
+    fn adopt(&mut self, plan: Plan, tell: &mpsc::Sender<Found>) {
+        self.entries = plan.0;
+        self.watchers.abort_all();
+        self.watchers = JoinSet::new();
+        let wanted: BTreeMap<_, _> = self.entries.iter().flat_map(|e| &e.providers).cloned().collect();
+        self.found.retain(|provider, _| wanted.contains_key(provider));
+        for (provider, refresh) in wanted {
+            let period =
+                if matches!(provider, Provider::FileSd(_)) { self.limits.file_poll } else { refresh };
+            self.watchers.spawn(provider.watch(period, tell.clone(), self.metrics.clone()));
+        }
+    }
+
+    /// Starts and stops readers until they are those of the targets. Dropped half way, it is simply run again.
+    async fn reconcile(&mut self) {
+        let targets = self.targets();
+        let left: Vec<_> = self.readers.keys().filter(|t| !targets.contains_key(*t)).cloned().collect();
+        for target in left {
+            self.retire(&target).await;
+        }
+        for (target, connection) in targets {
+            self.unclaimed.remove(target.name().as_ref());
+            match self.readers.get(&target) {
+                Some(reader) => reader.connection.store(connection),
+                None => self.engage(target, connection),
+            }
+        }
+        self.metrics.sources.set(self.readers.len() as i64);
+        // Once every list is complete, a source of an earlier life that none of them names has left while we were away.
+        let providers = self.entries.iter().flat_map(|e| &e.providers);
+        if providers.into_iter().all(|(p, _)| self.found.get(p).is_some_and(|(_, complete)| *complete)) {
+            while let Some(source) = self.unclaimed.pop_first() {
+                self.gone(source.as_str().into()).await;
+            }
+        }
+    }
+
+    /// The first entry that names a target says how it is talked to.
+    fn targets(&self) -> BTreeMap<Target, Arc<Connection>> {
+        let mut all = BTreeMap::new();
+        for entry in &self.entries {
+            let found = entry.providers.iter().filter_map(|(p, _)| self.found.get(p)).flat_map(|(t, _)| t);
+            for target in entry.fixed.iter().chain(found) {
+                all.entry(target.clone()).or_insert_with(|| Arc::clone(&entry.connection));
+            }
+        }
+        all
+    }
+
+    fn engage(&mut self, target: Target, connection: Arc<Connection>) {
+        let cursor = self.parked.remove(target.name().as_ref());
+        let status = Arc::new(SourceStatus::new(Arc::clone(target.name()), cursor));
+        self.table.insert(Arc::clone(target.name()), Arc::clone(&status));
+        let connection = Arc::new(ArcSwap::new(connection));
+        let puller = Puller {
+            target: target.clone(),
+            connection: Arc::clone(&connection),
+            status: Arc::clone(&status),
+            limits: self.limits.stream,
+            out: self.out.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(puller.run(stop.clone()));
+        self.readers.insert(target, Reader { stop, task, connection, status });
+    }
+
+    async fn retire(&mut self, target: &Target) {
+        let Some(reader) = self.readers.get_mut(target) else { return };
+        reader.stop.cancel();
+        let _ = (&mut reader.task).await;
+        let cursor = reader.status.cursor();
+        self.readers.remove(target);
+        self.table.remove(target.name());
+        self.metrics.source_up.remove(&SourceLabel { source: Name(Arc::clone(target.name())) });
+        if let Some(cursor) = cursor.filter(|_| self.parked.len() < MAX_PARKED) {
+            self.parked.insert(target.name().to_string(), cursor);
+        }
+        tracing::info!(source = %target, "the exporter is no longer a target");
+        self.gone(Arc::clone(target.name())).await;
+    }
+
+    async fn gone(&self, source: Arc<str>) {
+        let _ = self.out.send(Feed { source, news: News::Gone }).await;
+    }
+}
+
+/// The end of an error's chain: what happened, without the layers it came through and without the URL.
+pub(crate) fn innermost(error: &dyn core::error::Error) -> String {
+    let mut at = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
+}

@@ -1,0 +1,329 @@
+//! Finds exporters: target files, HTTP lists, names in the DNS.
+//!
+//! A provider that cannot answer keeps its last good answer in force: a half-written file or a name server that restarts must
+//! not make a fleet disappear.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use futures_util::StreamExt as _;
+use tokio::sync::mpsc;
+
+use super::innermost;
+use super::target::{MAX_TARGETS, Target, TargetGroup, flatten};
+use crate::metrics::{IngestMetrics, MechanismLabel, Word};
+
+/// Of one target file or list.
+const MAX_LIST_BYTES: u64 = 16 * 1024 * 1024;
+/// Files that one pattern may match.
+const MAX_FILES: usize = 1000;
+/// For a list to arrive, or a name to resolve.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Provider {
+    /// A glob of target files.
+    FileSd(String),
+    /// A URL.
+    HttpSd(String),
+    /// `name` or `name:port`.
+    Dns(String),
+}
+
+/// What a provider knows.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub provider: Provider,
+    pub targets: BTreeSet<Target>,
+    /// Nothing is missing: a source that is not listed is gone.
+    pub complete: bool,
+}
+
+/// How a provider asks; its memory between two questions.
+enum Asker {
+    Files(Files),
+    List { client: reqwest::Client, url: String },
+    Name(String),
+}
+
+impl Provider {
+    fn mechanism(&self) -> &'static str {
+        match self {
+            Self::FileSd(_) => "file_sd",
+            Self::HttpSd(_) => "http_sd",
+            Self::Dns(_) => "dns",
+        }
+    }
+
+    fn subject(&self) -> &str {
+        let (Self::FileSd(s) | Self::HttpSd(s) | Self::Dns(s)) = self;
+        s
+    }
+
+    fn asker(&self) -> Asker {
+        match self {
+            Self::FileSd(pattern) => Asker::Files(Files::new(pattern.clone())),
+            Self::HttpSd(url) => {
+                // Only a broken TLS set-up of the system fails here; asking then fails with the reason each time.
+                let client = super::exporters::client_builder().timeout(ANSWER_TIMEOUT).build();
+                Asker::List { client: client.unwrap_or_default(), url: url.clone() }
+            }
+            Self::Dns(name) => Asker::Name(name.clone()),
+        }
+    }
+
+    /// Asks every `period`, and tells `found` of every change. Runs until dropped or until nobody listens.
+    pub(crate) async fn watch(self, period: Duration, found: mpsc::Sender<Found>, metrics: IngestMetrics) {
+        let mut asker = self.asker();
+        let mut told: Option<(BTreeSet<Target>, bool)> = None;
+        let mut last_errors = Vec::new();
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let (targets, errors) = asker.ask().await;
+            self.report(&errors, &last_errors, &metrics);
+            let complete = errors.is_empty();
+            last_errors = errors;
+            // Without an answer, what was told stays in force.
+            let Some(targets) = targets else { continue };
+            let news = (targets, complete);
+            if told.as_ref() == Some(&news) {
+                continue;
+            }
+            let (targets, complete) = news.clone();
+            told = Some(news);
+            if found.send(Found { provider: self.clone(), targets, complete }).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Each error is logged when it appears, and counted every time.
+    fn report(&self, errors: &[String], before: &[String], metrics: &IngestMetrics) {
+        let label = MechanismLabel { mechanism: Word(self.mechanism()) };
+        metrics.discovery_failures.get_or_create(&label).inc_by(errors.len() as u64);
+        for error in errors.iter().filter(|e| !before.contains(e)) {
+            tracing::warn!(mechanism = self.mechanism(), subject = self.subject(), %error,
+                "discovery failed; the last good targets stay in force");
+        }
+    }
+}
+
+impl Asker {
+    /// The targets, if there is an answer, and what went wrong.
+    async fn ask(&mut self) -> (Option<BTreeSet<Target>>, Vec<String>) {
+        let answer = match self {
+            Self::Files(files) => {
+                let mut scan = core::mem::take(files);
+                let scanned = tokio::task::spawn_blocking(move || {
+                    let errors = scan.scan();
+                    (scan, errors)
+                });
+                return match scanned.await {
+                    Ok((scan, errors)) => {
+                        *files = scan;
+                        (Some(files.targets()), errors)
+                    }
+                    Err(e) => (None, vec![format!("the scan failed: {e}")]),
+                };
+            }
+            Self::List { client, url } => ask_list(client, url).await,
+            Self::Name(name) => ask_name(name).await,
+        };
+        match answer {
+            Ok(targets) => (Some(targets), Vec::new()),
+            Err(e) => (None, vec![e]),
+        }
+    }
+}
+
+async fn ask_list(client: &reqwest::Client, url: &str) -> Result<BTreeSet<Target>, String> {
+    let request = client
+        .get(url)
+        .header(reqwest::header::ACCEPT, "application/json")
+        .header("X-Prometheus-Refresh-Interval-Seconds", "30");
+    let response = request.send().await.map_err(|e| innermost(&e))?;
+    if response.status() != reqwest::StatusCode::OK {
+        return Err(format!("answered {}", response.status()));
+    }
+    let mut body = Vec::new();
+    let mut chunks = response.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        body.extend_from_slice(&chunk.map_err(|e| innermost(&e))?);
+        if body.len() as u64 > MAX_LIST_BYTES {
+            return Err(format!("the list is larger than {MAX_LIST_BYTES} bytes"));
+        }
+    }
+    let groups: Vec<TargetGroup> =
+        serde_json::from_slice(&body).map_err(|e| format!("not a JSON list of target groups: {e}"))?;
+    flatten(&groups).map(BTreeSet::from_iter)
+}
+
+async fn ask_name(name: &str) -> Result<BTreeSet<Target>, String> {
+    let target = Target::parse(name)?;
+    let lookup = tokio::time::timeout(ANSWER_TIMEOUT, tokio::net::lookup_host(target.name().as_ref()));
+    let addresses = lookup
+        .await
+        .map_err(|_| format!("no answer within {ANSWER_TIMEOUT:?}"))?
+        .map_err(|e| format!("does not resolve: {e}"))?;
+    // A socket address prints as a target is written.
+    let targets: BTreeSet<_> =
+        addresses.take(MAX_TARGETS).filter_map(|a| Target::parse(&a.to_string()).ok()).collect();
+    if targets.is_empty() { Err("resolves to no address".into()) } else { Ok(targets) }
+}
+
+/// The files of one pattern, each with its last good content.
+#[derive(Debug, Default)]
+struct Files {
+    pattern: String,
+    files: BTreeMap<PathBuf, File>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    /// What the content was read from; a file that has the same stamp is not read again.
+    stamp: Option<(SystemTime, u64)>,
+    targets: Vec<Target>,
+    error: Option<String>,
+}
+
+impl Files {
+    fn new(pattern: String) -> Self {
+        Self { pattern, files: BTreeMap::new() }
+    }
+
+    fn targets(&self) -> BTreeSet<Target> {
+        self.files.values().flat_map(|f| &f.targets).take(MAX_TARGETS).cloned().collect()
+    }
+
+    /// Reads what changed; returns what is wrong now, changed or not.
+    fn scan(&mut self) -> Vec<String> {
+        let mut errors = Vec::new();
+        let mut seen = BTreeSet::new();
+        match glob::glob(&self.pattern) {
+            Err(e) => return vec![format!("not a glob: {e}")],
+            Ok(paths) => {
+                for path in paths {
+                    match path {
+                        Ok(path) => drop(seen.insert(path)),
+                        Err(e) => errors.push(e.to_string()),
+                    }
+                }
+            }
+        }
+        if seen.len() > MAX_FILES {
+            errors.push(format!("matches {} files, the limit is {MAX_FILES}", seen.len()));
+        }
+        // A directory that cannot be listed hides its files; they have not gone.
+        if errors.is_empty() {
+            self.files.retain(|path, _| seen.contains(path));
+        }
+        for path in seen.into_iter().take(MAX_FILES) {
+            let file = self.files.entry(path.clone()).or_default();
+            file.refresh(&path);
+            errors.extend(file.error.as_ref().map(|e| format!("{}: {e}", path.display())));
+        }
+        errors
+    }
+}
+
+impl File {
+    fn refresh(&mut self, path: &Path) {
+        let stamp = std::fs::metadata(path).and_then(|m| Ok((m.modified()?, m.len())));
+        let stamp = match stamp {
+            Ok(stamp) if self.stamp == Some(stamp) => return,
+            Ok(stamp) => stamp,
+            Err(e) => {
+                self.error = Some(e.to_string());
+                return;
+            }
+        };
+        self.stamp = Some(stamp);
+        match read_groups(path) {
+            Ok(targets) => {
+                self.targets = targets;
+                self.error = None;
+            }
+            Err(e) => self.error = Some(e),
+        }
+    }
+}
+
+/// `.json` is JSON, everything else is YAML.
+fn read_groups(path: &Path) -> Result<Vec<Target>, String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+    let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    if read as u64 > MAX_LIST_BYTES {
+        return Err(format!("larger than {MAX_LIST_BYTES} bytes"));
+    }
+    let groups: Vec<TargetGroup> = if path.extension().is_some_and(|e| e == "json") {
+        serde_json::from_str(&text).map_err(|e| format!("not a JSON list of target groups: {e}"))?
+    } else {
+        stepwatch_kit::config::parse(&path.display().to_string(), &text).map_err(|e| e.to_string())?
+    };
+    flatten(&groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(files: &Files) -> Vec<String> {
+        files.targets().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn files_are_reread_and_a_broken_one_keeps_its_targets() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("a.json", r#"[{"targets": ["n1:1", "n2"], "labels": {"rack": "r1"}}, {"targets": []}]"#);
+        write("b.yml", "- targets: [n3:9765]\n");
+        write("ignored.txt", "nonsense");
+        let mut files = Files::new(format!("{}/*.[jy]*", dir.path().display()));
+        assert_eq!(files.scan(), Vec::<String>::new());
+        assert_eq!(names(&files), ["n1:1", "n2:9765", "n3:9765"]);
+
+        write("a.json", r#"[{"targets": ["n1:1""#);
+        let errors = files.scan();
+        assert!(errors[0].contains("a.json") && errors[0].contains("target groups"), "{errors:?}");
+        assert_eq!(names(&files), ["n1:1", "n2:9765", "n3:9765"]);
+        // Still wrong, still told, without reading it again.
+        assert_eq!(files.scan(), errors);
+
+        write("a.json", r#"[{"targets": ["n4"]}]"#);
+        std::fs::remove_file(dir.path().join("b.yml")).unwrap();
+        assert_eq!(files.scan(), Vec::<String>::new());
+        assert_eq!(names(&files), ["n4:9765"]);
+    }
+
+    #[test]
+    fn wrong_files_say_what_is_wrong() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text, part) in [
+            ("a.json", r#"[{"target": ["n1"]}]"#, "unknown field"),
+            ("b.json", r#"[{"targets": ["http://n1"]}]"#, "no scheme"),
+            ("c.yml", "- targets: [n1\n", "c.yml"),
+            ("d.json", r#"{"targets": []}"#, "target groups"),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let why = read_groups(&path).unwrap_err();
+            assert!(why.contains(part), "{name}: {why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_becomes_an_address_each() {
+        let found = ask_name("localhost:7").await.unwrap();
+        assert!(
+            found.iter().any(|t| t.to_string() == "127.0.0.1:7" || t.to_string() == "[::1]:7"),
+            "{found:?}"
+        );
+        assert!(ask_name("no-such-name.invalid").await.is_err());
+    }
+}

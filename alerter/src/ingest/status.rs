@@ -1,0 +1,88 @@
+//! What is known of one source: for the API, and for the task that reads it to go on where an earlier one stopped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stepwatch_engine::time::Ts;
+use stepwatch_wire::Cursor;
+
+use crate::clock::wall;
+
+/// A copy to show.
+#[derive(Debug, Clone)]
+pub struct SourceView {
+    pub source: Arc<str>,
+    pub up: bool,
+    /// Since when it is as it is.
+    pub since: Ts,
+    /// Why it is down.
+    pub error: Option<String>,
+    pub cursor: Option<Cursor>,
+    pub last_record: Option<Ts>,
+    pub records: u64,
+    pub malformed: u64,
+    pub gaps: u64,
+    pub lost: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct SourceStatus(Mutex<SourceView>);
+
+/// Every source of the configuration and the discovery, by name.
+#[derive(Debug, Clone, Default)]
+pub struct SourceTable(Arc<Mutex<BTreeMap<Arc<str>, Arc<SourceStatus>>>>);
+
+impl SourceStatus {
+    pub(crate) fn new(source: Arc<str>, cursor: Option<Cursor>) -> Self {
+        Self(Mutex::new(SourceView {
+            source,
+            up: false,
+            since: wall(),
+            error: None,
+            cursor,
+            last_record: None,
+            records: 0,
+            malformed: 0,
+            gaps: 0,
+            lost: 0,
+        }))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SourceView> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cursor(&self) -> Option<Cursor> {
+        self.lock().cursor.clone()
+    }
+
+    /// Notes a change of `up`; false if it was so already.
+    pub(crate) fn set_up(&self, up: bool, error: Option<String>) -> bool {
+        let mut view = self.lock();
+        let changed = view.up != up;
+        if changed {
+            view.since = wall();
+        }
+        view.up = up;
+        view.error = error;
+        changed
+    }
+}
+
+impl SourceTable {
+    pub fn views(&self) -> Vec<SourceView> {
+        self.lock().values().map(|s| s.lock().clone()).collect()
+    }
+
+    pub(crate) fn insert(&self, source: Arc<str>, status: Arc<SourceStatus>) {
+        self.lock().insert(source, status);
+    }
+
+    pub(crate) fn remove(&self, source: &str) {
+        self.lock().remove(source);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<SourceStatus>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,256 @@
+//! Reads the stream of one exporter, for as long as it is a target.
+//!
+//! Every record counts once: the cursor of the last record handed on is what the next connection resumes after. Nothing is
+//! dropped here either: when the engine is behind, the queue is full, this task stops reading, TCP stops the exporter, and the
+//! exporter's ring keeps what is not read.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use stepwatch_wire::{Cursor, Event, Kind, MAX_EVENT_BYTES};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::{Backoff, BackoffLimits};
+use super::exporters::{CONNECT_TIMEOUT, Connection};
+use super::lines::{LineSplitter, TooLong};
+use super::status::SourceStatus;
+use super::target::Target;
+use super::{Feed, News, innermost};
+use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
+
+/// An idle stream carries a heartbeat this often.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Longest line read. Above the limit of an event, so that a record that the exporter let grow is refused by the parser, with
+/// a reason, and not by the splitter.
+const MAX_LINE: usize = 2 * MAX_EVENT_BYTES;
+
+/// Characters kept of the answer of a peer that is no exporter.
+const MAX_REASON: usize = 200;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamLimits {
+    /// Silence that counts as death: three heartbeats missed, and one second of grace.
+    pub silence: Duration,
+    pub head: Duration,
+    pub backoff: BackoffLimits,
+}
+
+impl Default for StreamLimits {
+    fn default() -> Self {
+        Self {
+            silence: 3 * HEARTBEAT + Duration::from_secs(1),
+            head: 2 * CONNECT_TIMEOUT,
+            backoff: BackoffLimits { base: Duration::from_millis(200), cap: Duration::from_secs(15) },
+        }
+    }
+}
+
+/// The task of one target.
+pub(crate) struct Puller {
+    pub target: Target,
+    pub connection: Arc<arc_swap::ArcSwap<Connection>>,
+    pub status: Arc<SourceStatus>,
+    pub limits: StreamLimits,
+    pub out: mpsc::Sender<Feed>,
+    pub metrics: IngestMetrics,
+}
+
+/// Why a connection is over.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("answered {0}")]
+    Status(String),
+    #[error("answered with content type {0:?}: not a Stepwatch exporter")]
+    NotAStream(String),
+    #[error("silent for {0:?}, without a heartbeat")]
+    Silent(Duration),
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    #[error("the exporter ended the stream")]
+    Closed,
+    /// The runtime has gone: there is nobody to read for.
+    #[error("stopping")]
+    Stopping,
+}
+
+impl Puller {
+    /// Reads until `stop`; returns only then. The state of the source is told as it changes.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut backoff = Backoff::new(self.limits.backoff);
+        let mut told_down = false;
+        loop {
+            let ended = tokio::select! {
+                () = stop.cancelled() => break,
+                ended = self.connection(&mut backoff, &mut told_down) => ended,
+            };
+            if matches!(ended, Ended::Stopping) {
+                break;
+            }
+            let was_up = self.status.set_up(false, Some(ended.to_string()));
+            self.gauge(0);
+            if was_up {
+                self.metrics.disconnects.inc();
+                tracing::warn!(source = %self.target, reason = %ended, "lost the exporter; reconnecting");
+            } else if !told_down {
+                tracing::warn!(source = %self.target, reason = %ended, "cannot read the exporter; retrying");
+            } else {
+                tracing::debug!(source = %self.target, reason = %ended, "still cannot read the exporter");
+            }
+            let pause = backoff.next();
+            let tell = async {
+                // Told once a change: the engine keeps the time of the first failure.
+                if !core::mem::replace(&mut told_down, true) {
+                    self.send(News::Down { reason: ended.to_string() }).await;
+                }
+                tokio::time::sleep(pause).await;
+            };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tell => {}
+            }
+        }
+        self.status.set_up(false, Some("no longer read".into()));
+        self.gauge(0);
+    }
+
+    /// One connection, from request to its end.
+    async fn connection(&self, backoff: &mut Backoff, told_down: &mut bool) -> Ended {
+        let response = match self.request().await {
+            Ok(response) => response,
+            Err(ended) => return ended,
+        };
+        self.metrics.connects.inc();
+        self.gauge(1);
+        if self.status.set_up(true, None) {
+            tracing::info!(source = %self.target, "reading the exporter");
+        }
+        *told_down = false;
+        if !self.send(News::Up).await {
+            return Ended::Stopping;
+        }
+        let mut splitter = LineSplitter::new(MAX_LINE);
+        let mut chunks = response.bytes_stream();
+        loop {
+            let chunk = match tokio::time::timeout(self.limits.silence, chunks.next()).await {
+                Err(_) => return Ended::Silent(self.limits.silence),
+                Ok(None) => return Ended::Closed,
+                Ok(Some(Err(e))) => return Ended::Broken(innermost(&e)),
+                Ok(Some(Ok(chunk))) => chunk,
+            };
+            // A chunk is what the socket gave at once, a few hundred kilobytes at most: that bounds the batch.
+            let mut events = Vec::new();
+            splitter.feed(&chunk, |line| events.extend(self.record(line)));
+            if events.is_empty() {
+                continue;
+            }
+            backoff.reset();
+            if !self.hand_on(events).await {
+                return Ended::Stopping;
+            }
+        }
+    }
+
+    async fn request(&self) -> Result<reqwest::Response, Ended> {
+        let path = match self.status.cursor() {
+            Some(cursor) => format!("/v1/stream?after={cursor}"),
+            None => "/v1/stream".to_owned(),
+        };
+        let request = self.connection.load().get(&self.target, &path).send();
+        let response = tokio::time::timeout(self.limits.head, request)
+            .await
+            .map_err(|_| Ended::NoAnswer(self.limits.head))?
+            .map_err(|e| Ended::Connect(innermost(&e)))?;
+        if response.status() != reqwest::StatusCode::OK {
+            return Err(Ended::Status(self.refusal(response).await));
+        }
+        let content_type = response.headers().get(reqwest::header::CONTENT_TYPE);
+        let content_type = content_type.and_then(|v| v.to_str().ok()).unwrap_or_default();
+        if !content_type.contains("ndjson") {
+            return Err(Ended::NotAStream(content_type.chars().take(MAX_REASON).collect()));
+        }
+        Ok(response)
+    }
+
+    /// The status, and the beginning of what the peer says about it.
+    async fn refusal(&self, mut response: reqwest::Response) -> String {
+        let status = response.status();
+        let body = tokio::time::timeout(self.limits.head, response.chunk()).await;
+        let body = body.ok().and_then(Result::ok).flatten().unwrap_or_default();
+        let text: String = String::from_utf8_lossy(&body).chars().take(MAX_REASON).collect();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if text.is_empty() { status.to_string() } else { format!("{status}: {text}") }
+    }
+
+    /// One line of the stream; none if it is blank or not a record, which is counted.
+    fn record(&self, line: Result<&[u8], TooLong>) -> Option<Event> {
+        let parsed = match line {
+            Ok(line) if line.trim_ascii().is_empty() => return None,
+            Ok(line) => Event::parse(line).map_err(|e| ("syntax", e.to_string())),
+            Err(TooLong) => Err(("too_long", format!("longer than {MAX_LINE} bytes"))),
+        };
+        match parsed {
+            Ok(event) => Some(event),
+            Err((reason, why)) => {
+                self.metrics.malformed.get_or_create(&ReasonLabel { reason: Word(reason) }).inc();
+                let mut view = self.status.lock();
+                view.malformed += 1;
+                // The first says what is wrong; a thousand more would only fill the disk.
+                if view.malformed == 1 {
+                    tracing::warn!(source = %self.target, %why, "malformed record in the stream");
+                }
+                None
+            }
+        }
+    }
+
+    /// Queues the events, then notes the cursor: an order that a stop in between turns into a repetition, never a loss.
+    async fn hand_on(&self, events: Vec<Event>) -> bool {
+        let cursor: Option<Cursor> = events.iter().rev().find_map(|e| e.cursor.clone());
+        let records = events.len() as u64;
+        let (mut gaps, mut lost) = (0, 0);
+        for gap in events.iter().filter(|e| e.kind == Kind::Gap) {
+            gaps += 1;
+            lost += gap.lost.unwrap_or(0);
+        }
+        if !self.send(News::Events(events)).await {
+            return false;
+        }
+        self.metrics.gaps.inc_by(gaps);
+        self.metrics.lost.inc_by(lost);
+        if gaps > 0 {
+            tracing::warn!(source = %self.target, lost, "the exporter no longer had what came next");
+        }
+        let mut view = self.status.lock();
+        view.cursor = cursor.or(view.cursor.take());
+        view.last_record = Some(crate::clock::wall());
+        view.records += records;
+        view.gaps += gaps;
+        view.lost += lost;
+        true
+    }
+
+    /// Waits for room; false when nobody reads any more.
+    async fn send(&self, news: News) -> bool {
+        let feed = Feed { source: Arc::clone(self.target.name()), news };
+        match self.out.try_send(feed) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+            Err(mpsc::error::TrySendError::Full(feed)) => {
+                self.metrics.backpressure.inc();
+                self.out.send(feed).await.is_ok()
+            }
+        }
+    }
+
+    fn gauge(&self, up: i64) {
+        let label = SourceLabel { source: Name(Arc::clone(self.target.name())) };
+        self.metrics.source_up.get_or_create(&label).set(up);
+    }
+}

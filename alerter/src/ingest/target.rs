@@ -1,0 +1,127 @@
+//! Where an exporter is, and how file and HTTP discovery spell it.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+/// Port of an exporter whose address names none.
+pub(super) const DEFAULT_PORT: u16 = 9765;
+
+/// Targets of one discovery answer or file; the rest is refused, with an error that says so.
+pub(super) const MAX_TARGETS: usize = 20_000;
+
+/// The address of an exporter, `host:port`: also the name of the source everywhere else.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target(Arc<str>);
+
+impl Target {
+    /// Takes `host`, `host:port`, `1.2.3.4:port`, `[::1]:port`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let bad =
+            |why: &str| format!("target {text:?}: {why}; expected host:port, as in node001:{DEFAULT_PORT}");
+        if text.contains("://") {
+            return Err(bad("an address has no scheme (set `scheme: https` beside it)"));
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            // A bare IPv6 address is full of colons and says nothing about a port.
+            Some((host, _)) if host.contains(':') && !host.starts_with('[') => {
+                return Err(bad("an IPv6 address stands in brackets, as in [::1]:9765"));
+            }
+            Some((host, port)) if !port.contains(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let host_ok = match host.strip_prefix('[') {
+            Some(v6) => v6.strip_suffix(']').is_some_and(|v6| v6.parse::<core::net::Ipv6Addr>().is_ok()),
+            None => {
+                !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
+            }
+        };
+        if !host_ok || host.len() > 255 {
+            return Err(bad("not a host name or address"));
+        }
+        match port.map(str::parse::<u16>) {
+            None => Ok(Self(format!("{host}:{DEFAULT_PORT}").into())),
+            Some(Ok(port)) if port > 0 => Ok(Self(format!("{host}:{port}").into())),
+            Some(_) => Err(bad("the port is a number from 1 to 65535")),
+        }
+    }
+
+    pub fn name(&self) -> &Arc<str> {
+        &self.0
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A Prometheus target group. Labels are read, so that a mistake in them is found, and not used: a run names itself.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TargetGroup {
+    pub targets: Vec<String>,
+    #[serde(default)]
+    #[expect(dead_code, reason = "part of the format, of no use to us")]
+    labels: BTreeMap<String, String>,
+}
+
+/// The targets of all groups. One bad address fails the whole answer: half a list would look like nodes that left.
+pub(super) fn flatten(groups: &[TargetGroup]) -> Result<Vec<Target>, String> {
+    let texts = groups.iter().flat_map(|g| &g.targets);
+    let count = texts.clone().count();
+    if count > MAX_TARGETS {
+        return Err(format!("{count} targets, the limit is {MAX_TARGETS}"));
+    }
+    texts.map(|t| Target::parse(t)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn addresses() {
+        for (text, want) in [
+            ("node001", "node001:9765"),
+            ("node001:1", "node001:1"),
+            ("10.0.0.7:9765", "10.0.0.7:9765"),
+            ("[::1]", "[::1]:9765"),
+            ("[fe80::1]:99", "[fe80::1]:99"),
+            ("gpu-1.rack_2.example.com:80", "gpu-1.rack_2.example.com:80"),
+        ] {
+            assert_eq!(Target::parse(text).map(|t| t.to_string()).as_deref(), Ok(want));
+        }
+        for bad in
+            ["", ":1", "a:0", "a:65536", "a:b", "::1", "[::1", "[x]:1", "http://a:1", "a b:1", "a/b:1", "a:"]
+        {
+            let why = Target::parse(bad).unwrap_err();
+            assert!(why.contains("expected host:port"), "{bad}: {why}");
+        }
+    }
+
+    #[test]
+    fn one_bad_address_fails_the_list() {
+        let group = |t: &[&str]| TargetGroup {
+            targets: t.iter().map(|t| (*t).into()).collect(),
+            labels: BTreeMap::new(),
+        };
+        assert_eq!(flatten(&[group(&["a", "b:1"]), group(&["c"])]).unwrap().len(), 3);
+        assert!(flatten(&[group(&["a", "b:c"])]).is_err());
+        let many = vec!["a"; MAX_TARGETS + 1];
+        assert!(flatten(&[group(&many)]).unwrap_err().contains("the limit is 20000"));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text: String) {
+            if let Ok(t) = Target::parse(&text) {
+                prop_assert_eq!(Target::parse(&t.to_string()), Ok(t));
+            }
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! The one loop that owns the clock and the engine.
+//!
+//! Whatever happens reaches the engine here and nowhere else: batches of stream records, outcomes of messages, words of people,
+//! a new configuration, the passing of time. What the engine makes of it is durable before anybody hears of it:
+//!
+//! * effects, the state they came from and the cursors up to which the streams were read are one transaction (principle 3), so
+//!   that a kill at any moment replays exactly what was not yet kept;
+//! * a store that refuses is asked again while the effects wait in memory. When too many wait, intake stops: the exporters keep
+//!   the records, and the clock that would call their silence a hang stops with it.
+//!
+//! It does no I/O besides the store, and nothing that serves a request waits for it except a request to change something.
+
+mod pending;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stepwatch_engine::Engine;
+use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::effect::{Effect, Input};
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
+use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::{Cursor, Kind};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::ingest::{Feed, News};
+use crate::metrics::{IncidentLabels, KindLabel, OpenedLabels, RuntimeMetrics, Word};
+use crate::outbox::{Feedback, Outcome};
+use crate::store::{self, Store};
+use pending::Pending;
+pub use view::{RunView, RuntimeView, Views};
+
+/// State and cursors without effects are kept this often: what a power cut makes us read again.
+const COMMIT_EVERY: Duration = Duration::from_secs(2);
+/// How old what the API shows may be.
+const PUBLISH_EVERY: Duration = Duration::from_millis(500);
+/// Batches judged before the loop looks at anything else.
+const FEEDS_A_PASS: usize = 64;
+/// Effects that may wait for a store that refuses, before intake stops.
+const MAX_PENDING_EFFECTS: usize = 10_000;
+/// A pass that comes so late means that this process was stopped or its disk stalled: the silence was ours.
+const BLIND_AFTER: Duration = Duration::from_secs(10);
+/// Between two attempts to reach a store that refuses.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(5);
+/// How long a stop tries to keep what is not yet kept.
+const LAST_COMMIT_MAX: Duration = Duration::from_secs(5);
+/// Commands of people that may wait.
+const QUEUE_COMMANDS: usize = 64;
+
+/// What somebody wants of the runtime. The answer comes when it is durable.
+#[derive(Debug)]
+pub enum Command {
+    Ack { incident: String, by: String, reply: oneshot::Sender<Answer> },
+    Resolve { incident: String, by: String, reply: oneshot::Sender<Answer> },
+    Reconfigure { config: Box<EngineConfig>, reply: oneshot::Sender<()> },
+}
+
+/// The incident as it now is; `None` if no such incident is open.
+pub type Answer = Option<Box<IncidentRecord>>;
+
+/// To reach a running runtime.
+#[derive(Debug, Clone)]
+pub struct RuntimeHandle {
+    pub commands: mpsc::Sender<Command>,
+    pub views: Arc<Views>,
+}
+
+/// The loop, and all it owns.
+#[derive(Debug)]
+pub struct Runtime {
+    engine: Engine,
+    store: Store,
+    clock: Clock,
+    commands: mpsc::Receiver<Command>,
+    feeds: mpsc::Receiver<Feed>,
+    feedback: mpsc::Receiver<Feedback>,
+    pending: Pending,
+    /// Incidents that were open at the last look, to notice new ones.
+    open: BTreeSet<String>,
+    /// One counter a kind of event, in the order of the kinds.
+    events: Vec<prometheus_client::metrics::counter::Counter>,
+    metrics: RuntimeMetrics,
+    views: Arc<Views>,
+    schedule: Schedule,
+}
+
+/// When the loop does what nothing asks for.
+#[derive(Debug)]
+struct Schedule {
+    last_pass: Instant,
+    /// State or cursors changed since the last commit.
+    commit_due: Option<Instant>,
+    publish_due: Option<Instant>,
+    /// The store refused, and is asked again then.
+    retry: Option<(Instant, Duration)>,
+}
+
+/// The other ends of the runtime's queues.
+#[derive(Debug)]
+pub struct Inputs {
+    pub feeds: mpsc::Receiver<Feed>,
+    pub feedback: mpsc::Receiver<Feedback>,
+}
+
+impl Runtime {
+    /// Restores the engine from the store. The cursors say where the streams go on.
+    pub async fn restore(
+        store: Store,
+        config: EngineConfig,
+        inputs: Inputs,
+        metrics: RuntimeMetrics,
+    ) -> store::Result<(Self, RuntimeHandle, BTreeMap<String, Cursor>)> {
+        let clock = Clock::start();
+        let cursors = store.load_cursors().await?.into_iter().collect();
+        let (engine, unusable) = Engine::restore(config, store.load_state().await?);
+        for part in &unusable {
+            tracing::warn!(%part, "stored state of another version, or damaged: it is learned again");
+        }
+        metrics.state_discarded.inc_by(unusable.len() as u64);
+        let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
+        let views = Arc::new(Views::default());
+        let handle = RuntimeHandle { commands: sender, views: Arc::clone(&views) };
+        let events = Kind::ALL
+            .iter()
+            .map(|k| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone())
+            .collect();
+        let open: BTreeSet<String> = engine.open_incidents().map(|r| r.id.clone()).collect();
+        tracing::info!(open = open.len(), runs = engine.runs().count(), "restored");
+        let mut runtime = Self {
+            engine,
+            store,
+            clock,
+            commands,
+            feeds: inputs.feeds,
+            feedback: inputs.feedback,
+            pending: Pending::default(),
+            open,
+            events,
+            metrics,
+            views,
+            schedule: Schedule::new(),
+        };
+        runtime.publish();
+        Ok((runtime, handle, cursors))
+    }
+
+    /// Runs until `shutdown`, and keeps everything before it returns.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        // Reading starts now: the time it took to get here is nobody's silence.
+        let now = self.clock.now();
+        self.engine.resume(now);
+        self.schedule.last_pass = Instant::now();
+        let mut batch = Vec::with_capacity(FEEDS_A_PASS);
+        loop {
+            let wake = self.wake_at();
+            let room = self.has_room();
+            // In order of importance: a person's word is not to wait behind a fleet's records.
+            tokio::select! {
+                biased;
+                () = shutdown.wait() => break,
+                Some(command) = self.commands.recv() => self.command(command),
+                Some(feedback) = self.feedback.recv(), if room => self.outcome(feedback),
+                n = self.feeds.recv_many(&mut batch, FEEDS_A_PASS), if room => {
+                    if n == 0 {
+                        break; // every reader is gone, and with them the reason to run
+                    }
+                    self.judge(&mut batch);
+                }
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            self.pass_time();
+            self.settle().await;
+        }
+        self.last_commit().await;
+    }
+
+    /// A store that refuses must not fill the memory.
+    fn has_room(&self) -> bool {
+        self.pending.effects.len() < MAX_PENDING_EFFECTS
+    }
+
+    fn judge(&mut self, batch: &mut Vec<Feed>) {
+        let started = Instant::now();
+        let now = self.clock.now();
+        for feed in batch.drain(..) {
+            let source = feed.source.as_ref();
+            match feed.news {
+                News::Events(events) => {
+                    for event in &events {
+                        self.events[event.kind as usize].inc();
+                        if event.kind == Kind::Step {
+                            self.metrics.steps.inc();
+                        }
+                        self.engine.handle(now, Input::Event { source, event }, &mut self.pending.effects);
+                    }
+                    if let Some(cursor) = events.into_iter().rev().find_map(|e| e.cursor) {
+                        self.pending.cursors.insert(source.to_owned(), cursor);
+                    }
+                }
+                News::Up => self.engine.handle(now, Input::SourceUp { source }, &mut self.pending.effects),
+                News::Down { reason } => {
+                    let input = Input::SourceDown { source, reason: &reason };
+                    self.engine.handle(now, input, &mut self.pending.effects);
+                }
+                News::Gone => {
+                    self.engine.handle(now, Input::SourceGone { source }, &mut self.pending.effects)
+                }
+            }
+        }
+        self.metrics.engine_seconds.observe(started.elapsed().as_secs_f64());
+        self.schedule.changed();
+    }
+
+    fn outcome(&mut self, feedback: Feedback) {
+        let now = self.clock.now();
+        let Feedback { idem_key, incident, receiver, action, outcome } = feedback;
+        let (incident, receiver) = (incident.as_str(), receiver.as_str());
+        let input = match &outcome {
+            Outcome::Delivered => Input::Delivered { incident, receiver, action },
+            Outcome::Failed { error } => Input::Failed { incident, receiver, action, error },
+        };
+        self.engine.handle(now, input, &mut self.pending.effects);
+        self.pending.reported.push(idem_key);
+        self.schedule.changed();
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.clock.now();
+        match command {
+            Command::Ack { incident, by, reply } => {
+                let input = Input::Ack { incident: &incident, by: &by };
+                self.person(now, &incident, input, reply);
+            }
+            Command::Resolve { incident, by, reply } => {
+                let input = Input::Resolve { incident: &incident, by: &by };
+                self.person(now, &incident, input, reply);
+            }
+            Command::Reconfigure { config, reply } => {
+                self.engine.reconfigure(*config);
+                let _ = reply.send(());
+            }
+        }
+        self.schedule.changed();
+    }
+
+    fn person(&mut self, now: Ts, id: &str, input: Input<'_>, reply: oneshot::Sender<Answer>) {
+        let Some(before) = self.engine.incident(id).cloned() else {
+            let _ = reply.send(None);
+            return;
+        };
+        let known = self.pending.effects.len();
+        self.engine.handle(now, input, &mut self.pending.effects);
+        let after = self.pending.effects[known..].iter().rev().find_map(|e| match e {
+            Effect::Incident(record) if record.id == id => Some(record.clone()),
+            _ => None,
+        });
+        self.pending.replies.push((reply, after.unwrap_or_else(|| Box::new(before))));
+    }
+
+    /// Lets the engine do what is due.
+    fn pass_time(&mut self) {
+        let late = core::mem::replace(&mut self.schedule.last_pass, Instant::now()).elapsed();
+        let now = self.clock.now();
+        self.metrics.clock_behind.set(self.clock.behind());
+        // Deaf because the store refuses: silence proves nothing, and what the clock would say could not be kept.
+        if !self.has_room() {
+            return;
+        }
+        if late > BLIND_AFTER {
+            tracing::warn!(
+                late_seconds = late.as_secs(),
+                "this process stood still; silence meanwhile counts against no run"
+            );
+            self.engine.resume(now);
+        }
+        if self.engine.next_deadline().is_some_and(|(at, _)| at <= now) {
+            self.engine.tick(now, &mut self.pending.effects);
+            self.schedule.changed();
+        }
+    }
+
+    /// Makes durable what must be, and what has waited long enough.
+    async fn settle(&mut self) {
+        let now = Instant::now();
+        if self.schedule.retry.is_some_and(|(at, _)| now < at) {
+            return;
+        }
+        let deaf = !self.has_room();
+        let commit_due = self.schedule.commit_due.is_some_and(|at| now >= at);
+        if self.pending.is_urgent() || commit_due || self.schedule.retry.is_some() {
+            self.count_incidents();
+            self.commit().await;
+        }
+        if deaf && self.has_room() {
+            tracing::info!("the store takes commits again; reading on");
+            let now = self.clock.now();
+            self.engine.resume(now);
+        }
+        if self.schedule.publish_due.is_some_and(|at| Instant::now() >= at) {
+            self.publish();
+        }
+    }
+
+    async fn commit(&mut self) {
+        let started = Instant::now();
+        self.pending.absorb_state(self.engine.take_dirty());
+        let at = self.clock.now();
+        match self.pending.commit(&self.store, at).await {
+            Ok(()) => {
+                self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
+                if self.schedule.retry.take().is_some() {
+                    tracing::warn!("the store takes commits again; nothing was lost");
+                }
+                self.schedule.commit_due = None;
+            }
+            Err(err) => {
+                self.metrics.commit_failures.inc();
+                let (first, pause) = match self.schedule.retry {
+                    None => (true, RETRY_FIRST),
+                    Some((_, pause)) => (false, (2 * pause).min(RETRY_LAST)),
+                };
+                self.schedule.retry = Some((Instant::now() + pause, pause));
+                let waiting = self.pending.effects.len();
+                if first {
+                    tracing::error!(%err, waiting, "the store refuses a commit: nothing new is sent until it takes it; retrying");
+                } else {
+                    tracing::warn!(%err, waiting, "the store still refuses");
+                }
+            }
+        }
+        self.metrics.pending_effects.set(self.pending.effects.len() as i64);
+    }
+
+    /// What is not kept by now is read again after the start: state and cursors stand together.
+    async fn last_commit(&mut self) {
+        let deadline = Instant::now() + LAST_COMMIT_MAX;
+        loop {
+            self.commit().await;
+            match self.schedule.retry {
+                None => break,
+                Some((at, _)) if at < deadline => tokio::time::sleep_until(at).await,
+                Some(_) => {
+                    let lost = self.pending.effects.len();
+                    tracing::error!(
+                        lost,
+                        "stopping although the store refuses; the records are read again at the next start"
+                    );
+                    break;
+                }
+            }
+        }
+    }
+
+    fn wake_at(&mut self) -> Instant {
+        let now = Instant::now();
+        let mut at = now + COMMIT_EVERY;
+        if let (true, Some((deadline, _))) = (self.has_room(), self.engine.next_deadline()) {
+            self.clock.now();
+            at = at.min(now + self.clock.until(deadline));
+        }
+        let s = &self.schedule;
+        let retry = s.retry.map(|(at, _)| at);
+        // While the store refuses, only the retry commits.
+        let commit = s.commit_due.filter(|_| retry.is_none());
+        [commit, s.publish_due.filter(|_| retry.is_none()), retry]
+            .into_iter()
+            .flatten()
+            .fold(at, Instant::min)
+    }
+
+    /// Counts each incident when it is first seen.
+    fn count_incidents(&mut self) {
+        for effect in &self.pending.effects[self.pending.counted..] {
+            let Effect::Incident(record) = effect else { continue };
+            if !self.open.contains(&record.id) {
+                let labels = OpenedLabels {
+                    kind: Word(record.kind.as_str()),
+                    severity: Word(record.severity.as_str()),
+                };
+                self.metrics.opened.get_or_create(&labels).inc();
+                self.open.insert(record.id.clone());
+            }
+            if record.state == State::Resolved {
+                self.open.remove(&record.id);
+            }
+        }
+        self.pending.counted = self.pending.effects.len();
+    }
+
+    fn publish(&mut self) {
+        self.schedule.publish_due = None;
+        let view = RuntimeView::of(&self.engine, &self.pending, self.schedule.retry.is_some());
+        self.metrics.runs.set(view.runs.len() as i64);
+        for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
+            for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
+                let count = self
+                    .engine
+                    .open_incidents()
+                    .filter(|r| r.state == state && r.severity == severity)
+                    .count();
+                let labels = IncidentLabels { state: Word(of_state), severity: Word(severity.as_str()) };
+                self.metrics.incidents.get_or_create(&labels).set(count as i64);
+            }
+        }
+        self.views.set(view);
+    }
+}
+
+impl Schedule {
+    fn new() -> Self {
+        Self { last_pass: Instant::now(), commit_due: None, publish_due: None, retry: None }
+    }
+
+    /// Something happened: it is kept and shown before long.
+    fn changed(&mut self) {
+        let now = Instant::now();
+        self.commit_due.get_or_insert(now + COMMIT_EVERY);
+        self.publish_due.get_or_insert(now + PUBLISH_EVERY);
+    }
+}

@@ -1,0 +1,63 @@
+//! What the engine has decided and the store does not yet have.
+
+use std::collections::BTreeMap;
+
+use stepwatch_engine::StatePart;
+use stepwatch_engine::effect::Effect;
+use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_engine::time::Ts;
+use stepwatch_wire::Cursor;
+use tokio::sync::oneshot;
+
+use super::Answer;
+use crate::store::{self, Commit, Store};
+
+/// One transaction to be. A later word on a part or a cursor replaces an earlier one; effects only add up.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    pub effects: Vec<Effect>,
+    /// How many of the effects the metrics have seen.
+    pub counted: usize,
+    pub cursors: BTreeMap<String, Cursor>,
+    /// Outcomes of messages that the engine has taken note of.
+    pub reported: Vec<String>,
+    /// Answers that may be given when all this is durable.
+    pub replies: Vec<(oneshot::Sender<Answer>, Box<IncidentRecord>)>,
+    state: BTreeMap<String, Option<Vec<u8>>>,
+}
+
+impl Pending {
+    /// Somebody waits for it, or must hear of it.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.effects.is_empty() || !self.replies.is_empty() || !self.reported.is_empty()
+    }
+
+    pub(super) fn absorb_state(&mut self, parts: Vec<StatePart>) {
+        self.state.extend(parts);
+    }
+
+    /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is answered.
+    pub(super) async fn commit(&mut self, store: &Store, at: Ts) -> store::Result<()> {
+        let commit = Commit {
+            effects: core::mem::take(&mut self.effects),
+            state: core::mem::take(&mut self.state).into_iter().collect(),
+            cursors: core::mem::take(&mut self.cursors).into_iter().collect(),
+            reported: core::mem::take(&mut self.reported),
+            at,
+        };
+        let done = store.commit(&commit).await;
+        if done.is_err() {
+            self.effects = commit.effects;
+            self.state = commit.state.into_iter().collect();
+            self.cursors = commit.cursors.into_iter().collect();
+            self.reported = commit.reported;
+            return done;
+        }
+        self.counted = 0;
+        for (reply, record) in self.replies.drain(..) {
+            // Whoever asked may have gone away; what was asked is done.
+            let _ = reply.send(Some(record));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! What the loop shows of itself: copies, so that looking never holds it up.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use stepwatch_engine::Engine;
+use stepwatch_engine::run::{Facts, Run};
+use stepwatch_engine::time::Ts;
+
+use super::pending::Pending;
+
+/// Runs shown; the rest is counted.
+const MAX_RUNS_SHOWN: usize = 10_000;
+
+/// Read by anyone, replaced by the runtime.
+#[derive(Debug, Default)]
+pub struct Views(ArcSwap<RuntimeView>);
+
+#[derive(Debug, Clone, Default)]
+pub struct RuntimeView {
+    pub runs: Vec<RunView>,
+    /// Runs beyond those shown.
+    pub runs_hidden: usize,
+    pub open_incidents: usize,
+    pub pending_effects: usize,
+    pub store_refuses: bool,
+    /// Why the engine wakes next, and when.
+    pub next_deadline: Option<(Ts, &'static str)>,
+}
+
+/// One run, as far as the engine knows it.
+#[derive(Debug, Clone)]
+pub struct RunView {
+    pub run: String,
+    pub attempt: u32,
+    pub last_step: Option<i64>,
+    /// When a step arrived last, by our clock.
+    pub last_step_at: Option<Ts>,
+    pub last_heard: Ts,
+    pub steps: u64,
+    pub world: Option<u32>,
+    pub ranks: usize,
+    /// Sources that feed it now, and those that did and are lost.
+    pub sources: Vec<String>,
+    pub lost_sources: Vec<String>,
+    pub last_checkpoint_step: Option<i64>,
+    /// Exit code, once it is over.
+    pub ended: Option<i64>,
+}
+
+impl Views {
+    pub fn get(&self) -> Arc<RuntimeView> {
+        self.0.load_full()
+    }
+
+    pub(super) fn set(&self, view: RuntimeView) {
+        self.0.store(Arc::new(view));
+    }
+}
+
+impl RuntimeView {
+    pub(super) fn of(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
+        let all = engine.runs().count();
+        Self {
+            runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunView::of).collect(),
+            runs_hidden: all.saturating_sub(MAX_RUNS_SHOWN),
+            open_incidents: engine.open_incidents().count(),
+            pending_effects: pending.effects.len(),
+            store_refuses,
+            next_deadline: engine.next_deadline(),
+        }
+    }
+}
+
+impl RunView {
+    fn of(run: &Run) -> Self {
+        let f: &Facts = &run.facts;
+        Self {
+            run: f.name.clone(),
+            attempt: f.attempt,
+            last_step: f.last_step,
+            last_step_at: f.last_step.map(|_| f.last_progress),
+            last_heard: f.last_heard,
+            steps: f.total_steps,
+            world: f.world,
+            ranks: f.ranks.len(),
+            sources: f.live.iter().cloned().collect(),
+            lost_sources: f.lost.keys().cloned().collect(),
+            last_checkpoint_step: f.checkpoints.last_step,
+            ended: f.ended.as_ref().map(|e| e.code),
+        }
+    }
+}
