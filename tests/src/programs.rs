@@ -75,6 +75,8 @@ pub struct AlerterOptions {
     pub slack_token: String,
     pub pagerduty: String,
     pub routing_key: String,
+    /// Where people reach it; a free port without links in messages if none is given.
+    pub listen: Option<SocketAddr>,
     /// URL and secret of a generic webhook.
     pub webhook: Option<(String, String)>,
     /// Appended to the configuration.
@@ -99,7 +101,8 @@ impl Alerter {
         std::fs::write(dir.join("slack"), &options.slack_token)?;
         std::fs::write(dir.join("pd"), &options.routing_key)?;
         std::fs::write(dir.join("alerter.yml"), Self::config(dir, options)?)?;
-        let (daemon, addr) = Self::launch(dir, ANY_PORT, crash_point).await?;
+        let listen = options.listen.map_or_else(|| ANY_PORT.to_owned(), |a| a.to_string());
+        let (daemon, addr) = Self::launch(dir, &listen, crash_point).await?;
         Ok(Self { daemon, addr, dir: dir.to_owned() })
     }
 
@@ -128,6 +131,9 @@ impl Alerter {
              - {{after: 300s, notify: [primary], repeat: 3}}\nroutes:\n  \
              - {{match: ['severity=\"page\"'], policy: default}}\n  - {{match: ['severity=\"ticket\"'], notify: [chat]}}\n",
         )?;
+        if let Some(addr) = o.listen {
+            writeln!(c, "external_url: \"http://{addr}\"")?;
+        }
         c.push_str(&o.extra);
         Ok(c)
     }
@@ -174,6 +180,11 @@ impl Alerter {
         let reply: Value = reqwest::get(format!("{}/api/v1/incidents", self.url())).await?.json().await?;
         let list = reply.as_array().or_else(|| reply["incidents"].as_array());
         list.cloned().with_context(|| format!("not a list of incidents: {reply}"))
+    }
+
+    /// Takes an incident, as a person in a shell would.
+    pub async fn ack(&self, incident: &str, by: &str) -> anyhow::Result<Output> {
+        self.cli(&["incidents", "ack", incident, "--by", by]).await
     }
 
     /// Runs a subcommand against this alerter, as a person in a shell would.

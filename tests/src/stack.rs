@@ -1,14 +1,14 @@
 //! The whole path: an exporter, an alerter that reads it, and the services that the alerter tells.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context;
 use stepwatch_fakes::{FakePagerDuty, FakeSlack, FakeWebhook, PagerDuty, Slack, WebhookSink};
 use tempfile::TempDir;
 
 use crate::programs::{Alerter, AlerterOptions, Exporter};
-use crate::trainer::{Rank, healthy};
+use crate::trainer::{self, Rank};
 
 /// Where a [`Stack`] differs from the smallest one.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +17,8 @@ pub struct StackOptions {
     pub exporter: String,
     /// Appended to the alerter's configuration.
     pub alerter: String,
+    /// Where the alerter listens, so that its messages can link to it.
+    pub alerter_listen: Option<SocketAddr>,
     /// Where the alerter is to kill itself.
     pub crash_point: Option<String>,
     /// Also tell a webhook.
@@ -44,18 +46,16 @@ impl Stack {
         let (slack, pagerduty, webhook) =
             (FakeSlack::start().await, FakePagerDuty::start().await, FakeWebhook::start().await);
         let exporter = Exporter::start(&dir.path().join("exporter"), &options.exporter).await?;
-        let mut alerter_options = AlerterOptions {
+        let alerter_options = AlerterOptions {
             exporters: vec![exporter.addr],
             slack_api: format!("{}/api", slack.url()),
             slack_token: Slack::TOKEN.into(),
             pagerduty: pagerduty.url(),
             routing_key: PagerDuty::ROUTING_KEY.into(),
-            webhook: None,
+            listen: options.alerter_listen,
+            webhook: options.webhook.then(|| (webhook.url(), WebhookSink::SECRET.into())),
             extra: options.alerter,
         };
-        if options.webhook {
-            alerter_options.webhook = Some((webhook.url(), WebhookSink::SECRET.into()));
-        }
         let crash_point = options.crash_point.as_deref();
         let mut alerter = Alerter::start(&dir.path().join("alerter"), &alerter_options, crash_point).await?;
         if crash_point.is_none() {
@@ -70,14 +70,6 @@ impl Stack {
 
     /// A run of one rank that has made `steps` healthy steps, as fast as they can be sent.
     pub fn warm_run(&self, name: &str, steps: i64) -> anyhow::Result<Rank> {
-        let rank = Rank::join(&self.ingest(), name, 0, 1)?;
-        for step in 1..=steps {
-            let (loss, grad_norm) = healthy(step);
-            rank.step(step, &[("loss", loss), ("grad_norm", grad_norm), ("lr", 3e-4)])?;
-        }
-        Ok(rank)
+        trainer::warm_run(&self.ingest(), name, steps)
     }
 }
-
-/// Long enough for a page on a loaded machine.
-pub const PAGE_PATIENCE: Duration = Duration::from_secs(20);

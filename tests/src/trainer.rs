@@ -89,10 +89,25 @@ pub fn python() -> PathBuf {
 
 /// A Python process that can `import stepwatch` and reports to `ingest`.
 pub fn python_client(ingest: &Path) -> Command {
-    let mut python = command(python());
+    python_client_with(&python(), ingest)
+}
+
+/// The same with a given interpreter.
+pub fn python_client_with(interpreter: &Path, ingest: &Path) -> Command {
+    let mut python = command(interpreter);
     python
         .env("PYTHONPATH", bins::root().join("clients/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("STEPWATCH_SOCKET", ingest);
     python
+}
+
+/// A run of one rank that has made `steps` healthy steps, as fast as they can be sent.
+pub fn warm_run(ingest: &Path, name: &str, steps: i64) -> anyhow::Result<Rank> {
+    let rank = Rank::join(ingest, name, 0, 1)?;
+    for step in 1..=steps {
+        let (loss, grad_norm) = healthy(step);
+        rank.step(step, &[("loss", loss), ("grad_norm", grad_norm), ("lr", 3e-4)])?;
+    }
+    Ok(rank)
 }

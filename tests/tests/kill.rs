@@ -88,7 +88,7 @@ async fn life_of_an_incident(stack: &mut Stack, run: &str) -> bool {
         survive(stack, "the page", async |s| s.pagerduty.with(|pd| state_of(pd, run).is_some())).await;
     let id = stack.pagerduty.with(|pd| pd.alerts.iter().find(|a| a.source == run).unwrap().dedup_key.clone());
     died |= survive(stack, "the ack", async |s| {
-        let _ = s.alerter.cli(&["incidents", "ack", &id]).await;
+        let _ = s.alerter.ack(&id, "test").await;
         s.pagerduty.with(|pd| state_of(pd, run) != Some(AlertState::Triggered))
     })
     .await;

@@ -1,0 +1,111 @@
+//! `cargo demo`: the main job, on this machine, in a minute. A trainer really trains, really blows up, and the right people
+//! hear of it.
+//!
+//! Everything is real but Slack and PagerDuty, which are stand-ins with a page to look at. Works without GPU, without Slack and
+//! without internet.
+
+mod python;
+mod replay;
+mod screen;
+mod steps;
+mod story;
+mod told;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use stepwatch_tests::{Stack, StackOptions, bins};
+
+use crate::screen::Screen;
+use crate::steps::Steps;
+
+/// A training run blows up; see who is told what, and how soon.
+#[derive(Debug, Parser)]
+#[command(name = "cargo demo")]
+struct Options {
+    /// End by itself; status 0 only if the incident was really delivered, acknowledged and resolved
+    #[arg(long)]
+    once: bool,
+    /// Feed this training log through the exporter instead of training
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// Lines of the replayed log a second
+    #[arg(long, value_name = "N", default_value_t = 20.0)]
+    lines_per_second: f64,
+    /// Seconds of healthy training first
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    blow_up_after: u32,
+    /// Train the smaller model, without NumPy
+    #[arg(long)]
+    pure_python: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let result = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|rt| {
+        let done = rt.block_on(async {
+            tokio::select! {
+                result = run(&options) => result,
+                _ = tokio::signal::ctrl_c() => Ok(()),
+            }
+        });
+        // Reading a log may be stuck in a file system; nothing is worth waiting for.
+        rt.shutdown_background();
+        done
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            stepwatch_tests::say::line(&format!("\ncargo demo: {why:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: &Options) -> anyhow::Result<()> {
+    let mut screen = Screen::new();
+    screen.title("Stepwatch", "from a training step to a person, on this machine");
+    screen.progress("building the two programs");
+    tokio::task::spawn_blocking(|| bins::path(bins::ALERTER)).await??;
+    let python = match &options.replay {
+        Some(_) => None,
+        None => Some(python::prepare(&mut screen, options.pure_python).await?),
+    };
+
+    screen.progress("starting exporter, alerter, Slack and PagerDuty");
+    let replay = options.replay.as_deref().map(replay::Replay::open).transpose()?;
+    let stack_options = StackOptions {
+        alerter_listen: Some(free_address()?),
+        alerter: "resolve_after: 5s\n".into(),
+        exporter: replay.as_ref().map_or_else(String::new, replay::Replay::source),
+        ..StackOptions::default()
+    };
+    let stack = Stack::start_with(stack_options).await?;
+    screen.links(&[
+        ("Slack", &stack.slack.url(), "the channel, as the team sees it"),
+        ("PagerDuty", &stack.pagerduty.url(), "what wakes whoever is on call"),
+        ("alerter", &stack.alerter.url(), "incidents, runs, sources"),
+        ("exporter", &format!("{}/metrics", stack.exporter.url()), "what Prometheus scrapes"),
+    ]);
+    let steps = Steps::follow(&stack.exporter.url());
+    match (replay, python) {
+        (Some(replay), _) => replay.play(&mut screen, &stack, &steps, options.lines_per_second).await?,
+        (None, Some(python)) => {
+            story::tell(&mut screen, &stack, &steps, &python, options.blow_up_after).await?;
+        }
+        (None, None) => {}
+    }
+    if !options.once {
+        screen.note("the pages above stay until Ctrl-C");
+        std::future::pending::<()>().await;
+    }
+    Ok(())
+}
+
+/// The usual port of the alerter if it is free, so that the link is a familiar one.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:9766").or_else(|_| TcpListener::bind("127.0.0.1:0"))?;
+    Ok(listener.local_addr()?)
+}

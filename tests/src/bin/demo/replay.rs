@@ -1,0 +1,77 @@
+//! `--replay FILE`: a real log, written line by line as its job wrote it, through the exporter's tail.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use stepwatch_fakes::AlertState;
+use stepwatch_tests::Stack;
+use tempfile::NamedTempFile;
+
+use crate::screen::{Colour, Screen};
+use crate::steps::Steps;
+use crate::told::{Told, delivered};
+
+/// How long the end of the log may take to be judged and told.
+const SETTLE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(crate) struct Replay {
+    lines: Vec<Vec<u8>>,
+    run: String,
+    /// What the exporter tails.
+    log: NamedTempFile,
+}
+
+impl Replay {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let lines = bytes.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
+        let run = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        // The suffix tells the exporter what a tool that goes by names would see.
+        let suffix = path.extension().map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
+        let log = tempfile::Builder::new().prefix("replay-").suffix(&suffix).tempfile()?;
+        Ok(Self { lines, run, log })
+    }
+
+    /// The exporter's configuration.
+    pub(crate) fn source(&self) -> String {
+        let path = self.log.path().display();
+        format!("sources:\n  - tail: {{path: \"{path}\", format: auto, run: \"{}\"}}\n", self.run)
+    }
+
+    pub(crate) async fn play(
+        mut self,
+        screen: &mut Screen,
+        stack: &Stack,
+        steps: &Steps,
+        lines_per_second: f64,
+    ) -> anyhow::Result<()> {
+        screen.progress(&format!("replaying {} lines of {}\n", self.lines.len(), self.run));
+        screen.start_clock();
+        let mut told = Told::default();
+        let started = tokio::time::Instant::now();
+        let mut written = 0;
+        while written < self.lines.len() {
+            let due = (started.elapsed().as_secs_f64() * lines_per_second.max(0.1)) as usize + 1;
+            for line in self.lines.iter().take(due).skip(written) {
+                self.log.write_all(line)?;
+            }
+            written = due.min(self.lines.len());
+            told.until(screen, (stack, steps), LOOK_EVERY, |_| false).await;
+        }
+        let arrived = |t: &Told| delivered(t, stack, AlertState::Triggered);
+        let delivered = told.until(screen, (stack, steps), SETTLE, arrived).await
+            || delivered(&told, stack, AlertState::Resolved);
+        let count = |severity: &str| told.known.iter().filter(|i| i["severity"] == severity).count();
+        let (pages, tickets, notes) = (count("page"), count("ticket"), count("info"));
+        let summary =
+            format!("{} steps read: {pages} pages, {tickets} tickets, {notes} notes", steps.count());
+        screen.event(Colour::Green, "END", &summary);
+        ensure!(steps.count() > 0, "no line of it is a step in a format that the exporter knows");
+        ensure!(pages == 0 || delivered, "an incident was not delivered");
+        Ok(())
+    }
+}

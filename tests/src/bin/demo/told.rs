@@ -1,0 +1,184 @@
+//! What incidents there are and who was told what, printed as it happens.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use stepwatch_fakes::{AlertState, PagerDuty, Post, Slack};
+use stepwatch_tests::Stack;
+
+use crate::screen::{Colour, Screen};
+use crate::steps::Steps;
+
+/// How often the demo looks.
+const EVERY: Duration = Duration::from_millis(25);
+/// Lines of a Slack message on the terminal.
+const SLACK_LINES: usize = 14;
+
+/// What has been printed so far.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    incidents: BTreeMap<String, (String, String)>,
+    posts: usize,
+    edits: usize,
+    pages: usize,
+    log: usize,
+    /// As the alerter last told them.
+    pub(crate) known: Vec<Value>,
+}
+
+impl Told {
+    /// Prints what is new until `done` holds; false when `deadline` passes first.
+    pub(crate) async fn until(
+        &mut self,
+        screen: &mut Screen,
+        (stack, steps): (&Stack, &Steps),
+        deadline: Duration,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> bool {
+        let ends = tokio::time::Instant::now() + deadline;
+        let mut ticks = tokio::time::interval(EVERY);
+        loop {
+            ticks.tick().await;
+            if let Ok(known) = stack.alerter.incidents().await {
+                self.known = known;
+            }
+            self.print(screen, stack, steps);
+            if done(self) {
+                return true;
+            }
+            if tokio::time::Instant::now() >= ends {
+                return false;
+            }
+            if let Some(step) = steps.last() {
+                screen.live(&step.to_string());
+            }
+        }
+    }
+
+    fn print(&mut self, screen: &mut Screen, stack: &Stack, steps: &Steps) {
+        for incident in self.known.iter().rev() {
+            let text = |key: &str| incident[key].as_str().unwrap_or_default().to_owned();
+            let now = (text("severity"), text("state"));
+            let before = self.incidents.insert(text("id"), now.clone());
+            if before.as_ref() != Some(&now) {
+                print_incident(screen, incident, before.as_ref());
+            }
+        }
+        let slack = stack.slack.state();
+        for post in slack.posts.iter().skip(self.posts) {
+            print_post(screen, post);
+        }
+        self.posts = slack.posts.len();
+        let edits = slack.posts.iter().map(|p| p.edits.len()).sum();
+        if edits > self.edits {
+            let first = slack.top().filter(|p| !p.edits.is_empty()).last().map(headline).unwrap_or_default();
+            screen.event(Colour::Blue, "SLACK", &format!("message edited: {first}"));
+            self.edits = edits;
+        }
+        self.print_pages(screen, &stack.pagerduty.state(), steps);
+    }
+
+    fn print_pages(&mut self, screen: &mut Screen, pd: &PagerDuty, steps: &Steps) {
+        for page in pd.pages.iter().skip(self.pages) {
+            let incident = self.known.iter().find(|i| i["id"] == page.dedup_key.as_str());
+            let step = incident.and_then(|i| i["detected_step"].as_i64());
+            let took = step.and_then(|s| Some(page.time.as_microsecond() as f64 / 1e6 - steps.sent_at(s)?));
+            let took = match (step, took) {
+                (Some(step), Some(s)) => format!("\n{:.0} ms after step {step} was reported", s * 1e3),
+                _ => String::new(),
+            };
+            screen.event(Colour::Red, "PAGE", &format!("the phone rings: {}{took}", page.summary));
+        }
+        self.pages = pd.pages.len();
+        let entries: Vec<_> =
+            pd.alerts.iter().flat_map(|a| &a.log).filter(|e| !e.what.contains("on-call paged")).collect();
+        for entry in entries.iter().skip(self.log) {
+            screen.event(Colour::Plain, "PAGERDUTY", &entry.what);
+        }
+        self.log = entries.len();
+    }
+}
+
+/// Whether every page-severity incident has one PagerDuty alert and one Slack message, in this state.
+pub(crate) fn delivered(told: &Told, stack: &Stack, state: AlertState) -> bool {
+    let pages: Vec<_> = told.known.iter().filter(|i| i["severity"] == "page").collect();
+    let (pd, slack) = (stack.pagerduty.state(), stack.slack.state());
+    !pages.is_empty()
+        && pages.iter().all(|i| {
+            let id = i["id"].as_str().unwrap_or_default();
+            let mut alerts = pd.alerts_of(id);
+            alerts.next().is_some_and(|a| a.state == state)
+                && alerts.next().is_none()
+                && one_message(&slack, id)
+        })
+}
+
+fn one_message(slack: &Slack, incident: &str) -> bool {
+    slack
+        .top()
+        .filter(|p| p.metadata.as_ref().is_some_and(|m| m["event_payload"]["incident"] == incident))
+        .count()
+        == 1
+}
+
+fn print_incident(screen: &mut Screen, i: &Value, before: Option<&(String, String)>) {
+    let text = |key: &str| i[key].as_str().unwrap_or_default();
+    let colour = match (text("state"), text("severity")) {
+        ("resolved", "page" | "ticket") => Colour::Green,
+        ("acknowledged", _) => Colour::Yellow,
+        (_, "page") => Colour::Red,
+        (_, "ticket") => Colour::Yellow,
+        _ => Colour::Dim,
+    };
+    let what = match (before, text("state")) {
+        (None, _) => {
+            format!("{} · {} of {}: {}", text("severity"), text("kind"), text("run"), text("summary"))
+        }
+        (Some(_), "resolved") => format!("resolved: {} of {}", text("kind"), text("run")),
+        (Some(_), "acknowledged") => format!("acknowledged by {}: escalation stops", text("acked_by")),
+        (Some(_), _) => format!("now {}: {}", text("severity"), text("summary")),
+    };
+    screen.event(colour, "INCIDENT", &what);
+}
+
+fn print_post(screen: &mut Screen, post: &Post) {
+    if !post.is_top() {
+        screen.event(Colour::Blue, "SLACK", &format!("in the thread: {}", headline(post)));
+        return;
+    }
+    let seen = post.visible_text();
+    // The first line is what a phone shows; the blocks after it say the same and more.
+    let lines = seen.lines().skip(1).map(plain).filter(|l| !l.trim().is_empty());
+    let body: Vec<_> = lines.take(SLACK_LINES).map(|l| format!("│ {l}")).collect();
+    screen.event(Colour::Blue, "SLACK", &format!("#training\n{}", body.join("\n")));
+}
+
+/// The first line of a message.
+fn headline(post: &Post) -> String {
+    plain(post.text.lines().next().unwrap_or_default())
+}
+
+/// Slack's markup as plain text: labels of links, no stars, entities as characters.
+fn plain(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('<') {
+        let (inside, tail) = after.split_once('>').unwrap_or((after, ""));
+        out.push_str(before);
+        out.push_str(inside.rsplit('|').next().unwrap_or(inside));
+        rest = tail;
+    }
+    out.push_str(rest);
+    out.replace(['*', '`'], "").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_becomes_plain_text() {
+        assert_eq!(plain("*Run* `a` &lt;b&gt; <https://x|runbook>."), "Run a <b> runbook.");
+    }
+}
