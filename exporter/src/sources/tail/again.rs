@@ -1,0 +1,87 @@
+//! Lines that are read a second time after a crash.
+//!
+//! The position is saved after the events were published, so a crash in between reads them again. To the hub, which remembers the
+//! last step of every rank by its own means, a step read again looks like a job that went back to an earlier checkpoint. What
+//! tells the two apart: steps read again rise up to the one that the hub knows, and end there.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::Event;
+
+/// Ranks of one file that are watched; of more, steps may repeat.
+const MAX_RANKS: usize = 1024;
+
+/// Recognises what was published before the position was saved.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    /// The last step when the position was saved; `None` when nothing was resumed.
+    saved: Option<i64>,
+    ranks: BTreeMap<u32, Rank>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rank {
+    /// Steps up to this one were published; `None` once new ones come.
+    through: Option<i64>,
+    last: i64,
+}
+
+impl Again {
+    pub(super) fn resumed(saved: Option<i64>) -> Self {
+        Self { saved, ranks: BTreeMap::new() }
+    }
+
+    /// Whether this event was published before. `published` is asked once a rank, before anything of it is published again.
+    pub(super) fn is(&mut self, event: &Event, published: impl FnOnce(u32) -> Option<i64>) -> bool {
+        let (Some(saved), Some(step)) = (self.saved, event.step) else { return false };
+        let number = event.rank.unwrap_or(0);
+        if !self.ranks.contains_key(&number) && self.ranks.len() >= MAX_RANKS {
+            return false;
+        }
+        let rank = self
+            .ranks
+            .entry(number)
+            .or_insert_with(|| Rank { through: published(number).filter(|p| *p > saved), last: i64::MIN });
+        let again = rank.through.is_some_and(|through| (rank.last..=through).contains(&step));
+        if !again {
+            rank.through = None;
+        }
+        rank.last = step;
+        again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(saved: Option<i64>, published: Option<i64>, steps: &[i64]) -> Vec<i64> {
+        let mut again = Again::resumed(saved);
+        steps.iter().copied().filter(|s| !again.is(&Event::step("r", *s), |_| published)).collect()
+    }
+
+    #[test]
+    fn skips_what_was_published_and_nothing_else() {
+        assert_eq!(run(Some(10), Some(13), &[11, 12, 13, 14, 15]), [14, 15]);
+        assert_eq!(run(Some(10), Some(10), &[11, 12]), [11, 12], "saved after all was published");
+        assert_eq!(run(Some(10), None, &[11, 12]), [11, 12], "the hub knows nothing");
+        assert_eq!(run(None, Some(13), &[11, 12]), [11, 12], "a file that was never read");
+        assert_eq!(
+            run(Some(10), Some(13), &[5, 6]),
+            [0; 0],
+            "a job that went back in that moment is not told apart"
+        );
+        assert_eq!(run(Some(10), Some(13), &[11, 12, 5, 6]), [5, 6], "unless it shows");
+        assert_eq!(run(Some(10), Some(13), &[11, 14, 12, 13]), [14, 12, 13], "once new, new for good");
+    }
+
+    #[test]
+    fn ranks_are_apart() {
+        let mut again = Again::resumed(Some(10));
+        let mut is = |rank, step| {
+            let event = Event { rank: Some(rank), ..Event::step("r", step) };
+            again.is(&event, |r| Some(if r == 0 { 12 } else { 11 }))
+        };
+        assert_eq!([is(0, 11), is(1, 11), is(0, 12), is(1, 12)], [true, true, true, false]);
+    }
+}

@@ -1,0 +1,254 @@
+//! One followed file: its lines become events that know their run, their time and their place.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stepwatch_formats::Reader;
+use stepwatch_kit::crash;
+use stepwatch_wire::{Event, Kind};
+
+use super::again::Again;
+use super::follow::{Begin, Counts, Follower, RawLine, modified};
+use super::state::{Saved, Store};
+use super::zone::Zone;
+use super::{From, TailConfig, name};
+use crate::hub::Origin;
+use crate::source::SourceHandle;
+use crate::sources::Sink;
+use crate::training::Priority;
+
+/// A file that nobody wrote to for this long when it is first seen belongs to a job that is over.
+const OVER_AFTER_SECONDS: f64 = 86_400.0;
+/// What a parser reads again of a file to go on in it.
+const CONTEXT_BYTES: usize = 64 * 1024;
+/// Lines without a step move the saved position only this often: reading them again does no harm.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
+/// A stamp further in the future than this is of another time zone, or of a wrong clock.
+const FUTURE_SECONDS: f64 = 60.0;
+
+pub(super) struct TailedFile {
+    follower: Follower,
+    reader: Reader,
+    zone: Zone,
+    store: Store,
+    labels: Labels,
+    last_step: Option<i64>,
+    again: Again,
+    /// When the position was last saved; `None` if it never was.
+    saved: Option<Instant>,
+    unsaved: bool,
+    /// What was reported so far.
+    counts: Counts,
+    unmatched: u64,
+    complained: bool,
+    save_failed: bool,
+}
+
+/// What the configuration says about every event of the file.
+struct Labels {
+    path: Arc<Path>,
+    run: Option<String>,
+    fallback_run: String,
+    rank: Option<u32>,
+    node: Option<String>,
+}
+
+impl TailedFile {
+    pub(super) fn new(config: &TailConfig, path: &Path, state_dir: &Path, now: Instant, unix: f64) -> Self {
+        let begin = match config.from {
+            From::Start => Begin::Start,
+            From::End => Begin::End,
+            From::Auto if is_over(path, unix) => Begin::End,
+            From::Auto => Begin::Start,
+        };
+        let labels = Labels {
+            path: path.into(),
+            run: config.run.clone(),
+            fallback_run: name::run_of(path),
+            rank: config.rank,
+            node: config.node.clone(),
+        };
+        let mut file = Self {
+            follower: Follower::new(path.to_owned(), begin),
+            reader: config.reader(),
+            zone: Zone::of_host(unix),
+            store: Store::new(state_dir, path),
+            labels,
+            last_step: None,
+            again: Again::default(),
+            saved: None,
+            unsaved: true,
+            counts: Counts::default(),
+            unmatched: 0,
+            complained: false,
+            save_failed: false,
+        };
+        file.resume(now);
+        file
+    }
+
+    /// Goes on where an earlier life of the exporter stopped, or begins; either way knowing what the parser must know of before.
+    fn resume(&mut self, now: Instant) {
+        if let Some(saved) = self.store.load(self.follower.path()) {
+            self.follower.resume(saved.files, now);
+            self.last_step = saved.last_step;
+            self.again = Again::resumed(saved.last_step);
+            tracing::info!(path = %self.labels.path.display(), step = saved.last_step, "going on with a tail");
+        } else {
+            self.follower.open(now);
+        }
+        let mut known = Vec::new();
+        for line in self.follower.context(CONTEXT_BYTES) {
+            self.reader.line(&line, &mut known);
+            known.clear();
+        }
+        if let Some(step) = self.last_step {
+            self.reader.resume(step);
+        }
+        self.unmatched = self.reader.counters().unmatched;
+        self.find_zone();
+    }
+
+    /// The last line of a file was written when the file was.
+    fn find_zone(&mut self) {
+        let (Ok(mut scratch), mut unused) = (Reader::new(None), Vec::new()) else { return };
+        for line in self.follower.ending(CONTEXT_BYTES) {
+            scratch.line(&line, &mut unused);
+            unused.clear();
+        }
+        if let (Some(stamp), Some(written)) = (scratch.local_stamp(), self.follower.modified()) {
+            self.zone.observe(stamp, written);
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.follower.is_open()
+    }
+
+    /// Nothing of it is left, under this name or another.
+    pub(super) fn is_over(&self) -> bool {
+        self.follower.is_gone() && self.saved.is_some()
+    }
+
+    pub(super) fn forget(&self) {
+        self.store.forget();
+    }
+
+    /// Logs what is wrong once, until it is right again.
+    pub(super) fn complain(&mut self, err: &io::Error) {
+        if !std::mem::replace(&mut self.complained, true) {
+            tracing::warn!(path = %self.labels.path.display(), %err, "cannot read a tailed file");
+        }
+    }
+
+    /// Reads, publishes, and then saves the position: in this order nothing is lost. True if there is more.
+    pub(super) fn poll(
+        &mut self,
+        now: Instant,
+        unix: f64,
+        sink: &dyn Sink,
+        health: &SourceHandle,
+    ) -> io::Result<bool> {
+        let before = self.follower.positions();
+        let mut lines = Vec::new();
+        let more = self.follower.poll(now, &mut lines);
+        let mut events = Vec::new();
+        for line in &lines {
+            self.line(line, unix, &mut events);
+        }
+        let published = !events.is_empty();
+        for event in events {
+            self.publish(event, unix, sink, health);
+        }
+        crash::point("tail.published");
+        self.unsaved |= self.follower.positions() != before;
+        let due = self.saved.is_none_or(|at| now.duration_since(at) >= SAVE_EVERY);
+        if self.unsaved && (published || due) {
+            self.save(now, health);
+        }
+        self.report(health);
+        if more.is_ok() {
+            self.complained = false;
+        }
+        more
+    }
+
+    fn line(&mut self, line: &RawLine, unix: f64, events: &mut Vec<Event>) {
+        let first = events.len();
+        let stamp = self.reader.local_stamp();
+        self.reader.set_utc_offset(self.zone.offset());
+        self.reader.line(&line.text, events);
+        // A line that was just written tells which zone its stamp is in.
+        let fresh = self.reader.local_stamp().filter(|s| Some(*s) != stamp && !line.backlog);
+        if let Some(stamp) = fresh {
+            let wrong = stamp - self.zone.offset();
+            if self.zone.observe(stamp, unix) != 0.0 {
+                let right = stamp - self.zone.offset();
+                events[first..].iter_mut().filter(|e| e.ts == Some(wrong)).for_each(|e| e.ts = Some(right));
+            }
+        }
+        // Of a line that was there before us and has no stamp, only the last write to the file bounds the time.
+        let arrival =
+            if line.backlog { self.follower.modified().map_or(unix, |m| m.min(unix)) } else { unix };
+        for e in &mut events[first..] {
+            e.ts = Some(e.ts.filter(|ts| *ts <= unix + FUTURE_SECONDS).unwrap_or(arrival));
+        }
+    }
+
+    fn publish(&mut self, mut event: Event, unix: f64, sink: &dyn Sink, health: &SourceHandle) {
+        let labels = &self.labels;
+        event.run = labels.run.clone().or(event.run).or_else(|| Some(labels.fallback_run.clone()));
+        event.rank = labels.rank.or(event.rank);
+        event.node = labels.node.clone().or(event.node);
+        if let Some(ts) = event.ts {
+            health.lag_seconds(unix - ts);
+        }
+        if event.kind == Kind::Step {
+            self.last_step = event.step;
+        }
+        if self.again.is(&event, |rank| sink.last_step(event.run.as_deref()?, rank)) {
+            health.dropped("read_again", 1);
+            return;
+        }
+        let priority = if self.reader.name() == "jsonl" { Priority::Jsonl } else { Priority::Log };
+        sink.publish(Origin::Tail { path: Arc::clone(&labels.path), priority }, event);
+    }
+
+    fn save(&mut self, now: Instant, health: &SourceHandle) {
+        let path: PathBuf = self.follower.path().to_owned();
+        let saved = Saved { path, files: self.follower.positions(), last_step: self.last_step };
+        self.unsaved = false;
+        self.saved = Some(now);
+        let failed = self.store.save(&saved).err();
+        if let Some(err) = &failed {
+            health.dropped("position_not_saved", 1);
+            if !self.save_failed {
+                tracing::warn!(path = %self.labels.path.display(), %err, "cannot save the position in a tailed file");
+            }
+        }
+        self.save_failed = failed.is_some();
+    }
+
+    fn report(&mut self, health: &SourceHandle) {
+        let unmatched = self.reader.counters().unmatched;
+        health.unmatched_lines(unmatched.saturating_sub(self.unmatched));
+        self.unmatched = unmatched;
+        let (now, then) = (self.follower.counts, std::mem::replace(&mut self.counts, self.follower.counts));
+        for (reason, n) in [
+            ("line_too_long", now.cut_lines - then.cut_lines),
+            ("truncated", now.truncations - then.truncations),
+            ("too_many_rotations", now.abandoned - then.abandoned),
+        ] {
+            if n > 0 {
+                health.dropped(reason, n);
+            }
+        }
+    }
+}
+
+fn is_over(path: &Path, unix: f64) -> bool {
+    let written = std::fs::metadata(path).ok().as_ref().and_then(modified);
+    written.is_some_and(|at| unix - at > OVER_AFTER_SECONDS)
+}

@@ -1,0 +1,137 @@
+//! How far a file is read, kept across restarts of the exporter.
+//!
+//! One small file for each followed path, replaced as a whole. It is written after the events it covers were published: a crash
+//! in between reads a line again, and never skips one. It is not synced to disk; what a power cut takes with it are steps
+//! read again, after a cut that ended the job too.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Larger than any state file: more is not ours.
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// A file and where reading goes on in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Position {
+    pub(super) ino: u64,
+    pub(super) head: Fingerprint,
+    pub(super) offset: u64,
+    /// The rest of the line at `offset` belongs to one that was too long.
+    #[serde(default)]
+    pub(super) skipping: bool,
+}
+
+/// The first bytes of a file, as they were when last seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Fingerprint {
+    pub(super) len: usize,
+    hash: u64,
+}
+
+impl Fingerprint {
+    /// FNV-1a: stable across versions of the compiler, which the standard hasher is not.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let hash = bytes
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+        Self { len: bytes.len(), hash }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Saved {
+    /// For people, and against a clash of hashes.
+    pub(super) path: PathBuf,
+    /// Old files first, the named one last.
+    pub(super) files: Vec<Position>,
+    pub(super) last_step: Option<i64>,
+}
+
+/// Where one path's state is kept.
+#[derive(Debug)]
+pub(super) struct Store {
+    file: PathBuf,
+}
+
+impl Store {
+    pub(super) fn new(state_dir: &Path, path: &Path) -> Self {
+        let hash = Fingerprint::of(path.as_os_str().as_encoded_bytes()).hash;
+        Self { file: state_dir.join("tails").join(format!("{hash:016x}.json")) }
+    }
+
+    /// What was saved of `path`; nothing if there is none, or if it cannot be read.
+    pub(super) fn load(&self, path: &Path) -> Option<Saved> {
+        let len = fs::metadata(&self.file).ok()?.len();
+        let bytes = (len <= MAX_BYTES).then(|| fs::read(&self.file).ok())??;
+        match serde_json::from_slice::<Saved>(&bytes) {
+            Ok(saved) => (saved.path == path).then_some(saved),
+            Err(err) => {
+                tracing::warn!(file = %self.file.display(), %err, "the saved position of a tail cannot be read");
+                None
+            }
+        }
+    }
+
+    pub(super) fn save(&self, saved: &Saved) -> io::Result<()> {
+        if let Some(dir) = self.file.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        let fresh = self.file.with_extension("tmp");
+        let mut file = fs::File::create(&fresh)?;
+        file.write_all(&serde_json::to_vec(saved)?)?;
+        drop(file);
+        fs::rename(&fresh, &self.file)
+    }
+
+    pub(super) fn forget(&self) {
+        // If it stays it is only read again, and its inode will not match.
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved(path: &Path) -> Saved {
+        let position = Position { ino: 7, head: Fingerprint::of(b"abc"), offset: 42, skipping: true };
+        Saved { path: path.into(), files: vec![position], last_step: Some(-3) }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Path::new("/logs/run.log");
+        let store = Store::new(dir.path(), path);
+        assert_eq!(store.load(path), None);
+        store.save(&saved(path)).unwrap();
+        store.save(&saved(path)).unwrap();
+        assert_eq!(store.load(path), Some(saved(path)));
+        assert_eq!(store.load(Path::new("/logs/other.log")), None);
+        store.forget();
+        assert_eq!(store.load(path), None);
+    }
+
+    #[test]
+    fn a_torn_state_is_no_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Path::new("/logs/run.log");
+        let store = Store::new(dir.path(), path);
+        store.save(&saved(path)).unwrap();
+        for text in ["", "{", "[]", "{\"path\":\"/logs/run.log\"}"] {
+            fs::write(&store.file, text).unwrap();
+            assert_eq!(store.load(path), None, "{text}");
+        }
+        fs::write(&store.file, vec![b' '; MAX_BYTES as usize + 1]).unwrap();
+        assert_eq!(store.load(path), None);
+    }
+
+    #[test]
+    fn fingerprints_tell_files_apart() {
+        assert_ne!(Fingerprint::of(b"abc"), Fingerprint::of(b"abd"));
+        assert_ne!(Fingerprint::of(b""), Fingerprint::of(b"\0"));
+    }
+}
