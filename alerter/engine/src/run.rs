@@ -11,7 +11,7 @@ pub use facts::{Checkpoints, Death, Ended, Facts, Lost, Phase, Rank};
 pub use pace::Pace;
 
 use crate::detector::{Detectors, DetectorsConfig};
-use crate::sample::StepClass;
+use crate::sample::{StepClass, StepSample};
 use crate::time::{Span, Ts};
 use crate::verdict::Verdict;
 use align::{Align, Arrival};
@@ -103,34 +103,38 @@ impl Run {
             self.counters.over_limit += 1;
             return;
         }
+        let mut ready = Vec::new();
         match self.facts.rank_step(now, rank, step, e.attempt) {
-            Arrival::Duplicate => self.counters.duplicates += 1,
-            Arrival::Stale => self.counters.stale += 1,
+            Arrival::Next => self.align.take(at, rank, step, e, &mut ready),
             Arrival::Restarted => {
                 self.align.restart();
                 self.facts.restarted(now, rank);
-                self.align_step(now, at, rank, step, e, out);
+                self.align.take(at, rank, step, e, &mut ready);
             }
-            Arrival::Next => self.align_step(now, at, rank, step, e, out),
+            Arrival::Again => {
+                self.counters.duplicates += 1;
+                self.align.again(step, rank, e, &mut ready);
+            }
+            Arrival::Duplicate => self.counters.duplicates += 1,
+            Arrival::Stale => self.counters.stale += 1,
+        }
+        for sample in ready {
+            self.judge(now, sample, out);
         }
     }
 
-    fn align_step(&mut self, now: Ts, at: Ts, rank: u32, step: i64, e: &Event, out: &mut Vec<Verdict>) {
-        let mut ready = Vec::new();
-        self.align.take(at, rank, step, e, &mut ready);
-        for mut sample in ready {
-            let advanced = sample.interval > 0;
-            if advanced {
-                sample.class = self.classify();
-                self.facts.advanced(now, &sample);
-                self.counters.steps += 1;
-            }
-            sample.attempt = self.facts.attempt;
-            self.detectors.step(&sample, out);
-            if advanced && self.facts.wants_look {
-                self.facts.wants_look = false;
-                self.look(now, out);
-            }
+    fn judge(&mut self, now: Ts, mut sample: StepSample, out: &mut Vec<Verdict>) {
+        let advanced = sample.interval > 0;
+        if advanced {
+            sample.class = self.classify();
+            self.facts.advanced(now, &sample);
+            self.counters.steps += 1;
+        }
+        sample.attempt = self.facts.attempt;
+        self.detectors.step(&sample, out);
+        if advanced && self.facts.wants_look {
+            self.facts.wants_look = false;
+            self.look(now, out);
         }
     }
 

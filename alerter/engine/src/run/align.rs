@@ -18,6 +18,8 @@ pub(super) enum Arrival {
     Next,
     /// The first rank to come back after a restart.
     Restarted,
+    /// A further report of the rank's last step: another source of it, or a resend.
+    Again,
     Duplicate,
     Stale,
 }
@@ -83,6 +85,23 @@ impl Values {
         v
     }
 
+    /// Takes from `other` what is absent here.
+    fn fill(&mut self, other: &Self) {
+        for (mine, theirs) in [
+            (&mut self.loss, other.loss),
+            (&mut self.grad_norm, other.grad_norm),
+            (&mut self.lr, other.lr),
+            (&mut self.loss_scale, other.loss_scale),
+            (&mut self.skipped, other.skipped),
+            (&mut self.step_time, other.step_time),
+            (&mut self.tokens_per_second, other.tokens_per_second),
+            (&mut self.mfu, other.mfu),
+        ] {
+            *mine = mine.or(theirs);
+        }
+        self.loss_missing = (self.loss_missing || other.loss_missing) && self.loss.is_none();
+    }
+
     fn leads(&self) -> bool {
         self.loss.is_some() || self.grad_norm.is_some() || self.loss_missing
     }
@@ -123,6 +142,20 @@ impl Align {
                 }
             }
             None => self.pending = Some(Pending { step, ts: at, rank, values }),
+        }
+    }
+
+    /// Takes a further report of the rank's last step: what a log adds to a client that sends no loss. A step already judged is
+    /// not judged again.
+    pub(super) fn again(&mut self, step: i64, rank: u32, e: &Event, out: &mut Vec<StepSample>) {
+        let Some(p) = self.pending.as_mut().filter(|p| p.step == step && p.rank == rank) else { return };
+        p.values.fill(&Values::of(e));
+        if p.values.leads() && self.accepts_leader(rank) {
+            if let Some(p) = self.pending.take() {
+                self.leader = Some(rank);
+                self.leader_missed = 0;
+                self.emit(p.step, p.ts, p.values, out);
+            }
         }
     }
 

@@ -226,8 +226,10 @@ impl Facts {
             let back = run_step.is_some_and(|last| step <= last);
             return if back && !follows { Arrival::Restarted } else { Arrival::Next };
         }
-        if r.last_step.is_some_and(|last| step <= last) {
-            return Arrival::Duplicate;
+        match r.last_step {
+            Some(last) if step < last => return Arrival::Duplicate,
+            Some(last) if step == last => return Arrival::Again,
+            _ => {}
         }
         // Without attempt numbers, a rank has followed a restart when it is where the run is.
         if r.stale && (attempt.is_some() || run_step.is_none_or(|last| step > last + 1)) {
