@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::detectors::shared::Shared;
 use crate::run::Facts;
 use crate::sample::StepSample;
 use crate::time::Ts;
@@ -9,8 +10,9 @@ use crate::verdict::Verdict;
 
 /// A detector of one run's steps. O(1) state, no clock: everything it knows is in `self` and in the samples.
 pub trait StepDetector {
-    /// Takes the next sample of the run. Steps rise within an attempt; a new attempt may start lower.
-    fn step(&mut self, s: &StepSample, out: &mut Vec<Verdict>);
+    /// Takes the next sample of the run. Steps rise within an attempt; a new attempt may start lower. `shared` holds what is already
+    /// known of this sample, and what the detectors listed before have found in it.
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>);
 }
 
 /// A detector of what does not happen: it looks at the whole run when time passes.
@@ -40,6 +42,7 @@ macro_rules! detectors {
         /// The state of every detector of one run.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         pub struct Detectors {
+            shared: Shared,
             $($field: crate::detectors::$module::$ty,)*
             $($cfield: crate::detectors::$cmodule::$cty,)*
         }
@@ -47,6 +50,7 @@ macro_rules! detectors {
         impl Detectors {
             pub fn new(config: &DetectorsConfig) -> Self {
                 Self {
+                    shared: Shared::default(),
                     $($field: crate::detectors::$module::$ty::new(&config.$field),)*
                     $($cfield: crate::detectors::$cmodule::$cty::new(&config.$cfield),)*
                 }
@@ -59,8 +63,8 @@ macro_rules! detectors {
             }
 
             pub fn step(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
-                let _ = (s, &out);
-                $(self.$field.step(s, out);)*
+                self.shared.observe(s);
+                $(self.$field.step(s, &mut self.shared, out);)*
             }
 
             pub fn look(&mut self, now: Ts, run: &Facts, out: &mut Vec<Verdict>) {
@@ -76,6 +80,15 @@ macro_rules! detectors {
 
 detectors! {
     step {
+        nonfinite: nonfinite::Nonfinite,
+        loss_spike: loss_spike::LossSpike,
+        learning: learning::Learning,
+        grad_spike: grad_spike::GradSpike,
+        grad_level_shift: grad_level_shift::GradLevelShift,
+        mfu_droop: mfu_droop::MfuDroop,
+        stall: stall::Stall,
+        gc_tail: gc_tail::GcTail,
+        step_time_jitter: step_time_jitter::StepTimeJitter,
     }
     clock {
         hang: hang::Hang,

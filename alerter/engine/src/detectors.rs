@@ -1,6 +1,17 @@
 //! One file a detector: its config and defaults, its formula with the source, its tests.
 
 pub mod ckpt_stale;
+pub mod finding;
+pub mod gc_tail;
+pub mod grad_level_shift;
+pub mod grad_spike;
 pub mod hang;
+pub mod learning;
+pub mod loss_spike;
+pub mod mfu_droop;
+pub mod nonfinite;
 pub mod rank_dead;
+pub mod shared;
 pub mod source_lost;
+pub mod stall;
+pub mod step_time_jitter;

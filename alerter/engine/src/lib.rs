@@ -14,6 +14,7 @@ pub mod message;
 pub mod route;
 pub mod run;
 pub mod sample;
+pub mod stats;
 pub mod time;
 mod timers;
 pub mod verdict;

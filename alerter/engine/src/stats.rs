@@ -1,6 +1,7 @@
 //! Streaming statistics that the detectors share: O(1) state, plain serde structs, no clock.
 
 pub mod block;
+pub mod cadence;
 pub mod cusum;
 pub mod latch;
 pub mod median;

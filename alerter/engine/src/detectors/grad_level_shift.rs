@@ -1,14 +1,15 @@
 //! The gradient norm has moved to another level and stays there: no spike, but no longer the run it was.
 //!
 //! Two bounded-influence levels of ln(grad norm), one that forgets in 32 samples and one in 2,000; a ticket when they are a
-//! factor of 4 and 3 sigmas apart. A run may drift by a factor of two or three in its lifetime; a factor of four within
+//! factor of 4, and one sigma of a single sample, apart. A run may drift by a factor of two or three in its lifetime; a factor of four within
 //! a fraction of it is what weight growth, a broken data shard or a too high learning rate look like.
 
 use serde::{Deserialize, Serialize};
 
-use super::finding::{Finding, num};
+use super::finding::Finding;
 use super::shared::Shared;
 use crate::detector::StepDetector;
+use crate::message::number;
 use crate::sample::StepSample;
 use crate::stats::latch::Latch;
 use crate::stats::robust::Robust;
@@ -27,21 +28,22 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, ratio: 4.0, clear_ratio: 2.0, sigmas: 3.0 }
+        Self { enabled: true, ratio: 4.0, clear_ratio: 2.0, sigmas: 1.0 }
     }
 }
 
 const FAST: f64 = 1.0 / 32.0;
 const SLOW: f64 = 1.0 / 2000.0;
 const FLOOR: f64 = 0.02;
-/// Samples that make the long-term level.
+/// Samples that start a level, and that make the long-term one.
+const WARM: usize = 16;
 const SETTLED: u32 = 100;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GradLevelShift {
     config: Config,
     latch: Latch,
-    fast: Robust,
+    fast: Robust<WARM>,
     slow: f64,
     n: u32,
     onset: i64,
@@ -49,15 +51,23 @@ pub struct GradLevelShift {
 
 impl GradLevelShift {
     pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), latch: Latch::default(), fast: Robust::default(), slow: 0.0, n: 0, onset: 0 }
+        Self {
+            config: config.clone(),
+            latch: Latch::default(),
+            fast: Robust::default(),
+            slow: 0.0,
+            n: 0,
+            onset: 0,
+        }
     }
 
     pub fn configure(&mut self, config: &Config) {
         self.config = config.clone();
     }
 
-    fn finding(&self, why: String) -> Finding {
+    fn finding(&self, verb: &str) -> Finding {
         let (level, usual) = (self.fast.location(), self.slow);
+        let [now, times, before] = [level.exp(), (level - usual).exp(), usual.exp()].map(number);
         Finding {
             kind: Kind::GradLevelShift,
             signal: "grad_norm",
@@ -65,23 +75,20 @@ impl GradLevelShift {
             value: level.exp(),
             expected: usual.exp(),
             score: (level - usual) / self.fast.scale(),
-            why,
+            why: format!("grad norm {verb} {now}, {times}x its long-term level of {before}"),
         }
     }
 
     fn judge(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
         let apart = self.fast.location() - self.slow;
-        let texts = (num(self.fast.location().exp()), num(apart.exp()), num(self.slow.exp()));
         if apart < 0.5 * self.config.ratio.ln() {
             self.onset = s.step;
         }
         let far = apart > self.config.ratio.ln() && apart > self.config.sigmas * self.fast.scale();
         if far && self.latch.raise(Severity::Ticket) {
-            let why = format!("grad norm has settled at {}, {}x its long-term level of {}", texts.0, texts.1, texts.2);
-            out.push(self.finding(why).raise(s, Severity::Ticket));
+            out.push(self.finding("has settled at").raise(s, Severity::Ticket));
         } else if apart < self.config.clear_ratio.ln() && self.latch.clear() {
-            let why = format!("grad norm is at {}, {}x its long-term level of {}", texts.0, texts.1, texts.2);
-            out.push(self.finding(why).clear(s));
+            out.push(self.finding("is at").clear(s));
         }
     }
 }

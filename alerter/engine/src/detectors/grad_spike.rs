@@ -1,11 +1,11 @@
 //! Gradient-norm spikes, run-ups and instability.
 //!
 //! On x = ln(grad norm), against a bounded-influence baseline ([`crate::stats::robust`], rate 1/200), so the alarms do not depend on the
-//! unit of the norm. A *hit* is z > 6 and more than twice the baseline, a *spike* z > 8 and more than three times.
+//! unit of the norm. A *hit* is z > 5 and more than twice the baseline, a *spike* z > 8 and more than three times.
 //!
 //! Isolated spikes are normal: 16 healthy GPT-2-class runs hold 64 of them in 290,621 steps. So
 //! * a lone spike is a note;
-//! * a page needs persistence (4 hits of 16 samples, or 3 with one above 8x, or 2 above 100x), a run-up (3 rises in a row, each 2x or
+//! * a page needs persistence (4 hits of 16 samples, or 2 above 100x), a run-up (3 rises in a row, each 2x or
 //!   more: BLOOM-176B rose 0.24, 0.95, 2.4, 15.9, 145, 960 before its loss jumped; BigScience chronicles, 2022-04-12), or a spike
 //!   within 20 steps of a loss excursion;
 //! * two spikes of 16, or a lone large one where only every 10th step or fewer is logged (what one sample in ten shows is not
@@ -17,10 +17,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::finding::{Finding, num};
+use super::finding::Finding;
 use super::shared::Shared;
 use crate::detector::StepDetector;
+use crate::message::number;
 use crate::sample::StepSample;
+use crate::stats::cadence::Cadence;
 use crate::stats::latch::Latch;
 use crate::stats::robust::{Deviation, Robust};
 use crate::stats::votes::Votes;
@@ -56,7 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
-            hit_z: 6.0,
+            hit_z: 5.0,
             hit_ratio: 2.0,
             spike_z: 8.0,
             spike_ratio: 3.0,
@@ -67,13 +69,15 @@ impl Default for Config {
             unstable_ticket: 3.5,
             unstable_page: 5.0,
             unstable_ratio: 5.0,
-            clear_after: 32,
+            clear_after: 16,
         }
     }
 }
 
 /// Weight of a sample in the baseline, in the long run.
 const RATE: f64 = 1.0 / 200.0;
+/// Samples that start the baseline.
+const WARM: usize = 16;
 /// Smallest scale: norms are printed with two or three digits.
 const FLOOR: f64 = 0.02;
 /// Window of the votes, in samples.
@@ -89,7 +93,7 @@ const NEW_LEVEL: u32 = 64;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GradSpike {
     config: Config,
-    base: Robust,
+    base: Robust<WARM>,
     spike: Latch,
     unstable: Latch,
     hits: Votes,
@@ -100,7 +104,7 @@ pub struct GradSpike {
     rises: u32,
     before: f64,
     last: f64,
-    last_step: i64,
+    cadence: Cadence,
     /// The episode: first hit, and the highest norm with its baseline.
     onset: i64,
     peak: f64,
@@ -133,7 +137,7 @@ impl GradSpike {
             rises: 0,
             before: 0.0,
             last: 0.0,
-            last_step: 0,
+            cadence: Cadence::default(),
             onset: 0,
             peak: 0.0,
             peak_expected: 0.0,
@@ -173,7 +177,7 @@ impl GradSpike {
         let (hit, spike) = (self.is_hit(r.dev), self.is_spike(r.dev));
         self.hits.push(hit);
         self.spikes.push(spike);
-        self.large.push(spike && r.dev.d > self.config.large_ratio.ln());
+        self.large.push(hit && r.dev.d > self.config.large_ratio.ln());
         self.extreme.push(spike && r.dev.d > self.config.extreme_ratio.ln());
         let decay = 1.0 - 1.0 / MEMORY;
         self.rate = self.rate * decay + f64::from(u8::from(hit));
@@ -197,11 +201,11 @@ impl GradSpike {
     fn judge(&self, s: &StepSample, r: &Reading, shared: &Shared) -> Option<(Severity, String)> {
         let c = &self.config;
         let (hits, spikes) = (self.hits.of(WINDOW), self.spikes.of(WINDOW));
-        let (large, extreme) = (self.large.of(WINDOW), self.extreme.of(WINDOW));
+        let extreme = self.extreme.of(WINDOW);
         let spike = self.is_spike(r.dev);
-        let times = num(r.dev.d.exp());
-        let usual = num(r.expected);
-        let now = num(r.norm);
+        let times = number(r.dev.d.exp());
+        let usual = number(r.expected);
+        let now = number(r.norm);
         let ticket_or = |page: bool| if page { Severity::Page } else { Severity::Ticket };
         let ready = !shared.schedule.warming_up();
         if spike && self.rises >= c.run_up {
@@ -212,14 +216,15 @@ impl GradSpike {
             return ready.then_some((Severity::Page, text));
         }
         if spike && shared.coupling.loss_is_hot() {
-            let text = format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
+            let text =
+                format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
             return ready.then_some((Severity::Page, text));
         }
-        let persistent = hits >= c.page_hits || (hits + 1 >= c.page_hits && large >= 1 && hits >= 3) || extreme >= 2;
+        let persistent = hits >= c.page_hits || extreme >= 2;
         if persistent || spikes >= 2 {
             let text = format!(
                 "grad norm above {}x its usual {usual} in {hits} of the last {WINDOW} samples, now {now} ({times}x)",
-                num(c.hit_ratio)
+                number(c.hit_ratio)
             );
             return ready.then_some((ticket_or(persistent), text));
         }
@@ -271,10 +276,10 @@ impl GradSpike {
             if self.unstable.raise(severity) {
                 let why = format!(
                     "grad norm jumps ever more often: {} jumps above {}x within about {MEMORY} samples, {} before; now {}",
-                    num(self.rate.round()),
-                    num(self.config.hit_ratio),
-                    num((self.long_rate * MEMORY).round()),
-                    num(r.norm)
+                    number(self.rate.round()),
+                    number(self.config.hit_ratio),
+                    number((self.long_rate * MEMORY).round()),
+                    number(r.norm)
                 );
                 out.push(self.finding(Kind::GradInstability, r, why).raise(s, severity));
             }
@@ -286,10 +291,10 @@ impl GradSpike {
         if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.of(WINDOW + 1) > 0 {
             let why = format!(
                 "grad norm {} at step {}, {}x its usual {}, and back at once",
-                num(self.peak),
+                number(self.peak),
                 self.onset,
-                num(self.peak / self.peak_expected),
-                num(self.peak_expected)
+                number(self.peak / self.peak_expected),
+                number(self.peak_expected)
             );
             let mut f = self.finding(Kind::GradSpike, r, why);
             (f.value, f.expected) = (self.peak, self.peak_expected);
@@ -297,11 +302,11 @@ impl GradSpike {
             out.push(f.note(s));
         }
         if self.since_hit >= self.config.clear_after && self.spike.clear() {
-            let why = format!("grad norm back at {} for {} samples", num(r.norm), self.since_hit);
+            let why = format!("grad norm back at {} for {} samples", number(r.norm), self.since_hit);
             out.push(self.finding(Kind::GradSpike, r, why).clear(s));
         }
         if self.rate < 0.4 * self.config.unstable_ticket && self.unstable.clear() {
-            let why = format!("grad norm steady again at {}", num(r.expected));
+            let why = format!("grad norm steady again at {}", number(r.expected));
             out.push(self.finding(Kind::GradInstability, r, why).clear(s));
         }
     }
@@ -323,8 +328,10 @@ impl StepDetector for GradSpike {
         if !self.config.enabled || s.interval == 0 {
             return;
         }
-        let interval = (s.step - self.last_step).max(s.interval);
-        self.last_step = s.step;
+        let beat = self.cadence.add(s.step, s.interval);
+        if beat.changed {
+            self.base = Robust::default();
+        }
         if shared.restarted {
             self.rises = 0;
             self.last = 0.0;
@@ -332,7 +339,7 @@ impl StepDetector for GradSpike {
         self.count_rises(norm);
         let x = norm.ln();
         if let Some(dev) = self.base.deviation(x) {
-            let r = Reading { norm, expected: self.base.location().exp(), dev, interval };
+            let r = Reading { norm, expected: self.base.location().exp(), dev, interval: beat.interval };
             if self.vote(s, &r) {
                 shared.coupling.grad_hit(s.step);
                 self.tell(s, &r, shared, out);

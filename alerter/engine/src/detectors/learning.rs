@@ -7,9 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::finding::{Finding, num};
+use super::finding::Finding;
 use super::shared::Shared;
 use crate::detector::StepDetector;
+use crate::message::number;
 use crate::sample::StepSample;
 use crate::stats::latch::Latch;
 use crate::verdict::{Kind, Severity, Verdict};
@@ -71,22 +72,40 @@ impl Learning {
     }
 
     fn finding(&self, kind: Kind, start_step: i64, expected: f64, why: String) -> Finding {
-        Finding { kind, signal: "loss", start_step, value: self.smooth, expected, score: self.smooth / expected, why }
+        Finding {
+            kind,
+            signal: "loss",
+            start_step,
+            value: self.smooth,
+            expected,
+            score: self.smooth / expected,
+            why,
+        }
     }
 
     fn judge_learning(&mut self, s: &StepSample, first: f64, first_step: i64, out: &mut Vec<Verdict>) {
         let least = first * (1.0 - self.config.share);
         if !self.checked && s.step - first_step >= self.config.steps {
             self.checked = true;
-            if first >= self.config.chance_level && self.smooth > least && self.latch.raise(Severity::Ticket) {
+            // A run first seen in its middle has learned what it could before.
+            let fresh = first_step < self.config.steps;
+            if fresh
+                && first >= self.config.chance_level
+                && self.smooth > least
+                && self.latch.raise(Severity::Ticket)
+            {
                 let steps = s.step - first_step;
-                let why = format!("loss is {} after {steps} steps and began at {}: nothing is being learned", num(self.smooth), num(first));
+                let why = format!(
+                    "loss is {} after {steps} steps and began at {}: nothing is being learned",
+                    number(self.smooth),
+                    number(first)
+                );
                 out.push(self.finding(Kind::NoLearning, first_step, least, why).raise(s, Severity::Ticket));
             }
         }
         let falling = self.smooth < least || self.smooth < self.highest * (1.0 - self.config.share);
         if self.latch.is_raised() && falling && self.latch.clear() {
-            let why = format!("loss is falling: {} from {}", num(self.smooth), num(self.highest));
+            let why = format!("loss is falling: {} from {}", number(self.smooth), number(self.highest));
             out.push(self.finding(Kind::NoLearning, first_step, least, why).clear(s));
         }
     }
@@ -98,8 +117,15 @@ impl Learning {
         let before = core::mem::replace(&mut self.at_check, self.smooth);
         self.check_at = self.check_at.saturating_mul(2);
         let expected = before * (1.0 - self.config.plateau_share);
-        if before.is_finite() && before > 0.0 && self.smooth > expected {
-            let why = format!("loss went from {} to {} while the number of samples doubled to {}", num(before), num(self.smooth), self.n);
+        // A loss that never fell is another matter.
+        let fell = before < self.highest * (1.0 - self.config.share);
+        if before > 0.0 && fell && self.smooth > expected {
+            let why = format!(
+                "loss went from {} to {} while the number of samples doubled to {}",
+                number(before),
+                number(self.smooth),
+                self.n
+            );
             out.push(self.finding(Kind::Plateau, s.step, expected, why).note(s));
         }
     }
@@ -113,7 +139,8 @@ impl StepDetector for Learning {
         }
         let (first, first_step) = *self.first.get_or_insert((loss, s.step));
         self.n = self.n.saturating_add(1);
-        self.smooth += (loss - if self.n == 1 { 0.0 } else { self.smooth }) * RATE.max(1.0 / f64::from(self.n));
+        self.smooth +=
+            (loss - if self.n == 1 { 0.0 } else { self.smooth }) * RATE.max(1.0 / f64::from(self.n));
         self.highest = self.highest.max(self.smooth);
         self.judge_learning(s, first, first_step, out);
         self.judge_plateau(s, out);

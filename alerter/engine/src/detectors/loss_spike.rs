@@ -1,27 +1,30 @@
 //! Loss spikes, divergence and lasting shifts.
 //!
-//! A trend-compensated, bounded-influence baseline and a CUSUM on its scores (Page 1954; Huber 1981):
+//! A bounded-influence baseline that follows a falling loss faster than a rising one, and a CUSUM on its scores (Page 1954; Huber 1981):
 //! ```text
-//! pred = m + b,  d = L − pred,  z = d/s,  c = clip(d, ±2s),  u = 1/10 while suspicious, else 1
-//! m = pred + a·u·c,  b = min(0, b + a·β·u·c),  s += (min(|d|, 2.5s)/0.787 − s)/100
+//! d = L − m,  z = d/s / max(1, q/2.5),  u = 1/10 while suspicious, else 1
+//! m += a·u·clip(d, −8s, 2s),  s += (min(|d|, 2.5s)/0.787 − s)/40,  q = running 98 % quantile of d/s
 //! S = clip(S + min(z, cap) − 2.5, 0, 4h),  f += (L − f)/3,  best = least f so far
 //! alarm: S > h, d > rise, f > best + rise
 //! ```
-//! a = 1/20, β = 1/20, h = 16. The cap keeps one bad batch from alarming, `best` the convexity of early training, and b ≤ 0
-//! the baseline from following a divergence. A rise is measured in nats where the loss is a cross-entropy of usual size, and relative
+//! a = 1/20, h = 16. The cap keeps one bad batch from alarming, `best` the convexity of early training, and q the heavy tail of
+//! a small batch. A rise is measured in nats where the loss is a cross-entropy of usual size, and relative
 //! to the level where it is not ([`unit`]), so small and large losses are judged alike.
 //!
-//! * ticket: the alarm at a rise of 0.15, or one sample 0.9 above all (z > 15);
-//! * page: the alarm at a rise of 0.4; where lines are 3 or more steps apart, two of three samples 0.4 above;
-//! * `divergence`: it has not come back after 200 samples, or a gradient spike led to it and it is still rising;
-//! * `loss_shift`: it has settled on the higher level, which becomes the baseline.
+//! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
+//! * page: the alarm at a rise of 0.4. Where lines are 3 or more steps apart, two of three samples 0.4 above; and half the z makes
+//!   a single one a ticket, for what one line in many shows is not alone;
+//! * `divergence` (page): it has not come back after 200 samples;
+//! * `loss_shift` (note): it has settled on a slightly higher level, or stayed for 2,000 samples; the baseline starts again from there.
 
 use serde::{Deserialize, Serialize};
 
-use super::finding::{Finding, num};
+use super::finding::Finding;
 use super::shared::Shared;
 use crate::detector::StepDetector;
+use crate::message::number;
 use crate::sample::StepSample;
+use crate::stats::cadence::{Beat, Cadence};
 use crate::stats::cusum::Cusum;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
@@ -54,7 +57,7 @@ impl Default for Config {
             h: 16.0,
             ticket_rise: 0.15,
             page_rise: 0.4,
-            single_rise: 0.9,
+            single_rise: 0.8,
             single_z: 15.0,
             diverged_after: 200,
             accept_after: 2000,
@@ -64,21 +67,28 @@ impl Default for Config {
 }
 
 const RATE: f64 = 1.0 / 20.0;
-const TREND: f64 = 1.0 / 20.0;
-const SCALE_RATE: f64 = 1.0 / 100.0;
+const SCALE_RATE: f64 = 1.0 / 40.0;
 /// CUSUM drift, and the largest score of one sample.
 const DRIFT: f64 = 2.5;
 const CAP: f64 = 8.0;
 /// The cap where samples are [`SPARSE`] steps apart: two of them are as many steps as the other cap needs.
 const SPARSE_CAP: f64 = 12.0;
 const SPARSE: i64 = 3;
+/// Samples by which a growing scale comes into force late.
+const LAG: u32 = 16;
 /// Smallest scale, relative to the level.
 const FLOOR: f64 = 0.002;
 /// Samples that start the baseline, and samples before anything is said.
 const WARM: usize = 10;
 const QUIET: u32 = 30;
-/// Samples in a row far below the baseline that make it drop at once.
-const FELL: u32 = 12;
+const SPARSE_QUIET: u32 = 64;
+/// Samples in a row off the baseline, without a rise, that make it move at once.
+const MOVED: u32 = 12;
+/// The 98 % quantile of a normal, and the same with some room.
+const NORMAL_TAIL: f64 = 2.05;
+const TAIL_SIGMAS: f64 = 2.5;
+/// Keeps a quantile of 98 % in balance with steps of 1.1: `1.1^(−0.02/0.98)`.
+const TAIL_DECAY: f64 = 0.998_057;
 
 /// How much a nat is worth at this level: cross-entropies of language models lie between 2 and 20; below and above, rises are
 /// judged relative to the level.
@@ -92,8 +102,11 @@ pub struct LossSpike {
     config: Config,
     warm: Window<WARM>,
     m: f64,
-    b: f64,
     s: f64,
+    /// Upper quantile of the deviations in scales: the heavy tail that this run lives with.
+    q: f64,
+    /// `s` and `q` of 16 to 32 samples ago: an anomaly must not raise the bar for itself.
+    before: [(f64, f64); 2],
     n: u32,
     f: f64,
     best: f64,
@@ -101,7 +114,7 @@ pub struct LossSpike {
     spike: Latch,
     diverged: Latch,
     high: Votes,
-    last_step: i64,
+    cadence: Cadence,
     onset: i64,
     peak: f64,
     /// What the loss was when the episode began.
@@ -109,6 +122,7 @@ pub struct LossSpike {
     open_for: u32,
     calm: u32,
     below: u32,
+    above: u32,
 }
 
 /// A loss against its baseline.
@@ -126,8 +140,9 @@ impl LossSpike {
             config: config.clone(),
             warm: Window::default(),
             m: 0.0,
-            b: 0.0,
             s: 0.0,
+            q: 0.0,
+            before: [(f64::INFINITY, f64::INFINITY); 2],
             n: 0,
             f: 0.0,
             best: 0.0,
@@ -135,13 +150,14 @@ impl LossSpike {
             spike: Latch::default(),
             diverged: Latch::default(),
             high: Votes::default(),
-            last_step: 0,
+            cadence: Cadence::default(),
             onset: 0,
             peak: 0.0,
             expected: 0.0,
             open_for: 0,
             calm: 0,
             below: 0,
+            above: 0,
         }
     }
 
@@ -157,50 +173,69 @@ impl LossSpike {
         self.warm.push(loss);
         self.n += 1;
         if self.n as usize == WARM {
-            let values: Vec<f64> = self.warm.iter().collect();
-            let half = WARM / 2;
-            let mut early: Vec<f32> = values[..half].iter().map(|v| *v as f32).collect();
-            let mut late: Vec<f32> = values[half..].iter().map(|v| *v as f32).collect();
-            let (early, late) = (crate::stats::median::median(&mut early), crate::stats::median::median(&mut late));
-            self.b = ((late - early) / half as f64).min(0.0);
-            self.m = late;
-            self.s = self.warm.location_scale().1.max(FLOOR * late.abs());
-            (self.f, self.best) = (late, late);
+            let (m, s) = self.warm.location_scale();
+            (self.m, self.f, self.best) = (m, m, m);
+            self.s = s.max(FLOOR * m.abs());
+            self.q = NORMAL_TAIL;
         }
         false
     }
 
-    fn read(&mut self, s: &StepSample, loss: f64) -> Reading {
-        let d = loss - (self.m + self.b);
-        let sparse = (s.step - self.last_step).max(s.interval) >= SPARSE;
-        Reading { loss, d, z: d / self.s, unit: unit(self.m), sparse }
+    /// Forgets the baseline; an open episode keeps what it was compared with.
+    fn start_again(&mut self) {
+        self.n = 0;
+        self.warm.clear();
+        self.before = [(f64::INFINITY, f64::INFINITY); 2];
+        self.cusum.reset();
+        self.high.clear();
+    }
+
+    fn read(&self, beat: Beat, loss: f64) -> Reading {
+        let d = loss - self.m;
+        Reading { loss, d, z: d / self.sigma(), unit: unit(self.m), sparse: beat.interval >= SPARSE }
+    }
+
+    fn sigma(&self) -> f64 {
+        let (s, q) = self.before[0];
+        self.s.min(s) * (self.q.min(q) / TAIL_SIGMAS).max(1.0)
     }
 
     fn update(&mut self, s: &StepSample, r: &Reading) {
         let suspicious = self.cusum.value() > 0.5 * self.config.h && r.d > 0.0;
         let weight = if suspicious { 0.1 } else { 1.0 };
         let a = RATE.max(1.0 / f64::from(self.n + 1));
-        let c = r.d.clamp(-2.0 * self.s, 2.0 * self.s);
-        self.m += self.b + a * weight * c;
-        self.b = (self.b + a * TREND * weight * c).min(0.0);
+        self.m += a * weight * r.d.clamp(-8.0 * self.s, 2.0 * self.s);
         let floor = (FLOOR * self.m.abs()).max(f64::MIN_POSITIVE);
-        self.s = (self.s + SCALE_RATE * (r.d.abs().min(2.5 * self.s) / 0.787 - self.s)).max(floor);
+        let scale_rate = SCALE_RATE.max(1.0 / f64::from(self.n + 1));
+        self.s = (self.s + scale_rate * (r.d.abs().min(2.5 * self.s) / 0.787 - self.s)).max(floor);
+        // Stochastic approximation of a quantile, in steps of a tenth.
+        let outlier = r.d > self.q * self.s;
+        if !outlier || !(suspicious || self.spike.is_raised()) {
+            self.q = (self.q * if outlier { 1.1 } else { TAIL_DECAY }).max(NORMAL_TAIL);
+        }
         let cap = if r.sparse { SPARSE_CAP } else { CAP };
+        if self.n.is_multiple_of(LAG) {
+            self.before = [self.before[1], (self.s, self.q)];
+        }
         self.cusum.add(s.step, r.z.min(cap), DRIFT, 4.0 * self.config.h);
         self.f += (r.loss - self.f) / 3.0;
         // A best that is never met again would make an old record a grievance for ever.
         self.best = self.f.min(self.best + 1e-5 * self.best.abs());
         self.high.push(r.d > self.config.page_rise * r.unit && r.z > CAP);
         self.n = self.n.saturating_add(1);
-        self.follow_fall(r);
+        self.recover(r);
     }
 
-    /// A loss that fell at once, as on a learning-rate drop or another data mix, takes the baseline along.
-    fn follow_fall(&mut self, r: &Reading) {
+    /// A loss that fell at once, as on a learning-rate drop or another data mix, takes the baseline along; so does one that
+    /// merely stopped falling.
+    fn recover(&mut self, r: &Reading) {
+        let risen = self.f > self.best + self.config.ticket_rise * r.unit;
         self.below = if r.z < -3.0 { self.below + 1 } else { 0 };
-        if self.below >= FELL {
-            self.below = 0;
+        self.above = if r.z > 3.0 && !risen { self.above + 1 } else { 0 };
+        if self.below >= MOVED || self.above >= MOVED {
+            (self.below, self.above) = (0, 0);
             self.m = self.f;
+            self.cusum.reset();
         }
     }
 
@@ -208,16 +243,27 @@ impl LossSpike {
         let c = &self.config;
         let above = |rise: f64| r.d > rise * r.unit && self.f > self.best + rise.min(c.ticket_rise) * r.unit;
         let alarm = self.cusum.value() > c.h;
-        let usual = num(r.loss - r.d);
-        let over = num(r.d);
-        let loss = num(r.loss);
-        if alarm && above(c.page_rise) || r.sparse && self.high.of(3) >= 2 {
-            let text = format!("loss {loss} is {over} above its trend of {usual} and has been rising since step {}", self.onset);
+        let persists = if r.sparse {
+            self.high.of(3) >= 2 && self.n > SPARSE_QUIET
+        } else {
+            alarm && above(c.page_rise)
+        };
+        let single_z = if r.sparse { 0.5 * c.single_z } else { c.single_z };
+        let (loss, usual, over, since) = (r.loss, r.loss - r.d, r.d, self.onset);
+        if persists {
+            let [loss, usual, over] = [loss, usual, over].map(number);
+            let text = format!(
+                "loss {loss} is {over} above its usual {usual} and has been rising since step {since}"
+            );
             Some((Severity::Page, text))
-        } else if r.d > c.single_rise * r.unit && r.z > c.single_z {
-            Some((Severity::Ticket, format!("loss jumped to {loss}, {over} above its trend of {usual}")))
+        } else if r.d > c.single_rise * r.unit && r.z > single_z {
+            let [loss, usual, over] = [loss, usual, over].map(number);
+            Some((Severity::Ticket, format!("loss jumped to {loss}, {over} above its usual {usual}")))
         } else if alarm && above(c.ticket_rise) {
-            let text = format!("loss {loss} creeps away from its trend of {usual}, {over} above it, since step {}", self.onset);
+            let [loss, usual, over] = [loss, usual, over].map(number);
+            let text = format!(
+                "loss {loss} creeps away from its usual {usual}: {over} above it, since step {since}"
+            );
             Some((Severity::Ticket, text))
         } else {
             None
@@ -260,27 +306,44 @@ impl LossSpike {
         }
         self.open_for += 1;
         self.peak = self.peak.max(r.loss);
-        let back = self.f - self.expected < 0.5 * self.config.ticket_rise * r.unit || r.z < DRIFT;
+        let over = self.f - self.expected;
+        let back = over < (0.5 * self.config.ticket_rise * r.unit).max(DRIFT * self.sigma());
         self.calm = if back { self.calm + 1 } else { 0 };
         if self.calm >= self.config.clear_after {
-            let why = format!("loss is back at {} after {} samples; it peaked at {}", num(self.f), self.open_for, num(self.peak));
+            let why = format!(
+                "loss is back at {} after {} samples; it peaked at {}",
+                number(self.f),
+                self.open_for,
+                number(self.peak)
+            );
             self.close(s, r, why, out);
+        } else if self.open_for >= self.config.diverged_after && over < self.config.ticket_rise * r.unit
+            || self.open_for >= self.config.accept_after
+        {
+            self.accept(s, r, out);
         } else if self.open_for == self.config.diverged_after && self.diverged.raise(Severity::Page) {
             let why = format!(
                 "loss has not come back in {} samples: {} where it was {}; roll back to a checkpoint before step {}",
                 self.open_for,
-                num(self.f),
-                num(self.expected),
+                number(self.f),
+                number(self.expected),
                 self.onset
             );
             self.spike.raise(Severity::Page);
             out.push(self.finding(Kind::Divergence, r, why).raise(s, Severity::Page));
-        } else if self.open_for >= self.config.accept_after {
-            let why = format!("loss stays at {}, {} above what it was: taken as the new level", num(self.f), num(self.f - self.expected));
-            out.push(self.finding(Kind::LossShift, r, why.clone()).note(s));
-            (self.m, self.b, self.best) = (self.f, 0.0, self.f);
-            self.close(s, r, why, out);
         }
+    }
+
+    /// The loss has settled higher than it was: the baseline starts there.
+    fn accept(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+        let why = format!(
+            "loss stays at {}, {} above what it was: taken as the new level",
+            number(self.f),
+            number(self.f - self.expected)
+        );
+        out.push(self.finding(Kind::LossShift, r, why.clone()).note(s));
+        (self.m, self.best) = (self.f, self.f);
+        self.close(s, r, why, out);
     }
 
     fn close(&mut self, s: &StepSample, r: &Reading, why: String, out: &mut Vec<Verdict>) {
@@ -307,12 +370,17 @@ impl LossSpike {
 impl StepDetector for LossSpike {
     fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
-        if !self.config.enabled || s.interval == 0 || !self.warm_up(loss) {
-            self.last_step = s.step;
+        if !self.config.enabled || s.interval == 0 {
             return;
         }
-        let r = self.read(s, loss);
-        self.last_step = s.step;
+        let beat = self.cadence.add(s.step, s.interval);
+        if shared.restarted || beat.changed {
+            self.start_again();
+        }
+        if !self.warm_up(loss) {
+            return;
+        }
+        let r = self.read(beat, loss);
         self.update(s, &r);
         shared.coupling.set_loss_heat(self.cusum.value() / self.config.h);
         if self.n > QUIET {

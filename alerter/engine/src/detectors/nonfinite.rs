@@ -9,11 +9,14 @@
 //! * A loss repeated n times is dead when `n ≥ 50` and `pⁿ < 1e-9`, p being the share of repeats so far: printing with two
 //!   decimals makes repeats, and so do losses that are truly zero.
 
+use core::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use super::finding::{Finding, num};
+use super::finding::Finding;
 use super::shared::Shared;
 use crate::detector::StepDetector;
+use crate::message::number;
 use crate::sample::StepSample;
 use crate::stats::latch::Latch;
 use crate::stats::votes::Votes;
@@ -83,7 +86,52 @@ struct Trouble {
     value: f64,
     expected: f64,
     score: f64,
-    why: String,
+    what: What,
+}
+
+/// The sentence of a trouble is made only when it is told.
+#[derive(Clone, Copy)]
+enum What {
+    Loss { value: Option<f64>, samples: u32, last: Option<f64> },
+    Grad { value: f64, samples: u32 },
+    Scale { scale: f64, halvings: f64 },
+    Constant { loss: f64, samples: u32 },
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Loss { value, samples, last } => {
+                f.write_str(match value {
+                    Some(v) if v.is_nan() => "loss is NaN",
+                    Some(_) => "loss is infinite",
+                    None => "the line carries no loss: this trainer leaves it out when it is NaN",
+                })?;
+                if samples > 1 {
+                    write!(f, " for {samples} samples")?;
+                }
+                if let Some(v) = last {
+                    write!(f, "; the last finite loss was {}", number(v))?;
+                }
+                f.write_str("; every further step is wasted until the run is rolled back")
+            }
+            Self::Grad { value, samples } => write!(
+                f,
+                "gradient norm is {} in {samples} of the last {GRAD_WINDOW} samples: the optimizer is about to write, or has written, garbage",
+                number(value)
+            ),
+            Self::Scale { scale, halvings } => write!(
+                f,
+                "loss scale fell to {}, halved {halvings:.0} times in a few hundred samples: gradients overflow again and again, and those steps are skipped",
+                number(scale)
+            ),
+            Self::Constant { loss, samples } => write!(
+                f,
+                "loss has been exactly {} for {samples} samples: nothing is being learned, or the number is stale",
+                number(loss)
+            ),
+        }
+    }
 }
 
 impl Nonfinite {
@@ -124,20 +172,17 @@ impl Nonfinite {
         if explained && self.bad_losses < 2 {
             return None;
         }
-        let before = self.last_loss.map_or_else(String::new, |v| format!("; the last finite loss was {}", num(v)));
-        let what = match s.loss {
-            Some(v) if v.is_nan() => "loss is NaN".to_owned(),
-            Some(v) if !v.is_finite() => "loss is infinite".to_owned(),
-            _ => "the line carries no loss: this trainer leaves it out when it is NaN".to_owned(),
-        };
-        let times = if self.bad_losses > 1 { format!(" for {} samples", self.bad_losses) } else { String::new() };
         Some(Trouble {
             severity: Severity::Page,
             signal: "loss",
             value: s.loss.unwrap_or(f64::NAN),
             expected: self.last_loss.unwrap_or(f64::NAN),
             score: f64::from(self.bad_losses),
-            why: format!("{what}{times}{before}; every further step is wasted until the run is rolled back"),
+            what: What::Loss {
+                value: s.loss.filter(|v| !v.is_finite()),
+                samples: self.bad_losses,
+                last: self.last_loss,
+            },
         })
     }
 
@@ -163,10 +208,7 @@ impl Nonfinite {
             value: g,
             expected: f64::NAN,
             score: f64::from(count),
-            why: format!(
-                "gradient norm is {} in {count} of the last {GRAD_WINDOW} samples: the optimizer is about to write, or has written, garbage",
-                num(g)
-            ),
+            what: What::Grad { value: g, samples: count },
         })
     }
 
@@ -184,17 +226,13 @@ impl Nonfinite {
         } else {
             return None;
         };
-        let falls = self.halvings.round();
         Some(Trouble {
             severity,
             signal: "loss_scale",
             value: scale,
             expected: scale * self.halvings.exp2(),
             score: self.halvings,
-            why: format!(
-                "loss scale fell to {}, halved {falls} times in a few hundred samples: gradients overflow again and again and those steps are skipped",
-                num(scale)
-            ),
+            what: What::Scale { scale, halvings: self.halvings },
         })
     }
 
@@ -212,13 +250,15 @@ impl Nonfinite {
         let before = f64::from(self.losses.saturating_sub(self.config.constant_samples)) + 2.0;
         let repeats = f64::from(self.repeats.saturating_sub(self.config.constant_samples)) + 1.0;
         let log_chance = f64::from(n) * (repeats / before).ln();
-        (before > f64::from(self.config.constant_samples) && log_chance < CONSTANT_CHANCE.ln()).then(|| Trouble {
-            severity: Severity::Page,
-            signal: "loss",
-            value: loss,
-            expected: f64::NAN,
-            score: -log_chance,
-            why: format!("loss has been exactly {} for {n} samples: nothing is being learned, or the number is stale", num(loss)),
+        (before > f64::from(self.config.constant_samples) && log_chance < CONSTANT_CHANCE.ln()).then(|| {
+            Trouble {
+                severity: Severity::Page,
+                signal: "loss",
+                value: loss,
+                expected: f64::NAN,
+                score: -log_chance,
+                what: What::Constant { loss, samples: n },
+            }
         })
     }
 
@@ -230,7 +270,9 @@ impl Nonfinite {
         self.isolated = None;
         self.loss_told |= t.signal == "loss";
         if self.latch.raise(t.severity) || loss_news {
-            out.push(self.finding(t.signal, t.value, t.expected, t.score, t.why).raise(s, t.severity));
+            out.push(
+                self.finding(t.signal, t.value, t.expected, t.score, t.what.to_string()).raise(s, t.severity),
+            );
         }
     }
 
@@ -247,7 +289,9 @@ impl Nonfinite {
         if let Some(step) = self.isolated.filter(|_| self.finite >= GRAD_WINDOW) {
             self.isolated = None;
             self.onset = step;
-            let why = format!("one non-finite gradient norm at step {step}; the {GRAD_WINDOW} samples after it are finite");
+            let why = format!(
+                "one non-finite gradient norm at step {step}; the {GRAD_WINDOW} samples after it are finite"
+            );
             out.push(self.finding("grad_norm", f64::INFINITY, f64::NAN, 1.0, why).note(s));
         }
     }

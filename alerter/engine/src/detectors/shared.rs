@@ -147,7 +147,8 @@ impl Speed {
     /// Slowness of the usual step.
     pub fn usual(&self) -> Option<f64> {
         let n = usize::from(self.n_levels);
-        (n > 0).then(|| median(&mut self.levels.clone()[LEVEL_BLOCKS - n..]))
+        let mut levels = self.levels;
+        (n > 0).then(|| median(&mut levels[LEVEL_BLOCKS - n..]))
     }
 
     pub fn source(&self) -> Source {
@@ -249,7 +250,8 @@ mod tests {
     fn warm_up_ends_when_the_rate_stops_rising_and_stays_ended() {
         let mut sched = Schedule::default();
         let mut at = |step: i64, lr: f64| {
-            sched.observe(&StepSample { step, lr: Some(lr), interval: 1, ..StepSample::default() }, step == 0);
+            sched
+                .observe(&StepSample { step, lr: Some(lr), interval: 1, ..StepSample::default() }, step == 0);
             sched.warming_up()
         };
         assert!((0..100).all(|i| at(i, i as f64 * 1e-5)));

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::median;
 
 pub const BLOCK: usize = 8;
+/// Expected distance of the second from the seventh of eight normal values, in sigmas.
+const INNER_SPREAD: f64 = 1.70;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Blocks {
@@ -17,6 +19,8 @@ pub struct Blocks {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Block {
     pub median: f64,
+    /// Standard deviation of a single sample, from the inner six.
+    pub sigma: f64,
     /// Step of its first sample.
     pub first: i64,
 }
@@ -33,7 +37,9 @@ impl Blocks {
             return None;
         }
         self.len = 0;
-        Some(Block { median: median::median(&mut self.values.clone()), first: self.first })
+        let median = median::median(&mut self.values);
+        let spread = f64::from(self.values[BLOCK - 2]) - f64::from(self.values[1]);
+        Some(Block { median, sigma: spread / INNER_SPREAD, first: self.first })
     }
 
     /// Forgets an unfinished block.
@@ -47,10 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_pauses_in_eight_change_nothing() {
+    fn three_pauses_in_eight_move_no_median() {
         let mut b = Blocks::default();
         let got: Vec<_> =
             (0..16).filter_map(|i| b.add(i, if i % 3 == 0 && i < 9 { 75.0 } else { 1.0 })).collect();
-        assert_eq!(got, [Block { median: 1.0, first: 0 }, Block { median: 1.0, first: 8 }]);
+        let medians: Vec<_> = got.iter().map(|b| (b.first, b.median)).collect();
+        assert_eq!(medians, [(0, 1.0), (8, 1.0)]);
+        assert_eq!(got[1].sigma, 0.0);
     }
 }

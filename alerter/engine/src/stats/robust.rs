@@ -15,11 +15,10 @@ use super::median::Window;
 const K: f64 = 2.5;
 const B: f64 = 0.787;
 
-/// Values that start an estimate.
-pub const WARM: usize = 16;
-
+/// `WARM` values start an estimate.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Robust {
+#[serde(bound(serialize = "[f32; WARM]: Serialize", deserialize = "[f32; WARM]: Deserialize<'de>"))]
+pub struct Robust<const WARM: usize> {
     m: f64,
     s: f64,
     n: u32,
@@ -34,7 +33,7 @@ pub struct Deviation {
     pub z: f64,
 }
 
-impl Robust {
+impl<const WARM: usize> Robust<WARM> {
     /// `None` until enough values have been seen.
     pub fn deviation(&self, x: f64) -> Option<Deviation> {
         let d = x - self.m;
@@ -61,6 +60,11 @@ impl Robust {
     /// Takes a value. `rate` is the weight of a value in the long run, `floor` the smallest scale. NaN and infinities are
     /// ignored.
     pub fn update(&mut self, x: f64, rate: f64, floor: f64) {
+        self.update_weighted(x, rate, floor, 1.0);
+    }
+
+    /// The same for a value that is trusted by `weight` only.
+    pub fn update_weighted(&mut self, x: f64, rate: f64, floor: f64, weight: f64) {
         if !x.is_finite() {
             return;
         }
@@ -74,7 +78,7 @@ impl Robust {
             (self.m, self.s) = (m, s.max(floor));
             return;
         }
-        let a = rate.max(1.0 / f64::from(self.n));
+        let a = weight * rate.max(1.0 / f64::from(self.n));
         let d = x - self.m;
         let cut = K * self.s;
         self.m += a * d.clamp(-cut, cut);
@@ -91,9 +95,9 @@ impl Robust {
         }
     }
 
-    /// The median of the last few values.
-    pub fn recent(&self) -> f64 {
-        self.recent.median()
+    /// Replaces the estimate by a better one.
+    pub fn set(&mut self, location: f64, scale: f64) {
+        (self.m, self.s) = (location, scale);
     }
 }
 
@@ -117,7 +121,7 @@ mod tests {
     proptest! {
         #[test]
         fn consistent_for_a_normal(seed: u64, mean in -5.0f64..5.0, sigma in 0.1f64..10.0) {
-            let mut r = Robust::default();
+            let mut r = Robust::<16>::default();
             for x in normals(seed, 3000) {
                 r.update(mean + sigma * x, 0.005, 1e-6);
             }
@@ -127,7 +131,7 @@ mod tests {
 
         #[test]
         fn one_wild_value_moves_nothing(seed: u64, wild in 10.0f64..1e12) {
-            let mut r = Robust::default();
+            let mut r = Robust::<16>::default();
             normals(seed, 400).iter().for_each(|x| r.update(*x, 0.005, 1e-6));
             let before = r.clone();
             r.update(wild, 0.005, 1e-6);

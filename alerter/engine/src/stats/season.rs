@@ -1,11 +1,11 @@
 //! Pauses that return: an evaluation every 250 steps, a checkpoint every 1,540, a restart at every time limit.
 //!
 //! A pause at step t is expected when the pauses before it hold t − g, t − 2g and t − 3g for some gap g (within 1 % or one logging
-//! interval) and were of the same order of size. Four in arithmetic progression among the last eight hardly happen by chance.
+//! interval) and were of the same order of size. Four in arithmetic progression among the last twelve hardly happen by chance.
 
 use serde::{Deserialize, Serialize};
 
-const KEPT: usize = 8;
+const KEPT: usize = 12;
 /// Earlier pauses that must lie on the progression.
 const BEFORE: i64 = 3;
 /// Pauses of one series differ by less than this factor in size.

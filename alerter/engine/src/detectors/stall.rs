@@ -1,0 +1,144 @@
+//! One step that takes many times the usual one, for no reason the trainer gave.
+//!
+//! A stall is a step of 3 times the usual one or more that loses 15 s or more: a ticket. Shorter ones are notes. Not a stall: a
+//! declared checkpoint or evaluation, the first step of an attempt, a pause that returns at a fixed gap
+//! ([`crate::stats::season`]) or stands at a round step.
+//!
+//! Three stalls of equal length (within 2 %) are the signature of a fixed timeout that is waited out and retried: the length names the
+//! timeout to look for, in storage, the collective library or the data loader.
+
+use core::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::Finding;
+use super::shared::{PAUSE, Shared, Source, Timing};
+use crate::detector::StepDetector;
+use crate::message::number;
+use crate::sample::StepSample;
+use crate::stats::latch::Latch;
+use crate::stats::median::Window;
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Times the usual step.
+    pub ratio: f64,
+    /// Seconds lost.
+    pub lost_seconds: f64,
+    /// Samples of usual length that end the incident.
+    pub clear_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ratio: 3.0, lost_seconds: 15.0, clear_after: 8 }
+    }
+}
+
+/// Stalls whose lengths are compared.
+const KEPT: usize = 8;
+/// Stalls of equal length that make a signature, and how equal.
+const EQUAL: usize = 3;
+const TOLERANCE: f64 = 0.02;
+/// Samples of an attempt after which a long step is news.
+const SETTLED: u32 = 10;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Stall {
+    config: Config,
+    latch: Latch,
+    lengths: Window<KEPT>,
+    usual_for: u32,
+    samples: u32,
+    onset: i64,
+}
+
+impl Stall {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            latch: Latch::default(),
+            lengths: Window::default(),
+            usual_for: 0,
+            samples: 0,
+            onset: 0,
+        }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    /// Earlier stalls as long as this one.
+    fn equal(&self, seconds: f64) -> usize {
+        self.lengths.iter().filter(|l| (l / seconds - 1.0).abs() < TOLERANCE).count()
+    }
+
+    fn stalled(&mut self, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Verdict>) {
+        let equal = self.equal(seconds) + 1;
+        self.lengths.push(seconds);
+        let (long, times) = (number(seconds), number(seconds / usual));
+        let mut why = format!("step {} took {long} s, {times}x the usual {} s", s.step, number(usual));
+        if equal >= EQUAL {
+            let _ = write!(
+                why,
+                "; {equal} of the last stalls were equally long, which is how a timeout of about {long} s looks: check storage, NCCL and data loader timeouts near it"
+            );
+        }
+        if !self.latch.is_raised() {
+            self.onset = s.step;
+        }
+        let news = self.latch.raise(Severity::Ticket);
+        let finding = self.finding(seconds, usual, why);
+        if news || equal == EQUAL {
+            out.push(finding.raise(s, Severity::Ticket));
+        }
+    }
+
+    fn finding(&self, seconds: f64, usual: f64, why: String) -> Finding {
+        Finding {
+            kind: Kind::Stall,
+            signal: "step_time",
+            start_step: self.onset,
+            value: seconds,
+            expected: usual,
+            score: seconds / usual,
+            why,
+        }
+    }
+
+    fn settle(&mut self, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Verdict>) {
+        if self.usual_for >= self.config.clear_after && self.latch.clear() {
+            let why = format!("steps take {} s again", number(seconds));
+            out.push(self.finding(seconds, usual, why).clear(s));
+        }
+    }
+
+    fn judge(&mut self, s: &StepSample, t: Timing, out: &mut Vec<Verdict>) {
+        let Some(ratio) = t.ratio else { return };
+        self.usual_for = if ratio < PAUSE { self.usual_for.saturating_add(1) } else { 0 };
+        let seconds = t.slowness.exp();
+        let usual = seconds / ratio;
+        let long = ratio >= self.config.ratio && seconds - usual >= self.config.lost_seconds;
+        if long && !t.expected_pause && self.samples >= SETTLED {
+            self.stalled(s, seconds, usual, out);
+        }
+        self.settle(s, seconds, usual, out);
+    }
+}
+
+impl StepDetector for Stall {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        if shared.restarted {
+            self.samples = 0;
+        }
+        let Some(timing) = shared.speed.now else { return };
+        self.samples = self.samples.saturating_add(1);
+        if self.config.enabled && shared.speed.source() == Source::StepTime {
+            self.judge(s, timing, out);
+        }
+    }
+}

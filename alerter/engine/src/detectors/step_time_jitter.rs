@@ -1,0 +1,118 @@
+//! Bursts of slow steps: the usual step is what it was, but so many are slow that time is lost.
+//!
+//! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (32 samples) against the run's own slow
+//! one (2,000 samples): a ticket when the fast one is above 10 % and above three times the slow one, with 6 slow steps among the
+//! last 32.
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::Finding;
+use super::shared::{PAUSE, Shared, Source};
+use crate::detector::StepDetector;
+use crate::message::number;
+use crate::sample::StepSample;
+use crate::stats::latch::Latch;
+use crate::stats::votes::Votes;
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Share of the time lost.
+    pub cost: f64,
+    /// Times the run's usual loss.
+    pub ratio: f64,
+    /// Share above the usual step that makes a step slow, and how many of the last 32 must be.
+    pub slow: f64,
+    pub slow_steps: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, cost: 0.10, ratio: 3.0, slow: 0.10, slow_steps: 6 }
+    }
+}
+
+const WINDOW: u32 = 32;
+const FAST: f64 = 1.0 / 32.0;
+const SLOW: f64 = 1.0 / 2000.0;
+/// Samples before the first judgement.
+const SETTLED: u32 = 64;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StepTimeJitter {
+    config: Config,
+    latch: Latch,
+    slow_votes: Votes,
+    fast: f64,
+    slow: f64,
+    n: u32,
+    onset: i64,
+}
+
+impl StepTimeJitter {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            latch: Latch::default(),
+            slow_votes: Votes::default(),
+            fast: 0.0,
+            slow: 0.0,
+            n: 0,
+            onset: 0,
+        }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn finding(&self, usual: f64, why: String) -> Finding {
+        Finding {
+            kind: Kind::StepTimeJitter,
+            signal: "step_time",
+            start_step: self.onset,
+            value: usual * (1.0 + self.fast),
+            expected: usual * (1.0 + self.slow),
+            score: self.fast / self.slow.max(1e-3),
+            why,
+        }
+    }
+}
+
+impl StepDetector for StepTimeJitter {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        let enabled = self.config.enabled && shared.speed.source() == Source::StepTime;
+        let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
+        let Some(ratio) = timing.ratio.filter(|_| !timing.expected_pause) else { return };
+        let excess = (ratio - 1.0).clamp(0.0, 2.0 * (PAUSE - 1.0));
+        let slow = excess > self.config.slow;
+        if slow && self.slow_votes.of(WINDOW) == 0 && !self.latch.is_raised() {
+            self.onset = s.step;
+        }
+        self.slow_votes.push(slow);
+        self.n = self.n.saturating_add(1);
+        self.fast += (excess - self.fast) * FAST;
+        self.slow += (excess - self.slow) * SLOW.max(1.0 / f64::from(self.n));
+        if self.n < SETTLED {
+            return;
+        }
+        let usual = timing.slowness.exp() / ratio;
+        let many = self.slow_votes.of(WINDOW) >= self.config.slow_steps;
+        if many && self.fast > self.config.cost && self.fast > self.config.ratio * self.slow {
+            if self.latch.raise(Severity::Ticket) {
+                let why = format!(
+                    "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time; the usual step is still {} s",
+                    self.slow_votes.of(WINDOW),
+                    100.0 * self.fast,
+                    number(usual)
+                );
+                out.push(self.finding(usual, why).raise(s, Severity::Ticket));
+            }
+        } else if self.fast < 0.4 * self.config.cost && self.latch.clear() {
+            let why = "step times are steady again".to_owned();
+            out.push(self.finding(usual, why).clear(s));
+        }
+    }
+}
