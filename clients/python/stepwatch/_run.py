@@ -27,6 +27,8 @@ IN_STEP = frozenset(
     "data dataloader h2d fwd forward bwd backward fwd_bwd forward_backward loss comm allreduce all_reduce grad_sync"
     " clip grad_clip optim optimizer optimizer_step zero_grad log logging".split()
 )
+#: Seconds between two signs of life; a receiver calls a rank silent after several.
+HEARTBEAT = 5.0
 #: Phases in one step; more are not timed.
 MAX_PHASES = 64
 
@@ -121,7 +123,7 @@ class Run:
         socket: Optional[str] = None,
         url: Optional[str] = None,
         directory: Optional[str] = None,
-        heartbeat: float = 5.0,
+        heartbeat: float = HEARTBEAT,
         queue_limit: int = QUEUE_LIMIT,
         disabled: Optional[bool] = None,
         **about: Any
@@ -131,7 +133,7 @@ class Run:
         self._open: List[Any] = []
         self._closed = False
         self._pid = os.getpid()
-        self.name, self.rank, self.world = "", 0, world
+        self.name, self.rank, self.world = "run", 0, 1
         ways: List[Transport] = []
         try:
             about.update(job=job, local_rank=local_rank, model=model, dtype=dtype, framework=framework, version=version)
@@ -144,7 +146,8 @@ class Run:
         except Exception as e:
             log.warning("stepwatch: nothing will be reported: %r", e)
         self._builder = Builder(self.name, self.rank, self.world, about, self._open)
-        self._sender = Sender(ways, self._builder, limit=queue_limit, interval=heartbeat)
+        limit = int(_first_number(1, queue_limit, QUEUE_LIMIT))
+        self._sender = Sender(ways, self._builder, limit, _first_number(0.01, heartbeat, HEARTBEAT))
         self._begin()
 
     def _identify(self, name: Any, rank: Any, world: Any, about: Dict[str, Any]) -> None:
@@ -152,10 +155,8 @@ class Run:
         found = _identity.detect(env)
         group_rank, group_world = _identity.of_torch_distributed()
         self.name = str(name or _identity.run_name(env))
-        candidates = (rank, group_rank, found.rank, 0)
-        self.rank = max(0, int(next(r for r in candidates if r is not None)))
-        sizes = (world, group_world, found.world, 1)
-        self.world = max(1, int(next(w for w in sizes if w is not None)))
+        self.rank = int(_first_number(0, rank, group_rank, found.rank, 0))
+        self.world = int(_first_number(1, world, group_world, found.world, 1))
         for key, value in (("local_rank", found.local_rank), ("job", found.job), ("attempt_hint", found.attempt)):
             if about.get(key) is None:
                 about[key] = value
@@ -277,6 +278,17 @@ class Run:
             self.close(_exit_code(kind, error), None if kind is None else _describe(kind, error))
         except Exception:
             pass
+
+
+def _first_number(least: float, *candidates: Any) -> float:
+    """The first candidate that is a number of at least ``least``; the last one is."""
+    for candidate in candidates:
+        try:
+            if candidate is not None and float(candidate) >= least:
+                return float(candidate)
+        except Exception:
+            log.warning("stepwatch: not a number: %s", type(candidate).__name__)
+    return least
 
 
 def _free(extra: Dict[str, Any]) -> Dict[str, Any]:

@@ -72,12 +72,12 @@ class Sender:
         self,
         ways: Sequence[Transport],
         builder: Builder,
-        limit: int = QUEUE_LIMIT,
-        interval: float = 5.0,
+        limit: int,
+        interval: float,
     ) -> None:
         self._ways = list(ways)
         self._builder = builder
-        self._limit, self._interval = max(1, limit), interval
+        self._limit, self._interval = limit, interval
         self._thread: Optional[threading.Thread] = None
         self._reset()
         _live.add(self)

@@ -76,8 +76,15 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
     return s[:limit].encode("utf-8", "replace").decode("utf-8")
 
 
-def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """``value`` as JSON can carry it, for keys that are neither metrics nor known text."""
+def plain(value: Any) -> Any:
+    """``value`` as JSON can carry it, for keys that are neither metrics nor known text. Never raises."""
+    try:
+        return _plain(value, MAX_DEPTH)
+    except Exception:
+        return "<%s>" % type(value).__name__
+
+
+def _plain(value: Any, depth: int) -> Any:
     if value is None or type(value) is bool:
         return value
     if isinstance(value, str):
@@ -85,9 +92,9 @@ def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, Mapping):
         if depth == 0:
             return None
-        return {text(k): plain(v, depth - 1) for k, v in list(value.items())[:MAX_ITEMS]}
+        return {text(k): _plain(v, depth - 1) for k, v in list(value.items())[:MAX_ITEMS]}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return None if depth == 0 else [plain(v, depth - 1) for v in list(value)[:MAX_ITEMS]]
+        return None if depth == 0 else [_plain(v, depth - 1) for v in list(value)[:MAX_ITEMS]]
     try:
         return number(value)
     except Exception:
