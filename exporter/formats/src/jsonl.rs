@@ -86,14 +86,16 @@ impl Format for Jsonl {
         }
         let Ok(v @ Value::Map(_)) = Value::parse(line.text.as_bytes()) else { return Outcome::Unmatched };
         let event = if self.keys.is_empty() { found(&v, line, out) } else { self.told(&v, line, out) };
-        let Some(mut event) = event else { return Outcome::Unmatched };
-        self.settle(&v, &mut event);
-        let end = finished(&v, &event);
-        out.push(event);
+        let end = finished(&v, line);
+        let outcome = if event.is_some() || end.is_some() { Outcome::Matched } else { Outcome::Unmatched };
+        if let Some(mut event) = event {
+            self.settle(&v, &mut event);
+            out.push(event);
+        }
         if let Some(end) = end {
             out.push(end);
         }
-        Outcome::Matched
+        outcome
     }
 }
 
@@ -183,14 +185,15 @@ fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     (known || null_loss).then_some(e)
 }
 
-/// LLaMA-Factory and ms-swift tell how many steps there are; the record of the last is the end of the run.
-fn finished(v: &Value, e: &Event) -> Option<Event> {
-    let total = TOTAL_KEYS.iter().find_map(|k| integer(v.get(k)?)).or_else(|| {
-        let both = v.get("global_step/max_steps")?.as_str()?;
-        number::integer(both.split_once('/')?.1).map(|(n, _)| n)
-    })?;
-    let done = e.kind == Kind::Step && total > 0 && e.step? >= total;
-    done.then(|| Event { step: e.step, ts: e.ts, code: Some(0), ..Event::new(Kind::Bye) })
+/// LLaMA-Factory and ms-swift tell how many steps there are; a record of the last is the end of the run.
+fn finished(v: &Value, line: &Line<'_>) -> Option<Event> {
+    let both = v.get("global_step/max_steps").and_then(Value::as_str).and_then(|t| t.split_once('/'));
+    let (step, total) = match both {
+        Some((step, total)) => (number::integer(step)?.0, number::integer(total)?.0),
+        None => (integer(v.get("current_steps")?)?, integer(v.get("total_steps")?)?),
+    };
+    let bye = Event { step: Some(step), ts: line.ts, code: Some(0), ..Event::new(Kind::Bye) };
+    (total > 0 && step >= total).then_some(bye)
 }
 
 /// A record of an evaluation carries no loss of training.
@@ -297,6 +300,8 @@ mod tests {
         assert_eq!((e[1].kind, e[1].m.get("loss")), (Kind::Eval, Some(1.25)));
         assert_eq!(e[2].m.get("tokens"), Some(400.0));
         assert_eq!((e[3].kind, e[3].step), (Kind::Bye, Some(10)));
+        let e = read(&[r#"{"train_runtime":5.5,"global_step/max_steps":"94/94"}"#]);
+        assert_eq!((e.len(), e[0].kind), (1, Kind::Bye));
     }
 
     #[test]

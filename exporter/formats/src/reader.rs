@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use stepwatch_wire::{Event, Value};
+use stepwatch_wire::{Event, Kind, Value};
 
 use crate::clean::{self, MAX_JOINED_BYTES};
 use crate::format::{self, FORMATS, Format, Line, Out, Outcome};
@@ -33,6 +33,8 @@ pub struct Reader {
     joined: String,
     utc_offset: f64,
     local_stamp: Option<f64>,
+    /// The goodbye, once the log has said it and no step came after it.
+    ended: Option<Event>,
     counters: Counters,
 }
 
@@ -102,6 +104,7 @@ impl Reader {
             joined: String::new(),
             utc_offset: 0.0,
             local_stamp: None,
+            ended: None,
             counters: Counters::default(),
         }
     }
@@ -184,7 +187,9 @@ impl Reader {
             self.local_stamp = Some(s);
         }
         let ts = stamp.map(|s| s.unix(self.utc_offset));
+        let first = out.len();
         let outcome = self.probe(&Line { text, ts, utc_offset: self.utc_offset }, out);
+        self.keep_ended(first, out);
         self.counters.lines += 1;
         match outcome {
             Outcome::Matched => self.counters.matched += 1,
@@ -192,6 +197,23 @@ impl Reader {
             Outcome::Unmatched => self.counters.unmatched += 1,
         }
         outcome
+    }
+
+    /// Frameworks evaluate and save once more after they said that training is done. The last word about a run must stay
+    /// the goodbye, or its silence would look like a hang.
+    fn keep_ended(&mut self, first: usize, out: &mut Vec<Event>) {
+        // Our own events say of which rank and run they are, and mean what they say.
+        for e in out[first..].iter().filter(|e| e.rank.is_none() && e.run.is_none()) {
+            match e.kind {
+                Kind::Bye => self.ended = Some(e.clone()),
+                Kind::Step => self.ended = None,
+                _ => {}
+            }
+        }
+        let last = out.get(first..).and_then(|new| new.last()).filter(|e| e.kind != Kind::Bye);
+        if let (Some(bye), Some(last)) = (&self.ended, last) {
+            out.push(Event { ts: last.ts, ..bye.clone() });
+        }
     }
 
     /// Asks the current format, and the others if it does not know.
@@ -313,6 +335,17 @@ mod tests {
         );
         assert_eq!(r.name(), "jsonl");
         assert_eq!(events.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_goodbye_is_the_last_word() {
+        let mut r = auto();
+        let kinds = |events: Vec<Event>| events.iter().map(|e| e.kind).collect::<Vec<_>>();
+        let last = "validation loss at the end of training for val data | lm loss value: 2.0E+00 |";
+        let events = read(&mut r, &[MEGATRON, "[after training is done] datetime: x", last, "noise"]);
+        assert_eq!(kinds(events), [Kind::Step, Kind::Bye, Kind::Eval, Kind::Bye]);
+        let events = read(&mut r, &[MEGATRON, last]);
+        assert_eq!(kinds(events), [Kind::Step, Kind::Eval], "it trains again");
     }
 
     #[test]

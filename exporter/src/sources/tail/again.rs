@@ -2,7 +2,7 @@
 //!
 //! The position is saved after the events were published, so a crash in between reads them again. To the hub, which remembers the
 //! last step of every rank by its own means, a step read again looks like a job that went back to an earlier checkpoint. What
-//! tells the two apart: steps read again rise up to the one that the hub knows, and end there.
+//! tells the two apart: steps read again rise from the one that was saved to the one that the hub knows.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use stepwatch_wire::{Event, Kind};
 
 use super::again::Again;
 use super::follow::{Begin, Counts, Follower, RawLine, modified};
-use super::state::{Saved, Store};
+use super::state::{Position, Saved, Store};
 use super::zone::Zone;
 use super::{From, TailConfig, name};
 use crate::hub::Origin;
@@ -159,14 +159,23 @@ impl TailedFile {
             self.line(line, unix, &mut events);
         }
         let published = !events.is_empty();
+        if let Some(first) = events.iter().filter(|e| e.kind == Kind::Step).find_map(|e| e.step) {
+            if self.last_step.is_none() {
+                // The first step of all: what is read again after a crash must have something to rise from.
+                self.last_step = Some(first.saturating_sub(1));
+                self.save(before.clone(), now, health);
+            }
+        }
         for event in events {
             self.publish(event, unix, sink, health);
         }
-        crash::point("tail.published");
-        self.unsaved |= self.follower.positions() != before;
+        if published {
+            crash::point("tail.published");
+        }
+        self.unsaved |= published || self.follower.positions() != before;
         let due = self.saved.is_none_or(|at| now.duration_since(at) >= SAVE_EVERY);
         if self.unsaved && (published || due) {
-            self.save(now, health);
+            self.save(self.follower.positions(), now, health);
         }
         self.report(health);
         if more.is_ok() {
@@ -216,9 +225,9 @@ impl TailedFile {
         sink.publish(Origin::Tail { path: Arc::clone(&labels.path), priority }, event);
     }
 
-    fn save(&mut self, now: Instant, health: &SourceHandle) {
+    fn save(&mut self, files: Vec<Position>, now: Instant, health: &SourceHandle) {
         let path: PathBuf = self.follower.path().to_owned();
-        let saved = Saved { path, files: self.follower.positions(), last_step: self.last_step };
+        let saved = Saved { path, files, last_step: self.last_step };
         self.unsaved = false;
         self.saved = Some(now);
         let failed = self.store.save(&saved).err();

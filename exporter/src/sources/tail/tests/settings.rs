@@ -1,0 +1,100 @@
+//! What the configuration says.
+
+use super::*;
+
+#[test]
+fn where_to_begin() {
+    let begins = |from: From, age: f64| {
+        let mut b = Bench::with("run.log", |c| c.from = from);
+        b.steps("run.log", 1..3);
+        let written = std::time::UNIX_EPOCH + Duration::from_secs_f64(UNIX - age);
+        OpenOptions::new().append(true).open(b.path("run.log")).unwrap().set_modified(written).unwrap();
+        let first = b.poll_steps();
+        b.steps("run.log", 3..4);
+        assert_eq!(b.poll_steps(), [3]);
+        first
+    };
+    assert_eq!(begins(From::Start, 1e6), [1, 2]);
+    assert_eq!(begins(From::End, 0.0), NONE);
+    assert_eq!(begins(From::Auto, 3600.0), [1, 2]);
+    assert_eq!(begins(From::Auto, 1e6), NONE, "the log of a job that is over");
+    // What comes later is new, wherever we begin.
+    let mut b = Bench::with("run.log", |c| c.from = From::End);
+    b.poll();
+    b.steps("run.log", 1..3);
+    assert_eq!(b.poll_steps(), [1, 2]);
+    // Inside a line, the rest of it alone means nothing.
+    let mut b = Bench::with("run.log", |c| c.from = From::End);
+    b.append("run.log", &step(1)[..5]);
+    b.poll();
+    b.append("run.log", &step(1)[5..]);
+    b.steps("run.log", 2..3);
+    assert_eq!(b.poll_steps(), [2]);
+}
+
+#[test]
+fn labels_of_the_configuration() {
+    let mut b = Bench::with("run.log", |c| {
+        (c.run, c.rank, c.node) = (Some("llama".into()), Some(7), Some("node9".into()));
+    });
+    b.steps("run.log", 1..2);
+    let e = b.poll().remove(0);
+    assert_eq!((e.run.as_deref(), e.rank, e.node.as_deref()), (Some("llama"), Some(7), Some("node9")));
+    let mut b = Bench::new("mine.jsonl");
+    b.append("mine.jsonl", "{\"k\":\"step\",\"run\":\"theirs\",\"rank\":3,\"step\":1,\"m\":{\"loss\":NaN}}\n{\"step\":2,\"loss\":1}\n");
+    b.wait(Duration::ZERO);
+    let events = b.poll();
+    assert_eq!((events[0].run.as_deref(), events[0].rank), (Some("theirs"), Some(3)));
+    assert!(events[0].m.get("loss").unwrap().is_nan());
+    assert_eq!((events[1].run.as_deref(), events[1].rank), (Some("mine"), None));
+}
+
+#[test]
+fn keys_of_the_configuration() {
+    let mut b = Bench::with("x.jsonl", |c| {
+        c.keys = [("step", "it"), ("loss", "a.b")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    });
+    b.append("x.jsonl", "{\"it\":5,\"a\":{\"b\":2.5}}\n");
+    let e = b.poll().remove(0);
+    assert_eq!((e.step, e.m.get("loss")), (Some(5), Some(2.5)));
+}
+
+#[test]
+fn mistakes_of_the_configuration_are_named() {
+    let config = |yaml: &str| stepwatch_kit::config::parse::<Vec<crate::sources::SourceConfig>>("c", yaml);
+    let good = config("- tail: {path: /logs/run.log, format: auto, run: llama-70b}").unwrap();
+    assert_eq!(crate::sources::check(&good), NO_MISTAKES);
+    let bad = config(
+        "- tail: {path: '', format: megatorn}\n- tail: {path: '/a/***', keys: {loss: x}, format: llmc, poll_interval: 1ms}",
+    );
+    insta::assert_snapshot!(crate::sources::check(&bad.unwrap()).join("\n"), @r#"
+    sources[0].tail.path: must not be empty
+    sources[0].tail.format: unknown log format "megatorn"; known are auto, megatron, jsonl, huggingface, torchtitan, maxtext, verl, nanochat, nanogpt, modded-nanogpt, llmc, composer
+    sources[1].tail.path: Pattern syntax error near position 5: wildcards are either regular `*` or recursive `**`
+    sources[1].tail.keys: must tell where the step stands (step: ...)
+    sources[1].tail.keys: are for JSON lines, but the format is llmc
+    sources[1].tail.poll_interval: must be at least 10ms
+    "#);
+    assert!(config("- tail: {path: /a, fromat: x}").is_err());
+    assert!(config("- tial: {path: /a}").is_err());
+}
+
+#[tokio::test]
+async fn the_thread_stops_when_asked() {
+    let mut b = Bench::with("run.log", |c| c.poll_interval = Period::millis(10));
+    b.steps("run.log", 1..3);
+    let (trigger, shutdown) = Shutdown::manual();
+    start(b.config.clone(), Box::new(b.list.clone()), b.dir.path(), shutdown);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let until = async |condition: &dyn Fn() -> bool| {
+        while !condition() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(condition());
+    };
+    until(&|| b.list.events.lock().unwrap().len() == 2).await;
+    trigger.fire();
+    until(&|| b.page().is_empty()).await;
+    assert!(Path::new(&b.config.path).exists());
+    b.now += Duration::ZERO;
+}
