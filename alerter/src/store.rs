@@ -1,0 +1,190 @@
+//! The memory of the alerter: incidents, their history, the outbox, the engine's state and the stream cursors.
+//!
+//! One file of SQLite in WAL mode, written by one connection, so that whatever belongs together is one transaction: an
+//! incident, the messages about it, the detector state it came from and the cursor up to which the stream was read. After a
+//! crash all of them are there or none is (principle 3). Readers have their own small pool and never wait for the writer.
+//!
+//! It decides nothing: what an incident means is the engine's matter, when a message is sent the outbox's. Two alerters on
+//! one file, or a file on a network filesystem, are refused at [`Store::open`] because both corrupt quietly.
+
+mod busy;
+mod commit;
+mod delivery;
+mod filesystem;
+mod lock;
+mod open;
+mod read;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use stepwatch_engine::time::Ts;
+use tokio::sync::{Mutex, MutexGuard, Notify};
+
+use self::busy::Busy;
+
+pub use commit::Commit;
+pub(crate) use delivery::{Claim, DeliveryOutcome};
+pub use read::{Delivery, DeliveryState, Filter};
+
+/// A handle to the open store; clones share it.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    writer: Mutex<Writer>,
+    readers: SqlitePool,
+    /// Rung after a commit that put something into the outbox.
+    posted: Notify,
+    // Last: the file is closed before another alerter may have it.
+    _lock: lock::FileLock,
+}
+
+/// The one connection that writes.
+#[derive(Debug)]
+struct Writer {
+    connection: SqliteConnection,
+    durability: Durability,
+}
+
+struct Reader<'a> {
+    pool: &'a SqlitePool,
+    _busy: Busy,
+}
+
+struct WriterGuard<'a> {
+    writer: MutexGuard<'a, Writer>,
+    _busy: Busy,
+}
+
+/// What a committed transaction survives, besides the death of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// The loss of power: `synchronous=FULL`, one fsync a commit.
+    Power,
+    /// Not the loss of power, which falls back to an earlier commit, whole and in order: `synchronous=NORMAL`.
+    Process,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(
+        "{path} is on {filesystem}, a filesystem shared between machines: SQLite's write-ahead log needs memory and locks \
+         that only a local disk gives, and would corrupt there. Put storage.sqlite on a local disk"
+    )]
+    SharedFilesystem { path: PathBuf, filesystem: &'static str },
+    #[error(
+        "{path} is in use by another stepwatch-alerter (process {holder}): one file belongs to one alerter"
+    )]
+    InUse { path: PathBuf, holder: String },
+    #[error(
+        "{path} was written by a newer stepwatch-alerter (schema {found}, this one knows {known}): run that version, or \
+         restore a backup"
+    )]
+    Newer { path: PathBuf, found: i64, known: i64 },
+    #[error("cannot migrate {path}")]
+    Migrate { path: PathBuf, source: sqlx::migrate::MigrateError },
+    #[error("cannot {action} {path}")]
+    Io { action: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("cannot open {path}")]
+    Open { path: PathBuf, source: sqlx::Error },
+    #[error("{0:?} begins the ids of more than one incident: give more characters")]
+    AmbiguousId(String),
+    #[error("{what} in the store does not read")]
+    Damaged { what: String, source: serde_json::Error },
+    #[error("{what} in the store is {found:?}, which this version does not know")]
+    Unknown { what: &'static str, found: String },
+    #[error("store")]
+    Sql(#[from] sqlx::Error),
+}
+
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+impl Deref for Reader<'_> {
+    type Target = SqlitePool;
+
+    fn deref(&self) -> &SqlitePool {
+        self.pool
+    }
+}
+
+impl Deref for WriterGuard<'_> {
+    type Target = Writer;
+
+    fn deref(&self) -> &Writer {
+        &self.writer
+    }
+}
+
+impl DerefMut for WriterGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+}
+
+impl Store {
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Resolves after the next commit that put something into the outbox; at once if there was one since the last call.
+    pub(crate) async fn posted(&self) {
+        self.inner.posted.notified().await;
+    }
+
+    /// Makes [`Store::posted`] resolve.
+    pub(crate) fn post(&self) {
+        self.inner.posted.notify_one();
+    }
+
+    fn reader(&self) -> Reader<'_> {
+        Reader { pool: &self.inner.readers, _busy: Busy::now() }
+    }
+
+    /// Waits for its turn to write.
+    async fn writer(&self) -> WriterGuard<'_> {
+        let writer = self.inner.writer.lock().await;
+        WriterGuard { writer, _busy: Busy::now() }
+    }
+
+    /// Writes the log back into the database file and closes it. Dropping the last handle is safe too, only slower to reopen.
+    pub async fn close(self) {
+        self.inner.readers.close().await;
+        let mut writer = self.writer().await;
+        if let Err(err) =
+            sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut writer.connection).await
+        {
+            tracing::warn!(%err, "cannot write the log back into the database file; the next start will");
+        }
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds: for eyes, and its order is the order of time.
+fn text_of(ts: Ts) -> String {
+    match jiff::Timestamp::from_millisecond(ts.0) {
+        Ok(t) => t.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
+        Err(_) => ts.to_string(),
+    }
+}
+
+/// The serde name of a unit variant, as it stands in a column.
+fn name_of(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        other => unreachable_name(&format!("{other:?}")),
+    }
+}
+
+/// Only unit variants come here, which serde writes as strings; a wrong name in a column is better than a lost page.
+fn unreachable_name(got: &str) -> String {
+    debug_assert!(false, "not a unit variant: {got}");
+    got.to_owned()
+}

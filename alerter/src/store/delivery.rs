@@ -1,0 +1,322 @@
+//! What the outbox asks of the store. Every state change is one transaction that survives the loss of power.
+
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Connection as _, Row as _};
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::incident::State;
+use stepwatch_engine::time::{Span, Ts};
+
+use super::read::word;
+use super::{DeliveryState, Durability, Result, Store, StoreError, text_of};
+use crate::outbox::plan::{LaneRow, plan};
+
+/// No wait is longer. A row that claims to wait longer was written before the clock was set back, and is due.
+const WAIT_MAX: Span = Span::secs(15 * 60);
+
+/// A lane with something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DueLane {
+    pub incident: String,
+    /// A page is in it.
+    pub page: bool,
+    /// When the oldest of it was put in.
+    pub since: Ts,
+}
+
+/// A row marked as being sent, with all its sender needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    /// To send; its words may be newer than those that were put in, its key never is.
+    pub notification: Notification,
+    pub ambiguous: bool,
+    pub attempts: u32,
+    pub created_at: Ts,
+    /// Of the notifier, about this lane.
+    pub memory: Option<String>,
+    /// Of the notifier, about the latest other lane to this receiver; only read when the lane itself has none.
+    pub neighbour: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum DeliveryOutcome {
+    Delivered,
+    Failed {
+        error: String,
+    },
+    Retry {
+        next: Ts,
+        ambiguous: bool,
+        /// Whether it counts against the attempts of a row that may be given up.
+        counts: bool,
+        error: String,
+    },
+}
+
+/// An outcome that the engine may not have learned of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Unreported {
+    pub idem_key: String,
+    pub incident: String,
+    pub receiver: String,
+    pub action: Action,
+    pub failed: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct QueueDepth {
+    pub undone: u64,
+    /// Since when the oldest page waits.
+    pub oldest_page: Option<Ts>,
+}
+
+impl Store {
+    /// To be called once, before anything is sent: what was being sent when the process died may have arrived.
+    pub(crate) async fn recover_attempts(&self) -> Result<u64> {
+        let sql = "UPDATE outbox SET state = 'ambiguous', attempts = attempts + 1, next_ms = 0, \
+                   error = 'the alerter stopped while this was being sent' WHERE state = 'attempting'";
+        let mut writer = self.writer().await;
+        writer.set_durability(Durability::Power).await?;
+        Ok(sqlx::query(sql).execute(&mut writer.connection).await?.rows_affected())
+    }
+
+    /// Outcomes the engine was never known to have taken in, oldest first.
+    pub(crate) async fn unreported(&self) -> Result<Vec<Unreported>> {
+        let sql = "SELECT idem_key, incident, receiver, action, state, error FROM outbox \
+                   WHERE reported = 0 AND state IN ('delivered', 'failed') ORDER BY done_at, seq";
+        let rows = sqlx::query(sql).fetch_all(&*self.reader()).await?;
+        rows.iter()
+            .map(|row| {
+                let failed = row.try_get::<&str, _>("state")? == "failed";
+                let error: Option<String> = row.try_get("error")?;
+                Ok(Unreported {
+                    idem_key: row.try_get("idem_key")?,
+                    incident: row.try_get("incident")?,
+                    receiver: row.try_get("receiver")?,
+                    action: word("action", row.try_get("action")?)?,
+                    failed: failed.then(|| error.unwrap_or_default()),
+                })
+            })
+            .collect()
+    }
+
+    /// Receivers for which something is to be done.
+    pub(crate) async fn waiting_receivers(&self) -> Result<Vec<String>> {
+        let sql =
+            "SELECT DISTINCT receiver FROM outbox WHERE state IN ('pending', 'attempting', 'ambiguous')";
+        Ok(sqlx::query_scalar(sql).fetch_all(&*self.reader()).await?)
+    }
+
+    /// Lanes of a receiver that may be tried now: those with a page first, then those that wait longest. Only the head of a
+    /// lane is ever deferred, so that the largest wait in a lane is the lane's.
+    pub(crate) async fn due_lanes(&self, receiver: &str, now: Ts, limit: usize) -> Result<Vec<DueLane>> {
+        let sql = "SELECT incident, MAX(page) AS page, MIN(created_ms) AS since_ms FROM outbox \
+                   WHERE receiver = $1 AND state IN ('pending', 'attempting', 'ambiguous') GROUP BY incident \
+                   HAVING (MAX(next_ms) <= $2 OR MAX(next_ms) > $3) \
+                   AND MAX(CASE WHEN state = 'attempting' THEN 1 ELSE 0 END) = 0 \
+                   ORDER BY page DESC, since_ms, incident LIMIT $4";
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(sql)
+            .bind(receiver)
+            .bind(now.0)
+            .bind((now + WAIT_MAX).0)
+            .bind(limit as i64)
+            .fetch_all(&*self.reader())
+            .await?;
+        Ok(rows
+            .into_iter()
+            .map(|(incident, page, since)| DueLane { incident, page: page != 0, since: Ts(since) })
+            .collect())
+    }
+
+    /// When the next lane that is not due now will be.
+    pub(crate) async fn next_due(&self, now: Ts) -> Result<Option<Ts>> {
+        let sql = "SELECT MIN(lane_ms) FROM (SELECT MAX(next_ms) AS lane_ms FROM outbox \
+                   WHERE state IN ('pending', 'attempting', 'ambiguous') GROUP BY receiver, incident) AS waiting \
+                   WHERE lane_ms > $1";
+        let next: Option<i64> = sqlx::query_scalar(sql).bind(now.0).fetch_one(&*self.reader()).await?;
+        Ok(next.map(Ts))
+    }
+
+    pub(crate) async fn queue_depth(&self) -> Result<QueueDepth> {
+        let sql = "SELECT COUNT(*), MIN(CASE WHEN page = 1 THEN created_ms END) FROM outbox \
+                   WHERE state IN ('pending', 'attempting', 'ambiguous')";
+        let (undone, oldest): (i64, Option<i64>) = sqlx::query_as(sql).fetch_one(&*self.reader()).await?;
+        Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
+    }
+
+    /// Marks the head of a lane as being sent and returns it; `None` if there is nothing to send.
+    pub(crate) async fn claim(
+        &self,
+        incident: &str,
+        receiver: &str,
+        wakes: bool,
+        now: Ts,
+    ) -> Result<Option<Claim>> {
+        let mut writer = self.writer().await;
+        writer.set_durability(Durability::Power).await?;
+        let mut tx = writer.connection.begin().await?;
+        let rows = lane(&mut tx, incident, receiver).await?;
+        if rows.iter().any(|row| row.attempting) {
+            return Ok(None);
+        }
+        let standing = standing(&mut tx, incident).await?;
+        let lane: Vec<LaneRow> = rows.iter().map(|row| row.lane.clone()).collect();
+        let plan = plan(&lane, standing, wakes);
+        for row in &lane[..plan.superseded] {
+            let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'already acknowledged' \
+                       WHERE idem_key = $1";
+            let key = &row.notification.idem_key;
+            sqlx::query(sql).bind(key).bind(text_of(now)).execute(&mut *tx).await?;
+        }
+        let claim = match rows.into_iter().nth(plan.superseded) {
+            None => None,
+            Some(head) => {
+                let memory = memory(&mut tx, incident, receiver).await?;
+                let neighbour = match memory {
+                    Some(_) => None,
+                    None => neighbour(&mut tx, receiver).await?,
+                };
+                let mut notification = head.lane.notification;
+                let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
+                sqlx::query(sql).bind(&notification.idem_key).execute(&mut *tx).await?;
+                if let Some(words) = plan.words {
+                    notification.message = words;
+                }
+                let (ambiguous, attempts) = (head.lane.ambiguous, head.attempts);
+                Some(Claim {
+                    notification,
+                    ambiguous,
+                    attempts,
+                    created_at: head.created_at,
+                    memory,
+                    neighbour,
+                })
+            }
+        };
+        tx.commit().await?;
+        Ok(claim)
+    }
+
+    /// Records what became of a claimed row, and what its notifier wants to remember.
+    pub(crate) async fn settle(
+        &self,
+        n: &Notification,
+        outcome: &DeliveryOutcome,
+        memory: Option<&str>,
+        now: Ts,
+    ) -> Result<()> {
+        let mut writer = self.writer().await;
+        writer.set_durability(Durability::Power).await?;
+        let mut tx = writer.connection.begin().await?;
+        if let Some(memory) = memory {
+            let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
+                       ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory, \
+                       updated_ms = excluded.updated_ms";
+            let insert = sqlx::query(sql).bind(&n.incident).bind(&n.receiver);
+            insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
+        }
+        let (state, next, counts, error) = match outcome {
+            DeliveryOutcome::Delivered => ("delivered", None, true, None),
+            DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
+            DeliveryOutcome::Retry { next, ambiguous: true, counts, error } => {
+                ("ambiguous", Some(next.0), *counts, Some(error))
+            }
+            DeliveryOutcome::Retry { next, ambiguous: false, counts, error } => {
+                ("pending", Some(next.0), *counts, Some(error))
+            }
+        };
+        let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
+                   done_at = $6 WHERE idem_key = $1";
+        sqlx::query(sql)
+            .bind(&n.idem_key)
+            .bind(state)
+            .bind(next.unwrap_or(0))
+            .bind(i64::from(counts))
+            .bind(error)
+            .bind(next.is_none().then(|| text_of(now)))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// The receiver answers again: nothing to it waits any longer.
+    pub(crate) async fn release(&self, receiver: &str) -> Result<()> {
+        let sql = "UPDATE outbox SET next_ms = 0 WHERE receiver = $1 AND next_ms > 0 \
+                   AND state IN ('pending', 'ambiguous')";
+        let mut writer = self.writer().await;
+        sqlx::query(sql).bind(receiver).execute(&mut writer.connection).await?;
+        Ok(())
+    }
+
+    /// Whether a page about this incident may still be given up: somebody has it, or it is over.
+    pub(crate) async fn answered(&self, incident: &str) -> Result<bool> {
+        let sql = "SELECT state FROM incidents WHERE id = $1";
+        let state: Option<String> =
+            sqlx::query_scalar(sql).bind(incident).fetch_optional(&*self.reader()).await?;
+        Ok(state.is_some_and(|s| s != "open"))
+    }
+}
+
+struct Row {
+    lane: LaneRow,
+    attempting: bool,
+    attempts: u32,
+    created_at: Ts,
+}
+
+async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Vec<Row>> {
+    let sql = "SELECT idem_key, state, attempts, created_ms, notification FROM outbox WHERE receiver = $2 \
+               AND incident = $1 AND state IN ('pending', 'attempting', 'ambiguous') ORDER BY seq";
+    let found = sqlx::query(sql).bind(incident).bind(receiver).fetch_all(&mut *tx).await?;
+    let mut rows = Vec::with_capacity(found.len());
+    for row in &found {
+        match read(row) {
+            Ok(row) => rows.push(row),
+            Err(StoreError::Damaged { source, .. }) => give_up_unreadable(tx, row, &source).await?,
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(rows)
+}
+
+/// One row that does not read must not hold up its lane for ever.
+async fn give_up_unreadable(
+    tx: &mut SqliteConnection,
+    row: &SqliteRow,
+    err: &serde_json::Error,
+) -> Result<()> {
+    let key: &str = row.try_get("idem_key")?;
+    tracing::error!(%err, key, "a notification in the store does not read: given up");
+    let sql = "UPDATE outbox SET state = 'failed', error = $2 WHERE idem_key = $1";
+    sqlx::query(sql).bind(key).bind(format!("does not read: {err}")).execute(tx).await?;
+    Ok(())
+}
+
+fn read(row: &SqliteRow) -> Result<Row> {
+    let state: DeliveryState = word("delivery state", row.try_get("state")?)?;
+    let notification = serde_json::from_str(row.try_get("notification")?)
+        .map_err(|source| StoreError::Damaged { what: "a notification".to_owned(), source })?;
+    Ok(Row {
+        lane: LaneRow { notification, ambiguous: state == DeliveryState::Ambiguous },
+        attempting: state == DeliveryState::Attempting,
+        attempts: row.try_get::<i64, _>("attempts")? as u32,
+        created_at: Ts(row.try_get("created_ms")?),
+    })
+}
+
+/// The state of the incident; one that the store does not know (a test message) counts as open.
+async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<State> {
+    let sql = "SELECT state FROM incidents WHERE id = $1";
+    let state: Option<String> = sqlx::query_scalar(sql).bind(incident).fetch_optional(tx).await?;
+    state.map_or(Ok(State::Open), |s| word("incident state", &s))
+}
+
+async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Option<String>> {
+    let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
+    Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(tx).await?)
+}
+
+async fn neighbour(tx: &mut SqliteConnection, receiver: &str) -> Result<Option<String>> {
+    let sql = "SELECT memory FROM lanes WHERE receiver = $1 ORDER BY updated_ms DESC LIMIT 1";
+    Ok(sqlx::query_scalar(sql).bind(receiver).fetch_optional(tx).await?)
+}

@@ -1,0 +1,77 @@
+//! Opening: the right place, alone, at the right schema.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, SqlSafeStr as _};
+use tokio::sync::{Mutex, Notify};
+
+use super::busy::Busy;
+use super::lock::FileLock;
+use super::{Durability, Inner, Result, Store, StoreError, Writer, filesystem};
+
+/// One line a schema version, append only: the text of an applied migration never changes.
+const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "init", include_str!("../../migrations/0001_init.sql"))];
+
+const READERS_MAX: u32 = 4;
+
+/// How long a statement waits for someone who has the file open by hand.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Store {
+    /// Opens the database, creating it and its directory as needed, and brings its schema up to date.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let _busy = Busy::now();
+        let path = path.as_ref().to_owned();
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let fail = |action, source| StoreError::Io { action, path: directory.to_owned(), source };
+        std::fs::create_dir_all(directory).map_err(|e| fail("create the directory", e))?;
+        let shared = filesystem::shared(directory).map_err(|e| fail("look at the filesystem of", e))?;
+        if let Some(filesystem) = shared {
+            return Err(StoreError::SharedFilesystem { path, filesystem });
+        }
+        let lock = FileLock::acquire(&path)?;
+
+        let options = SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY_TIMEOUT);
+        let open = |source| StoreError::Open { path: path.clone(), source };
+        let mut connection = options.connect().await.map_err(open)?;
+        migrate(&mut connection, &path).await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS_MAX)
+            // A local file does not go away between two queries.
+            .test_before_acquire(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(options.read_only(true));
+        let writer = Mutex::new(Writer { connection, durability: Durability::Power });
+        let inner = Inner { path, writer, readers, posted: Notify::new(), _lock: lock };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
+    let migrations = MIGRATIONS.iter().map(|(version, name, sql)| {
+        Migration::new(*version, (*name).into(), MigrationType::Simple, sql.into_sql_str(), false)
+    });
+    let known = MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0);
+    match Migrator::with_migrations(migrations.collect()).run_direct(None, connection, false).await {
+        Ok(()) => Ok(()),
+        Err(MigrateError::VersionMissing(found)) => {
+            Err(StoreError::Newer { path: path.to_owned(), found, known })
+        }
+        Err(source) => Err(StoreError::Migrate { path: path.to_owned(), source }),
+    }
+}

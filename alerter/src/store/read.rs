@@ -1,0 +1,169 @@
+//! What the API, the command line and a start read.
+
+use serde::{Deserialize, Serialize};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Row as _, Sqlite};
+use stepwatch_engine::effect::{Action, TimelineEntry};
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
+use stepwatch_wire::Cursor;
+
+use super::{Result, Store, StoreError, name_of};
+
+/// Incidents in one answer, unless the filter says otherwise.
+const INCIDENTS_DEFAULT: u32 = 100;
+
+/// Which incidents; the default is the latest of all.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Filter {
+    pub state: Option<State>,
+    /// Leaves out what is resolved.
+    pub unresolved: bool,
+    pub run: Option<String>,
+    pub severity: Option<Severity>,
+    /// At most so many, the latest first.
+    pub limit: Option<u32>,
+}
+
+/// One message to one receiver, and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Delivery {
+    pub idem_key: String,
+    pub receiver: String,
+    pub seq: u32,
+    pub action: Action,
+    pub page: bool,
+    pub state: DeliveryState,
+    pub attempts: u32,
+    pub created_at: Ts,
+    /// When it is tried again.
+    pub next_at: Option<Ts>,
+    /// RFC 3339.
+    pub done_at: Option<String>,
+    /// Of the last attempt that failed.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeliveryState {
+    Pending,
+    /// Being sent now.
+    Attempting,
+    /// Sent, and nobody knows whether it arrived: it is reconciled or sent again under the same key.
+    Ambiguous,
+    Delivered,
+    /// Given up.
+    Failed,
+    /// A newer message of the same lane says it better.
+    Superseded,
+}
+
+impl Store {
+    /// The parts the engine is restored from.
+    pub async fn load_state(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let sql = "SELECT key, value FROM engine_state ORDER BY key";
+        Ok(sqlx::query_as(sql).fetch_all(&*self.reader()).await?)
+    }
+
+    pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
+        let sql = "SELECT source, cursor FROM cursors ORDER BY source";
+        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
+        rows.into_iter()
+            .map(|(source, text)| match text.parse() {
+                Ok(cursor) => Ok((source, cursor)),
+                Err(_) => Err(StoreError::Unknown { what: "a cursor", found: text }),
+            })
+            .collect()
+    }
+
+    /// Incidents that pass the filter, the latest first.
+    pub async fn incidents(&self, filter: &Filter) -> Result<Vec<IncidentRecord>> {
+        let mut query = QueryBuilder::<Sqlite>::new("SELECT id, record FROM incidents WHERE 1 = 1");
+        if let Some(state) = filter.state {
+            query.push(" AND state = ").push_bind(name_of(&state));
+        }
+        if filter.unresolved {
+            query.push(" AND state <> 'resolved'");
+        }
+        if let Some(run) = &filter.run {
+            query.push(" AND run = ").push_bind(run);
+        }
+        if let Some(severity) = filter.severity {
+            query.push(" AND severity = ").push_bind(severity.as_str());
+        }
+        query.push(" ORDER BY opened_at DESC, id DESC LIMIT ");
+        query.push_bind(i64::from(filter.limit.unwrap_or(INCIDENTS_DEFAULT)));
+        let rows = query.build().fetch_all(&*self.reader()).await?;
+        rows.iter().map(incident).collect()
+    }
+
+    /// The incident whose id is `id`, or the only one whose id starts with it.
+    pub async fn incident(&self, id: &str) -> Result<Option<IncidentRecord>> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        let sql =
+            "SELECT id, record FROM incidents WHERE id = $1 OR substr(id, 1, $2) = $1 ORDER BY id LIMIT 2";
+        let length = id.chars().count() as i64;
+        let rows = sqlx::query(sql).bind(id).bind(length).fetch_all(&*self.reader()).await?;
+        match rows.as_slice() {
+            [] => Ok(None),
+            [one] => incident(one).map(Some),
+            // An id sorts before those it is a prefix of.
+            [first, ..] if first.try_get::<&str, _>("id")? == id => incident(first).map(Some),
+            _ => Err(StoreError::AmbiguousId(id.to_owned())),
+        }
+    }
+
+    /// The history of an incident, oldest first.
+    pub async fn timeline(&self, id: &str) -> Result<Vec<TimelineEntry>> {
+        let sql = "SELECT at_ms, actor, what FROM timeline WHERE incident = $1 ORDER BY seq";
+        let rows: Vec<(i64, String, String)> =
+            sqlx::query_as(sql).bind(id).fetch_all(&*self.reader()).await?;
+        let entry = |(at, actor, what)| TimelineEntry { incident: id.to_owned(), at: Ts(at), actor, what };
+        Ok(rows.into_iter().map(entry).collect())
+    }
+
+    /// What was told about an incident, to whom, and with what success; in order of telling.
+    pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
+        let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error \
+                   FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
+        let rows = sqlx::query(sql).bind(id).fetch_all(&*self.reader()).await?;
+        rows.iter().map(delivery).collect()
+    }
+}
+
+fn incident(row: &SqliteRow) -> Result<IncidentRecord> {
+    let record: &str = row.try_get("record")?;
+    serde_json::from_str(record).map_err(|source| {
+        let id = row.try_get("id").unwrap_or("?");
+        StoreError::Damaged { what: format!("incident {id}"), source }
+    })
+}
+
+fn delivery(row: &SqliteRow) -> Result<Delivery> {
+    let state: DeliveryState = word("delivery state", row.try_get("state")?)?;
+    let next_ms: i64 = row.try_get("next_ms")?;
+    let waits = matches!(state, DeliveryState::Pending | DeliveryState::Ambiguous) && next_ms > 0;
+    Ok(Delivery {
+        idem_key: row.try_get("idem_key")?,
+        receiver: row.try_get("receiver")?,
+        seq: row.try_get::<i64, _>("seq")? as u32,
+        action: word("action", row.try_get("action")?)?,
+        page: row.try_get::<i64, _>("page")? != 0,
+        state,
+        attempts: row.try_get::<i64, _>("attempts")? as u32,
+        created_at: Ts(row.try_get("created_ms")?),
+        next_at: waits.then_some(Ts(next_ms)),
+        done_at: row.try_get("done_at")?,
+        error: row.try_get("error")?,
+    })
+}
+
+/// A column that holds the serde name of a unit variant.
+pub(super) fn word<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|_| StoreError::Unknown { what, found: text.to_owned() })
+}
