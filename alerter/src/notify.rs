@@ -1,0 +1,188 @@
+//! Receivers: from a message to somebody's screen, phone or program.
+//!
+//! A notifier sends one message once and says what came of it. It does not retry, wait, or keep anything between calls
+//! except what it hands back as memory: all of that is the outbox's, which alone knows what survived a crash.
+//!
+//! One file a kind of receiver, holding its configuration, rendering, sending and judging of answers; and one line in
+//! [`notifiers!`] below.
+
+pub(crate) mod http;
+pub mod pagerduty;
+mod secret;
+pub mod slack;
+pub mod stdout;
+pub(crate) mod text;
+pub mod webhook;
+
+#[cfg(test)]
+pub(crate) mod conformance;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::{Fact, Link, Message, Status};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::{Kind, Severity};
+
+pub use secret::SecretSource;
+
+/// One kind of receiver, configured.
+pub trait Notifier: fmt::Debug + Send + Sync {
+    /// `slack`, `pagerduty`, ...
+    fn kind(&self) -> &'static str;
+
+    /// Sends one message. A dropped future counts as an attempt that may have arrived.
+    fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>>;
+
+    /// Whether a trigger rouses a person, so that none may be sent once somebody answered.
+    fn wakes(&self) -> bool {
+        false
+    }
+
+    /// How many messages the service takes; `None` where it sets no limit that matters here.
+    fn pace(&self) -> Option<Pace> {
+        None
+    }
+}
+
+/// One try to deliver.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    pub notification: &'a Notification,
+    /// An earlier attempt may have arrived: look before sending, or make sure that a second copy is recognised.
+    pub ambiguous: bool,
+    /// What this notifier returned last for this incident and receiver.
+    pub memory: Option<&'a str>,
+    /// What it returned last for any other incident of this receiver.
+    pub neighbour: Option<&'a str>,
+}
+
+impl<'a> Attempt<'a> {
+    pub fn first(notification: &'a Notification) -> Self {
+        Self { notification, ambiguous: false, memory: None, neighbour: None }
+    }
+}
+
+/// The receiver has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// To be kept for the next message of the lane; `None` keeps what there is.
+    pub memory: Option<String>,
+}
+
+/// The receiver does not have it, or nobody knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub class: FailureClass,
+    /// For people. Never holds a secret.
+    pub error: String,
+    /// It may have arrived all the same.
+    pub ambiguous: bool,
+    pub memory: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    /// Trying again cannot help: the configuration or the message is refused.
+    Permanent,
+    /// The receiver is unwell or out of reach.
+    Transient,
+    /// The receiver is well and wants to be left alone, perhaps for so long.
+    RateLimited { retry_after: Option<Duration> },
+}
+
+impl Failure {
+    pub fn permanent(error: impl Into<String>) -> Self {
+        Self { class: FailureClass::Permanent, error: error.into(), ambiguous: false, memory: None }
+    }
+
+    pub fn transient(error: impl Into<String>, ambiguous: bool) -> Self {
+        Self { class: FailureClass::Transient, error: error.into(), ambiguous, memory: None }
+    }
+
+    pub fn rate_limited(error: impl Into<String>, retry_after: Option<Duration>) -> Self {
+        let class = FailureClass::RateLimited { retry_after };
+        Self { class, error: error.into(), ambiguous: false, memory: None }
+    }
+}
+
+/// A token bucket's measures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    pub per_second: f64,
+    /// So many may go at once after a pause.
+    pub burst: f64,
+}
+
+macro_rules! notifiers {
+    ($($module:ident,)*) => {
+        /// An entry of `receivers:`: a name and exactly one kind.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct ReceiverConfig {
+            pub name: String,
+            $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $module: Option<$module::Config>,)*
+        }
+
+        impl ReceiverConfig {
+            /// Keys of the kinds of receivers there are.
+            pub const KINDS: &[&str] = &[$(stringify!($module)),*];
+
+            /// Reads the secrets and prepares to send. The error is for the reader of the configuration file.
+            pub fn build(&self) -> Result<Arc<dyn Notifier>, String> {
+                let mut built: Vec<Result<Arc<dyn Notifier>, String>> = Vec::new();
+                $(if let Some(config) = &self.$module {
+                    built.push(config.build().map(|n| Arc::new(n) as Arc<dyn Notifier>));
+                })*
+                match (built.len(), built.pop()) {
+                    (1, Some(one)) => one.map_err(|err| format!("receiver {:?}: {err}", self.name)),
+                    (n, _) => Err(format!(
+                        "receiver {:?} has {} kinds, needs exactly one of: {}",
+                        self.name, n, Self::KINDS.join(", ")
+                    )),
+                }
+            }
+        }
+    };
+}
+
+notifiers! { slack, pagerduty, webhook, stdout, }
+
+/// A message to try a receiver with. It says on its face that it is only that.
+pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {
+    let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
+    Notification {
+        incident: incident.to_owned(),
+        receiver: receiver.to_owned(),
+        seq: 1,
+        action: Action::Trigger,
+        idem_key: format!("{incident}/{receiver}/1"),
+        page: false,
+        message: Message {
+            incident: incident.to_owned(),
+            run: "test-run".into(),
+            kind: Kind::GradSpike,
+            severity: Severity::Info,
+            status: Status::Firing,
+            title: "TEST: this is how an incident looks here".into(),
+            summary:
+                "Sent by `stepwatch-alerter notify test`. No run is in trouble, nobody needs to do anything."
+                    .into(),
+            facts: vec![
+                fact("Since step", "12345"),
+                fact("Value", "27.3 (expected 0.9)"),
+                fact("Suspect", "rank 17 on node gpu-042: first to show it"),
+                fact("Last good checkpoint", "step 12000, 9m ago"),
+                fact("Cost", "$1,310 an hour"),
+            ],
+            reason: "a test of this receiver".into(),
+            links: vec![Link { text: "Runbook".into(), href: "https://example.com/runbook".into() }],
+            started_at: now,
+            at: now,
+        },
+    }
+}

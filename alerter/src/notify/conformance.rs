@@ -1,0 +1,356 @@
+//! What every HTTP notifier must get right, one list for all of them: what each answer means, whose word it takes about time,
+//! what it shows of a secret, and what it does when nobody knows whether a message arrived. And the messages to try it with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::{Fact, Link, Message, Status};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_fakes::{Fake, Fault, PagerDuty, Service, Slack, WebhookSink};
+use tempfile::TempDir;
+
+use super::{Attempt, Failure, FailureClass, Notifier, ReceiverConfig, pagerduty, slack, webhook};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A gradient spike in a large run, as the engine words it.
+pub(crate) fn message() -> Message {
+    let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
+    let link = |text: &str, href: &str| Link { text: text.into(), href: href.into() };
+    Message {
+        incident: "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C".into(),
+        run: "llama-70b".into(),
+        kind: Kind::GradSpike,
+        severity: Severity::Page,
+        status: Status::Firing,
+        title: "PAGE llama-70b: gradient spike at step 31215".into(),
+        summary: "Gradient norm rose to 27.3 within 4 steps, 38 robust sigmas above 0.91, and the loss followed to 3.4."
+            .into(),
+        facts: vec![
+            fact("Since step", "31215 (12s ago, seen at step 31218)"),
+            fact("Gradient norm", "27.3 (expected 0.91)"),
+            fact("Suspect", "rank 17 on gpu-042: its norm rose two steps before the others'\nstep 31215: the first bad batch"),
+            fact("Last good checkpoint", "step 31000, 15m ago"),
+            fact("Cost", "$1280.00/h (512 GPUs at $2.50), $4.27 since it opened"),
+        ],
+        reason: "first".into(),
+        links: vec![
+            link("Runbook", "https://example.com/runbooks/grad_spike.md"),
+            link("Incident", "https://stepwatch.example.com/api/v1/incidents/01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"),
+        ],
+        started_at: Ts(1_795_227_404_000),
+        at: Ts(1_795_227_416_980),
+    }
+}
+
+pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
+    let message = message();
+    Notification {
+        incident: message.incident.clone(),
+        receiver: receiver.to_owned(),
+        seq,
+        action,
+        idem_key: format!("{}/{receiver}/{seq}", message.incident),
+        page: true,
+        message,
+    }
+}
+
+/// The same from a run whose owner means ill, in every place that a run can write into.
+pub(crate) fn hostile(mut n: Notification) -> Notification {
+    let evil = "<!channel> <!here> <@U0BOSS> <http://evil|click> & \u{202e}txt\u{1b}[2J\u{7}\n`*_~\"'\\\u{0}";
+    let m = &mut n.message;
+    for text in [&mut m.run, &mut m.title, &mut m.summary, &mut m.reason] {
+        *text = format!("{evil} {text}");
+    }
+    for fact in &mut m.facts {
+        (fact.label, fact.text) = (format!("{evil}{}", fact.label), format!("{evil}{}", fact.text));
+    }
+    for href in ["javascript:alert(1)", "http://x/ <!channel>", "data:text/html,x"] {
+        m.links.insert(0, Link { text: evil.into(), href: href.into() });
+    }
+    n
+}
+
+/// A notifier against its fake.
+struct Subject {
+    notifier: Arc<dyn Notifier>,
+    service: Box<dyn Under>,
+    /// None of these may be seen in an error or in a debug print.
+    canaries: Vec<String>,
+    _dir: TempDir,
+}
+
+/// What the tests ask of any fake.
+trait Under: Send + Sync {
+    fn fault(&self, fault: Fault);
+    /// Messages a person got, by key.
+    fn arrived(&self) -> Vec<String>;
+    fn requests(&self) -> usize;
+}
+
+impl Under for Fake<Slack> {
+    fn fault(&self, fault: Fault) {
+        self.script().push("chat.postMessage", fault);
+    }
+    fn arrived(&self) -> Vec<String> {
+        let key = |m: &serde_json::Value| m["event_payload"]["idem_key"].as_str().map(str::to_owned);
+        self.with(|s| s.posts.iter().filter_map(|p| key(p.metadata.as_ref()?)).collect())
+    }
+    fn requests(&self) -> usize {
+        self.with(|s| s.requests.len())
+    }
+}
+
+impl Under for Fake<PagerDuty> {
+    fn fault(&self, fault: Fault) {
+        self.script().push("enqueue", fault);
+    }
+    fn arrived(&self) -> Vec<String> {
+        self.with(|s| s.pages.iter().map(|p| format!("{}/r/1", p.dedup_key)).collect())
+    }
+    fn requests(&self) -> usize {
+        self.with(|s| s.requests.len())
+    }
+}
+
+impl Under for Fake<WebhookSink> {
+    fn fault(&self, fault: Fault) {
+        self.script().push("hook", fault);
+    }
+    fn arrived(&self) -> Vec<String> {
+        self.with(|s| s.deliveries.iter().map(|d| d.key.clone()).collect())
+    }
+    fn requests(&self) -> usize {
+        self.with(|s| s.requests.len())
+    }
+}
+
+fn secret_file(dir: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, format!("{text}\n")).unwrap();
+    path
+}
+
+async fn start<S: Service>() -> Fake<S> {
+    Fake::start().await
+}
+
+fn receiver() -> ReceiverConfig {
+    ReceiverConfig { name: "r".into(), slack: None, pagerduty: None, webhook: None, stdout: None }
+}
+
+async fn slack_subject() -> Subject {
+    let (dir, fake) = (tempfile::tempdir().unwrap(), start::<Slack>().await);
+    let config = slack::Config {
+        channel: Some("#training".into()),
+        token_file: Some(secret_file(&dir, "token", Slack::TOKEN)),
+        api_url: format!("{}/api", fake.url()),
+        ..slack::Config::default()
+    };
+    let notifier = ReceiverConfig { slack: Some(config), ..receiver() }.build().unwrap();
+    Subject { notifier, service: Box::new(fake), canaries: vec![Slack::TOKEN.into()], _dir: dir }
+}
+
+async fn pagerduty_subject() -> Subject {
+    let (dir, fake) = (tempfile::tempdir().unwrap(), start::<PagerDuty>().await);
+    let config = pagerduty::Config {
+        routing_key_file: Some(secret_file(&dir, "key", PagerDuty::ROUTING_KEY)),
+        events_url: fake.url(),
+        ..pagerduty::Config::default()
+    };
+    let notifier = ReceiverConfig { pagerduty: Some(config), ..receiver() }.build().unwrap();
+    Subject { notifier, service: Box::new(fake), canaries: vec![PagerDuty::ROUTING_KEY.into()], _dir: dir }
+}
+
+async fn webhook_subject() -> Subject {
+    let (dir, fake) = (tempfile::tempdir().unwrap(), start::<WebhookSink>().await);
+    let url = format!("{}/hooks/canary-in-the-path?key=canary-too", fake.url());
+    let config = webhook::Config {
+        url_file: Some(secret_file(&dir, "url", &url)),
+        secret_file: Some(secret_file(&dir, "secret", WebhookSink::SECRET)),
+        ..webhook::Config::default()
+    };
+    let notifier = ReceiverConfig { webhook: Some(config), ..receiver() }.build().unwrap();
+    let canaries = vec![WebhookSink::SECRET.into(), "canary-in-the-path".into(), "canary-too".into()];
+    Subject { notifier, service: Box::new(fake), canaries, _dir: dir }
+}
+
+async fn subjects() -> [Subject; 3] {
+    [slack_subject().await, pagerduty_subject().await, webhook_subject().await]
+}
+
+impl Subject {
+    async fn send(&self, attempt: Attempt<'_>) -> Result<super::Receipt, Failure> {
+        tokio::time::timeout(DEADLINE, self.notifier.send(attempt)).await.expect("a notifier has a limit")
+    }
+
+    async fn fail(&self, fault: Fault) -> Failure {
+        self.service.fault(fault.clone());
+        let n = page("r", 1, Action::Trigger);
+        let failure = self.send(Attempt::first(&n)).await.expect_err(&format!("{fault:?}"));
+        for canary in &self.canaries {
+            assert!(!failure.error.contains(canary), "{}: {}", self.notifier.kind(), failure.error);
+        }
+        assert!(!failure.error.is_empty());
+        failure
+    }
+}
+
+#[tokio::test]
+async fn every_status_means_the_same_everywhere() {
+    use FailureClass::{Permanent, Transient};
+    for subject in subjects().await {
+        let kind = subject.notifier.kind();
+        for (status, class, ambiguous) in [
+            (301, Permanent, false),
+            (307, Permanent, false),
+            (400, Permanent, false),
+            (401, Permanent, false),
+            (403, Permanent, false),
+            (404, Permanent, false),
+            (408, Transient, true),
+            (410, Permanent, false),
+            (413, Permanent, false),
+            (500, Transient, true),
+            (502, Transient, true),
+            (503, Transient, true),
+            (504, Transient, true),
+        ] {
+            let failure = subject.fail(Fault::Status(status)).await;
+            assert_eq!(
+                (failure.class, failure.ambiguous),
+                (class, ambiguous),
+                "{kind} {status}: {failure:?}"
+            );
+            assert!(failure.error.contains(&status.to_string()), "{kind}: {}", failure.error);
+        }
+        assert_eq!(subject.service.arrived(), Vec::<String>::new(), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_rate_limit_says_for_how_long() {
+    for subject in subjects().await {
+        let failure = subject.fail(Fault::TooMany(Duration::from_secs(7))).await;
+        let expected = FailureClass::RateLimited { retry_after: Some(Duration::from_secs(7)) };
+        assert_eq!((failure.class, failure.ambiguous), (expected, false), "{}", subject.notifier.kind());
+    }
+}
+
+#[tokio::test]
+async fn a_broken_connection_may_have_delivered() {
+    for subject in subjects().await {
+        let kind = subject.notifier.kind();
+        let failure = subject.fail(Fault::Reset).await;
+        assert_eq!((failure.class, failure.ambiguous), (FailureClass::Transient, true), "{kind}");
+        assert_eq!(subject.service.arrived().len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_arrived_arrives_once() {
+    for fault in [Fault::TakenThenReset, Fault::TakenThenStatus(500)] {
+        for subject in subjects().await {
+            let failure = subject.fail(fault.clone()).await;
+            assert!(failure.ambiguous);
+            assert_eq!(subject.service.arrived().len(), 1, "{fault:?} was taken");
+            let n = page("r", 1, Action::Trigger);
+            subject.send(Attempt { ambiguous: true, ..Attempt::first(&n) }).await.unwrap();
+            assert_eq!(
+                subject.service.arrived(),
+                [n.idem_key.as_str()],
+                "{} {fault:?}",
+                subject.notifier.kind()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    for subject in subjects().await {
+        let Subject { notifier, service, canaries, _dir } = subject;
+        drop(service);
+        let n = page("r", 1, Action::Trigger);
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        // The fake closes its socket a moment after it is dropped.
+        let failure = loop {
+            let result = tokio::time::timeout_at(deadline, notifier.send(Attempt::first(&n))).await.unwrap();
+            match result {
+                Err(failure) if !failure.ambiguous => break failure,
+                _ => tokio::task::yield_now().await,
+            }
+        };
+        assert_eq!(failure.class, FailureClass::Transient, "{failure:?}");
+        assert!(failure.error.contains("cannot connect"), "{}", failure.error);
+        assert!(canaries.iter().all(|c| !failure.error.contains(c)), "{}", failure.error);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_attempt_lets_go_of_its_connection() {
+    for subject in subjects().await {
+        subject.service.fault(Fault::Hang);
+        let n = page("r", 1, Action::Trigger);
+        let waited =
+            tokio::time::timeout(Duration::from_millis(200), subject.notifier.send(Attempt::first(&n)));
+        assert!(waited.await.is_err(), "{} gave up early", subject.notifier.kind());
+        // The next one is not behind it.
+        subject.send(Attempt::first(&n)).await.unwrap();
+        assert_eq!(subject.service.requests(), 2);
+    }
+}
+
+#[tokio::test]
+async fn hostile_text_is_taken_and_shown_harmless() {
+    for subject in subjects().await {
+        let n = hostile(page("r", 1, Action::Trigger));
+        subject.send(Attempt::first(&n)).await.unwrap();
+        assert_eq!(subject.service.arrived().len(), 1, "{}", subject.notifier.kind());
+    }
+}
+
+#[tokio::test]
+async fn secrets_do_not_print() {
+    for subject in subjects().await {
+        let debug = format!("{:?}", subject.notifier);
+        for canary in &subject.canaries {
+            assert!(!debug.contains(canary), "{debug}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_life_of_an_incident_in_order() {
+    for subject in subjects().await {
+        let mut memory = None;
+        let words = [Action::Trigger, Action::Update, Action::Ack, Action::Resolve];
+        for (seq, action) in (1..).zip(words) {
+            let n = page("r", seq, action);
+            let receipt =
+                subject.send(Attempt { memory: memory.as_deref(), ..Attempt::first(&n) }).await.unwrap();
+            memory = receipt.memory.or(memory);
+        }
+        assert!(!subject.service.arrived().is_empty());
+    }
+}
+
+#[test]
+fn a_receiver_is_of_one_kind() {
+    let error = |yaml: &str| {
+        let config: Result<ReceiverConfig, _> = stepwatch_kit::config::parse("test.yml", yaml);
+        config.map_err(|err| err.to_string()).and_then(|c| c.build().map(drop)).unwrap_err()
+    };
+    let none = error("name: x\n");
+    assert!(none.contains("exactly one of: slack, pagerduty, webhook, stdout"), "{none}");
+    let two = error("name: x\nstdout: {}\nwebhook: {url: \"http://localhost/\"}\n");
+    assert!(two.contains("has 2 kinds"), "{two}");
+    let typo = error("name: x\nslack: {chanel: \"#a\"}\n");
+    assert!(typo.contains("chanel") && typo.contains("channel"), "{typo}");
+    let secret = error("name: x\npagerduty: {}\n");
+    assert!(secret.contains("routing_key_file"), "{secret}");
+}

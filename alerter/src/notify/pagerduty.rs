@@ -1,0 +1,320 @@
+//! PagerDuty by its Events API v2.
+//!
+//! The deduplication key is the incident's id, which is never used again: a repeated trigger adds to the open alert instead of
+//! waking somebody twice. A trigger after a resolve would open another alert; that cannot happen because the outbox sends one
+//! message of an incident at a time, in order.
+//!
+//! An alert that is open rings no more, so that an incident that began as a ticket and became a page needs a second one. What
+//! is only a ticket goes under a key of its own, and the page closes it.
+
+use std::path::PathBuf;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::{Message, Status};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
+use stepwatch_kit::config::Secret;
+
+use super::http::{Http, base_url};
+use super::text::{clean, line, shorten, web_link};
+use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource};
+
+/// Limits of the service, in characters.
+const SUMMARY_MAX: usize = 1024;
+const DEDUP_KEY_MAX: usize = 255;
+const TICKET_SUFFIX: &str = "-ticket";
+const FIELD_MAX: usize = 255;
+/// Ours: a detail is read on a phone.
+const DETAIL_MAX: usize = 4096;
+const LINKS_MAX: usize = 20;
+const HREF_MAX: usize = 2048;
+
+/// Of a whole event, in bytes.
+const EVENT_MAX: usize = 512_000;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Holds the integration key of a service ("Events API v2").
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing_key_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing_key_env: Option<String>,
+    /// Another one for the service region in Europe, or a proxy.
+    pub events_url: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let events_url = "https://events.pagerduty.com".to_owned();
+        Self { routing_key_file: None, routing_key_env: None, events_url }
+    }
+}
+
+#[derive(Debug)]
+pub struct PagerDuty {
+    http: Http,
+    enqueue_url: String,
+    routing_key: Secret,
+}
+
+/// Kept for the lane while an alert is open under the ticket's key.
+const TICKET_OPEN: &str = "ticket";
+const TICKET_CLOSED: &str = "-";
+
+#[derive(Debug, Serialize)]
+struct Event<'a> {
+    routing_key: &'a str,
+    event_action: &'static str,
+    dedup_key: String,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    trigger: Option<Trigger>,
+}
+
+#[derive(Debug, Serialize)]
+struct Trigger {
+    client: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_url: Option<String>,
+    payload: Payload,
+    links: Vec<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct Payload {
+    summary: String,
+    source: String,
+    severity: &'static str,
+    timestamp: String,
+    group: String,
+    class: &'static str,
+    #[serde(serialize_with = "in_order")]
+    custom_details: Vec<(String, String)>,
+}
+
+impl Config {
+    pub(super) fn build(&self) -> Result<PagerDuty, String> {
+        let file = self.routing_key_file.as_ref();
+        let routing_key = SecretSource::needed("routing_key", file, self.routing_key_env.as_ref())?.read()?;
+        let enqueue_url = format!("{}/v2/enqueue", base_url("events_url", &self.events_url)?);
+        let http = Http::new("pagerduty", vec![routing_key.clone()])?;
+        Ok(PagerDuty { http, enqueue_url, routing_key })
+    }
+}
+
+impl Notifier for PagerDuty {
+    fn kind(&self) -> &'static str {
+        "pagerduty"
+    }
+
+    fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
+        self.tell(attempt).boxed()
+    }
+
+    fn wakes(&self) -> bool {
+        true
+    }
+}
+
+impl PagerDuty {
+    async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+        let n = attempt.notification;
+        let Some(action) = event_action(n) else { return Ok(Receipt::default()) };
+        let had_ticket = attempt.memory == Some(TICKET_OPEN);
+        let is_ticket = n.message.severity != Severity::Page;
+        // The alert that rings first; what follows may be repeated without harm.
+        if action == "trigger" || !had_ticket || !is_ticket {
+            self.enqueue(n, action, is_ticket).await?;
+        }
+        if had_ticket && !(is_ticket && action == "trigger") {
+            let action = if action == "trigger" { "resolve" } else { action };
+            self.enqueue(n, action, true).await?;
+        }
+        let open = is_ticket && action != "resolve" || had_ticket && action == "acknowledge";
+        let memory = if open { TICKET_OPEN } else { TICKET_CLOSED };
+        Ok(Receipt { memory: Some(memory.to_owned()) })
+    }
+
+    async fn enqueue(&self, n: &Notification, action: &'static str, ticket: bool) -> Result<(), Failure> {
+        let body = render(n, action, ticket, self.routing_key.expose())
+            .map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
+        let request = self.http.client().post(&self.enqueue_url).header("Content-Type", "application/json");
+        let answer = self.http.send(request.body(body)).await?;
+        if answer.status.is_success() { Ok(()) } else { Err(self.http.refused(&answer)) }
+    }
+}
+
+/// `None` if there is nothing to tell this service.
+fn event_action(n: &Notification) -> Option<&'static str> {
+    match n.action {
+        Action::Trigger => Some("trigger"),
+        // News reach an open alert as one more trigger. Once it was acknowledged or closed there, that could ring again.
+        Action::Update => (n.message.status == Status::Firing).then_some("trigger"),
+        Action::Ack => Some("acknowledge"),
+        Action::Resolve => Some("resolve"),
+    }
+}
+
+fn render(
+    n: &Notification,
+    event_action: &'static str,
+    ticket: bool,
+    routing_key: &str,
+) -> serde_json::Result<Vec<u8>> {
+    let trigger = (event_action == "trigger").then(|| trigger(&n.message));
+    let mut dedup_key = shorten(&n.incident, DEDUP_KEY_MAX - TICKET_SUFFIX.len());
+    if ticket {
+        dedup_key.push_str(TICKET_SUFFIX);
+    }
+    let mut event = Event { routing_key, event_action, dedup_key, trigger };
+    let body = serde_json::to_vec(&event)?;
+    if body.len() > EVENT_MAX {
+        if let Some(trigger) = &mut event.trigger {
+            let error =
+                format!("details left out: the event had {} bytes, the limit is {EVENT_MAX}", body.len());
+            trigger.payload.custom_details = vec![("error".to_owned(), error)];
+            trigger.links.clear();
+            return serde_json::to_vec(&event);
+        }
+    }
+    Ok(body)
+}
+
+fn trigger(m: &Message) -> Trigger {
+    let links: Vec<(&str, String)> = m
+        .links
+        .iter()
+        .filter_map(|link| Some((web_link(&link.href, HREF_MAX)?, line(&link.text, FIELD_MAX))))
+        .take(LINKS_MAX)
+        .collect();
+    let own = m.links.iter().find(|link| link.text.to_lowercase().contains("incident"));
+    let client_url = own.and_then(|link| web_link(&link.href, HREF_MAX)).map(str::to_owned);
+    let summary = format!("{}: {}", clean(&m.title), clean(&m.summary));
+    let facts = m.facts.iter().map(|fact| (fact.label.as_str(), fact.text.as_str()));
+    let last = [("Run", m.run.as_str()), ("Why you were told", &m.reason), ("Incident", &m.incident)];
+    let details = [("What", m.summary.as_str())].into_iter().chain(facts).chain(last);
+    let details =
+        details.map(|(label, text)| (line(label, FIELD_MAX), shorten(clean(text).trim(), DETAIL_MAX)));
+    Trigger {
+        client: "Stepwatch",
+        client_url,
+        links: links.into_iter().map(|(href, text)| json!({"href": href, "text": text})).collect(),
+        payload: Payload {
+            summary: line(&summary, SUMMARY_MAX),
+            source: non_empty(line(&m.run, FIELD_MAX)),
+            severity: severity(m.severity),
+            timestamp: rfc3339(m.started_at),
+            group: non_empty(line(&m.run, FIELD_MAX)),
+            class: m.kind.as_str(),
+            custom_details: details.collect(),
+        },
+    }
+}
+
+/// As an object whose keys stand in the order of interest; the service shows them as they come.
+fn in_order<S: Serializer>(details: &[(String, String)], s: S) -> Result<S::Ok, S::Error> {
+    s.collect_map(details.iter().map(|(label, text)| (label, text)))
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Page => "critical",
+        Severity::Ticket => "warning",
+        Severity::Info => "info",
+    }
+}
+
+/// The service refuses an event whose source is empty.
+fn non_empty(text: String) -> String {
+    if text.is_empty() { "unnamed run".to_owned() } else { text }
+}
+
+fn rfc3339(ts: Ts) -> String {
+    ts.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::notify::conformance::message;
+    use crate::notify::test_notification;
+
+    fn event(n: &Notification) -> Value {
+        serde_json::from_slice(&raw(n)).unwrap()
+    }
+
+    fn raw(n: &Notification) -> Vec<u8> {
+        render(n, event_action(n).unwrap(), false, "R0UTE").unwrap()
+    }
+
+    fn page(action: Action) -> Notification {
+        let mut n = test_notification("pd", "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C", Ts(1_795_227_416_980));
+        n.action = action;
+        n.message = message();
+        n
+    }
+
+    #[test]
+    fn a_page_as_the_phone_shows_it() {
+        // Not through a `Value`, which would sort the details.
+        let text = String::from_utf8(raw(&page(Action::Trigger))).unwrap();
+        insta::assert_snapshot!(text.replace(",\"", ",\n\"").replace('{', "{\n"));
+    }
+
+    #[test]
+    fn acknowledge_and_resolve_carry_the_key_and_nothing_else() {
+        for (action, name) in [(Action::Ack, "acknowledge"), (Action::Resolve, "resolve")] {
+            let expected = json!({
+                "routing_key": "R0UTE", "event_action": name, "dedup_key": "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"
+            });
+            assert_eq!(event(&page(action)), expected);
+        }
+    }
+
+    #[test]
+    fn news_never_ring_an_acknowledged_alert() {
+        let mut n = page(Action::Update);
+        assert_eq!(event_action(&n), Some("trigger"));
+        n.message.status = Status::Acknowledged;
+        assert_eq!(event_action(&n), None);
+    }
+
+    #[test]
+    fn an_event_that_is_too_large_loses_its_details() {
+        let mut n = page(Action::Trigger);
+        for i in 0..200 {
+            let fact =
+                stepwatch_engine::message::Fact { label: format!("label {i}"), text: "x".repeat(10_000) };
+            n.message.facts.push(fact);
+        }
+        assert!(raw(&n).len() <= EVENT_MAX);
+        let error = event(&n)["payload"]["custom_details"]["error"].as_str().map(str::to_owned);
+        assert!(error.is_some_and(|e| e.contains("limit is 512000")));
+    }
+
+    proptest! {
+        #[test]
+        fn the_limits_hold_for_any_text(title: String, summary: String, run: String, label: String, href: String) {
+            let mut n = page(Action::Trigger);
+            n.message.title = title;
+            n.message.summary = summary.repeat(50);
+            n.message.run = run;
+            n.message.facts[0].label = label;
+            n.message.links[0].href = href;
+            let event = event(&n);
+            let text = |v: &Value| v.as_str().map_or(0, |s| s.chars().count());
+            let payload = &event["payload"];
+            prop_assert!((1..=SUMMARY_MAX).contains(&text(&payload["summary"])));
+            prop_assert!((1..=FIELD_MAX).contains(&text(&payload["source"])));
+            for link in event["links"].as_array().unwrap() {
+                prop_assert!(link["href"].as_str().is_some_and(|href| href.starts_with("http")));
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Where a secret comes from: a file or the environment, never the configuration itself.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_kit::config::Secret;
+
+/// Two keys of a configuration struct, `<what>_file` and `<what>_env`, as one value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SecretSource {
+    File(PathBuf),
+    Env(String),
+}
+
+impl SecretSource {
+    /// `what` is the stem of both keys. `Ok(None)` if neither is set.
+    pub(crate) fn of(
+        what: &str,
+        file: Option<&PathBuf>,
+        env: Option<&String>,
+    ) -> Result<Option<Self>, String> {
+        match (file, env) {
+            (Some(_), Some(_)) => Err(format!("{what}_file and {what}_env are both set, one is enough")),
+            (Some(file), None) => Ok(Some(Self::File(file.clone()))),
+            (None, Some(env)) => Ok(Some(Self::Env(env.clone()))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// As [`SecretSource::of`], for a secret that must be there.
+    pub(crate) fn needed(what: &str, file: Option<&PathBuf>, env: Option<&String>) -> Result<Self, String> {
+        Self::of(what, file, env)?.ok_or_else(|| format!("{what}_file (or {what}_env) is missing"))
+    }
+
+    pub(crate) fn read(&self) -> Result<Secret, String> {
+        let secret = match self {
+            Self::File(path) => Secret::read(path)?,
+            Self::Env(name) => match std::env::var(name) {
+                Ok(value) => Secret::new(value),
+                Err(_) => return Err(format!("the environment variable {name} is not set, or not text")),
+            },
+        };
+        if secret.expose().trim().is_empty() {
+            return Err(format!("the secret in {self} is empty"));
+        }
+        Ok(secret)
+    }
+}
+
+impl std::fmt::Display for SecretSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Env(name) => write!(f, "${name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_source_that_holds_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "xoxb-1\n").unwrap();
+        let source = SecretSource::needed("token", Some(&file), None).unwrap();
+        assert_eq!(source.read().unwrap().expose(), "xoxb-1");
+        std::fs::write(&file, "\n").unwrap();
+        assert!(source.read().unwrap_err().contains("is empty"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(source.read().unwrap_err().contains("token"));
+
+        assert!(SecretSource::needed("token", None, None).unwrap_err().contains("token_env"));
+        let both = SecretSource::of("token", Some(&file), Some(&"TOKEN".to_owned()));
+        assert!(both.unwrap_err().contains("both set"));
+        let absent = SecretSource::Env("STEPWATCH_NO_SUCH_VARIABLE".into());
+        assert!(absent.read().unwrap_err().contains("is not set"));
+    }
+}

@@ -1,0 +1,381 @@
+//! Slack: one message an incident that always shows how things stand, and a thread of what happened since.
+//!
+//! With a bot token: the first word posts a message; everything after it edits that message in place and adds a line to its
+//! thread, so that a channel shows as many messages as there are incidents. With an incoming webhook, which can neither edit
+//! nor answer in a thread, every word is a message of its own.
+//!
+//! Slack knows no idempotency key. Every message carries one in its metadata, and what may have arrived is looked for there
+//! before it is sent again.
+
+mod answer;
+mod blocks;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::Status;
+use stepwatch_kit::config::Secret;
+
+use self::answer::Refusal;
+use super::http::{Http, base_url, url_secrets};
+use super::{Attempt, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
+
+/// Slack takes about one message a second and channel, and short bursts.
+const PACE: Pace = Pace { per_second: 1.0, burst: 3.0 };
+
+/// The name under which our metadata stands.
+const EVENT_TYPE: &str = "stepwatch";
+
+/// Messages a page and pages read when looking for one that may have arrived. A channel with more traffic than that between
+/// two attempts gets a second copy.
+const HISTORY_PAGE: &str = "200";
+const HISTORY_PAGES_MAX: usize = 5;
+
+/// How much earlier than the message's own time its copy may be dated: clocks differ.
+const HISTORY_MARGIN_SECONDS: f64 = 300.0;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `#name` or id. The bot must have been invited to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history (groups:history in a private channel)
+    /// and channels:read too, a message whose fate is unknown is looked for instead of being sent twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_env: Option<String>,
+    pub api_url: String,
+    /// Instead of all the above: holds the address of an incoming webhook.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_url_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_url_env: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            channel: None,
+            token_file: None,
+            token_env: None,
+            api_url: "https://slack.com/api".to_owned(),
+            webhook_url_file: None,
+            webhook_url_env: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Slack {
+    http: Http,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Bot { api_url: String, token: Secret, channel: String },
+    Webhook { url: Secret },
+}
+
+/// The message of an incident, as kept for its lane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Top {
+    /// Its id, whatever the configuration calls the channel: only ids can be edited and read.
+    channel: String,
+    ts: String,
+    /// What the configuration called the channel then.
+    named: String,
+    /// Under which it was posted.
+    key: String,
+    /// It already tells that the incident is over.
+    #[serde(default)]
+    over: bool,
+}
+
+impl Config {
+    pub(super) fn build(&self) -> Result<Slack, String> {
+        let webhook =
+            SecretSource::of("webhook_url", self.webhook_url_file.as_ref(), self.webhook_url_env.as_ref())?;
+        let Some(webhook) = webhook else { return self.build_bot() };
+        if self.channel.is_some() || self.token_file.is_some() || self.token_env.is_some() {
+            return Err(
+                "webhook_url_file excludes channel and token_file: a webhook has its own channel".into()
+            );
+        }
+        let url = webhook.read()?;
+        base_url("webhook_url", url.expose())
+            .map_err(|_| format!("{webhook} does not hold an https:// address"))?;
+        Ok(Slack { http: Http::new("slack", url_secrets(&url))?, way: Way::Webhook { url } })
+    }
+
+    fn build_bot(&self) -> Result<Slack, String> {
+        let token = SecretSource::needed("token", self.token_file.as_ref(), self.token_env.as_ref());
+        let token = token.map_err(|err| format!("{err}, or webhook_url_file instead"))?.read()?;
+        let channel = self.channel.clone().filter(|c| !c.trim().is_empty());
+        let channel = channel.ok_or("channel is missing: #name or id")?;
+        let api_url = base_url("api_url", &self.api_url)?;
+        let http = Http::new("slack", vec![token.clone()])?;
+        Ok(Slack { http, way: Way::Bot { api_url, token, channel } })
+    }
+}
+
+impl Notifier for Slack {
+    fn kind(&self) -> &'static str {
+        "slack"
+    }
+
+    fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
+        match &self.way {
+            Way::Bot { api_url, token, channel } => {
+                let bot = Bot { http: &self.http, api_url, token, channel };
+                async move { bot.tell(attempt).await }.boxed()
+            }
+            Way::Webhook { url } => self.post_to_webhook(url, attempt).boxed(),
+        }
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        Some(PACE)
+    }
+}
+
+impl Slack {
+    async fn post_to_webhook(&self, url: &Secret, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+        let n = attempt.notification;
+        if attempt.ambiguous && matches!(n.action, Action::Update | Action::Ack) {
+            // It cannot be looked for. A second copy of what matters is better than none; of news it is only noise.
+            return Ok(Receipt::default());
+        }
+        let mut body = json!({"text": blocks::fallback(n), "blocks": blocks::message(n)});
+        blocks::add_options(&mut body);
+        let request = self.http.client().post(url.expose()).json(&body);
+        let answer = self.http.send(request).await?;
+        if answer.status.is_success() { Ok(Receipt::default()) } else { Err(self.http.refused(&answer)) }
+    }
+}
+
+/// The Web API, for one message.
+struct Bot<'a> {
+    http: &'a Http,
+    api_url: &'a str,
+    token: &'a Secret,
+    channel: &'a str,
+}
+
+impl Bot<'_> {
+    async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+        let n = attempt.notification;
+        let known = attempt.memory.and_then(|m| serde_json::from_str::<Top>(m).ok());
+        let Some(mut top) = known else { return self.begin(attempt).await };
+        match self.edit(&top, n).await {
+            Ok(()) => {}
+            // Somebody deleted it: tell it anew, as whole as it would have become.
+            Err(Refusal { error, .. }) if error == "message_not_found" => return self.begin(attempt).await,
+            // The workspace forbids edits, or not that late: the thread still tells.
+            Err(refusal) if answer::EDIT_IMPOSSIBLE.contains(&refusal.error.as_str()) => {}
+            Err(refusal) => return Err(refusal.failure),
+        }
+        let told = top.over && n.action == Action::Resolve;
+        let arrived = attempt.ambiguous && self.find_reply(&top, n).await?;
+        if !told && !arrived {
+            self.reply(&top, n).await?;
+        }
+        top.over = n.message.status == Status::Resolved;
+        Ok(receipt(&top))
+    }
+
+    /// Posts the message of the incident, unless an earlier attempt at that arrived.
+    async fn begin(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+        let found = if attempt.ambiguous { self.find_top(attempt).await? } else { None };
+        match found {
+            Some(top) => Ok(receipt(&top)),
+            None => self.post_top(attempt.notification).await.map(|top| receipt(&top)),
+        }
+    }
+
+    async fn post_top(&self, n: &Notification) -> Result<Top, Failure> {
+        let mut body = json!({
+            "channel": self.channel, "text": blocks::fallback(n), "blocks": blocks::message(n), "metadata": metadata(n, &n.idem_key),
+        });
+        blocks::add_options(&mut body);
+        let reply = self.write("chat.postMessage", body).await.map_err(|refusal| refusal.failure)?;
+        let text = |key: &str| reply[key].as_str().map(str::to_owned);
+        match (text("channel"), text("ts")) {
+            (Some(channel), Some(ts)) => Ok(self.top(channel, ts, n)),
+            // It was taken, by something that is not quite Slack.
+            _ => Err(self.http.failure(FailureClass::Transient, true, "the answer names no channel and ts")),
+        }
+    }
+
+    async fn edit(&self, top: &Top, n: &Notification) -> Result<(), Refusal> {
+        let body = json!({
+            "channel": top.channel, "ts": top.ts, "text": blocks::fallback(n), "blocks": blocks::message(n),
+            "metadata": metadata(n, &top.key),
+        });
+        self.write("chat.update", body).await.map(drop)
+    }
+
+    async fn reply(&self, top: &Top, n: &Notification) -> Result<(), Failure> {
+        let mut body = json!({
+            "channel": top.channel, "thread_ts": top.ts, "text": blocks::news_fallback(n), "blocks": blocks::news(n),
+            // A page that is told again, or has become one, must not hide in a thread.
+            "reply_broadcast": n.action == Action::Trigger,
+            "metadata": metadata(n, &n.idem_key),
+        });
+        blocks::add_options(&mut body);
+        match self.write("chat.postMessage", body).await {
+            Ok(_) => Ok(()),
+            // The message is gone and with it its thread; the edit had succeeded a moment ago, so that is not worth a new one.
+            Err(refusal) if refusal.error == "thread_not_found" => Ok(()),
+            Err(refusal) => Err(refusal.failure),
+        }
+    }
+
+    /// Calls a writing method. If Slack finds fault with the layout, the plain text goes instead: a message is never lost to
+    /// how it looks.
+    async fn write(&self, method: &str, mut body: Value) -> Result<Value, Refusal> {
+        match self.call(method, &body).await {
+            Err(refusal) if answer::LAYOUT_REFUSED.contains(&refusal.error.as_str()) => {
+                tracing::error!(
+                    method,
+                    error = refusal.error,
+                    "Slack refuses the layout; sending the plain text"
+                );
+                if let Some(fields) = body.as_object_mut() {
+                    fields.remove("blocks");
+                }
+                self.call(method, &body).await
+            }
+            other => other,
+        }
+    }
+
+    async fn call(&self, method: &str, body: &Value) -> Result<Value, Refusal> {
+        let url = format!("{}/{method}", self.api_url);
+        let request = self.http.client().post(url).bearer_auth(self.token.expose()).json(body);
+        answer::read(self.http, method, self.http.send(request).await)
+    }
+
+    async fn get(&self, method: &str, query: &[(&str, &str)]) -> Result<Value, Refusal> {
+        let pairs = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let url = format!("{}/{method}?{pairs}", self.api_url);
+        let request = self.http.client().get(url).bearer_auth(self.token.expose());
+        answer::read(self.http, method, self.http.send(request).await)
+    }
+
+    /// The first message of the incident, if an earlier attempt to post it did arrive.
+    async fn find_top(&self, attempt: Attempt<'_>) -> Result<Option<Top>, Failure> {
+        let n = attempt.notification;
+        let Some(channel) = self.channel_id(attempt).await? else { return Ok(None) };
+        let oldest = format!("{:.3}", n.message.at.as_secs_f64() - HISTORY_MARGIN_SECONDS);
+        let query = [("channel", channel.as_str()), ("oldest", &oldest)];
+        let ts = self.find("conversations.history", &query, &n.idem_key).await?;
+        Ok(ts.map(|ts| self.top(channel, ts, n)))
+    }
+
+    fn top(&self, channel: String, ts: String, n: &Notification) -> Top {
+        let over = n.message.status == Status::Resolved;
+        Top { channel, ts, named: self.channel.to_owned(), key: n.idem_key.clone(), over }
+    }
+
+    async fn find_reply(&self, top: &Top, n: &Notification) -> Result<bool, Failure> {
+        let query = [("channel", top.channel.as_str()), ("ts", &top.ts)];
+        Ok(self.find("conversations.replies", &query, &n.idem_key).await?.is_some())
+    }
+
+    /// The timestamp of the message that carries `key`. Not being allowed to look counts as not found: rather twice than never.
+    async fn find(&self, method: &str, query: &[(&str, &str)], key: &str) -> Result<Option<String>, Failure> {
+        let mut cursor = String::new();
+        for _ in 0..HISTORY_PAGES_MAX {
+            let mut query = query.to_vec();
+            query.extend([("include_all_metadata", "true"), ("limit", HISTORY_PAGE)]);
+            if !cursor.is_empty() {
+                query.push(("cursor", &cursor));
+            }
+            let page = match self.get(method, &query).await {
+                Ok(page) => page,
+                Err(Refusal { failure, .. }) if failure.class == FailureClass::Permanent => {
+                    tracing::warn!(
+                        method,
+                        error = failure.error,
+                        "cannot look whether a message arrived; sending it again"
+                    );
+                    return Ok(None);
+                }
+                Err(Refusal { failure, .. }) => return Err(Failure { ambiguous: true, ..failure }),
+            };
+            let messages = page["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let ours = |m: &&Value| m["metadata"]["event_payload"]["idem_key"].as_str() == Some(key);
+            if let Some(ts) = messages.iter().find(ours).and_then(|m| m["ts"].as_str()) {
+                return Ok(Some(ts.to_owned()));
+            }
+            page["response_metadata"]["next_cursor"].as_str().unwrap_or_default().clone_into(&mut cursor);
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The id of the configured channel: it is one, another incident learned it, or Slack tells.
+    async fn channel_id(&self, attempt: Attempt<'_>) -> Result<Option<String>, Failure> {
+        if is_channel_id(self.channel) {
+            return Ok(Some(self.channel.to_owned()));
+        }
+        let known = [attempt.memory, attempt.neighbour].into_iter().flatten();
+        let mut known = known.filter_map(|m| serde_json::from_str::<Top>(m).ok());
+        if let Some(top) = known.find(|top| top.named == self.channel) {
+            return Ok(Some(top.channel));
+        }
+        let name = self.channel.trim_start_matches('#');
+        let mut cursor = String::new();
+        for _ in 0..HISTORY_PAGES_MAX {
+            let types = ("types", "public_channel,private_channel");
+            let query = [types, ("exclude_archived", "true"), ("limit", "999"), ("cursor", &cursor)];
+            let page = match self.get("conversations.list", &query).await {
+                Ok(page) => page,
+                Err(Refusal { failure, .. }) if failure.class == FailureClass::Permanent => {
+                    tracing::warn!(
+                        error = failure.error,
+                        "cannot look up the channel; configure its id instead of its name"
+                    );
+                    return Ok(None);
+                }
+                Err(Refusal { failure, .. }) => return Err(Failure { ambiguous: true, ..failure }),
+            };
+            let channels = page["channels"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let found = channels.iter().find(|c| c["name"].as_str() == Some(name));
+            if let Some(id) = found.and_then(|c| c["id"].as_str()) {
+                return Ok(Some(id.to_owned()));
+            }
+            page["response_metadata"]["next_cursor"].as_str().unwrap_or_default().clone_into(&mut cursor);
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn receipt(top: &Top) -> Receipt {
+    Receipt { memory: serde_json::to_string(top).ok() }
+}
+
+fn metadata(n: &Notification, key: &str) -> Value {
+    let payload = json!({"incident": n.incident, "idem_key": key, "action": n.action.as_str()});
+    json!({"event_type": EVENT_TYPE, "event_payload": payload})
+}
+
+/// `C0123ABCD`, `G...`, `D...`: names are in lower case.
+fn is_channel_id(channel: &str) -> bool {
+    let id = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
+    channel.len() >= 9 && channel.starts_with(['C', 'G', 'D']) && channel.bytes().all(id)
+}

@@ -1,0 +1,293 @@
+//! The looks of an incident in Slack, as Block Kit, within its limits.
+//!
+//! Text that comes from a run is untrusted: `&`, `<` and `>` are escaped, which is all that Slack's markup needs to be unable
+//! to mention anybody or make a link, and every text object is `verbatim`, so that Slack turns nothing into a link by itself.
+
+use serde_json::{Value, json};
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::{Fact, Message, Status};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
+
+use crate::notify::text::{clean, line, web_link};
+
+/// Slack's limits, in characters as sent; the whole message has about 13,000.
+const HEADER_MAX: usize = 150;
+const BUTTON_MAX: usize = 75;
+const HREF_MAX: usize = 3000;
+/// Ours, so that the whole stays below Slack's limit and on one screen.
+const SUMMARY_MAX: usize = 1500;
+const LABEL_MAX: usize = 60;
+const FACT_MAX: usize = 500;
+const FACTS_MAX: usize = 12;
+const REASON_MAX: usize = 600;
+const BUTTONS_MAX: usize = 5;
+const FALLBACK_MAX: usize = 1000;
+
+/// A fact longer than this, or of several lines, does not fit into half the width.
+const HALF_WIDTH: usize = 80;
+const FIELDS_MAX: usize = 10;
+
+/// The message of an incident: what, the numbers, where to click, why you were told.
+pub(super) fn message(n: &Notification) -> Value {
+    let m = &n.message;
+    let header = format!("{} {}", emoji(m), plain(&m.title, HEADER_MAX - 3));
+    let mut blocks = vec![
+        json!({"type": "header", "text": {"type": "plain_text", "text": header, "emoji": true}}),
+        section(&non_empty(escape(&m.summary, SUMMARY_MAX))),
+    ];
+    blocks.extend(facts(&m.facts));
+    blocks.extend(buttons(m));
+    let context = format!(
+        "{} · {} · incident `{}`\n*Why you see this:* {}",
+        m.severity.as_str(),
+        date(m.started_at),
+        escape(&m.incident.replace('`', "'"), LABEL_MAX),
+        non_empty(escape(&m.reason, REASON_MAX)),
+    );
+    blocks.push(json!({"type": "context", "elements": [mrkdwn(&context)]}));
+    Value::Array(blocks)
+}
+
+/// One entry of the thread: what is new.
+pub(super) fn news(n: &Notification) -> Value {
+    let m = &n.message;
+    let reason = non_empty(escape(&capitalised(&m.reason), REASON_MAX));
+    let mut text = format!("{} *{reason}*", emoji(m));
+    if n.action != Action::Ack {
+        text.push('\n');
+        text.push_str(&escape(&m.summary, SUMMARY_MAX));
+    }
+    let mut blocks = vec![section(&text)];
+    if n.action != Action::Ack {
+        blocks.extend(facts(&m.facts));
+    }
+    Value::Array(blocks)
+}
+
+/// What a phone's lock screen and a screen reader get, and a client that cannot show blocks.
+pub(super) fn fallback(n: &Notification) -> String {
+    let m = &n.message;
+    escape(&format!("{} {} - {} ({})", emoji(m), m.title, m.summary, m.reason), FALLBACK_MAX)
+}
+
+pub(super) fn news_fallback(n: &Notification) -> String {
+    let m = &n.message;
+    escape(&format!("{} {}: {}", emoji(m), m.title, m.reason), FALLBACK_MAX)
+}
+
+/// Nothing in a message unfolds into a preview, and nothing in its fallback text becomes a link or a mention.
+pub(super) fn add_options(body: &mut Value) {
+    body["unfurl_links"] = false.into();
+    body["unfurl_media"] = false.into();
+    body["parse"] = "none".into();
+    body["link_names"] = false.into();
+}
+
+fn emoji(m: &Message) -> &'static str {
+    match (m.status, m.severity) {
+        (Status::Resolved, _) => "✅",
+        (Status::Acknowledged, _) => "👀",
+        (Status::Firing, Severity::Page) => "🚨",
+        (Status::Firing, Severity::Ticket) => "🎫",
+        (Status::Firing, Severity::Info) => "📝",
+    }
+}
+
+/// Short facts two a row, long ones across the whole width, in the order of interest.
+fn facts(facts: &[Fact]) -> Vec<Value> {
+    let mut blocks = Vec::new();
+    let mut row: Vec<Value> = Vec::new();
+    let flush = |row: &mut Vec<Value>, blocks: &mut Vec<Value>| {
+        if !row.is_empty() {
+            blocks.push(json!({"type": "section", "fields": std::mem::take(row)}));
+        }
+    };
+    let shown = facts.iter().filter(|fact| !fact.text.trim().is_empty()).take(FACTS_MAX);
+    for fact in shown {
+        let label = non_empty(escape(&fact.label.replace(['*', '\n'], " "), LABEL_MAX));
+        let text = format!("*{label}*\n{}", escape(&fact.text, FACT_MAX));
+        if fact.text.chars().count() > HALF_WIDTH || fact.text.contains('\n') {
+            flush(&mut row, &mut blocks);
+            blocks.push(section(&text));
+        } else {
+            row.push(mrkdwn(&text));
+        }
+        if row.len() == FIELDS_MAX {
+            flush(&mut row, &mut blocks);
+        }
+    }
+    flush(&mut row, &mut blocks);
+    blocks
+}
+
+fn buttons(m: &Message) -> Option<Value> {
+    let links = m.links.iter().filter_map(|link| Some((link, web_link(&link.href, HREF_MAX)?)));
+    let buttons: Vec<Value> = links
+        .take(BUTTONS_MAX)
+        .enumerate()
+        .map(|(i, (link, href))| {
+            let text = non_empty(plain(&link.text, BUTTON_MAX));
+            json!({
+                "type": "button", "action_id": format!("stepwatch_link_{i}"), "url": href,
+                "text": {"type": "plain_text", "text": text, "emoji": false},
+            })
+        })
+        .collect();
+    (!buttons.is_empty()).then(|| json!({"type": "actions", "elements": buttons}))
+}
+
+fn section(text: &str) -> Value {
+    json!({"type": "section", "text": mrkdwn(text)})
+}
+
+fn mrkdwn(text: &str) -> Value {
+    json!({"type": "mrkdwn", "text": text, "verbatim": true})
+}
+
+/// For headers and buttons, which know no markup and no escapes: nothing that looks like a mention, in any client.
+fn plain(text: &str, max: usize) -> String {
+    line(text, max).replace('<', "‹").replace('>', "›")
+}
+
+/// In the reader's own time zone.
+fn date(ts: Ts) -> String {
+    format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{ts}>", ts.0.div_euclid(1000))
+}
+
+/// Cleaned and escaped, at most `max` characters as sent; no entity is cut in two.
+fn escape(text: &str, max: usize) -> String {
+    let text = clean(text);
+    let text = text.trim();
+    let entity = |c: char| match c {
+        '&' => Some("&amp;"),
+        '<' => Some("&lt;"),
+        '>' => Some("&gt;"),
+        _ => None,
+    };
+    let size = |c: char| entity(c).map_or(1, str::len);
+    let whole = text.chars().map(size).sum::<usize>() <= max;
+    // One place is kept for the ellipsis.
+    let room = if whole { max } else { max.saturating_sub(1) };
+    let mut out = String::with_capacity(text.len());
+    let mut length = 0;
+    for c in text.chars() {
+        length += size(c);
+        if length > room {
+            break;
+        }
+        match entity(c) {
+            Some(entity) => out.push_str(entity),
+            None => out.push(c),
+        }
+    }
+    if !whole {
+        out.push('…');
+    }
+    out
+}
+
+/// Slack refuses texts without a character.
+fn non_empty(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::notify::conformance::{hostile, page};
+
+    fn pretty(v: &Value) -> String {
+        serde_json::to_string_pretty(v).unwrap()
+    }
+
+    #[test]
+    fn a_page_at_one_glance() {
+        let n = page("chat", 1, Action::Trigger);
+        insta::assert_snapshot!("page_blocks", pretty(&message(&n)));
+        insta::assert_snapshot!("page_fallback", fallback(&n));
+    }
+
+    #[test]
+    fn the_thread_tells_what_is_new() {
+        let mut n = page("chat", 2, Action::Resolve);
+        n.message.status = Status::Resolved;
+        n.message.title = "RESOLVED llama-70b: gradient spike at step 31215".into();
+        n.message.reason = "resolved by itself after 12m".into();
+        insta::assert_snapshot!("resolve_news", pretty(&news(&n)));
+        insta::assert_snapshot!("resolve_news_fallback", news_fallback(&n));
+        let header = message(&n)[0]["text"]["text"].clone();
+        assert_eq!(header, "✅ RESOLVED llama-70b: gradient spike at step 31215");
+    }
+
+    #[test]
+    fn nobody_can_be_mentioned_by_a_run_name() {
+        let n = hostile(page("chat", 1, Action::Trigger));
+        let sent = format!("{} {} {} {}", message(&n), news(&n), fallback(&n), news_fallback(&n));
+        for evil in ["<!channel>", "<!here>", "<@U", "<http", "<javascript", "\u{202e}"] {
+            assert!(!sent.contains(evil), "{evil} in {sent}");
+        }
+        assert!(sent.contains("&lt;!channel&gt;"));
+        assert!(!sent.contains("\"url\":\"javascript"), "only web addresses become buttons");
+    }
+
+    #[test]
+    fn an_entity_is_never_cut() {
+        assert_eq!(escape("a<b", 3), "a…");
+        assert_eq!(escape("a<b", 5), "a…");
+        assert_eq!(escape("a<b", 6), "a&lt;b");
+        assert_eq!(escape("a<bc", 6), "a&lt;…");
+        assert_eq!(escape(" \u{202e} ", 10), "");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_limits_of_block_kit_hold(text in "\\PC{0,40}|[&<>*`\n]{0,40}", times in 1usize..200, facts in 0usize..30) {
+            let text = text.repeat(times);
+            let mut n = page("chat", 1, Action::Trigger);
+            let m = &mut n.message;
+            (m.title, m.summary, m.reason) = (text.clone(), text.clone(), text.clone());
+            m.facts = vec![Fact { label: text.clone(), text: text.clone() }; facts];
+            m.links[0].text = text.clone();
+            for blocks in [message(&n), news(&n)] {
+                check(&blocks);
+            }
+            prop_assert!(fallback(&n).chars().count() <= FALLBACK_MAX);
+            prop_assert!(!fallback(&n).is_empty());
+        }
+    }
+
+    /// The limits again, read off Slack's reference and not off this module.
+    fn check(blocks: &Value) {
+        let length = |v: &Value| v.as_str().map_or(0, |s| s.chars().count());
+        let mut total = 0;
+        let blocks = blocks.as_array().unwrap();
+        assert!((1..=50).contains(&blocks.len()));
+        for block in blocks {
+            let max = if block["type"] == "header" { 150 } else { 3000 };
+            let mut texts: Vec<(&Value, usize)> = vec![(&block["text"]["text"], max)];
+            for (key, count, max) in [("fields", 10, 2000), ("elements", 10, 3000)] {
+                let items = block[key].as_array().map(Vec::as_slice).unwrap_or_default();
+                assert!(items.len() <= count);
+                texts.extend(items.iter().map(|item| match item["type"].as_str() {
+                    Some("button") => (&item["text"]["text"], 75),
+                    _ => (&item["text"], max),
+                }));
+            }
+            for (text, max) in texts {
+                assert!(text.is_null() || (1..=max).contains(&length(text)), "{text}");
+                total += length(text);
+            }
+        }
+        assert!(total <= 13_000, "{total}");
+    }
+}

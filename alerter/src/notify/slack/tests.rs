@@ -1,0 +1,261 @@
+//! Against the stand-in, which refuses what Slack refuses: what does the channel look like in the end?
+
+use std::time::Duration;
+
+use stepwatch_fakes::{Fake, FakeSlack, Fault, Post, Slack as Service};
+use tempfile::TempDir;
+
+use super::*;
+use crate::notify::conformance::page;
+
+struct Bench {
+    fake: FakeSlack,
+    slack: Slack,
+    _dir: TempDir,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        Self::with(|config| config).await
+    }
+
+    async fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        let (fake, dir): (FakeSlack, _) = (Fake::start().await, tempfile::tempdir().unwrap());
+        let token = dir.path().join("token");
+        std::fs::write(&token, Service::TOKEN).unwrap();
+        let config = Config {
+            channel: Some("#training".into()),
+            token_file: Some(token),
+            api_url: format!("{}/api", fake.url()),
+            ..Config::default()
+        };
+        let slack = change(config).build().unwrap();
+        Self { fake, slack, _dir: dir }
+    }
+
+    async fn webhook() -> Self {
+        let (fake, dir): (FakeSlack, _) = (Fake::start().await, tempfile::tempdir().unwrap());
+        let url = dir.path().join("url");
+        std::fs::write(&url, format!("{}{}", fake.url(), Service::WEBHOOK)).unwrap();
+        let slack = Config { webhook_url_file: Some(url), ..Config::default() }.build().unwrap();
+        Self { fake, slack, _dir: dir }
+    }
+
+    async fn try_send(
+        &self,
+        n: &Notification,
+        memory: Option<&str>,
+        ambiguous: bool,
+    ) -> Result<Receipt, Failure> {
+        self.slack.send(Attempt { ambiguous, memory, ..Attempt::first(n) }).await
+    }
+
+    /// Sends and returns what is remembered.
+    async fn send(&self, n: &Notification, memory: Option<&str>) -> String {
+        self.try_send(n, memory, false).await.unwrap().memory.unwrap()
+    }
+
+    fn top(&self) -> Post {
+        let tops: Vec<Post> = self.fake.with(|s| s.top().cloned().collect());
+        assert_eq!(tops.len(), 1, "messages in the channel");
+        tops.into_iter().next().unwrap()
+    }
+
+    fn thread(&self) -> Vec<String> {
+        let ts = self.top().ts;
+        self.fake.with(|s| s.replies(&ts).map(|p| p.text.clone()).collect())
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.fake.with(|s| s.requests.iter().map(|r| r.path.replace("/api/", "")).collect())
+    }
+}
+
+fn word(seq: u32, action: Action, status: Status, reason: &str) -> Notification {
+    let mut n = page("chat", seq, action);
+    n.message.status = status;
+    reason.clone_into(&mut n.message.reason);
+    n
+}
+
+#[tokio::test]
+async fn one_message_that_shows_how_things_stand_and_a_thread_of_news() {
+    let bench = Bench::new().await;
+    let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    assert_eq!(serde_json::from_str::<Top>(&memory).unwrap().channel, "C0TRAINING", "the id, not the name");
+    let memory = bench
+        .send(&word(2, Action::Update, Status::Firing, "gradient spike became NaN"), Some(&memory))
+        .await;
+    let memory = bench
+        .send(&word(3, Action::Trigger, Status::Firing, "level 2: no answer for 5m"), Some(&memory))
+        .await;
+    let memory =
+        bench.send(&word(4, Action::Ack, Status::Acknowledged, "acknowledged by alice"), Some(&memory)).await;
+    bench
+        .send(&word(5, Action::Resolve, Status::Resolved, "resolved by itself after 12m"), Some(&memory))
+        .await;
+
+    let top = bench.top();
+    assert!(top.blocks[0]["text"]["text"].as_str().unwrap().starts_with('✅'), "{}", top.blocks[0]);
+    assert_eq!(top.edits.len(), 4);
+    assert_eq!(
+        top.metadata.unwrap()["event_payload"]["idem_key"],
+        word(1, Action::Trigger, Status::Firing, "").idem_key
+    );
+    let thread = bench.thread();
+    assert_eq!(thread.len(), 4);
+    for (text, reason) in thread.iter().zip(["became NaN", "level 2", "by alice", "resolved by itself"]) {
+        assert!(text.contains(reason), "{text}");
+    }
+    // Only the page that was told again shows in the channel, too.
+    let broadcast: Vec<bool> =
+        bench.fake.with(|s| s.posts.iter().filter(|p| !p.is_top()).map(|p| p.broadcast).collect());
+    assert_eq!(broadcast, [false, true, false, false]);
+}
+
+#[tokio::test]
+async fn a_first_message_that_arrived_is_found_again_by_name_id_or_neighbour() {
+    let channel_id = |config| Config { channel: Some("C0TRAINING".into()), ..config };
+    for by_id in [false, true] {
+        let bench = if by_id { Bench::with(channel_id).await } else { Bench::new().await };
+        bench.fake.script().push("chat.postMessage", Fault::TakenThenReset);
+        let n = word(1, Action::Trigger, Status::Firing, "first");
+        assert!(bench.try_send(&n, None, false).await.unwrap_err().ambiguous);
+        let receipt = bench.try_send(&n, None, true).await.unwrap();
+        let top: Top = serde_json::from_str(&receipt.memory.unwrap()).unwrap();
+        assert_eq!((top.channel.as_str(), &top.ts), ("C0TRAINING", &bench.top().ts));
+        assert_eq!(bench.calls().iter().any(|c| c == "conversations.list"), !by_id);
+    }
+    // Another incident knows the id already.
+    let bench = Bench::new().await;
+    let neighbour = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    let mut other = word(1, Action::Trigger, Status::Firing, "first");
+    other.idem_key = "01OTHER/chat/1".into();
+    let attempt = Attempt { neighbour: Some(&neighbour), ambiguous: true, ..Attempt::first(&other) };
+    bench.slack.send(attempt).await.unwrap();
+    assert_eq!(bench.fake.with(|s| s.top().count()), 2, "it had not arrived, so it is posted");
+    assert!(!bench.calls().iter().any(|c| c == "conversations.list"));
+}
+
+#[tokio::test]
+async fn a_line_of_the_thread_that_arrived_is_not_repeated() {
+    let bench = Bench::new().await;
+    let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    let n = word(2, Action::Ack, Status::Acknowledged, "acknowledged by alice");
+    for fault in [Fault::TakenThenReset, Fault::TakenThenStatus(502)] {
+        bench.fake.script().push("chat.postMessage", fault);
+    }
+    assert!(bench.try_send(&n, Some(&memory), false).await.unwrap_err().ambiguous);
+    bench.try_send(&n, Some(&memory), true).await.unwrap();
+    assert_eq!(bench.thread().len(), 1);
+    // Had it not arrived, it would have been sent.
+    bench.fake.script().clear();
+    let n = word(3, Action::Resolve, Status::Resolved, "resolved");
+    bench.try_send(&n, Some(&memory), true).await.unwrap();
+    assert_eq!(bench.thread().len(), 2);
+}
+
+#[tokio::test]
+async fn not_being_allowed_to_look_back_means_rather_twice_than_never() {
+    let bench = Bench::new().await;
+    bench.fake.script().push("chat.postMessage", Fault::TakenThenReset);
+    bench.fake.script().always("conversations.history", Fault::NotOk("missing_scope".into()));
+    let n = word(1, Action::Trigger, Status::Firing, "first");
+    bench.try_send(&n, None, false).await.unwrap_err();
+    bench.try_send(&n, None, true).await.unwrap();
+    assert_eq!(bench.fake.with(|s| s.top().count()), 2);
+    // When looking back fails for the moment, nothing is posted: it is looked again later.
+    bench.fake.script().always("conversations.history", Fault::Status(503));
+    let failure = bench.try_send(&n, None, true).await.unwrap_err();
+    assert!(failure.ambiguous && failure.class == FailureClass::Transient, "{failure:?}");
+    bench.fake.script().always("conversations.history", Fault::TooMany(Duration::from_secs(2)));
+    assert!(bench.try_send(&n, None, true).await.unwrap_err().ambiguous);
+    assert_eq!(bench.fake.with(|s| s.top().count()), 2);
+}
+
+#[tokio::test]
+async fn a_message_that_somebody_deleted_is_told_anew() {
+    let bench = Bench::new().await;
+    let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    bench.fake.change(|s| s.posts.clear());
+    let n = word(2, Action::Resolve, Status::Resolved, "resolved");
+    let memory = bench.send(&n, Some(&memory)).await;
+    assert_eq!(bench.top().ts, serde_json::from_str::<Top>(&memory).unwrap().ts);
+}
+
+#[tokio::test]
+async fn where_edits_are_forbidden_the_thread_still_tells() {
+    let bench = Bench::new().await;
+    let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    bench.fake.script().always("chat.update", Fault::NotOk("edit_window_closed".into()));
+    bench.send(&word(2, Action::Resolve, Status::Resolved, "resolved"), Some(&memory)).await;
+    assert_eq!((bench.top().edits.len(), bench.thread().len()), (0, 1));
+}
+
+#[tokio::test]
+async fn a_refused_layout_falls_back_to_plain_text() {
+    let bench = Bench::new().await;
+    bench.fake.script().push("chat.postMessage", Fault::NotOk("invalid_blocks".into()));
+    bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    let top = bench.top();
+    assert!(top.blocks.is_empty());
+    assert!(top.text.contains("PAGE llama-70b: gradient spike at step 31215"), "{}", top.text);
+}
+
+#[tokio::test]
+async fn fired_and_resolved_is_one_message() {
+    let bench = Bench::new().await;
+    let combined = word(1, Action::Trigger, Status::Resolved, "both told now");
+    let memory = bench.send(&combined, None).await;
+    bench.send(&word(2, Action::Resolve, Status::Resolved, "resolved"), Some(&memory)).await;
+    assert_eq!(bench.thread(), Vec::<String>::new(), "the thread has nothing to add");
+}
+
+#[tokio::test]
+async fn an_incoming_webhook_posts_each_word_and_repeats_only_what_matters() {
+    let bench = Bench::webhook().await;
+    for (seq, action) in (1..).zip([Action::Trigger, Action::Update, Action::Ack, Action::Resolve]) {
+        bench.try_send(&word(seq, action, Status::Firing, "x"), None, false).await.unwrap();
+        bench.try_send(&word(seq, action, Status::Firing, "x"), None, true).await.unwrap();
+    }
+    assert_eq!(bench.fake.with(|s| s.top().count()), 6, "trigger and resolve twice, update and ack once");
+    bench.fake.script().push("webhook", Fault::Status(404));
+    let n = word(5, Action::Trigger, Status::Firing, "x");
+    let failure = bench.try_send(&n, None, false).await.unwrap_err();
+    assert_eq!(failure.class, FailureClass::Permanent);
+    assert!(!failure.error.contains("stepwatchfakewebhook"), "{}", failure.error);
+}
+
+#[tokio::test]
+async fn what_a_person_has_to_mend_is_permanent_and_says_how() {
+    for (channel, hint) in [("#nowhere", "/invite"), ("#secret", "/invite"), ("#archived", "archived")] {
+        let bench = Bench::with(|config| Config { channel: Some(channel.into()), ..config }).await;
+        let n = word(1, Action::Trigger, Status::Firing, "first");
+        let failure = bench.try_send(&n, None, false).await.unwrap_err();
+        assert_eq!(failure.class, FailureClass::Permanent, "{channel}");
+        assert!(failure.error.contains(hint), "{}", failure.error);
+    }
+}
+
+#[test]
+fn a_wrong_configuration_says_what_is_wrong() {
+    let error = |config: Config| config.build().unwrap_err();
+    assert!(error(Config::default()).contains("token_file"));
+    let env = || Some("PATH".to_owned());
+    let no_channel = Config { token_env: env(), ..Config::default() };
+    assert!(error(no_channel).contains("channel is missing"));
+    let both = Config { token_env: env(), webhook_url_env: env(), ..Config::default() };
+    assert!(error(both).contains("excludes"));
+    let no_address = Config { webhook_url_env: env(), ..Config::default() };
+    assert!(error(no_address).contains("does not hold"));
+}
+
+#[test]
+fn ids_are_told_from_names() {
+    for id in ["C0TRAINING", "C01ABCDEF", "G0123456789"] {
+        assert!(is_channel_id(id), "{id}");
+    }
+    for name in ["#training", "training", "C-ops", "Channel123", "C0"] {
+        assert!(!is_channel_id(name), "{name}");
+    }
+}

@@ -1,0 +1,149 @@
+//! The terminal: for a first try, a demo, and containers whose log somebody reads.
+
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use stepwatch_engine::effect::Notification;
+
+use super::text::{clean, line};
+use super::{Attempt, Failure, Notifier, Receipt};
+
+/// A label is padded to this, so that the values stand in a column.
+const LABEL_WIDTH: usize = 22;
+const LINE_MAX: usize = 2000;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `text`: a block a message. `json`: a line a message, the whole notification.
+    pub format: Format,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+pub struct Stdout {
+    format: Format,
+    out: Mutex<Box<dyn Write + Send>>,
+}
+
+impl std::fmt::Debug for Stdout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stdout").field("format", &self.format).finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    #[expect(clippy::unnecessary_wraps, reason = "as every other kind of receiver")]
+    pub(super) fn build(&self) -> Result<Stdout, String> {
+        Ok(Stdout { format: self.format, out: Mutex::new(Box::new(io::stdout())) })
+    }
+}
+
+impl Notifier for Stdout {
+    fn kind(&self) -> &'static str {
+        "stdout"
+    }
+
+    fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
+        async move {
+            match self.write(attempt.notification) {
+                Ok(()) => Ok(Receipt::default()),
+                // Nobody reads any more, and nobody will.
+                Err(err) if err.kind() == io::ErrorKind::BrokenPipe => {
+                    Err(Failure::permanent(format!("stdout: {err}")))
+                }
+                Err(err) => Err(Failure::transient(format!("stdout: {err}"), true)),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Stdout {
+    fn write(&self, n: &Notification) -> io::Result<()> {
+        let text = match self.format {
+            Format::Text => block(n),
+            Format::Json => serde_json::to_string(n)? + "\n",
+        };
+        // One write a message: lines of other writers do not get between.
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+fn block(n: &Notification) -> String {
+    let m = &n.message;
+    let mut text = format!("\n== {} ==\n{}\n", line(&m.title, LINE_MAX), line(&m.summary, LINE_MAX));
+    let mut row = |label: &str, value: &str| {
+        let value = clean(value).trim().replace('\n', &format!("\n  {:LABEL_WIDTH$} ", ""));
+        let label = line(label, LABEL_WIDTH);
+        text.extend(["  ", &format!("{label:LABEL_WIDTH$}"), " ", &value, "\n"]);
+    };
+    for fact in &m.facts {
+        row(&fact.label, &fact.text);
+    }
+    for link in &m.links {
+        row(&link.text, &link.href);
+    }
+    row("Incident", &m.incident);
+    row("Why you see this", &m.reason);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stepwatch_engine::effect::Action;
+
+    use super::*;
+    use crate::notify::conformance::{hostile, page};
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    async fn written(format: Format, n: &Notification) -> String {
+        let shared = Shared::default();
+        let stdout = Stdout { format, out: Mutex::new(Box::new(shared.clone())) };
+        stdout.send(Attempt::first(n)).await.unwrap();
+        String::from_utf8(shared.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_block_to_read() {
+        insta::assert_snapshot!(written(Format::Text, &page("terminal", 1, Action::Trigger)).await);
+    }
+
+    #[tokio::test]
+    async fn a_line_to_parse() {
+        let n = page("terminal", 1, Action::Trigger);
+        let text = written(Format::Json, &n).await;
+        assert_eq!(text.matches('\n').count(), 1);
+        assert_eq!(serde_json::from_str::<Notification>(&text).unwrap(), n);
+    }
+
+    #[tokio::test]
+    async fn a_run_name_cannot_drive_the_terminal() {
+        let text = written(Format::Text, &hostile(page("terminal", 1, Action::Trigger))).await;
+        assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");
+    }
+}

@@ -1,0 +1,90 @@
+//! Untrusted text made fit for a channel: run names, log lines and labels come from whoever trains.
+
+use std::fmt::Write as _;
+
+/// Without control characters and without those that reorder or hide what stands beside them; line breaks stay.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().filter(|c| *c == '\n' || !(c.is_control() || is_invisible(*c))).collect()
+}
+
+/// Bidirectional controls, zero-width characters, the byte order mark, and the tag block that smuggles hidden text.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The first `max` characters; an ellipsis takes the place of the last one if any are missing.
+pub(crate) fn shorten(text: &str, max: usize) -> String {
+    if text.char_indices().nth(max).is_none() {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(max.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// [`clean`], on one line, and at most `max` characters.
+pub(crate) fn line(text: &str, max: usize) -> String {
+    shorten(clean(text).replace('\n', " ").trim(), max)
+}
+
+/// A link that a person may be given to click: http or https, and nothing that could end it early.
+pub(crate) fn web_link(href: &str, max: usize) -> Option<&str> {
+    let parsed = url::Url::parse(href).ok()?;
+    let web = matches!(parsed.scheme(), "http" | "https") && parsed.host().is_some();
+    let plain =
+        !href.chars().any(|c| c.is_control() || c.is_whitespace() || "<>|\"".contains(c) || is_invisible(c));
+    (web && plain && href.chars().count() <= max).then_some(href)
+}
+
+/// Lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, b| {
+        let _ = write!(out, "{b:02x}");
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn hidden_and_reordering_characters_go() {
+        assert_eq!(clean("a\u{202e}b\u{200b}c\u{7}d\ne\u{feff}\u{e0041}"), "abcd\ne");
+        assert_eq!(line("  two\nlines ", 80), "two lines");
+        assert_eq!(line("größer", 4), "grö…");
+        assert_eq!(shorten("abc", 3), "abc");
+        assert_eq!(shorten("abcd", 0), "…");
+    }
+
+    #[test]
+    fn only_web_links_pass() {
+        assert_eq!(web_link("https://x.org/a?b=1#c", 3000), Some("https://x.org/a?b=1#c"));
+        for bad in [
+            "javascript:alert(1)",
+            "data:text/html,x",
+            "https://x.org/a b",
+            "https://x.org/>|evil",
+            "https://x.org/\u{202e}",
+            "//x.org",
+            "http://",
+            "file:///etc/passwd",
+            "",
+        ] {
+            assert_eq!(web_link(bad, 3000), None, "{bad}");
+        }
+        assert_eq!(web_link("https://x.org/long", 10), None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_longer_than_asked(text: String, max in 1usize..200) {
+            prop_assert!(line(&text, max).chars().count() <= max);
+            prop_assert!(!line(&text, max).contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Any program that takes JSON by HTTP POST.
+//!
+//! The body ([`Body`]) is a contract: fields are added, never changed or removed. `Idempotency-Key` is the same for every
+//! repetition of a message; a receiver that saw it before answers 2xx and does nothing. With a secret, a receiver checks
+//! `X-Stepwatch-Signature: v1=<hex>` against HMAC-SHA256 of the secret over `<X-Stepwatch-Timestamp>.<body>`, and refuses
+//! timestamps it finds too old.
+
+use std::path::PathBuf;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::{Fact, Link, Message, Status};
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_kit::config::Secret;
+
+use super::http::{Http, url_secrets};
+use super::text::hex;
+use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to post.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The same from a file, for an address that is itself a secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url_env: Option<String>,
+    /// Signs every request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_env: Option<String>,
+}
+
+#[derive(Debug)]
+pub struct Webhook {
+    http: Http,
+    url: Secret,
+    secret: Option<Secret>,
+}
+
+/// What is posted.
+#[derive(Debug, Serialize)]
+pub struct Body<'a> {
+    /// Of this format.
+    pub version: &'static str,
+    pub idempotency_key: &'a str,
+    /// `trigger`, `update`, `ack`, `resolve`.
+    pub action: Action,
+    /// Rises by at least one from message to message of one incident.
+    pub seq: u32,
+    /// Whether somebody is meant to be woken.
+    pub page: bool,
+    pub receiver: &'a str,
+    pub incident: Incident<'a>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Incident<'a> {
+    pub id: &'a str,
+    pub run: &'a str,
+    pub kind: Kind,
+    pub severity: Severity,
+    /// `firing`, `acknowledged`, `resolved`. A trigger that says `resolved` tells of an incident that ended before it could
+    /// be told of.
+    pub status: Status,
+    pub title: &'a str,
+    pub summary: &'a str,
+    pub facts: &'a [Fact],
+    /// Why this message was sent now.
+    pub reason: &'a str,
+    pub links: &'a [Link],
+    /// RFC 3339, in UTC.
+    pub started_at: String,
+    /// Of this message.
+    pub at: String,
+}
+
+impl Config {
+    pub(super) fn build(&self) -> Result<Webhook, String> {
+        let from_elsewhere = SecretSource::of("url", self.url_file.as_ref(), self.url_env.as_ref())?;
+        let url = match (&self.url, from_elsewhere) {
+            (Some(url), None) => Secret::new(url.clone()),
+            (None, Some(source)) => source.read()?,
+            (Some(_), Some(_)) => {
+                return Err("url and url_file (or url_env) are both set, one is enough".into());
+            }
+            (None, None) => return Err("url (or url_file, or url_env) is missing".into()),
+        };
+        let parsed = url::Url::parse(url.expose()).map_err(|err| format!("url: {err}"))?;
+        if !matches!(parsed.scheme(), "http" | "https") || parsed.host().is_none() {
+            return Err("url: must start with https:// (or http://)".into());
+        }
+        if self.url.is_some() && parsed.password().is_some() {
+            return Err("url: has a password in it, which belongs into url_file".into());
+        }
+        let secret = SecretSource::of("secret", self.secret_file.as_ref(), self.secret_env.as_ref())?;
+        let secret = secret.map(|source| source.read()).transpose()?;
+        let mut hidden = url_secrets(&url);
+        hidden.extend(secret.clone());
+        Ok(Webhook { http: Http::new("webhook", hidden)?, url, secret })
+    }
+}
+
+impl Notifier for Webhook {
+    fn kind(&self) -> &'static str {
+        "webhook"
+    }
+
+    fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
+        self.post(attempt.notification).boxed()
+    }
+}
+
+impl Webhook {
+    async fn post(&self, n: &Notification) -> Result<Receipt, Failure> {
+        let body = serde_json::to_vec(&body(n))
+            .map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
+        let timestamp = (jiff::Timestamp::now().as_second()).to_string();
+        let mut request = self
+            .http
+            .client()
+            .post(self.url.expose())
+            .header("Content-Type", "application/json")
+            .header("Idempotency-Key", header_value(&n.idem_key))
+            .header("X-Stepwatch-Timestamp", &timestamp);
+        if let Some(secret) = &self.secret {
+            let signature = signature(secret.expose().as_bytes(), &timestamp, &body);
+            request = request.header("X-Stepwatch-Signature", signature);
+        }
+        let answer = self.http.send(request.body(body)).await?;
+        if answer.status.is_success() { Ok(Receipt::default()) } else { Err(self.http.refused(&answer)) }
+    }
+}
+
+fn body(n: &Notification) -> Body<'_> {
+    let m: &Message = &n.message;
+    let incident = Incident {
+        id: &m.incident,
+        run: &m.run,
+        kind: m.kind,
+        severity: m.severity,
+        status: m.status,
+        title: &m.title,
+        summary: &m.summary,
+        facts: &m.facts,
+        reason: &m.reason,
+        links: &m.links,
+        started_at: rfc3339(m.started_at),
+        at: rfc3339(m.at),
+    };
+    Body {
+        version: "1",
+        idempotency_key: &n.idem_key,
+        action: n.action,
+        seq: n.seq,
+        page: n.page,
+        receiver: &n.receiver,
+        incident,
+    }
+}
+
+/// Receiver names are free text, header values are not: what is not printable ASCII is percent-encoded.
+fn header_value(text: &str) -> String {
+    let encode = |b: u8| match b {
+        b'%' => "%25".to_owned(),
+        b if b.is_ascii_graphic() => char::from(b).to_string(),
+        b => format!("%{b:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+fn rfc3339(ts: Ts) -> String {
+    ts.to_string()
+}
+
+/// `v1=<hex>`: HMAC-SHA256 over `<timestamp>.<body>`.
+fn signature(secret: &[u8], timestamp: &str, body: &[u8]) -> String {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else {
+        // HMAC takes keys of any length; an unsigned request would be refused, which is the safe way to be wrong.
+        return "v1=".to_owned();
+    };
+    mac.update(timestamp.as_bytes());
+    mac.update(b".");
+    mac.update(body);
+    format!("v1={}", hex(&mac.finalize().into_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notify::test_notification;
+
+    #[test]
+    fn the_body_is_a_contract() {
+        let n = test_notification("hook", "01J9ZC", Ts(1_795_227_416_980));
+        insta::assert_snapshot!(serde_json::to_string_pretty(&body(&n)).unwrap());
+    }
+
+    #[test]
+    fn signs_the_timestamp_and_the_body() {
+        // printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac secret
+        assert_eq!(
+            signature(b"secret", "1700000000", br#"{"a":1}"#),
+            "v1=49f24e537407743fa4a0242bb63b94b9a47ee99cbbe071ccd8a22550ae411686"
+        );
+    }
+
+    #[test]
+    fn a_wrong_configuration_says_what_is_wrong() {
+        let url = |url: &str| Config { url: Some(url.into()), ..Config::default() }.build().unwrap_err();
+        assert!(url("ftp://x.org").contains("https://"));
+        assert!(url("x.org").starts_with("url: "));
+        assert!(Config::default().build().unwrap_err().contains("is missing"));
+        let both = Config { url: Some("http://x".into()), url_env: Some("X".into()), ..Config::default() };
+        assert!(both.build().unwrap_err().contains("both set"));
+        assert!(url("https://me:canary@x.org").contains("url_file"));
+    }
+
+    #[test]
+    fn any_receiver_name_fits_into_a_header() {
+        assert_eq!(header_value("01J9/ops chat/1"), "01J9/ops%20chat/1");
+        assert_eq!(header_value("é%\r\n"), "%C3%A9%25%0D%0A");
+    }
+}
