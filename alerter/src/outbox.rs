@@ -1,0 +1,366 @@
+//! From the store to the receivers: whatever was committed is told, in order, once.
+//!
+//! A reconciler: it looks what is due, sends it and marks it, woken by every commit and, in case anything was missed, by the
+//! clock. It keeps nothing that matters in memory, so that a crash at any point costs at most a second copy of a message that
+//! the receiver recognises by its key:
+//!
+//! 1. *claim*: the row is marked as being sent, and that is on disk before the first byte leaves;
+//! 2. *send*: once, by the receiver's notifier;
+//! 3. *mark*: delivered, given up, or to be tried again at a stated time.
+//!
+//! A row found claimed at a start may have arrived. The notifier is told so and reconciles (Slack reads the channel back) or
+//! repeats it under the same key (PagerDuty, webhooks).
+//!
+//! Order holds within a lane, which is one incident to one receiver: one message of a lane at a time, and a lane that waits
+//! holds up no other. A receiver is one [`destination::Destination`]: its concurrency, pace and health. No receiver slows
+//! another, and in each of them pages go first and have room of their own.
+
+mod backoff;
+mod deliver;
+mod destination;
+mod metrics;
+pub(crate) mod plan;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepwatch_engine::effect::Action;
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_kit::shutdown::Shutdown;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+use self::backoff::Random;
+use self::deliver::{Courier, Done};
+use self::destination::{Admission, Destination, Sign};
+use crate::notify::Notifier;
+use crate::store::{Result, Store};
+
+pub use metrics::OutboxMetrics;
+
+/// How often it looks without being woken.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// How long messages on their way may take to arrive when the program stops.
+const DRAIN_MAX: Duration = Duration::from_secs(12);
+
+/// How long a message to a receiver that nobody configured waits for one: a reload replaces receivers and routes one after
+/// the other.
+const UNKNOWN_GRACE: Span = Span::secs(30);
+
+pub type Receivers = BTreeMap<String, Arc<dyn Notifier>>;
+
+/// The outcome of a message, for the engine. The runtime lists `idem_key` in [`crate::store::Commit::reported`] of the
+/// commit that holds what the engine made of it; until then it comes again after a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feedback {
+    pub idem_key: String,
+    pub incident: String,
+    pub receiver: String,
+    pub action: Action,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Delivered,
+    /// The receiver will never take it.
+    Failed {
+        error: String,
+    },
+}
+
+/// What the outbox takes from its surroundings besides messages.
+#[derive(Clone)]
+pub struct Options {
+    pub clock: Arc<dyn Fn() -> Ts + Send + Sync>,
+    /// Numbers in `0.0..1.0`, for jitter.
+    pub random: fn() -> f64,
+}
+
+#[derive(Debug)]
+pub struct Outbox;
+
+/// Dropping it leaves the outbox running until its shutdown.
+#[derive(Debug)]
+pub struct OutboxHandle {
+    pub metrics: OutboxMetrics,
+    store: Store,
+    receivers: watch::Sender<Receivers>,
+    task: JoinHandle<()>,
+}
+
+struct Scheduler {
+    courier: Arc<Courier>,
+    destinations: BTreeMap<String, Destination>,
+    /// Lanes with a message on its way: receiver, incident.
+    busy: BTreeSet<(String, String)>,
+    tasks: JoinSet<Done>,
+    receivers: watch::Receiver<Receivers>,
+    shutdown: Shutdown,
+    random: Random,
+    /// When to look again if nothing happens.
+    next_look: Instant,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { clock: Arc::new(|| Ts(jiff::Timestamp::now().as_millisecond())), random: backoff::random }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").finish_non_exhaustive()
+    }
+}
+
+impl Outbox {
+    /// Starts delivering; a task until `shutdown`.
+    pub fn start(
+        store: Store,
+        receivers: Receivers,
+        feedback: mpsc::Sender<Feedback>,
+        shutdown: Shutdown,
+    ) -> OutboxHandle {
+        Self::start_with(store, receivers, feedback, shutdown, Options::default())
+    }
+
+    pub fn start_with(
+        store: Store,
+        receivers: Receivers,
+        feedback: mpsc::Sender<Feedback>,
+        shutdown: Shutdown,
+        options: Options,
+    ) -> OutboxHandle {
+        let metrics = OutboxMetrics::default();
+        let (sender, receivers) = watch::channel(receivers);
+        let courier = Courier {
+            store: store.clone(),
+            feedback,
+            metrics: metrics.clone(),
+            shutdown: shutdown.clone(),
+            clock: options.clock,
+            random: options.random,
+        };
+        let scheduler = Scheduler {
+            courier: Arc::new(courier),
+            destinations: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            tasks: JoinSet::new(),
+            receivers,
+            shutdown,
+            random: options.random,
+            next_look: Instant::now(),
+        };
+        let task = tokio::spawn(scheduler.run());
+        OutboxHandle { metrics, store, receivers: sender, task }
+    }
+}
+
+impl OutboxHandle {
+    /// Looks now. A commit does this by itself.
+    pub fn wake(&self) {
+        self.store.post();
+    }
+
+    /// Replaces the receivers. What waits for a name that stays goes through the new one, at once. To be called before the
+    /// engine learns of the new configuration.
+    pub fn replace(&self, receivers: Receivers) {
+        self.receivers.send_replace(receivers);
+    }
+
+    /// Waits until all that was on its way has arrived, or long enough; to be called after the shutdown was raised.
+    pub async fn stopped(self) {
+        if let Err(err) = self.task.await {
+            tracing::error!(%err, "the outbox ended badly");
+        }
+    }
+}
+
+impl Scheduler {
+    async fn run(mut self) {
+        self.recover().await;
+        self.take_receivers().await;
+        while !self.shutdown.is_set() {
+            self.look().await;
+            tokio::select! {
+                () = self.shutdown.wait() => {}
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.finish(done).await,
+                () = self.courier.store.posted() => {}
+                Ok(()) = self.receivers.changed() => self.take_receivers().await,
+                () = tokio::time::sleep_until(self.next_look) => {}
+            }
+        }
+        self.drain().await;
+    }
+
+    /// Before anything is sent, and again until the store has it: what was on its way at the last stop may have arrived.
+    async fn recover(&mut self) {
+        while !self.shutdown.is_set() {
+            match self.courier.store.recover_attempts().await {
+                Ok(0) => break,
+                Ok(count) => {
+                    tracing::warn!(
+                        count,
+                        "messages were being sent when the alerter stopped: reconciling them"
+                    );
+                    break;
+                }
+                Err(err) => {
+                    self.courier.store_error("recover", &err);
+                    self.pause().await;
+                }
+            }
+        }
+        let courier = Arc::clone(&self.courier);
+        self.tasks.spawn(async move { courier.report_again().await });
+    }
+
+    async fn take_receivers(&mut self) {
+        let receivers = self.receivers.borrow_and_update().clone();
+        let now = Instant::now();
+        self.destinations.retain(|name, _| receivers.contains_key(name));
+        for (name, notifier) in receivers {
+            let known = self.destinations.contains_key(&name);
+            if known {
+                // Whatever it failed for may be mended.
+                self.release(&name).await;
+            }
+            self.destinations
+                .entry(name)
+                .and_modify(|d| d.reconfigure(Arc::clone(&notifier), now))
+                .or_insert_with(|| Destination::new(notifier, now, self.random));
+        }
+    }
+
+    /// Starts whatever may start, and decides when to look again.
+    async fn look(&mut self) {
+        let now = Instant::now();
+        self.next_look = now + SWEEP;
+        if let Err(err) = self.start_due(now).await {
+            self.courier.store_error("look for due messages", &err);
+        }
+    }
+
+    async fn start_due(&mut self, now: Instant) -> Result<()> {
+        let store = self.courier.store.clone();
+        let clock = (self.courier.clock)();
+        let depth = store.queue_depth().await?;
+        let age = depth.oldest_page.map_or(0.0, |since| (clock - since).as_secs_f64());
+        self.courier.metrics.queue(depth.undone, age);
+        if depth.undone == 0 {
+            return Ok(());
+        }
+        for receiver in store.waiting_receivers().await? {
+            if self.destinations.contains_key(&receiver) {
+                self.start_lanes(&receiver, clock, now).await?;
+            } else {
+                self.refuse_unknown(&receiver, clock).await?;
+            }
+        }
+        if let Some(due) = store.next_due(clock).await? {
+            let wait = Duration::from_millis((due - clock).0.max(0).unsigned_abs());
+            self.next_look = self.next_look.min(now + wait);
+        }
+        Ok(())
+    }
+
+    async fn start_lanes(&mut self, receiver: &str, clock: Ts, now: Instant) -> Result<()> {
+        let Some(destination) = self.destinations.get_mut(receiver) else { return Ok(()) };
+        let spare = destination.spare();
+        if spare == 0 {
+            return Ok(());
+        }
+        // A lane that was started and has not marked its row yet still looks due.
+        let limit = spare + self.busy.len();
+        for lane in self.courier.store.due_lanes(receiver, clock, limit).await? {
+            let key = (receiver.to_owned(), lane.incident.clone());
+            if self.busy.contains(&key) {
+                continue;
+            }
+            match destination.admit(now, lane.page) {
+                Admission::Now => {
+                    self.busy.insert(key);
+                    let notifier = Arc::clone(&destination.notifier);
+                    let courier = Arc::clone(&self.courier);
+                    let receiver = receiver.to_owned();
+                    self.tasks.spawn(async move { courier.deliver(notifier, receiver, lane.incident).await });
+                }
+                Admission::At(at) => {
+                    self.next_look = self.next_look.min(at);
+                    // Pages come first in the list, and whoever comes later would wait longer.
+                    break;
+                }
+                Admission::Full => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages to a name that is not configured: given up, which sends the engine to the next level.
+    async fn refuse_unknown(&mut self, receiver: &str, clock: Ts) -> Result<()> {
+        for lane in self.courier.store.due_lanes(receiver, clock, destination::IN_FLIGHT_MAX).await? {
+            let key = (receiver.to_owned(), lane.incident.clone());
+            if lane.since + UNKNOWN_GRACE > clock || !self.busy.insert(key) {
+                continue;
+            }
+            let courier = Arc::clone(&self.courier);
+            let receiver = receiver.to_owned();
+            self.tasks.spawn(async move { courier.refuse(receiver, lane.incident).await });
+        }
+        Ok(())
+    }
+
+    async fn finish(&mut self, done: std::result::Result<Done, tokio::task::JoinError>) {
+        let done = match done {
+            Ok(Done::Lane(done)) => done,
+            Ok(Done::Reported) => return,
+            // A courier does not panic, and catches notifiers that do. If one did, its lane rests until the next start.
+            Err(err) => {
+                return tracing::error!(%err, "a delivery ended badly; it is repeated after a restart");
+            }
+        };
+        self.busy.remove(&(done.receiver.clone(), done.incident));
+        let Some(destination) = self.destinations.get_mut(&done.receiver) else { return };
+        let recovered = destination.record(done.sign, Instant::now());
+        let down = destination.is_down();
+        self.courier.metrics.down(&done.receiver, down);
+        if recovered {
+            tracing::info!(receiver = done.receiver, "the receiver answers again");
+            self.release(&done.receiver).await;
+        } else if down && done.sign == Sign::Unwell {
+            tracing::warn!(
+                receiver = done.receiver,
+                "the receiver fails every attempt; it is probed until it answers"
+            );
+        }
+    }
+
+    async fn release(&self, receiver: &str) {
+        if let Err(err) = self.courier.store.release(receiver).await {
+            self.courier.store_error("release a receiver", &err);
+        }
+    }
+
+    /// What is on its way arrives; what takes too long is found claimed at the next start and reconciled.
+    async fn drain(&mut self) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
+            let left = self.tasks.len();
+            tracing::warn!(left, "messages are still on their way; the next start reconciles them");
+            self.tasks.shutdown().await;
+        }
+    }
+
+    async fn pause(&self) {
+        tokio::select! {
+            () = self.shutdown.wait() => {}
+            () = tokio::time::sleep(SWEEP) => {}
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! One receiver as a place that takes so much and no more: how many messages at once, how fast, and whether it answers at all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backoff::{Random, backoff};
+use crate::notify::{Notifier, Pace};
+
+/// Messages on their way to one receiver; so many again are kept free for lanes with a page.
+pub(crate) const IN_FLIGHT_MAX: usize = 8;
+
+/// Failures in a row after which the receiver counts as down and is only probed, one message at a time.
+const BREAKER_FAILURES: u32 = 5;
+
+#[derive(Debug)]
+pub(crate) struct Destination {
+    pub(crate) notifier: Arc<dyn Notifier>,
+    bucket: Option<Bucket>,
+    in_flight: usize,
+    /// Transient failures in a row.
+    failures: u32,
+    /// Nothing is sent before: it asked for a pause, or it is down.
+    closed_until: Option<Instant>,
+    random: Random,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Now,
+    /// Ask again then.
+    At(Instant),
+    /// Ask again when something that is on its way has arrived.
+    Full,
+}
+
+/// What came of a message, as far as it tells about the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sign {
+    /// It answered, be it with a refusal of this message.
+    Alive,
+    Unwell,
+    Pause(Duration),
+    /// Nothing was sent.
+    None,
+}
+
+impl Destination {
+    pub(crate) fn new(notifier: Arc<dyn Notifier>, now: Instant, random: Random) -> Self {
+        let bucket = notifier.pace().map(|pace| Bucket::new(pace, now));
+        Self { notifier, bucket, in_flight: 0, failures: 0, closed_until: None, random }
+    }
+
+    /// Another configuration under the same name: past failures say nothing about it.
+    pub(crate) fn reconfigure(&mut self, notifier: Arc<dyn Notifier>, now: Instant) {
+        let in_flight = self.in_flight;
+        *self = Self { in_flight, ..Self::new(notifier, now, self.random) };
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.failures >= BREAKER_FAILURES
+    }
+
+    /// How many more may be on their way, if all have a page.
+    pub(crate) fn spare(&self) -> usize {
+        (2 * IN_FLIGHT_MAX).saturating_sub(self.in_flight)
+    }
+
+    /// Whether a message may go, and if so counts it as going.
+    pub(crate) fn admit(&mut self, now: Instant, page: bool) -> Admission {
+        let limit = match (self.is_down(), page) {
+            (true, _) => 1,
+            (false, true) => 2 * IN_FLIGHT_MAX,
+            (false, false) => IN_FLIGHT_MAX,
+        };
+        if self.in_flight >= limit {
+            return Admission::Full;
+        }
+        if let Some(until) = self.closed_until.filter(|until| *until > now) {
+            return Admission::At(until);
+        }
+        if let Some(bucket) = &mut self.bucket {
+            if let Err(at) = bucket.take(now, page) {
+                return Admission::At(at);
+            }
+        }
+        self.in_flight += 1;
+        Admission::Now
+    }
+
+    /// Takes in what came of an admitted message. True if the receiver was down and is not any more.
+    pub(crate) fn record(&mut self, sign: Sign, now: Instant) -> bool {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let was_down = self.is_down();
+        match sign {
+            Sign::None => {}
+            Sign::Alive => {
+                if was_down {
+                    self.closed_until = None;
+                }
+                self.failures = 0;
+            }
+            Sign::Unwell => {
+                self.failures = self.failures.saturating_add(1);
+                if self.is_down() {
+                    let wait = backoff(self.failures - BREAKER_FAILURES + 1, true, (self.random)());
+                    self.close(now + Duration::from_millis(wait.0.unsigned_abs()));
+                }
+            }
+            Sign::Pause(wait) => {
+                self.failures = 0;
+                self.close(now + wait);
+            }
+        }
+        was_down && !self.is_down()
+    }
+
+    fn close(&mut self, until: Instant) {
+        self.closed_until = Some(self.closed_until.map_or(until, |old| old.max(until)));
+    }
+}
+
+#[derive(Debug)]
+struct Bucket {
+    pace: Pace,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn new(pace: Pace, now: Instant) -> Self {
+        Self { pace, tokens: pace.burst, at: now }
+    }
+
+    /// Takes a token, or says when there will be one. The last token of a burst is for a page.
+    fn take(&mut self, now: Instant, page: bool) -> Result<(), Instant> {
+        let since = now.saturating_duration_since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + since * self.pace.per_second).min(self.pace.burst);
+        self.at = now;
+        let needed = if page || self.pace.burst < 2.0 { 1.0 } else { 2.0 };
+        if self.tokens >= needed {
+            self.tokens -= 1.0;
+            return Ok(());
+        }
+        // A millisecond more, so that rounding cannot make the caller come a moment early for ever.
+        let wait = (needed - self.tokens) / self.pace.per_second + 0.001;
+        Err(now + Duration::from_secs_f64(wait.clamp(0.001, 60.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::tests::{Answer, Scripted};
+
+    fn destination(pace: Option<Pace>) -> (Destination, Instant) {
+        let now = Instant::now();
+        (Destination::new(Arc::new(Scripted::paced(pace, |_| Answer::Take)), now, || 0.999), now)
+    }
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn a_crowd_of_tickets_leaves_room_for_pages() {
+        let (mut d, now) = destination(None);
+        for _ in 0..IN_FLIGHT_MAX {
+            assert_eq!(d.admit(now, false), Admission::Now);
+        }
+        assert_eq!(d.admit(now, false), Admission::Full);
+        for _ in 0..IN_FLIGHT_MAX {
+            assert_eq!(d.admit(now, true), Admission::Now);
+        }
+        assert_eq!(d.admit(now, true), Admission::Full);
+        d.record(Sign::Alive, now);
+        assert_eq!(d.admit(now, true), Admission::Now);
+    }
+
+    #[test]
+    fn the_last_token_is_for_a_page() {
+        let (mut d, now) = destination(Some(Pace { per_second: 1.0, burst: 3.0 }));
+        assert_eq!(d.admit(now, false), Admission::Now);
+        assert_eq!(d.admit(now, false), Admission::Now);
+        let Admission::At(ticket) = d.admit(now, false) else { panic!("a third ticket at once") };
+        assert_eq!(d.admit(now, true), Admission::Now);
+        assert!(matches!(d.admit(now, true), Admission::At(at) if at <= now + ms(1001)));
+        assert_eq!(d.admit(now + ms(1001), true), Admission::Now);
+        assert!(ticket > now + ms(900));
+        // Idle time fills the bucket up to the burst and no further.
+        let later = now + Duration::from_hours(1);
+        let taken = (0..10).filter(|_| d.admit(later, true) == Admission::Now).count();
+        assert_eq!(taken, 3);
+    }
+
+    #[test]
+    fn a_dead_receiver_is_probed_one_at_a_time() {
+        let (mut d, mut now) = destination(None);
+        for _ in 0..BREAKER_FAILURES {
+            assert_eq!(d.admit(now, true), Admission::Now);
+            assert!(!d.record(Sign::Unwell, now));
+        }
+        assert!(d.is_down());
+        for _ in 0..20 {
+            let Admission::At(at) = d.admit(now, true) else { panic!("not closed") };
+            assert!(at <= now + Duration::from_secs(30));
+            now = at;
+            assert_eq!(d.admit(now, true), Admission::Now);
+            assert_eq!(d.admit(now, true), Admission::Full);
+            d.record(Sign::Unwell, now);
+        }
+        now += Duration::from_secs(30);
+        assert_eq!(d.admit(now, false), Admission::Now);
+        assert!(d.record(Sign::Alive, now), "the recovery is told once");
+        assert_eq!(d.admit(now, true), Admission::Now);
+        assert!(!d.record(Sign::Alive, now));
+    }
+
+    #[test]
+    fn a_pause_is_kept_whatever_else_arrives() {
+        let (mut d, now) = destination(None);
+        for _ in 0..3 {
+            assert_eq!(d.admit(now, true), Admission::Now);
+        }
+        d.record(Sign::Pause(ms(5000)), now);
+        d.record(Sign::Pause(ms(100)), now);
+        d.record(Sign::Alive, now);
+        assert_eq!(d.admit(now, true), Admission::At(now + ms(5000)));
+        assert_eq!(d.admit(now + ms(5000), true), Admission::Now);
+    }
+
+    #[test]
+    fn a_new_configuration_starts_afresh() {
+        let (mut d, now) = destination(None);
+        for _ in 0..BREAKER_FAILURES {
+            assert_eq!(d.admit(now, true), Admission::Now);
+            d.record(Sign::Unwell, now);
+        }
+        let spare = d.spare();
+        d.reconfigure(Arc::new(Scripted::paced(None, |_| Answer::Take)), now);
+        assert_eq!((d.is_down(), d.spare()), (false, spare));
+        assert_eq!(d.admit(now, true), Admission::Now);
+    }
+}

@@ -1,0 +1,289 @@
+//! The outbox against a receiver that does as its script says, on virtual time.
+
+mod crash;
+mod kill;
+mod scenarios;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use stepwatch_engine::effect::{Action, Effect, Notification};
+use stepwatch_engine::incident::State;
+use stepwatch_engine::message::Status;
+use stepwatch_engine::time::Ts;
+use stepwatch_kit::shutdown::{Shutdown, Trigger};
+use tempfile::TempDir;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::{Feedback, Options, Outbox, OutboxHandle, Receivers};
+use crate::notify::conformance::page;
+use crate::notify::{Attempt, Failure, Notifier, Pace, Receipt};
+use crate::store::tests::{incident, reopen};
+use crate::store::{Commit, DeliveryState, Store};
+
+/// Virtual, so that it costs nothing; a hang in what is tested still ends.
+const PATIENCE: Duration = Duration::from_hours(24);
+
+/// The wall clock at the start of every test.
+const START: Ts = Ts(1_795_227_416_000);
+
+pub(crate) fn notification(receiver: &str, seq: u32, action: Action) -> Notification {
+    page(receiver, seq, action)
+}
+
+/// What a receiver does with one attempt.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    Take,
+    /// Takes it and breaks the connection.
+    TakeAndBreak,
+    Fail(Failure),
+    /// Says nothing, having taken it or not.
+    Hang {
+        taken: bool,
+    },
+    Panic,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) key: String,
+    pub(crate) action: Action,
+    pub(crate) status: Status,
+    pub(crate) title: String,
+    pub(crate) at: Instant,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    /// What a person saw, in order.
+    seen: Vec<Seen>,
+    /// Every attempt, whatever came of it.
+    attempts: Vec<(String, Instant)>,
+    concurrent: usize,
+    concurrent_max: usize,
+}
+
+type Script = dyn Fn(usize) -> Answer + Send + Sync;
+
+/// A receiver. Like a real one it recognises a key it has seen, but only when told to look: a message that is sent twice
+/// without that is two messages.
+#[derive(Clone)]
+pub(crate) struct Scripted {
+    pace: Option<Pace>,
+    wakes: bool,
+    script: Arc<Script>,
+    world: Arc<Mutex<World>>,
+    /// How many attempts were taken up; changes after the fact.
+    count: Arc<watch::Sender<usize>>,
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+impl Scripted {
+    /// `script` gives the answer to the nth attempt, from 0.
+    pub(crate) fn new(script: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
+        Self::paced(None, script)
+    }
+
+    pub(crate) fn paced(
+        pace: Option<Pace>,
+        script: impl Fn(usize) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let count = Arc::new(watch::Sender::new(0));
+        Self { pace, wakes: false, script: Arc::new(script), world: Arc::default(), count }
+    }
+
+    fn waking(mut self) -> Self {
+        self.wakes = true;
+        self
+    }
+
+    /// The same person behind another behaviour.
+    fn with_script(&self, script: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
+        Self { script: Arc::new(script), ..self.clone() }
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        self.world.lock().unwrap().seen.clone()
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.seen().into_iter().map(|s| s.key).collect()
+    }
+
+    fn attempts(&self) -> Vec<(String, Instant)> {
+        self.world.lock().unwrap().attempts.clone()
+    }
+
+    fn concurrent_max(&self) -> usize {
+        self.world.lock().unwrap().concurrent_max
+    }
+
+    async fn attempted(&self, count: usize) {
+        let mut changes = self.count.subscribe();
+        let done = changes.wait_for(|n| *n >= count);
+        tokio::time::timeout(PATIENCE, done).await.expect("attempts in time").unwrap();
+    }
+
+    async fn answer(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+        let n = attempt.notification;
+        let number = {
+            let mut world = self.world.lock().unwrap();
+            world.attempts.push((n.idem_key.clone(), Instant::now()));
+            world.concurrent += 1;
+            world.concurrent_max = world.concurrent_max.max(world.concurrent);
+            world.attempts.len()
+        };
+        let _out = OnDrop(|| self.world.lock().unwrap().concurrent -= 1);
+        self.count.send_replace(number);
+        let answer = (self.script)(number - 1);
+        let taken = matches!(answer, Answer::Take | Answer::TakeAndBreak | Answer::Hang { taken: true });
+        if taken {
+            let mut world = self.world.lock().unwrap();
+            let again = attempt.ambiguous && world.seen.iter().any(|s| s.key == n.idem_key);
+            if !again {
+                let (status, title) = (n.message.status, n.message.title.clone());
+                let (key, action) = (n.idem_key.clone(), n.action);
+                world.seen.push(Seen { key, action, status, title, at: Instant::now() });
+            }
+        }
+        match answer {
+            Answer::Take => Ok(Receipt { memory: Some(n.idem_key.clone()) }),
+            Answer::TakeAndBreak => Err(Failure::transient("connection reset", true)),
+            Answer::Fail(failure) => Err(failure),
+            Answer::Hang { .. } => std::future::pending().await,
+            Answer::Panic => panic!("the notifier has a bug"),
+        }
+    }
+}
+
+impl Notifier for Scripted {
+    fn kind(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
+        self.answer(attempt).boxed()
+    }
+
+    fn wakes(&self) -> bool {
+        self.wakes
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        self.pace
+    }
+}
+
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// An alerter reduced to store and outbox, that can die.
+struct Bench {
+    _dir: TempDir,
+    path: PathBuf,
+    receivers: BTreeMap<String, Scripted>,
+    began: Instant,
+    /// How far the wall clock was set.
+    wall_ms: i64,
+    life: Option<Life>,
+}
+
+struct Life {
+    store: Store,
+    handle: OutboxHandle,
+    feedback: mpsc::Receiver<Feedback>,
+    trigger: Trigger,
+}
+
+impl Bench {
+    async fn new(receivers: &[(&str, &Scripted)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("alerter.db");
+        let receivers = receivers.iter().map(|(name, r)| ((*name).to_owned(), (*r).clone())).collect();
+        let mut bench = Self { _dir: dir, path, receivers, began: Instant::now(), wall_ms: 0, life: None };
+        bench.start().await;
+        bench
+    }
+
+    async fn start(&mut self) {
+        let store = reopen(&self.path).await;
+        let (sender, feedback) = mpsc::channel(64);
+        let (trigger, shutdown) = Shutdown::manual();
+        let (began, wall_ms) = (self.began, self.wall_ms);
+        let clock = Arc::new(move || Ts(START.0 + wall_ms + began.elapsed().as_millis() as i64));
+        let options = Options { clock, random: || 0.5 };
+        let handle = Outbox::start_with(store.clone(), self.notifiers(), sender, shutdown, options);
+        self.life = Some(Life { store, handle, feedback, trigger });
+    }
+
+    fn notifiers(&self) -> Receivers {
+        let each = self.receivers.iter();
+        each.map(|(name, r)| (name.clone(), Arc::new(r.clone()) as Arc<dyn Notifier>)).collect()
+    }
+
+    fn life(&mut self) -> &mut Life {
+        self.life.as_mut().unwrap()
+    }
+
+    /// As a kill: whatever runs stops where it is.
+    async fn die(&mut self) {
+        let life = self.life.take().unwrap();
+        life.handle.task.abort();
+        let _ = life.handle.task.await;
+    }
+
+    async fn commit(&mut self, effects: Vec<Effect>) {
+        let at = Ts(START.0 + self.wall_ms + self.began.elapsed().as_millis() as i64);
+        self.life().store.commit(&Commit { effects, at, ..Commit::default() }).await.unwrap();
+    }
+
+    async fn post(&mut self, notifications: impl IntoIterator<Item = Notification>) {
+        self.commit(notifications.into_iter().map(|n| Effect::Notify(Box::new(n))).collect()).await;
+    }
+
+    async fn incident(&mut self, id: &str, state: State) {
+        self.commit(vec![Effect::Incident(Box::new(incident(id, state)))]).await;
+    }
+
+    /// The next outcome, taken in by the engine.
+    async fn feedback(&mut self) -> Feedback {
+        let life = self.life();
+        let feedback =
+            tokio::time::timeout(PATIENCE, life.feedback.recv()).await.expect("feedback in time").unwrap();
+        let reported = vec![feedback.idem_key.clone()];
+        life.store.commit(&Commit { reported, ..Commit::default() }).await.unwrap();
+        feedback
+    }
+
+    async fn states(&mut self, id: &str) -> Vec<DeliveryState> {
+        self.life().store.deliveries(id).await.unwrap().into_iter().map(|d| d.state).collect()
+    }
+}
+
+fn transient() -> Answer {
+    Answer::Fail(Failure::transient("503", false))
+}
+
+fn of(mut n: Notification, incident: &str) -> Notification {
+    n.idem_key = format!("{incident}/{}/{}", n.receiver, n.seq);
+    incident.clone_into(&mut n.incident);
+    incident.clone_into(&mut n.message.incident);
+    n
+}

@@ -1,0 +1,337 @@
+//! One rule of delivery a test.
+
+use super::*;
+use crate::notify::FailureClass;
+use crate::outbox::Outcome;
+
+const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_is_told_at_once_and_reported() {
+    let chat = Scripted::new(|_| Answer::Take);
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    let before = Instant::now();
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    let feedback = bench.feedback().await;
+    assert_eq!(feedback.outcome, Outcome::Delivered);
+    assert_eq!((feedback.incident.as_str(), feedback.action), (ID, Action::Trigger));
+    assert!(chat.seen()[0].at - before < secs(1), "it waited for the sweep");
+    assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
+    assert_eq!(bench.life().handle.metrics.sent_total("chat", Action::Trigger), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_is_told_in_order_whatever_fails() {
+    let chat = Scripted::new(|n| if n % 3 == 2 { Answer::Take } else { transient() });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    for (seq, action) in (1..).zip([Action::Trigger, Action::Ack, Action::Resolve]) {
+        bench.post([page("chat", seq, action)]).await;
+    }
+    for seq in 1..=3 {
+        assert_eq!(bench.feedback().await.idem_key, format!("{ID}/chat/{seq}"));
+    }
+    assert_eq!(chat.attempts().len(), 9);
+    assert_eq!(chat.concurrent_max(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_passes_a_receiver_that_hangs() {
+    let slow = Scripted::new(|_| Answer::Hang { taken: false });
+    let pager = Scripted::new(|_| Answer::Take);
+    let mut bench = Bench::new(&[("pager", &pager), ("slow", &slow)]).await;
+    for i in 0..40 {
+        bench.post([of(page("slow", 1, Action::Trigger), &format!("01SLOW{i:02}"))]).await;
+    }
+    slow.attempted(1).await;
+    let before = Instant::now();
+    bench.post([page("pager", 1, Action::Trigger)]).await;
+    assert_eq!(bench.feedback().await.receiver, "pager");
+    assert!(pager.seen()[0].at - before < secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_passes_a_crowd_of_tickets_to_the_same_receiver() {
+    // Tickets hang, pages are taken.
+    let pager = Scripted::new(|n| if n < 8 { Answer::Hang { taken: false } } else { Answer::Take });
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    for i in 0..30 {
+        let mut n = of(page("pager", 1, Action::Trigger), &format!("01TICKET{i:02}"));
+        n.page = false;
+        bench.post([n]).await;
+    }
+    pager.attempted(8).await;
+    let before = Instant::now();
+    bench.post([page("pager", 1, Action::Trigger)]).await;
+    assert_eq!(bench.feedback().await.incident, ID);
+    assert!(pager.seen()[0].at - before < secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_that_pile_up_become_one() {
+    let chat = Scripted::new(|n| if n == 0 || n > 3 { Answer::Take } else { transient() });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    bench.feedback().await;
+    for seq in 2..=9 {
+        bench.post([page("chat", seq, Action::Update)]).await;
+    }
+    assert_eq!(bench.feedback().await.idem_key, format!("{ID}/chat/9"));
+    assert_eq!(chat.seen().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_incident_that_ends_during_an_outage_is_told_in_one_message() {
+    let up = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_up = Arc::clone(&up);
+    let answer =
+        move |_| if is_up.load(std::sync::atomic::Ordering::SeqCst) { Answer::Take } else { transient() };
+    let pager = Scripted::new(answer).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("pager", 1, Action::Trigger)]).await;
+    pager.attempted(6).await;
+    let mut resolve = page("pager", 2, Action::Resolve);
+    resolve.message.status = Status::Resolved;
+    bench.incident(ID, State::Resolved).await;
+    bench.post([resolve]).await;
+    pager.attempted(9).await;
+    up.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(bench.feedback().await.action, Action::Trigger);
+    assert_eq!(bench.feedback().await.action, Action::Resolve);
+    let seen = pager.seen();
+    assert_eq!(seen.len(), 2);
+    assert!(seen[0].title.starts_with("Fired and resolved: "), "{}", seen[0].title);
+    assert_eq!(seen[0].status, Status::Resolved);
+    assert_eq!(seen[0].key, format!("{ID}/pager/1"), "under the key it always had");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_woken_after_an_ack() {
+    let pager = Scripted::new(|n| if n < 4 { transient() } else { Answer::Take }).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("pager", 1, Action::Trigger)]).await;
+    pager.attempted(2).await;
+    bench.incident(ID, State::Acknowledged).await;
+    bench.post([page("pager", 2, Action::Ack)]).await;
+    assert_eq!(bench.feedback().await.action, Action::Ack);
+    assert!(pager.seen().iter().all(|s| s.action != Action::Trigger));
+    assert_eq!(bench.states(ID).await, [DeliveryState::Superseded, DeliveryState::Delivered]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_is_never_given_up_while_it_is_open() {
+    let pager = Scripted::new(|n| if n < 400 { transient() } else { Answer::Take });
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("pager", 1, Action::Trigger)]).await;
+    assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
+    assert_eq!(pager.attempts().len(), 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn anything_else_is_given_up_in_the_end() {
+    let chat = Scripted::new(|_| transient());
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    let mut ticket = page("chat", 1, Action::Trigger);
+    ticket.page = false;
+    bench.post([ticket]).await;
+    let Outcome::Failed { error } = bench.feedback().await.outcome else { panic!("delivered") };
+    assert_eq!(error, "503 (after 300 attempts)");
+    // And a page whose incident somebody has.
+    bench.incident("01ACKED", State::Acknowledged).await;
+    bench.post([of(page("chat", 1, Action::Trigger), "01ACKED")]).await;
+    assert!(matches!(bench.feedback().await.outcome, Outcome::Failed { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permanent_failure_is_told_at_once() {
+    let chat = Scripted::new(|_| Answer::Fail(Failure::permanent("channel_not_found")));
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.incident(ID, State::Open).await;
+    let before = Instant::now();
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    let failed = Outcome::Failed { error: "channel_not_found".into() };
+    assert_eq!(bench.feedback().await.outcome, failed);
+    assert!(before.elapsed() < secs(1));
+    assert_eq!(chat.attempts().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_limit_is_obeyed_and_costs_no_attempt() {
+    let limited = || Answer::Fail(Failure::rate_limited("429", Some(secs(30))));
+    let chat = Scripted::new(move |n| if n < 350 { limited() } else { Answer::Take });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    let mut ticket = page("chat", 1, Action::Trigger);
+    ticket.page = false;
+    bench.post([ticket]).await;
+    assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
+    let attempts = chat.attempts();
+    assert_eq!(attempts.len(), 351);
+    assert!(attempts.windows(2).all(|w| w[1].1 - w[0].1 >= secs(30)), "came too early");
+    assert!(attempts.windows(2).all(|w| w[1].1 - w[0].1 <= secs(35)), "came too late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_limit_holds_for_every_lane_of_the_receiver() {
+    let chat = Scripted::new(|n| match n {
+        0 => Answer::Fail(Failure::rate_limited("429", Some(secs(60)))),
+        _ => Answer::Take,
+    });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    chat.attempted(1).await;
+    bench.post([of(page("chat", 1, Action::Trigger), "01OTHER")]).await;
+    bench.feedback().await;
+    bench.feedback().await;
+    let attempts = chat.attempts();
+    assert!(attempts[1].1 - attempts[0].1 >= secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_retry_is_quick_and_later_ones_are_not() {
+    let chat = Scripted::new(|n| if n < 12 { transient() } else { Answer::Take });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    let mut ticket = page("chat", 1, Action::Trigger);
+    ticket.page = false;
+    bench.post([ticket]).await;
+    bench.feedback().await;
+    let at: Vec<Instant> = chat.attempts().into_iter().map(|(_, at)| at).collect();
+    let gaps: Vec<Duration> = at.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(gaps[0] <= secs(1), "{gaps:?}");
+    assert!(gaps[11] >= secs(120) && gaps[11] <= secs(300), "{gaps:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_comes_back_gets_everything_at_once() {
+    let down_until = Instant::now() + secs(3600);
+    let answer = move |_| if Instant::now() < down_until { transient() } else { Answer::Take };
+    let chat = Scripted::new(answer);
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    for i in 0..20 {
+        let mut n = of(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"));
+        n.page = i == 7;
+        bench.post([n]).await;
+    }
+    for _ in 0..20 {
+        bench.feedback().await;
+    }
+    let seen = chat.seen();
+    assert!(
+        seen.iter().any(|s| s.key == "01LANE07/chat/1" && s.at < down_until + secs(31)),
+        "the page probes"
+    );
+    let last = seen.iter().map(|s| s.at).max().unwrap();
+    assert!(last - seen[0].at < secs(5), "the others need not wait for their own time");
+    // A receiver that is down is not hammered: one probe at a time, not twenty lanes.
+    assert!(chat.attempts().len() < 20 + 8 * 20 + 3600 / 15, "{}", chat.attempts().len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pace_is_kept() {
+    let chat = Scripted::paced(Some(Pace { per_second: 1.0, burst: 3.0 }), |_| Answer::Take);
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    let began = Instant::now();
+    for i in 0..20 {
+        bench.post([of(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"))]).await;
+    }
+    for _ in 0..20 {
+        bench.feedback().await;
+    }
+    assert!(began.elapsed() >= secs(16), "{:?}", began.elapsed());
+    assert_eq!(chat.seen().len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_and_bugs_are_survived() {
+    let chat = Scripted::new(|n| match n {
+        0 => Answer::Hang { taken: true },
+        1 => Answer::Panic,
+        2 => Answer::TakeAndBreak,
+        _ => Answer::Take,
+    });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
+    assert_eq!(chat.keys(), [format!("{ID}/chat/1")]);
+    assert_eq!(chat.concurrent_max(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definite_failure_does_not_undo_a_doubt() {
+    let chat = Scripted::new(|n| match n {
+        0 => Answer::TakeAndBreak,
+        1 => transient(),
+        2 => Answer::Fail(Failure::rate_limited("429", None)),
+        _ => Answer::Take,
+    });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    bench.feedback().await;
+    assert_eq!(chat.keys(), [format!("{ID}/chat/1")], "told twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_mends_what_waits() {
+    let broken = Scripted::new(|_| transient());
+    let mut bench = Bench::new(&[("chat", &broken)]).await;
+    let mut ticket = page("chat", 1, Action::Trigger);
+    ticket.page = false;
+    bench.post([ticket]).await;
+    broken.attempted(10).await;
+    let mended = broken.with_script(|_| Answer::Take);
+    bench.receivers.insert("chat".into(), mended);
+    let notifiers = bench.notifiers();
+    let before = Instant::now();
+    bench.life().handle.replace(notifiers);
+    assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
+    assert!(before.elapsed() < secs(2), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_nobody_configured_sends_the_engine_on() {
+    let chat = Scripted::new(|_| Answer::Take);
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    let before = Instant::now();
+    bench.post([page("gone", 1, Action::Trigger)]).await;
+    let Outcome::Failed { error } = bench.feedback().await.outcome else { panic!("delivered to nobody") };
+    assert!(error.contains("not in the configuration"), "{error}");
+    assert!(before.elapsed() >= secs(30), "a reload may be under way");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_what_is_under_way_arrive() {
+    let chat = Scripted::new(|_| Answer::Take);
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    chat.attempted(1).await;
+    let life = bench.life.take().unwrap();
+    life.trigger.fire();
+    life.handle.stopped().await;
+    let deliveries = life.store.deliveries(ID).await.unwrap();
+    assert_eq!(deliveries[0].state, DeliveryState::Delivered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_set_back_holds_nothing_up() {
+    let chat = Scripted::new(|n| if n == 0 { transient() } else { Answer::Take });
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    chat.attempted(1).await;
+    bench.die().await;
+    bench.wall_ms = -86_400_000;
+    bench.start().await;
+    let before = Instant::now();
+    assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
+    assert!(before.elapsed() < secs(60), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_classes_are_distinct() {
+    assert_eq!(Failure::permanent("x").class, FailureClass::Permanent);
+    assert_eq!(Failure::rate_limited("x", None).class, FailureClass::RateLimited { retry_after: None });
+}
