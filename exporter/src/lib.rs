@@ -1,1 +1,35 @@
-//! exporter
+//! stepwatch-exporter: one per node. Collects what this node and its training processes say of themselves, shows it to
+//! Prometheus as a page and to the alerter as a stream.
+//!
+//! Life of an event: a way in ([`ingest`], [`sources`], a collector) parses it and hands it to the [`hub`]; [`training`]
+//! judges it (which run, which attempt, a duplicate?), completes it (throughput, MFU) and remembers what the page needs;
+//! the ring of the [`stream`] keeps it for readers. Life of a scrape: [`schedule`] runs each of the [`collectors`] on a
+//! thread of its own and keeps what it read; [`page`] puts all of it together once a second; `/metrics` serves the last page.
+//!
+//! Nothing here decides what is wrong: the alerter does. Nothing waits for a trainer, and no trainer waits for it.
+
+pub mod app;
+pub mod cli;
+pub mod collector;
+pub mod collectors;
+pub mod commands;
+pub mod config;
+pub mod drops;
+pub mod family;
+pub mod hub;
+pub mod ingest;
+mod lock;
+pub mod page;
+mod reply;
+pub mod roots;
+pub mod samples;
+pub mod schedule;
+pub mod source;
+pub mod sources;
+pub mod state;
+pub mod stream;
+#[cfg(test)]
+mod testing;
+pub mod training;
+
+pub use stepwatch_kit::build_info::VERSION;

@@ -1,1 +1,75 @@
-fn main() {}
+//! The program: reads its command line and hands over.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use stepwatch_exporter::app::{self, App, Setup};
+use stepwatch_exporter::cli::{Cli, Command, ConfigCommand, Format, ReferenceFormat};
+use stepwatch_exporter::commands::{check, reference};
+use stepwatch_exporter::config::Config;
+use stepwatch_kit::config::{ConfigError, EXIT_CONFIG};
+use stepwatch_kit::shutdown::Shutdown;
+
+/// Serving takes little; two threads keep a slow request from delaying the ingest.
+const WORKERS: usize = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(code) => code,
+        Err(error) if error.is::<ConfigError>() => {
+            let _ = writeln!(std::io::stderr(), "{error}");
+            EXIT_CONFIG.into()
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "stepwatch-exporter: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    let setup = cli.options.setup();
+    match &cli.command {
+        None | Some(Command::Run) if cli.once => print(&app::once(&setup, &setup.config()?)?),
+        None | Some(Command::Run) => serve(setup),
+        Some(Command::Check { format }) => {
+            let report = check::run(&setup.config()?, &setup.roots);
+            print(&match format {
+                Format::Text => report.text(),
+                Format::Json => report.json(),
+            })?;
+            Ok(report.exit.into())
+        }
+        Some(Command::Config(ConfigCommand::Check { file })) => {
+            Config::load(file)?;
+            print(&format!("{}: ok\n", file.display()))
+        }
+        Some(Command::Emit(emit)) => emit.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Metrics { format }) => print(&match format {
+            ReferenceFormat::Text => reference::text(),
+            ReferenceFormat::Json => reference::json(),
+            ReferenceFormat::Markdown => reference::markdown(),
+        }),
+    }
+}
+
+fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
+    let config = setup.config()?;
+    let log = stepwatch_kit::logging::init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    runtime.block_on(async {
+        let shutdown = Shutdown::on_signals();
+        App::bind(setup, config).await?.run(log, shutdown).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A reader that closes the pipe early has what it wants.
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

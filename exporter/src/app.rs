@@ -1,0 +1,253 @@
+//! The exporter as a whole: made from a configuration, run until it is asked to stop, reloaded in between.
+//!
+//! `main` and the tests in this process start it the same way. Everything that can fail fails in [`App::bind`], before the
+//! first event is taken in.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use stepwatch_kit::admin::{Admin, ReloadRequest};
+use stepwatch_kit::logging::LogControl;
+use stepwatch_kit::serve::{self, ListenAddr, ServeMetrics};
+use stepwatch_kit::shutdown::{Shutdown, Trigger};
+use stepwatch_kit::web_config::WebConfig;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::collectors::COLLECTORS;
+use crate::config::{Config, SourceConfig};
+use crate::hub::{Hub, Parts, unix_now};
+use crate::ingest::{self, Sockets};
+use crate::page::{Contents, Pages};
+use crate::roots::Roots;
+use crate::schedule::Schedule;
+use crate::stream::{self, StreamState};
+use crate::training::Archive;
+use crate::{reply, sources, state};
+
+/// Where a configuration comes from, now and on every reload.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// The file; defaults alone without one.
+    pub file: Option<PathBuf>,
+    /// What the command line says over the file.
+    pub listen: Option<ListenAddr>,
+    pub roots: Roots,
+    /// Configuration of TLS and authentication.
+    pub web: Option<PathBuf>,
+}
+
+impl Setup {
+    pub fn config(&self) -> Result<Config, stepwatch_kit::config::ConfigError> {
+        let mut config = self.file.as_deref().map_or_else(|| Ok(Config::default()), Config::load)?;
+        if let Some(listen) = &self.listen {
+            config.listen = listen.clone();
+        }
+        Ok(config)
+    }
+}
+
+/// Bound and ready to run.
+#[derive(Debug)]
+pub struct App {
+    setup: Setup,
+    config: Config,
+    web: Option<WebConfig>,
+    listener: TcpListener,
+    sockets: Sockets,
+}
+
+impl App {
+    /// Binds the port and the sockets.
+    pub async fn bind(setup: Setup, config: Config) -> anyhow::Result<Self> {
+        let web = setup.web.as_deref().map(WebConfig::load).transpose()?;
+        let listener = serve::bind(&config.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let sockets = Sockets::bind(&config.ingest.path())?;
+        Ok(Self { setup, config, web, listener, sockets })
+    }
+
+    pub fn addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Runs until `shutdown`, then drains and saves.
+    pub async fn run(self, log: LogControl, shutdown: Shutdown) -> anyhow::Result<()> {
+        let Self { setup, config, web, listener, sockets } = self;
+        let persistent = state::prepare(&config.state_dir);
+        let hub = hub(&config)?;
+        let (sockets, _files) = sockets.into_parts();
+        let counts = ingest::serve(sockets, &hub, config.ingest.max_connections, &shutdown);
+        let contents = contents(&setup, &config, &hub, counts, &shutdown);
+        let (admin, reloads) = Admin::new(log);
+        let latch = admin.latch("the first page");
+        let pages = Arc::new(Pages::start(Arc::clone(&contents), config.page.interval.into())?);
+        latch.open();
+        let saving = persistent
+            .then(|| tokio::spawn(state::keep(hub.clone(), config.state_dir.clone(), shutdown.clone())));
+        let live = Live::new(setup, config, hub.clone(), Arc::clone(&contents), Arc::clone(&pages));
+        let router = router(&hub, &contents, pages, &admin);
+        let limits = live.limits();
+        tokio::spawn(reload_on_request(live, reloads, shutdown.clone()));
+        serve::serve(listener, router, limits, web, shutdown).await?;
+        if let Some(saving) = saving {
+            saving.await?;
+        }
+        Ok(())
+    }
+}
+
+/// A hub with a new boot id and what is remembered of runs.
+fn hub(config: &Config) -> anyhow::Result<Hub> {
+    let mut boot = [0; 8];
+    getrandom::fill(&mut boot).context("no randomness for the boot id")?;
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Ok(Hub::new(Parts {
+        node: config.node.clone().unwrap_or_else(host),
+        boot: hex::encode(boot),
+        ring: config.ring(),
+        training: config.training(),
+        archive: Archive::load(&config.state_dir),
+    }))
+}
+
+fn contents(
+    setup: &Setup,
+    config: &Config,
+    hub: &Hub,
+    counts: Arc<ingest::Counts>,
+    shutdown: &Shutdown,
+) -> Arc<Contents> {
+    let roots = Arc::new(setup.roots.clone());
+    let schedule = Schedule::start(COLLECTORS, &config.collectors, &roots, hub);
+    schedule.wait_first_pass();
+    Arc::new(Contents {
+        hub: hub.clone(),
+        stream: StreamState::new(hub.clone(), config.readers(), shutdown.clone()),
+        ingest: counts,
+        collectors: ArcSwap::from_pointee(schedule),
+        serve: ServeMetrics::default(),
+        max_series: AtomicUsize::new(config.page.max_series),
+        started: unix_now(),
+    })
+}
+
+/// One page from a standing start, for `--once`.
+pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
+    let (_trigger, shutdown) = Shutdown::manual();
+    let contents = contents(setup, config, &hub(config)?, Arc::default(), &shutdown);
+    Ok(stepwatch_kit::exposition::to_text_004(crate::page::once(&contents).openmetrics()))
+}
+
+fn router(hub: &Hub, contents: &Contents, pages: Arc<Pages>, admin: &Admin) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/metrics", get(metrics).with_state(pages))
+        .merge(ingest::routes(hub.clone()))
+        .merge(stream::routes(contents.stream.clone()))
+        .merge(admin.router())
+        .fallback(|uri: Uri| async move {
+            reply::error(StatusCode::NOT_FOUND, &format!("there is no {}", uri.path()))
+        })
+        .method_not_allowed_fallback(|uri: Uri| async move {
+            let text = format!("{} takes another method", uri.path());
+            reply::error(StatusCode::METHOD_NOT_ALLOWED, &text)
+        })
+}
+
+async fn metrics(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> Response {
+    stepwatch_kit::exposition::respond(&pages.last(), &headers)
+}
+
+async fn index() -> impl IntoResponse {
+    Html(include_str!("index.html"))
+}
+
+/// What a reload changes.
+struct Live {
+    setup: Setup,
+    config: Config,
+    hub: Hub,
+    contents: Arc<Contents>,
+    pages: Arc<Pages>,
+    sources: Vec<(SourceConfig, Trigger)>,
+}
+
+impl Live {
+    fn new(setup: Setup, config: Config, hub: Hub, contents: Arc<Contents>, pages: Arc<Pages>) -> Self {
+        let sources = config.sources.clone();
+        let mut live = Self { setup, config, hub, contents, pages, sources: Vec::new() };
+        live.run_sources(&sources);
+        live
+    }
+
+    fn limits(&self) -> serve::Limits {
+        serve::Limits {
+            metrics: self.contents.serve.clone(),
+            stall_timeout: self.config.stream.slow_after.into(),
+            ..serve::Limits::default()
+        }
+    }
+
+    /// All of the new configuration, or nothing of it.
+    fn reload(&mut self) -> Result<(), String> {
+        let new = self.setup.config().map_err(|e| e.to_string())?;
+        let fixed = self.config.needs_restart(&new);
+        if !fixed.is_empty() {
+            return Err(format!("{} cannot change without a restart; nothing was changed", fixed.join(", ")));
+        }
+        self.hub.set_options(new.training());
+        self.pages.set_interval(new.page.interval.into());
+        self.contents.max_series.store(new.page.max_series, Ordering::Relaxed);
+        if new.collectors != self.config.collectors {
+            let roots = Arc::new(self.setup.roots.clone());
+            let schedule = Schedule::start(COLLECTORS, &new.collectors, &roots, &self.hub);
+            self.contents.collectors.store(Arc::new(schedule));
+        }
+        self.run_sources(&new.sources);
+        self.config = new;
+        Ok(())
+    }
+
+    /// Runs these sources and no others; one that runs already is left alone.
+    fn run_sources(&mut self, wanted: &[SourceConfig]) {
+        for (_, trigger) in self.sources.extract_if(.., |(running, _)| !wanted.contains(running)) {
+            trigger.fire();
+        }
+        for config in wanted {
+            if self.sources.iter().all(|(running, _)| running != config) {
+                let (trigger, shutdown) = Shutdown::manual();
+                sources::start(std::slice::from_ref(config), &self.hub, &self.config.state_dir, &shutdown);
+                self.sources.push((config.clone(), trigger));
+            }
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.run_sources(&[]);
+    }
+}
+
+async fn reload_on_request(mut live: Live, mut requests: mpsc::Receiver<ReloadRequest>, shutdown: Shutdown) {
+    loop {
+        let request = tokio::select! {
+            () = shutdown.wait() => return,
+            request = requests.recv() => request,
+        };
+        let Some(request) = request else { return };
+        // Whoever asked may have gone; the reload stands.
+        let _ = request.reply.send(live.reload());
+    }
+}

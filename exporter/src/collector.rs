@@ -1,0 +1,55 @@
+//! What a collector is: something that reads one part of this node, again and again.
+//!
+//! A collector is one file in `collectors/`, which holds its configuration with the defaults, its families, its code and
+//! its tests, and one line in [`crate::collectors`]. It runs on an OS thread of its own under [`crate::schedule`], so it may
+//! block, hang in the kernel or panic without harm to the page or to its neighbours.
+
+use std::time::Duration;
+
+use crate::hub::Hub;
+use crate::roots::Roots;
+use crate::samples::Samples;
+
+pub trait Collector: Send {
+    /// Whether this node has what the collector reads. Asked again when it was unsupported: drivers come late.
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError>;
+
+    /// Reads once. What cannot be read of one device is left out; an error means that nothing could be read.
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError>;
+}
+
+/// Unsupported is not failed: a laptop without InfiniBand is healthy (principle 6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Support {
+    /// And what it found, for people.
+    Supported(String),
+    /// And why.
+    Unsupported(String),
+}
+
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub roots: &'a Roots,
+    pub hub: &'a Hub,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    #[error("cannot read {path}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{0}")]
+    Other(String),
+}
+
+impl CollectError {
+    pub fn read(path: &std::path::Path, source: std::io::Error) -> Self {
+        Self::Read { path: path.display().to_string(), source }
+    }
+}
+
+/// How often to collect, and how long one collection may take before it counts as stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rhythm {
+    pub interval: Duration,
+    pub deadline: Duration,
+}

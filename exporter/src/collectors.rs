@@ -1,0 +1,51 @@
+//! The collectors, in the order of the page. Adding one takes its file and its line here.
+
+use crate::collector::{Collector, Rhythm};
+use crate::family::Family;
+
+/// What the scheduler and the reference know of a collector.
+#[derive(Debug)]
+pub struct Entry {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub families: &'static [&'static Family],
+    /// `None` when the configuration disables it.
+    pub build: fn(&CollectorsConfig) -> Option<Built>,
+}
+
+/// A collector, and how often to run it.
+pub type Built = (Box<dyn Collector>, Rhythm);
+
+/// One line a collector: its module must offer `Config` (with `enabled`), `Collector::new(&Config)`, `ABOUT`, `FAMILIES`
+/// and `rhythm(&Config)`.
+macro_rules! collectors {
+    ($($name:ident)*) => {
+        $(pub mod $name;)*
+
+        /// `collectors:` of the configuration, one key each.
+        #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct CollectorsConfig {
+            $(pub $name: $name::Config,)*
+        }
+
+        pub static COLLECTORS: &[Entry] = &[$(Entry {
+            name: stringify!($name),
+            about: $name::ABOUT,
+            families: $name::FAMILIES,
+            build: |config| {
+                let config = &config.$name;
+                let build = || -> Built {
+                    (Box::new($name::Reader::new(config)), $name::rhythm(config))
+                };
+                config.enabled.then(build)
+            },
+        },)*];
+    };
+}
+
+collectors! {
+    gpu
+    nic
+    process
+}

@@ -1,0 +1,287 @@
+//! The processes that train, and the few facts of the node that explain why they wait or die: memory, load, processes
+//! stuck in the kernel, kills for want of memory.
+//!
+//! Which processes train is known from the ingest socket, whose kernel-made credentials cannot be wrong. It is no
+//! node_exporter: what that one tells is left to it.
+
+use std::time::Duration;
+
+use stepwatch_kit::config::Period;
+
+use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::family::Family;
+use crate::roots::{self, Roots};
+use crate::samples::Samples;
+use crate::training::TrainingProcess;
+
+pub const ABOUT: &str = "training processes, memory and load of the node";
+
+const RANK: &[&str] = &["run", "rank"];
+
+pub static INFO: Family = Family::gauge(
+    "job_process_info",
+    "",
+    &["run", "rank", "pid", "command"],
+    "Process of the rank; always 1",
+);
+pub static RESIDENT: Family = Family::gauge(
+    "job_process_resident_memory_bytes",
+    "bytes",
+    RANK,
+    "Host memory that the rank's process holds",
+);
+pub static SWAPPED: Family = Family::gauge(
+    "job_process_swapped_memory_bytes",
+    "bytes",
+    RANK,
+    "Memory of the rank's process that is swapped out",
+);
+pub static CPU: Family = Family::counter(
+    "job_process_cpu_seconds_total",
+    "seconds",
+    &["run", "rank", "mode"],
+    "CPU time of the rank's process, its threads included",
+);
+pub static THREADS: Family = Family::gauge("job_process_threads", "", RANK, "Threads of the rank's process");
+pub static UNINTERRUPTIBLE: Family = Family::gauge(
+    "job_process_uninterruptible",
+    "",
+    RANK,
+    "Whether the rank's main thread waits in the kernel and cannot be killed: a disk, a network file system, a driver",
+);
+pub static OOM_SCORE: Family = Family::gauge(
+    "job_process_oom_score",
+    "",
+    RANK,
+    "How likely the kernel is to kill the rank's process when memory runs out; above 666 it is near the top of the list",
+);
+pub static STARTED: Family = Family::gauge(
+    "job_process_start_timestamp_seconds",
+    "seconds",
+    RANK,
+    "Unix time at which the rank's process started",
+);
+pub static LOAD: Family =
+    Family::gauge("kernel_load_average", "", &["window"], "Processes that run or wait, averaged over the window");
+pub static MEMORY_TOTAL: Family =
+    Family::gauge("kernel_memory_total_bytes", "bytes", &[], "Memory of the node");
+pub static MEMORY_AVAILABLE: Family = Family::gauge(
+    "kernel_memory_available_bytes",
+    "bytes",
+    &[],
+    "Memory that a program could still get without swapping",
+);
+pub static BLOCKED: Family =
+    Family::gauge("kernel_blocked_processes", "", &[], "Processes of the node that wait in the kernel for I/O");
+pub static OOM_KILLS: Family =
+    Family::counter("kernel_oom_kills_total", "", &[], "Processes that the kernel killed for want of memory");
+pub static BOOTED: Family =
+    Family::gauge("kernel_boot_timestamp_seconds", "seconds", &[], "Unix time at which the node booted");
+
+pub static FAMILIES: &[&Family] = &[
+    &INFO,
+    &RESIDENT,
+    &SWAPPED,
+    &CPU,
+    &THREADS,
+    &UNINTERRUPTIBLE,
+    &OOM_SCORE,
+    &STARTED,
+    &LOAD,
+    &MEMORY_TOTAL,
+    &MEMORY_AVAILABLE,
+    &BLOCKED,
+    &OOM_KILLS,
+    &BOOTED,
+];
+
+/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
+const TICKS_PER_SECOND: f64 = 100.0;
+const MAX_PROCESSES: usize = 1024;
+
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    pub interval: Period,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, interval: Period::secs(5) }
+    }
+}
+
+pub fn rhythm(config: &Config) -> Rhythm {
+    Rhythm { interval: config.interval.into(), deadline: Duration::from_secs(5) }
+}
+
+#[derive(Debug)]
+pub struct Reader;
+
+/// The fields of `/proc/PID/stat` that we use.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stat {
+    pub(crate) command: String,
+    pub(crate) state: char,
+    pub(crate) flags: u64,
+    pub(crate) user_seconds: f64,
+    pub(crate) system_seconds: f64,
+    pub(crate) threads: u64,
+    /// Seconds after boot.
+    pub(crate) started: f64,
+}
+
+impl Reader {
+    pub fn new(_: &Config) -> Self {
+        Self
+    }
+}
+
+impl Collector for Reader {
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
+        let path = cx.roots.proc("stat");
+        std::fs::metadata(&path).map_err(|e| CollectError::read(&path, e))?;
+        Ok(Support::Supported(format!("{} training processes", cx.hub.processes().len())))
+    }
+
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let path = cx.roots.proc("stat");
+        let stat = std::fs::read_to_string(&path).map_err(|e| CollectError::read(&path, e))?;
+        let booted = line_number(&stat, "btime ");
+        write_node(cx.roots, &stat, out);
+        for process in cx.hub.processes().iter().take(MAX_PROCESSES) {
+            write_process(cx.roots, process, booted, out);
+        }
+        Ok(())
+    }
+}
+
+fn write_node(roots: &Roots, stat: &str, out: &mut Samples) {
+    let load = roots::read(&roots.proc("loadavg")).unwrap_or_default();
+    for (window, value) in ["1m", "5m", "15m"].iter().zip(load.split_whitespace()) {
+        out.maybe(&LOAD, &[window], value.parse::<f64>().ok());
+    }
+    let memory = roots::read(&roots.proc("meminfo")).unwrap_or_default();
+    let kib = |key| line_number(&memory, key).map(|v| v * 1024.0);
+    out.maybe(&MEMORY_TOTAL, &[], kib("MemTotal:"));
+    out.maybe(&MEMORY_AVAILABLE, &[], kib("MemAvailable:"));
+    out.maybe(&BLOCKED, &[], line_number(stat, "procs_blocked "));
+    out.maybe(&BOOTED, &[], line_number(stat, "btime "));
+    let vmstat = roots::read(&roots.proc("vmstat")).unwrap_or_default();
+    out.maybe(&OOM_KILLS, &[], line_number(&vmstat, "oom_kill "));
+}
+
+fn write_process(roots: &Roots, process: &TrainingProcess, booted: Option<f64>, out: &mut Samples) {
+    let dir = roots.proc(process.pid.to_string());
+    let Some(stat) = read_stat(roots, process.pid) else { return };
+    let (run, rank) = (process.run.as_str(), process.rank.as_str());
+    let labels: &[&str] = &[run, rank];
+    out.set(&INFO, &[run, rank, &process.pid.to_string(), &stat.command], 1u64);
+    out.set(&CPU, &[run, rank, "user"], stat.user_seconds);
+    out.set(&CPU, &[run, rank, "system"], stat.system_seconds);
+    out.set(&THREADS, labels, stat.threads);
+    out.set(&UNINTERRUPTIBLE, labels, stat.state == 'D');
+    out.maybe(&STARTED, labels, booted.map(|b| b + stat.started));
+    out.maybe(&RESIDENT, labels, status_bytes(roots, process.pid, "VmRSS:"));
+    out.maybe(&SWAPPED, labels, status_bytes(roots, process.pid, "VmSwap:"));
+    out.maybe(&OOM_SCORE, labels, roots::read_number::<i64>(&dir.join("oom_score")));
+}
+
+/// A size from `/proc/PID/status`.
+pub(crate) fn status_bytes(roots: &Roots, pid: u32, key: &str) -> Option<f64> {
+    let status = roots::read(&roots.proc(pid.to_string()).join("status"))?;
+    line_number(&status, key).map(|kib| kib * 1024.0)
+}
+
+pub(crate) fn read_stat(roots: &Roots, pid: u32) -> Option<Stat> {
+    parse_stat(&roots::read(&roots.proc(pid.to_string()).join("stat"))?)
+}
+
+/// Fields are counted from the last parenthesis: a command may contain anything.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (head, tail) = text.rsplit_once(')')?;
+    let command = head.split_once('(')?.1.to_owned();
+    let fields: Vec<&str> = tail.split_whitespace().collect();
+    // `man proc_pid_stat` counts from 1 and the state is its third.
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let seconds = |field| number(field).map(|ticks| ticks as f64 / TICKS_PER_SECOND);
+    Some(Stat {
+        command,
+        state: fields.first()?.chars().next()?,
+        flags: number(9)?,
+        user_seconds: seconds(14)?,
+        system_seconds: seconds(15)?,
+        threads: number(20)?,
+        started: seconds(22)?,
+    })
+}
+
+/// The first number after `key` at the beginning of a line.
+fn line_number(text: &str, key: &str) -> Option<f64> {
+    let rest = text.lines().find_map(|l| l.strip_prefix(key))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::{Origin, Peer};
+    use crate::testing;
+    use stepwatch_wire::Event;
+
+    const STAT: &str = "4242 (python3 (v) x) D 1 4242 4242 0 -1 4194560 100 0 0 0 1500 250 0 0 20 0 33 0 90000 1000 200 0";
+
+    #[test]
+    fn a_command_may_contain_anything() {
+        let stat = parse_stat(STAT).unwrap();
+        assert_eq!((stat.command.as_str(), stat.state, stat.threads), ("python3 (v) x", 'D', 33));
+        assert_eq!((stat.user_seconds, stat.system_seconds, stat.started), (15.0, 2.5, 900.0));
+    }
+
+    #[test]
+    fn training_processes_and_the_node() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("stat", "cpu 1 2 3\nbtime 1700000000\nprocs_blocked 2\n");
+        write("loadavg", "1.5 0.7 0.3 2/300 999\n");
+        write("meminfo", "MemTotal: 1000 kB\nMemAvailable:  400 kB\n");
+        write("4242/stat", STAT);
+        write("4242/status", "VmRSS:\t  2048 kB\nVmSwap:\t 0 kB\n");
+        write("4242/oom_score", "700\n");
+        let bench = testing::Bench::new(Roots { procfs: dir.path().into(), ..Roots::default() });
+        for pid in [4242, 7] {
+            let origin = Origin::Peer(Peer { connection: 1, pid: Some(pid), uid: 0 });
+            let event = Event { rank: Some(pid), ..Event::step("r", 1) };
+            bench.hub.publish(origin, event);
+        }
+        let page = bench.collect(&mut Reader);
+        for (family, labels, want) in [
+            (&RESIDENT, &["r", "4242"][..], Some(2_097_152.0)),
+            (&CPU, &["r", "4242", "user"], Some(15.0)),
+            (&UNINTERRUPTIBLE, &["r", "4242"], Some(1.0)),
+            (&OOM_SCORE, &["r", "4242"], Some(700.0)),
+            (&STARTED, &["r", "4242"], Some(1_700_000_900.0)),
+            (&RESIDENT, &["r", "7"], None),
+            (&LOAD, &["5m"], Some(0.7)),
+            (&MEMORY_AVAILABLE, &[], Some(409_600.0)),
+            (&BLOCKED, &[], Some(2.0)),
+            (&OOM_KILLS, &[], None),
+        ] {
+            assert_eq!(page.get(family, labels), want, "{}", family.name);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text: String, at in 0usize..60, with: char) {
+            let _ = parse_stat(&text);
+            let mutated: String = STAT.chars().enumerate().map(|(i, c)| if i == at { with } else { c }).collect();
+            let _ = parse_stat(&mutated);
+        }
+    }
+}

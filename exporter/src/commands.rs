@@ -1,0 +1,5 @@
+//! What the program does besides serving, one file a command.
+
+pub mod check;
+pub mod emit;
+pub mod reference;

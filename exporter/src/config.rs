@@ -1,0 +1,268 @@
+//! The configuration file: every key has a default, a mistake is shown with a caret, and what cannot change while the
+//! program runs is said so on reload.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use stepwatch_kit::config::{ConfigError, Period};
+use stepwatch_kit::serve::ListenAddr;
+
+use crate::collectors::CollectorsConfig;
+use crate::ingest::IngestConfig;
+use crate::sources;
+pub use crate::sources::SourceConfig;
+use crate::stream::{Limits, StreamConfig};
+use crate::training::Options;
+use crate::training::mfu::Convention;
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub listen: ListenAddr,
+    /// Name of this node in events; the host name when absent.
+    pub node: Option<String>,
+    pub ingest: IngestConfig,
+    pub state_dir: PathBuf,
+    pub sources: Vec<SourceConfig>,
+    pub collectors: CollectorsConfig,
+    pub gpu: GpuConfig,
+    pub mfu: MfuConfig,
+    pub runs: RunsConfig,
+    pub stream: StreamLimits,
+    pub page: PageConfig,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuConfig {
+    /// What GPU this node has, where the driver and the trainer do not say or are wrong: finds the peak for MFU.
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MfuConfig {
+    /// The convention whose figure is the `mfu` of a step in the stream; the page has all.
+    pub convention: Convention,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunsConfig {
+    /// A run that is silent for this long, without a process, leaves the page.
+    pub forget_after: Period,
+    /// A run whose ranks all said goodbye stays this long, to be scraped once more.
+    pub linger: Period,
+    pub max_runs: usize,
+    /// Of one run.
+    pub max_ranks: usize,
+    /// Custom metrics of one run on the page.
+    pub max_custom_metrics: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamLimits {
+    pub max_records: usize,
+    pub max_bytes: usize,
+    pub max_readers: usize,
+    /// A reader that takes nothing for this long is cut off.
+    pub slow_after: Period,
+    /// An idle stream says so this often.
+    pub heartbeat: Period,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PageConfig {
+    /// How often the page is made.
+    pub interval: Period,
+    pub max_series: usize,
+}
+
+/// Port of the exporter.
+const PORT: &str = ":9765";
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            #[expect(clippy::unwrap_used, reason = "a constant that a test reads")]
+            listen: PORT.parse().unwrap(),
+            node: None,
+            ingest: IngestConfig::default(),
+            state_dir: "/var/lib/stepwatch-exporter".into(),
+            sources: Vec::new(),
+            collectors: CollectorsConfig::default(),
+            gpu: GpuConfig::default(),
+            mfu: MfuConfig::default(),
+            runs: RunsConfig::default(),
+            stream: StreamLimits::default(),
+            page: PageConfig::default(),
+        }
+    }
+}
+
+impl Default for RunsConfig {
+    fn default() -> Self {
+        Self {
+            forget_after: Period::secs(900),
+            linger: Period::secs(60),
+            max_runs: 64,
+            max_ranks: 1024,
+            max_custom_metrics: 256,
+        }
+    }
+}
+
+impl Default for StreamLimits {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            max_records: limits.records,
+            max_bytes: limits.bytes,
+            max_readers: 32,
+            slow_after: Period::secs(10),
+            heartbeat: Period::secs(5),
+        }
+    }
+}
+
+impl Default for PageConfig {
+    fn default() -> Self {
+        Self { interval: Period::secs(1), max_series: 20_000 }
+    }
+}
+
+impl Config {
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = stepwatch_kit::config::load(path)?;
+        config.check(&path.display().to_string())?;
+        Ok(config)
+    }
+
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        let config: Self = stepwatch_kit::config::parse(name, text)?;
+        config.check(name)?;
+        Ok(config)
+    }
+
+    /// What no single key shows to be wrong; all of it at once.
+    fn check(&self, name: &str) -> Result<(), ConfigError> {
+        let mut wrong = sources::check(&self.sources);
+        let positive = [
+            ("ingest.max_connections", self.ingest.max_connections),
+            ("runs.max_runs", self.runs.max_runs),
+            ("runs.max_ranks", self.runs.max_ranks),
+            ("stream.max_records", self.stream.max_records),
+            ("stream.max_bytes", self.stream.max_bytes),
+            ("stream.max_readers", self.stream.max_readers),
+            ("page.max_series", self.page.max_series),
+        ];
+        wrong.extend(
+            positive.iter().filter(|(_, v)| *v == 0).map(|(key, _)| format!("{key}: must be at least 1")),
+        );
+        let short = [
+            ("page.interval", self.page.interval),
+            ("stream.slow_after", self.stream.slow_after),
+            ("stream.heartbeat", self.stream.heartbeat),
+            ("collectors.nic.interval", self.collectors.nic.interval),
+            ("collectors.process.interval", self.collectors.process.interval),
+        ];
+        let too_short = |p: &Period| *p < Period::millis(10);
+        wrong.extend(
+            short
+                .iter()
+                .filter(|(_, p)| too_short(p))
+                .map(|(key, _)| format!("{key}: must be at least 10ms")),
+        );
+        for pattern in &self.collectors.nic.exclude {
+            if let Err(e) = glob::Pattern::new(pattern) {
+                wrong.push(format!("collectors.nic.exclude: {pattern:?} is not a pattern: {e}"));
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(ConfigError::many(name, wrong)) }
+    }
+
+    pub fn training(&self) -> Options {
+        let runs = &self.runs;
+        Options {
+            max_runs: runs.max_runs,
+            max_ranks: runs.max_ranks,
+            max_custom: runs.max_custom_metrics,
+            forget_after: runs.forget_after.as_duration().as_secs_f64(),
+            linger: runs.linger.as_duration().as_secs_f64(),
+            convention: self.mfu.convention,
+            gpu: self.gpu.name.clone(),
+        }
+    }
+
+    pub fn ring(&self) -> Limits {
+        Limits { records: self.stream.max_records, bytes: self.stream.max_bytes }
+    }
+
+    pub fn readers(&self) -> StreamConfig {
+        StreamConfig {
+            slow_after: self.stream.slow_after.into(),
+            heartbeat: self.stream.heartbeat.into(),
+            max_readers: self.stream.max_readers,
+        }
+    }
+
+    /// Keys in which `new` differs and that take a restart.
+    pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        let fixed = [
+            ("listen", self.listen != new.listen),
+            ("node", self.node != new.node),
+            ("ingest", self.ingest != new.ingest),
+            ("state_dir", self.state_dir != new.state_dir),
+            ("stream", self.stream != new.stream),
+        ];
+        fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALLEST: &str = r#"
+listen: ":9765"
+ingest: {socket: /run/stepwatch/ingest.sock}     # datagrams at ingest.dgram beside it
+state_dir: /var/lib/stepwatch-exporter           # tail offsets, kmsg position
+sources:
+  - tail: {path: /logs/run.log, format: auto, run: llama-70b}
+collectors:
+  gpu: {enabled: true}                           # one key a collector
+"#;
+
+    #[test]
+    fn the_smallest_useful_file_and_the_empty_one() {
+        let config = Config::parse("x.yml", SMALLEST).unwrap();
+        assert_eq!(config.sources.len(), 1);
+        let empty = Config::parse("x.yml", "").unwrap();
+        assert_eq!(empty, Config::default());
+        assert_eq!(
+            Config { sources: Vec::new(), ingest: IngestConfig::default(), ..config },
+            Config::default(),
+            "the file says nothing that is not the default"
+        );
+    }
+
+    #[test]
+    fn mistakes_are_pointed_at() {
+        let error = |text: &str| Config::parse("x.yml", text).unwrap_err().to_string();
+        insta::assert_snapshot!(error("runs:\n  forget_afer: 5m\n"));
+        insta::assert_snapshot!(error("mfu: {convention: palm}\n"));
+        insta::assert_snapshot!(error(
+            "page: {interval: 0s, max_series: 0}\ncollectors: {nic: {exclude: ['a[']}}\n"
+        ));
+    }
+
+    #[test]
+    fn what_takes_a_restart_is_named() {
+        let a = Config::default();
+        let b = Config::parse("x", "listen: ':1'\nstate_dir: /x\nruns: {max_runs: 2}").unwrap();
+        assert_eq!(a.needs_restart(&b), ["listen", "state_dir"]);
+        assert!(a.needs_restart(&a).is_empty());
+    }
+}

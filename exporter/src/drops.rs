@@ -1,0 +1,93 @@
+//! What was refused on its way in, and why: every limit of the ingest counts here (principle 8).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::family::Family;
+use crate::samples::Samples;
+
+pub static DROPPED: Family = Family::counter(
+    "stepwatch_exporter_ingest_dropped_total",
+    "",
+    &["reason"],
+    "Packets, events and parts of events that were not taken in",
+);
+
+pub static FAMILIES: &[&Family] = &[&DROPPED];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Not an event.
+    Malformed,
+    /// Over the size of an event.
+    Oversize,
+    /// Another source told of the step, and better. Ordinary.
+    Duplicate,
+    /// Over the limit of runs.
+    Runs,
+    /// Over the limit of ranks in a run.
+    Ranks,
+    /// Custom metrics over the limit of a run: not on the page, still in the stream.
+    Custom,
+    /// Metrics or unknown keys over the limit of an event.
+    Entries,
+    /// Ranks over the limit of one connection.
+    Identities,
+    /// Connections over the limit.
+    Connections,
+    /// Bodies over the limit of one request.
+    Body,
+}
+
+impl Reason {
+    pub const ALL: [Self; 10] = [
+        Self::Malformed,
+        Self::Oversize,
+        Self::Duplicate,
+        Self::Runs,
+        Self::Ranks,
+        Self::Custom,
+        Self::Entries,
+        Self::Identities,
+        Self::Connections,
+        Self::Body,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Oversize => "oversize",
+            Self::Duplicate => "duplicate",
+            Self::Runs => "runs_limit",
+            Self::Ranks => "ranks_limit",
+            Self::Custom => "custom_limit",
+            Self::Entries => "entries_limit",
+            Self::Identities => "identities_limit",
+            Self::Connections => "connections_limit",
+            Self::Body => "body_limit",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Drops([AtomicU64; Reason::ALL.len()]);
+
+impl Drops {
+    pub fn count(&self, reason: Reason) {
+        self.add(reason, 1);
+    }
+
+    pub fn add(&self, reason: Reason, n: u64) {
+        self.0[reason as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn get(&self, reason: Reason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
+    }
+
+    /// Every reason from the beginning, so that the first drop is an increase.
+    pub fn write(&self, out: &mut Samples) {
+        for reason in Reason::ALL {
+            out.set(&DROPPED, &[reason.as_str()], self.get(reason));
+        }
+    }
+}

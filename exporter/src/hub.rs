@@ -1,0 +1,251 @@
+//! The hub: the one way in for events, from any source and any thread, and the state they meet in.
+//!
+//! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
+//! for a reader of the stream, a scrape or a disk.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use stepwatch_wire::{Event, EventError, Kind};
+
+use crate::drops::{Drops, Reason};
+use crate::family::Family;
+use crate::lock::Locked as _;
+use crate::samples::Samples;
+use crate::source::{SourceHandle, Sources};
+use crate::stream::{Limits, Ring};
+use crate::training::{Archive, Options, Priority, ProcessFate, Training, TrainingProcess};
+
+pub static EVENTS: Family =
+    Family::counter("stepwatch_exporter_ingest_events_total", "", &["via"], "Events taken in");
+
+pub static FAMILIES: &[&Family] = &[&EVENTS];
+
+/// Where an event comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A connection of the ingest socket.
+    Peer(Peer),
+    Datagram,
+    Http,
+    /// A file that is followed.
+    Tail {
+        path: Arc<Path>,
+        priority: Priority,
+    },
+    /// This exporter: collectors and the like.
+    Node,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Numbers connections of this start of the exporter.
+    pub connection: u64,
+    /// As the kernel says; unknown across a process namespace.
+    pub pid: Option<u32>,
+    pub uid: u32,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Accepted,
+    Dropped(Reason),
+    /// Not acceptable, and this is why.
+    Rejected(EventError),
+}
+
+/// Clones share one state.
+#[derive(Debug, Clone)]
+pub struct Hub(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    node: String,
+    training: Mutex<Training>,
+    ring: Ring,
+    sources: Sources,
+    drops: Arc<Drops>,
+    taken: [AtomicU64; VIA.len()],
+    connections: AtomicU64,
+    /// Wakes whoever saves the state.
+    urgent: tokio::sync::Notify,
+}
+
+const VIA: [&str; 5] = ["seqpacket", "datagram", "http", "tail", "node"];
+
+/// What a hub is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// This host's name, which every event gets.
+    pub node: String,
+    pub boot: String,
+    pub ring: Limits,
+    pub training: Options,
+    pub archive: Archive,
+}
+
+impl Hub {
+    pub fn new(parts: Parts) -> Self {
+        let drops = Arc::new(Drops::default());
+        let training = Training::new(parts.training, parts.archive, Arc::clone(&drops));
+        Self(Arc::new(Inner {
+            node: parts.node,
+            training: Mutex::new(training),
+            ring: Ring::new(parts.boot, parts.ring),
+            sources: Sources::default(),
+            drops,
+            taken: Default::default(),
+            connections: AtomicU64::new(0),
+            urgent: tokio::sync::Notify::new(),
+        }))
+    }
+
+    /// Takes an event in: updates the training state and publishes it to the stream.
+    pub fn publish(&self, origin: Origin, event: Event) -> Outcome {
+        self.publish_at(unix_now(), &origin, event)
+    }
+
+    pub fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
+        event.cursor = None;
+        if event.node.is_none() || !matches!(origin, Origin::Http | Origin::Tail { .. }) {
+            event.node = Some(self.0.node.clone());
+        }
+        self.0.drops.add(Reason::Entries, u64::from(event.dropped));
+        let mut out = Vec::with_capacity(1);
+        let mut training = self.0.training.locked();
+        let outcome = training.apply(now, origin, event, &mut out);
+        // Still under the lock: the stream tells of a run in the order in which its state changed.
+        self.emit(out);
+        let urgent = training.is_urgent();
+        drop(training);
+        match &outcome {
+            Outcome::Accepted => {
+                self.0.taken[origin.via()].fetch_add(1, Ordering::Relaxed);
+            }
+            Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
+            Outcome::Dropped(_) => {}
+        }
+        if urgent {
+            self.0.urgent.notify_one();
+        }
+        outcome
+    }
+
+    fn emit(&self, events: Vec<Event>) {
+        for mut event in events {
+            event.node.get_or_insert_with(|| self.0.node.clone());
+            self.0.ring.push(&event);
+        }
+    }
+
+    /// A new connection of the ingest socket.
+    pub fn connection(&self) -> u64 {
+        self.0.connections.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The peer closed its connection; ranks that did not say goodbye are dead.
+    pub fn closed(&self, connection: u64, process: ProcessFate) {
+        let mut out = Vec::new();
+        let mut training = self.0.training.locked();
+        training.closed(unix_now(), connection, process, &mut out);
+        self.emit(out);
+    }
+
+    /// A line of its own for a source of training metrics; on the page while a clone of it lives.
+    pub fn source(&self, name: &str, kind: &str) -> SourceHandle {
+        self.0.sources.register(name, kind)
+    }
+
+    /// The last step known of a rank, also from before this exporter was restarted.
+    pub fn last_step(&self, run: &str, rank: u32) -> Option<i64> {
+        self.0.training.locked().last_step(run, rank)
+    }
+
+    pub fn ring(&self) -> &Ring {
+        &self.0.ring
+    }
+
+    pub fn node(&self) -> &str {
+        &self.0.node
+    }
+
+    pub fn drops(&self) -> &Drops {
+        &self.0.drops
+    }
+
+    pub fn processes(&self) -> Vec<TrainingProcess> {
+        self.0.training.locked().processes()
+    }
+
+    pub fn set_detected_gpu(&self, gpu: Option<String>) {
+        self.0.training.locked().set_detected_gpu(gpu);
+    }
+
+    pub fn set_options(&self, options: Options) {
+        self.0.training.locked().set_options(options);
+    }
+
+    /// What to save of the training state now.
+    pub fn archive(&self) -> Archive {
+        self.0.training.locked().archive(unix_now())
+    }
+
+    /// Returns when something happened that is worth saving at once.
+    pub async fn urgent(&self) {
+        self.0.urgent.notified().await;
+    }
+
+    /// Writes everything that the hub knows.
+    pub fn write(&self, out: &mut Samples) {
+        let now = unix_now();
+        {
+            let mut training = self.0.training.locked();
+            training.expire(now);
+            training.write(now, out);
+        }
+        self.0.sources.write(out);
+        self.0.drops.write(out);
+        for (via, taken) in VIA.iter().zip(&self.0.taken) {
+            out.set(&EVENTS, &[via], taken.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Origin {
+    pub fn priority(&self) -> Priority {
+        match self {
+            Self::Tail { priority, .. } => *priority,
+            Self::Peer(_) | Self::Datagram | Self::Http | Self::Node => Priority::Client,
+        }
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Peer(peer) => peer.pid,
+            Self::Datagram | Self::Http | Self::Tail { .. } | Self::Node => None,
+        }
+    }
+
+    fn via(&self) -> usize {
+        match self {
+            Self::Peer(_) => 0,
+            Self::Datagram => 1,
+            Self::Http => 2,
+            Self::Tail { .. } => 3,
+            Self::Node => 4,
+        }
+    }
+}
+
+/// A heartbeat of the exporter itself, for readers of an idle stream.
+pub fn heartbeat(node: &str) -> Event {
+    Event { ts: Some(unix_now()), node: Some(node.to_owned()), ..Event::new(Kind::Hb) }
+}
+
+/// Unix seconds.
+pub fn unix_now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+}

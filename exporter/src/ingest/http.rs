@@ -1,0 +1,117 @@
+//! `POST /v1/events`: one event as JSON, or many as lines of it.
+//!
+//! Good lines of a bad body are kept; the answer names the line, the field and the reason of each bad one, so that a person with
+//! curl can mend it.
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::header::CONTENT_ENCODING;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::json;
+use stepwatch_wire::{Event, EventError, Value};
+
+use crate::drops::Reason;
+use crate::hub::{Hub, Origin, Outcome};
+use crate::reply;
+
+/// Some four thousand steps.
+const MAX_BODY_BYTES: usize = 1 << 20;
+/// Bad lines that an answer names.
+const MAX_ERRORS: usize = 16;
+/// Lines taken in before others get their turn.
+const BURST: usize = 256;
+
+pub fn routes(hub: Hub) -> Router {
+    Router::new()
+        .route("/v1/events", post(events))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(hub)
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    accepted: u64,
+    dropped: u64,
+    rejected: u64,
+    errors: Vec<(usize, EventError)>,
+}
+
+async fn events(State(hub): State<Hub>, headers: HeaderMap, body: Result<Bytes, BytesRejection>) -> Response {
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => {
+            hub.drops().count(Reason::Body);
+            let text = format!("{}; a body has at most {MAX_BODY_BYTES} bytes", error.body_text());
+            return reply::error(error.status(), &text);
+        }
+    };
+    if headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
+        return reply::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send the body without a content-encoding");
+    }
+    let text = body.trim_ascii();
+    if text.is_empty() {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    let mut tally = Tally::default();
+    // One value over several lines is one event, written for people.
+    if !text.contains(&b'\n') || Value::parse(text).is_ok() {
+        tally.take(&hub, 1, text);
+    } else {
+        for (i, line) in body.split(|b| *b == b'\n').enumerate() {
+            let line = line.trim_ascii();
+            if !line.is_empty() {
+                tally.take(&hub, i + 1, line);
+            }
+            if i % BURST == BURST - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    tally.answer()
+}
+
+impl Tally {
+    fn take(&mut self, hub: &Hub, line: usize, text: &[u8]) {
+        let outcome = Event::parse(text).map(|event| hub.publish(Origin::Http, event));
+        match outcome {
+            Ok(Outcome::Accepted) => self.accepted += 1,
+            Ok(Outcome::Dropped(_)) => self.dropped += 1,
+            Ok(Outcome::Rejected(error)) => self.reject(line, error),
+            Err(error) => {
+                hub.drops().count(Reason::Malformed);
+                self.reject(line, error);
+            }
+        }
+    }
+
+    fn reject(&mut self, line: usize, error: EventError) {
+        self.rejected += 1;
+        if self.errors.len() < MAX_ERRORS {
+            self.errors.push((line, error));
+        }
+    }
+
+    fn answer(&self) -> Response {
+        let Some((line, first)) = self.errors.first() else {
+            let body = json!({ "accepted": self.accepted, "dropped": self.dropped });
+            return reply::json(StatusCode::ACCEPTED, &body);
+        };
+        let errors: Vec<_> = self
+            .errors
+            .iter()
+            .map(|(line, e)| json!({ "line": line, "field": e.field, "reason": e.reason }))
+            .collect();
+        let body = json!({
+            "error": format!("line {line}: {first}"),
+            "accepted": self.accepted,
+            "dropped": self.dropped,
+            "rejected": self.rejected,
+            "errors": errors,
+        });
+        reply::json(StatusCode::BAD_REQUEST, &body)
+    }
+}

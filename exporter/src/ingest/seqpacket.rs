@@ -1,0 +1,232 @@
+//! The packet socket: one connection a process, one event a packet, and the kernel's word for who speaks and when it is
+//! gone.
+//!
+//! A closed connection without a goodbye is how a killed rank shows itself, within microseconds and without its help. That
+//! its last peer closes is told to the hub; that we close, on shutdown or over a limit, is not.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixListener as StdListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::collectors::process;
+use crate::drops::Reason;
+use crate::hub::{Hub, Origin, Peer};
+use crate::roots::Roots;
+use crate::samples::Samples;
+use crate::training::ProcessFate;
+
+/// Runs and ranks that one connection may speak for: one, or a launcher's few.
+const MAX_IDENTITIES: usize = 64;
+/// Packets read in a row before others get their turn.
+const BURST: u32 = 64;
+/// Packets of one connection in a [`WINDOW`]; a sender that is faster waits. Ten thousand a second is a thousand times
+/// what a training step needs.
+const MAX_PACKETS: u32 = 1_000;
+const WINDOW: Duration = Duration::from_millis(100);
+/// After an accept failed for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Flag of a process that has begun to exit, whatever its state says.
+const PF_EXITING: u64 = 0x4;
+
+#[derive(Debug, Default)]
+pub struct Counts {
+    open: AtomicUsize,
+    throttled: AtomicU64,
+}
+
+impl Counts {
+    pub fn write(&self, out: &mut Samples) {
+        out.set(&super::CONNECTIONS, &[], self.open.load(Ordering::Relaxed));
+        out.set(&super::THROTTLED, &[], self.throttled.load(Ordering::Relaxed));
+    }
+}
+
+pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: usize, shutdown: Shutdown) {
+    // A listening packet socket accepts as a stream one does, and so do the connections: what differs is that a read
+    // returns one packet.
+    let listener = match UnixListener::from_std(StdListener::from(socket)) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "cannot serve the ingest socket"),
+    };
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.wait() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) if counts.open.load(Ordering::Relaxed) < max => {
+                let seat = Seat::take(&counts);
+                tokio::spawn(Connection::new(stream, &hub).run(seat, shutdown.clone()));
+            }
+            Ok(_) => hub.drops().count(Reason::Connections),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections of the ingest socket");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Counts a connection for as long as it is open.
+struct Seat(Arc<Counts>);
+
+impl Seat {
+    fn take(counts: &Arc<Counts>) -> Self {
+        counts.open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counts))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Connection {
+    stream: UnixStream,
+    hub: Hub,
+    peer: Peer,
+    /// What `hello` said, for packets that do not repeat it.
+    said: Event,
+    identities: BTreeSet<(String, u32)>,
+}
+
+/// How a connection came to its end.
+#[derive(Debug, PartialEq, Eq)]
+enum Closed {
+    ByPeer,
+    ByUs,
+}
+
+impl Connection {
+    fn new(stream: UnixStream, hub: &Hub) -> Self {
+        let credentials = stream.peer_cred().ok();
+        let pid = credentials.and_then(|c| c.pid()).and_then(|p| u32::try_from(p).ok()).filter(|p| *p > 0);
+        let uid = credentials.map_or(u32::MAX, |c| c.uid());
+        let peer = Peer { connection: hub.connection(), pid, uid };
+        Self { stream, hub: hub.clone(), peer, said: Event::new(Kind::Hello), identities: BTreeSet::new() }
+    }
+
+    async fn run(mut self, seat: Seat, shutdown: Shutdown) {
+        let closed = tokio::select! {
+            () = shutdown.wait() => Closed::ByUs,
+            closed = self.read(&seat.0) => closed,
+        };
+        if closed == Closed::ByPeer && !shutdown.is_set() {
+            self.hub.closed(self.peer.connection, fate(self.peer.pid));
+        }
+    }
+
+    async fn read(&mut self, counts: &Counts) -> Closed {
+        let mut packet = vec![0; MAX_EVENT_BYTES + 1];
+        let (mut window, mut packets) = (Instant::now(), 0);
+        loop {
+            match self.stream.try_read(&mut packet) {
+                Ok(0) if self.is_over(&mut packet) => return Closed::ByPeer,
+                Ok(n) => self.packet(&packet[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    if self.stream.readable().await.is_err() {
+                        return Closed::ByPeer;
+                    }
+                    continue;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Closed::ByPeer,
+            }
+            packets += 1;
+            if packets % BURST == 0 {
+                tokio::task::yield_now().await;
+            }
+            if packets >= MAX_PACKETS {
+                let left = WINDOW.saturating_sub(window.elapsed());
+                if !left.is_zero() {
+                    counts.throttled.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(left).await;
+                }
+                (window, packets) = (Instant::now(), 0);
+            }
+        }
+    }
+
+    /// An empty packet reads like the end. It is the end if the peer has hung up and there is nothing after it.
+    fn is_over(&mut self, packet: &mut [u8]) -> bool {
+        let fd = self.stream.as_fd();
+        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::RDHUP)];
+        let asked = poll(&mut polled, Some(&Timespec::default()));
+        let gone = polled[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR);
+        if asked.is_err() || !gone {
+            return asked.is_err();
+        }
+        match self.stream.try_read(packet) {
+            Ok(0) => true,
+            Ok(n) => {
+                // The empty packet itself is counted by the caller.
+                let rest = packet[..n].to_vec();
+                self.packet(&rest);
+                false
+            }
+            Err(_) => true,
+        }
+    }
+
+    fn packet(&mut self, packet: &[u8]) {
+        if packet.len() > MAX_EVENT_BYTES {
+            return self.hub.drops().count(Reason::Oversize);
+        }
+        match Event::parse(packet) {
+            Ok(event) => self.event(event),
+            Err(error) => {
+                self.hub.drops().count(Reason::Malformed);
+                tracing::debug!(pid = self.peer.pid, %error, "malformed packet");
+            }
+        }
+    }
+
+    fn event(&mut self, mut event: Event) {
+        if event.kind == Kind::Hello {
+            self.said = Event {
+                run: event.run.clone(),
+                rank: event.rank,
+                world: event.world,
+                ..Event::new(Kind::Hello)
+            };
+        }
+        if event.run.is_none() || event.run == self.said.run {
+            event.run = event.run.or_else(|| self.said.run.clone());
+            event.rank = event.rank.or(self.said.rank);
+            event.world = event.world.or(self.said.world);
+        }
+        if let Some(run) = &event.run {
+            let identity = (run.clone(), event.rank.unwrap_or(0));
+            if !self.identities.contains(&identity) {
+                if self.identities.len() >= MAX_IDENTITIES {
+                    return self.hub.drops().count(Reason::Identities);
+                }
+                self.identities.insert(identity);
+            }
+        }
+        self.hub.publish(Origin::Peer(self.peer), event);
+    }
+}
+
+/// What became of the process whose connection closed. Its files are closed before it is gone from the process table, so
+/// one that has begun to exit counts as gone.
+fn fate(pid: Option<u32>) -> ProcessFate {
+    let Some(pid) = pid else { return ProcessFate::Unknown };
+    match process::read_stat(&Roots::default(), pid) {
+        Some(stat) if !matches!(stat.state, 'Z' | 'X') && stat.flags & PF_EXITING == 0 => {
+            ProcessFate::Running
+        }
+        _ => ProcessFate::Gone,
+    }
+}

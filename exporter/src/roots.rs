@@ -1,0 +1,56 @@
+//! Where the system's own files are: `/sys`, `/proc` and the rest, each movable, so that a collector is tested on a
+//! tree of files and a container looks at its host.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    pub sysfs: PathBuf,
+    pub procfs: PathBuf,
+    /// Character device of the kernel log.
+    pub kmsg: PathBuf,
+    /// NVML to load; the loader's search path when absent.
+    pub nvml_library: Option<PathBuf>,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { sysfs: "/sys".into(), procfs: "/proc".into(), kmsg: "/dev/kmsg".into(), nvml_library: None }
+    }
+}
+
+impl Roots {
+    pub fn sys(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.sysfs.join(path)
+    }
+
+    pub fn proc(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.procfs.join(path)
+    }
+}
+
+/// The text of a small file without the space around it; `None` when it cannot be read.
+///
+/// Kernel files are each their own risk: one attribute of one device may be missing, invalid for its state or refuse
+/// with any error, and that must cost that one value only.
+pub fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|mut text| {
+        text.truncate(text.trim_end().len());
+        text
+    })
+}
+
+/// As [`read`], for a file that holds one number.
+pub fn read_number<T: FromStr>(path: &Path) -> Option<T> {
+    read(path)?.trim().parse().ok()
+}
+
+/// Names of the entries of a directory, sorted.
+pub fn list(path: &Path) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(path)?.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}

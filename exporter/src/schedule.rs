@@ -1,0 +1,388 @@
+//! Runs the collectors: each on its own OS thread, behind a fence against panics, watched by a deadline.
+//!
+//! A read of a kernel file or a driver may never return, and nothing can end a thread that waits in the kernel. So nobody
+//! waits for one: the page takes what each collector left behind last, leaves it out when it is too old, and shows the
+//! collector as stuck. A thread that is stuck is not replaced; the next would only join it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::collectors::{CollectorsConfig, Entry};
+use crate::family::Family;
+use crate::hub::{Hub, unix_now};
+use crate::lock::Locked as _;
+use crate::roots::Roots;
+use crate::samples::{Samples, Shared};
+
+const COLLECTOR: &[&str] = &["collector"];
+
+pub static STATE: Family = Family::gauge(
+    "stepwatch_exporter_collector_state",
+    "",
+    &["collector", "state"],
+    "State of the collector: 1 for the one it is in, 0 for the others",
+);
+pub static SUCCESS: Family = Family::gauge(
+    "stepwatch_exporter_collector_success",
+    "",
+    COLLECTOR,
+    "Whether the last collection succeeded; absent for a collector that is unsupported or disabled",
+);
+pub static DURATION: Family = Family::gauge(
+    "stepwatch_exporter_collector_duration_seconds",
+    "seconds",
+    COLLECTOR,
+    "How long the last collection took",
+);
+pub static LAST_SUCCESS: Family = Family::gauge(
+    "stepwatch_exporter_collector_last_success_timestamp_seconds",
+    "seconds",
+    COLLECTOR,
+    "Unix time of the last collection that succeeded",
+);
+pub static FAILURES: Family = Family::counter(
+    "stepwatch_exporter_collector_failures_total",
+    "",
+    &["collector", "how"],
+    "Collections that failed or panicked",
+);
+pub static STUCK: Family = Family::gauge(
+    "stepwatch_exporter_collector_stuck_seconds",
+    "seconds",
+    COLLECTOR,
+    "How long the running collection is over its deadline; 0 when it is not",
+);
+
+pub static FAMILIES: &[&Family] = &[&STATE, &SUCCESS, &DURATION, &LAST_SUCCESS, &FAILURES, &STUCK];
+
+/// How long to wait before looking again for what a collector needs.
+const PROBE_AGAIN: Duration = Duration::from_mins(1);
+/// Values older than this, or than three intervals, leave the page.
+const MIN_STALE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Not probed yet.
+    Starting,
+    Healthy,
+    Unsupported,
+    Disabled,
+    Failed,
+    Stuck,
+}
+
+impl State {
+    const ALL: [Self; 6] =
+        [Self::Starting, Self::Healthy, Self::Unsupported, Self::Disabled, Self::Failed, Self::Stuck];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Healthy => "healthy",
+            Self::Unsupported => "unsupported",
+            Self::Disabled => "disabled",
+            Self::Failed => "failed",
+            Self::Stuck => "stuck",
+        }
+    }
+}
+
+/// What can be said of a collector.
+#[derive(Debug, Clone)]
+pub struct Status {
+    pub name: &'static str,
+    pub state: State,
+    /// What it found, why it is unsupported, or what went wrong.
+    pub detail: String,
+}
+
+/// The running collectors. Dropping it asks their threads to end and waits for none.
+#[derive(Debug)]
+pub struct Schedule {
+    slots: Vec<Arc<Slot>>,
+    stop: Arc<Stop>,
+}
+
+#[derive(Debug, Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    wake: Condvar,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: &'static str,
+    rhythm: Rhythm,
+    now: Mutex<Progress>,
+    /// Notified when a pass is over.
+    passed: Condvar,
+}
+
+#[derive(Debug)]
+struct Progress {
+    state: State,
+    detail: String,
+    samples: Shared,
+    /// When the samples were read.
+    read: Option<Instant>,
+    last_success: Option<f64>,
+    busy_since: Option<Instant>,
+    duration: Option<Duration>,
+    errors: u64,
+    panics: u64,
+    passes: u64,
+}
+
+impl Schedule {
+    pub fn start(
+        entries: &'static [Entry],
+        config: &CollectorsConfig,
+        roots: &Arc<Roots>,
+        hub: &Hub,
+    ) -> Self {
+        let stop = Arc::new(Stop::default());
+        let start = |entry: &'static Entry| {
+            let Some((collector, rhythm)) = (entry.build)(config) else {
+                let rhythm = Rhythm { interval: Duration::MAX, deadline: Duration::MAX };
+                return Arc::new(Slot::new(entry.name, rhythm, State::Disabled));
+            };
+            let slot = Arc::new(Slot::new(entry.name, rhythm, State::Starting));
+            let worker = Worker {
+                entry,
+                config: config.clone(),
+                collector,
+                supported: false,
+                found: String::new(),
+                roots: Arc::clone(roots),
+                hub: hub.clone(),
+                slot: Arc::clone(&slot),
+                stop: Arc::clone(&stop),
+            };
+            let thread = std::thread::Builder::new().name(format!("collect-{}", entry.name));
+            if let Err(error) = thread.spawn(move || worker.run()) {
+                slot.now.locked().fail(format!("cannot start a thread: {error}"));
+            }
+            slot
+        };
+        Self { slots: entries.iter().map(start).collect(), stop }
+    }
+
+    /// Waits until every collector has made a pass, or its deadline has passed.
+    pub fn wait_first_pass(&self) {
+        for slot in &self.slots {
+            let waits = |p: &mut Progress| p.state == State::Starting && p.passes == 0;
+            let guard = slot.now.locked();
+            drop(slot.passed.wait_timeout_while(guard, slot.rhythm.deadline.min(PROBE_AGAIN), waits));
+        }
+    }
+
+    pub fn status(&self) -> Vec<Status> {
+        let status = |slot: &Arc<Slot>| {
+            let now = slot.now.locked();
+            Status { name: slot.name, state: slot.state(&now), detail: now.detail.clone() }
+        };
+        self.slots.iter().map(status).collect()
+    }
+
+    /// Writes what the collectors know, and how they fare.
+    pub fn write(&self, out: &mut Samples, own: &mut Samples) {
+        for slot in &self.slots {
+            slot.write(out, own);
+        }
+    }
+}
+
+impl Drop for Schedule {
+    fn drop(&mut self) {
+        *self.stop.asked.locked() = true;
+        self.stop.wake.notify_all();
+    }
+}
+
+impl Slot {
+    fn new(name: &'static str, rhythm: Rhythm, state: State) -> Self {
+        let progress = Progress {
+            state,
+            detail: String::new(),
+            samples: Shared::default(),
+            read: None,
+            last_success: None,
+            busy_since: None,
+            duration: None,
+            errors: 0,
+            panics: 0,
+            passes: 0,
+        };
+        Self { name, rhythm, now: Mutex::new(progress), passed: Condvar::new() }
+    }
+
+    fn overdue(&self, now: &Progress) -> Duration {
+        let busy = now.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
+        busy.saturating_sub(self.rhythm.deadline)
+    }
+
+    fn state(&self, now: &Progress) -> State {
+        if self.overdue(now) > Duration::ZERO { State::Stuck } else { now.state }
+    }
+
+    fn write(&self, out: &mut Samples, own: &mut Samples) {
+        let now = self.now.locked();
+        let current = self.state(&now);
+        for state in State::ALL {
+            own.set(&STATE, &[self.name, state.as_str()], state == current);
+        }
+        if matches!(current, State::Unsupported | State::Disabled) {
+            return;
+        }
+        let labels: &[&str] = &[self.name];
+        own.set(&SUCCESS, labels, current == State::Healthy);
+        own.maybe(&DURATION, labels, now.duration);
+        own.maybe(&LAST_SUCCESS, labels, now.last_success);
+        own.set(&FAILURES, &[self.name, "error"], now.errors);
+        own.set(&FAILURES, &[self.name, "panic"], now.panics);
+        own.set(&STUCK, labels, self.overdue(&now));
+        let stale = MIN_STALE.max(self.rhythm.interval.saturating_mul(3));
+        if now.read.is_some_and(|read| read.elapsed() < stale) {
+            out.extend(&now.samples);
+        }
+    }
+}
+
+impl Progress {
+    fn fail(&mut self, detail: String) {
+        self.state = State::Failed;
+        self.detail = detail;
+    }
+}
+
+struct Worker {
+    entry: &'static Entry,
+    config: CollectorsConfig,
+    collector: Box<dyn Collector>,
+    supported: bool,
+    /// What the probe found.
+    found: String,
+    roots: Arc<Roots>,
+    hub: Hub,
+    slot: Arc<Slot>,
+    stop: Arc<Stop>,
+}
+
+/// What one pass came to.
+enum Pass {
+    Read(Samples),
+    Unsupported(String),
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            let began = Instant::now();
+            self.slot.now.locked().busy_since = Some(began);
+            let result = catch_unwind(AssertUnwindSafe(|| self.pass()));
+            let wait = match self.settle(began, result) {
+                State::Unsupported => PROBE_AGAIN,
+                _ => self.slot.rhythm.interval.saturating_sub(began.elapsed()),
+            };
+            let asked = self.stop.asked.locked();
+            let stopped = self.stop.wake.wait_timeout_while(asked, wait, |asked| !*asked);
+            if stopped.is_ok_and(|(asked, _)| *asked) {
+                return;
+            }
+        }
+    }
+
+    fn pass(&mut self) -> Result<Pass, CollectError> {
+        let cx = Context { roots: &self.roots, hub: &self.hub };
+        if !self.supported {
+            match self.collector.probe(&cx)? {
+                Support::Unsupported(why) => return Ok(Pass::Unsupported(why)),
+                Support::Supported(found) => {
+                    tracing::info!(collector = self.entry.name, found, "collecting");
+                    self.supported = true;
+                    let mut now = self.slot.now.locked();
+                    if now.state == State::Starting {
+                        now.detail.clone_from(&found);
+                    }
+                    self.found = found;
+                }
+            }
+        }
+        let mut samples = Samples::default();
+        self.collector.collect(&cx, &mut samples)?;
+        Ok(Pass::Read(samples))
+    }
+
+    fn settle(&mut self, began: Instant, result: std::thread::Result<Result<Pass, CollectError>>) -> State {
+        let mut now = self.slot.now.locked();
+        let before = now.state;
+        now.busy_since = None;
+        now.duration = Some(began.elapsed());
+        now.passes += 1;
+        match result {
+            Ok(Ok(Pass::Read(samples))) => {
+                now.state = State::Healthy;
+                now.detail.clone_from(&self.found);
+                now.samples = Arc::new(samples);
+                now.read = Some(began);
+                now.last_success = Some(unix_now());
+            }
+            Ok(Ok(Pass::Unsupported(why))) => {
+                now.state = State::Unsupported;
+                now.detail = why;
+            }
+            Ok(Err(error)) => {
+                now.errors += 1;
+                now.fail(chain(&error));
+            }
+            Err(panic) => {
+                now.panics += 1;
+                now.fail(format!("panicked: {}", message(&*panic)));
+                // Whatever it was in the middle of, it begins anew.
+                if let Some((fresh, _)) = (self.entry.build)(&self.config) {
+                    self.collector = fresh;
+                    self.supported = false;
+                }
+            }
+        }
+        let (state, name, detail) = (now.state, self.entry.name, now.detail.clone());
+        drop(now);
+        self.slot.passed.notify_all();
+        match state {
+            State::Failed if before != State::Failed => {
+                tracing::warn!(collector = name, detail, "collector failed")
+            }
+            State::Unsupported if before != State::Unsupported => {
+                tracing::info!(collector = name, detail, "collector unsupported here");
+            }
+            State::Healthy if before == State::Failed => {
+                tracing::info!(collector = name, "collector recovered")
+            }
+            _ => {}
+        }
+        state
+    }
+}
+
+/// An error with its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        text.push_str(": ");
+        text.push_str(&e.to_string());
+        cause = e.source();
+    }
+    text
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests;

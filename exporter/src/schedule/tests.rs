@@ -1,0 +1,106 @@
+use std::sync::mpsc::{Receiver, channel};
+
+use super::*;
+use crate::collectors::Built;
+use crate::testing;
+
+static VALUE: Family = Family::gauge("test_value", "", &[], "A value");
+
+const DEADLINE: Duration = Duration::from_millis(20);
+
+/// A collector that does what the test says.
+struct Fake(fn(&mut Samples) -> Result<(), CollectError>);
+
+impl Collector for Fake {
+    fn probe(&mut self, _: &Context<'_>) -> Result<Support, CollectError> {
+        Ok(Support::Supported("a fake".into()))
+    }
+
+    fn collect(&mut self, _: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        self.0(out)
+    }
+}
+
+struct Absent;
+
+impl Collector for Absent {
+    fn probe(&mut self, _: &Context<'_>) -> Result<Support, CollectError> {
+        Ok(Support::Unsupported("no such device".into()))
+    }
+
+    fn collect(&mut self, _: &Context<'_>, _: &mut Samples) -> Result<(), CollectError> {
+        panic!("must not be asked")
+    }
+}
+
+fn built(collector: impl Collector + 'static) -> Built {
+    (Box::new(collector), Rhythm { interval: Duration::from_millis(1), deadline: DEADLINE })
+}
+
+/// Waits for what never comes.
+fn hang() {
+    let (_sender, never): (_, Receiver<()>) = channel();
+    let _ = never.recv();
+}
+
+macro_rules! entry {
+    ($name:literal, $build:expr) => {
+        Entry { name: $name, about: "", families: &[], build: $build }
+    };
+}
+
+static ENTRIES: &[Entry] = &[
+    entry!("good", |_| Some(built(Fake(|out| {
+        out.set(&VALUE, &[], 7.0);
+        Ok(())
+    })))),
+    entry!("bad", |_| Some(built(Fake(|_| Err(CollectError::Other("no luck".into())))))),
+    entry!("wild", |_| Some(built(Fake(|_| panic!("at the disco"))))),
+    entry!("hung", |_| Some(built(Fake(|_| {
+        hang();
+        Ok(())
+    })))),
+    entry!("absent", |_| Some(built(Absent))),
+    entry!("off", |_| None),
+];
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn each_collector_shows_its_own_fate_and_harms_no_other() {
+    let schedule =
+        Schedule::start(ENTRIES, &CollectorsConfig::default(), &Arc::new(Roots::default()), &testing::hub());
+    schedule.wait_first_pass();
+    let states = || schedule.status().iter().map(|s| (s.name, s.state)).collect::<Vec<_>>();
+    let want = [
+        ("good", State::Healthy),
+        ("bad", State::Failed),
+        ("wild", State::Failed),
+        ("hung", State::Stuck),
+        ("absent", State::Unsupported),
+        ("off", State::Disabled),
+    ];
+    eventually("states", || states() == want);
+    let details: Vec<_> = schedule.status().into_iter().map(|s| s.detail).collect();
+    assert_eq!(details, ["a fake", "no luck", "panicked: at the disco", "a fake", "no such device", ""]);
+    let (mut out, mut own) = (Samples::default(), Samples::default());
+    schedule.write(&mut out, &mut own);
+    assert_eq!(out.get(&VALUE, &[]), Some(7.0));
+    assert_eq!(own.get(&STATE, &["hung", "stuck"]), Some(1.0));
+    assert_eq!(own.get(&STATE, &["hung", "healthy"]), Some(0.0));
+    assert_eq!(own.get(&SUCCESS, &["good"]), Some(1.0));
+    assert_eq!(own.get(&SUCCESS, &["absent"]), None);
+    assert!(own.get(&STUCK, &["hung"]).is_some_and(|s| s > 0.0));
+    assert!(own.get(&FAILURES, &["wild", "panic"]).is_some_and(|n| n >= 1.0));
+    eventually("a panic is not the end", || {
+        let mut own = Samples::default();
+        schedule.write(&mut Samples::default(), &mut own);
+        own.get(&FAILURES, &["wild", "panic"]).is_some_and(|n| n >= 3.0)
+    });
+}

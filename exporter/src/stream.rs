@@ -1,0 +1,42 @@
+//! `GET /v1/stream`: every event of this node, in order, resumable, as lines of JSON that never end.
+//!
+//! Prometheus sees what a gauge was at a scrape; a one-step spike lives between two of them. This is the other way
+//! out: a bounded [`ring`] in memory that any number of readers follow by cursor. It is not a log: what falls off the
+//! ring is gone, and a reader that asks for it is told how much it lost.
+
+mod http;
+mod ring;
+
+pub use http::{StreamConfig, StreamState, routes};
+pub use ring::{Limits, Read, Ring, Start};
+
+use crate::family::Family;
+
+pub static READERS: Family =
+    Family::gauge("stepwatch_exporter_stream_readers", "", &[], "Readers that follow the stream now");
+pub static RECORDS: Family =
+    Family::counter("stepwatch_exporter_stream_records_total", "", &[], "Records published to the stream");
+pub static EVICTED: Family = Family::counter(
+    "stepwatch_exporter_stream_evicted_total",
+    "",
+    &[],
+    "Records that fell off the ring to make room",
+);
+pub static RING_RECORDS: Family =
+    Family::gauge("stepwatch_exporter_stream_ring_records", "", &[], "Records in the ring");
+pub static RING_BYTES: Family =
+    Family::gauge("stepwatch_exporter_stream_ring_bytes", "bytes", &[], "Bytes of the records in the ring");
+pub static CUT: Family = Family::counter(
+    "stepwatch_exporter_stream_cut_total",
+    "",
+    &["reason"],
+    "Readers that were cut off: slow ones that did not drain in time, behind ones that fell off the ring, refused ones over the limit of readers",
+);
+pub static GAPS: Family = Family::counter(
+    "stepwatch_exporter_stream_gaps_total",
+    "",
+    &[],
+    "Readers that were told that records between their cursor and the ring are lost",
+);
+
+pub static FAMILIES: &[&Family] = &[&READERS, &RECORDS, &EVICTED, &RING_RECORDS, &RING_BYTES, &CUT, &GAPS];

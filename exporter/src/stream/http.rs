@@ -1,0 +1,192 @@
+//! The stream over HTTP: one task a reader, from the ring to a channel of one chunk that the connection drains.
+//!
+//! A record is sent the moment it is published; nothing here waits to fill a buffer. A reader that leaves its chunk
+//! untouched for too long, or that the ring overtakes, is cut off: it comes back with its cursor and is told what it
+//! missed, and meanwhile holds no memory but that one chunk.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::Cursor;
+use tokio::sync::mpsc;
+
+use super::ring::{Read, Start};
+use crate::hub::{Hub, heartbeat};
+use crate::reply;
+use crate::samples::Samples;
+
+#[derive(Debug, Clone)]
+pub struct StreamConfig {
+    /// A reader that takes nothing for this long is cut off.
+    pub slow_after: Duration,
+    /// An idle stream says so this often.
+    pub heartbeat: Duration,
+    pub max_readers: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct StreamState {
+    hub: Hub,
+    config: StreamConfig,
+    shutdown: Shutdown,
+    readers: Arc<Readers>,
+}
+
+#[derive(Debug, Default)]
+struct Readers {
+    now: AtomicUsize,
+    slow: AtomicU64,
+    behind: AtomicU64,
+    refused: AtomicU64,
+    gaps: AtomicU64,
+}
+
+/// Counts a reader for as long as it is served.
+#[derive(Debug)]
+struct Seat(Arc<Readers>);
+
+#[derive(Debug, serde::Deserialize)]
+struct Params {
+    after: Option<String>,
+}
+
+/// Why a reader is not served any longer.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Left,
+    Slow,
+    Behind,
+    Shutdown,
+}
+
+impl StreamState {
+    pub fn new(hub: Hub, config: StreamConfig, shutdown: Shutdown) -> Self {
+        Self { hub, config, shutdown, readers: Arc::default() }
+    }
+
+    pub fn write(&self, out: &mut Samples) {
+        let (stats, readers) = (self.hub.ring().stats(), &self.readers);
+        out.set(&super::READERS, &[], readers.now.load(Ordering::Relaxed));
+        out.set(&super::RECORDS, &[], stats.published);
+        out.set(&super::EVICTED, &[], stats.evicted);
+        out.set(&super::RING_RECORDS, &[], stats.records);
+        out.set(&super::RING_BYTES, &[], stats.bytes);
+        for (reason, count) in
+            [("slow", &readers.slow), ("behind", &readers.behind), ("refused", &readers.refused)]
+        {
+            out.set(&super::CUT, &[reason], count.load(Ordering::Relaxed));
+        }
+        out.set(&super::GAPS, &[], readers.gaps.load(Ordering::Relaxed));
+    }
+}
+
+pub fn routes(state: StreamState) -> Router {
+    Router::new().route("/v1/stream", get(stream)).with_state(state)
+}
+
+async fn stream(State(state): State<StreamState>, Query(params): Query<Params>) -> Response {
+    let cursor = match params.after.as_deref().filter(|c| !c.is_empty()).map(str::parse::<Cursor>) {
+        None => None,
+        Some(Ok(cursor)) => Some(cursor),
+        Some(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    let Some(seat) = Seat::take(&state.readers, state.config.max_readers) else {
+        state.readers.refused.fetch_add(1, Ordering::Relaxed);
+        return reply::error(StatusCode::SERVICE_UNAVAILABLE, "too many readers follow the stream");
+    };
+    let start = state.hub.ring().start(cursor.as_ref());
+    let (chunks, body) = mpsc::channel(1);
+    tokio::spawn(serve(state, start, chunks, seat));
+    let body = futures_util::stream::unfold(body, |mut body| async {
+        let chunk = body.recv().await?;
+        Some((Ok::<Bytes, Infallible>(chunk), body))
+    });
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
+        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (headers, Body::from_stream(body)).into_response()
+}
+
+async fn serve(state: StreamState, start: Start, chunks: mpsc::Sender<Bytes>, seat: Seat) {
+    let end = follow(&state, start, &chunks).await;
+    match end {
+        End::Slow => state.readers.slow.fetch_add(1, Ordering::Relaxed),
+        End::Behind => state.readers.behind.fetch_add(1, Ordering::Relaxed),
+        End::Left | End::Shutdown => 0,
+    };
+    if matches!(end, End::Slow | End::Behind) {
+        tracing::warn!(reason = ?end, "cut off a reader of the stream; it may come back with its cursor");
+    }
+    drop(seat);
+}
+
+async fn follow(state: &StreamState, start: Start, chunks: &mpsc::Sender<Bytes>) -> End {
+    let ring = state.hub.ring();
+    let mut head = ring.watch();
+    let mut after = start.after;
+    if let Some(gap) = start.gap {
+        state.readers.gaps.fetch_add(1, Ordering::Relaxed);
+        let mut event = gap.event();
+        event.node = Some(state.hub.node().to_owned());
+        if let Err(end) = send(state, chunks, ring.aside(after, &event)).await {
+            return end;
+        }
+    }
+    loop {
+        head.mark_unchanged();
+        let chunk = match ring.read(after) {
+            Read::Records { chunk, last } => {
+                after = last;
+                chunk
+            }
+            Read::Behind => return End::Behind,
+            Read::Nothing => {
+                tokio::select! {
+                    _ = head.changed() => continue,
+                    () = state.shutdown.wait() => return End::Shutdown,
+                    () = chunks.closed() => return End::Left,
+                    () = tokio::time::sleep(state.config.heartbeat) => {
+                        ring.aside(after, &heartbeat(state.hub.node()))
+                    }
+                }
+            }
+        };
+        if let Err(end) = send(state, chunks, chunk).await {
+            return end;
+        }
+    }
+}
+
+async fn send(state: &StreamState, chunks: &mpsc::Sender<Bytes>, chunk: Bytes) -> Result<(), End> {
+    match tokio::time::timeout(state.config.slow_after, chunks.send(chunk)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(End::Left),
+        Err(_) => Err(End::Slow),
+    }
+}
+
+impl Seat {
+    fn take(readers: &Arc<Readers>, limit: usize) -> Option<Self> {
+        let taken =
+            readers.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < limit).then_some(n + 1));
+        taken.ok().map(|_| Self(Arc::clone(readers)))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::AcqRel);
+    }
+}

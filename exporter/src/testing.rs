@@ -1,0 +1,74 @@
+//! What the unit tests of several modules share.
+
+use std::cell::RefCell;
+
+use stepwatch_wire::Event;
+
+use crate::collector::{Collector, Context};
+use crate::hub::{Hub, Parts};
+use crate::roots::Roots;
+use crate::samples::Samples;
+use crate::stream::{Limits, Read};
+use crate::training::mfu::Convention;
+use crate::training::{Archive, Options};
+
+pub(crate) const OPTIONS: Options = Options {
+    max_runs: 64,
+    max_ranks: 1024,
+    max_custom: 256,
+    forget_after: 900.0,
+    linger: 60.0,
+    convention: Convention::Full,
+    gpu: None,
+};
+
+pub(crate) fn hub() -> Hub {
+    Hub::new(Parts {
+        node: "n1".into(),
+        boot: "b00t".into(),
+        ring: Limits::default(),
+        training: OPTIONS,
+        archive: Archive::default(),
+    })
+}
+
+/// All events in the ring, oldest first.
+pub(crate) fn published(hub: &Hub) -> Vec<Event> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    while let Read::Records { chunk, last } = hub.ring().read(after) {
+        let text = String::from_utf8(chunk.to_vec()).unwrap();
+        all.extend(text.lines().map(|l| Event::parse(l.as_bytes()).unwrap()));
+        after = last;
+    }
+    all
+}
+
+/// A collector's surroundings.
+pub(crate) struct Bench {
+    roots: Roots,
+    pub(crate) hub: Hub,
+    seen: RefCell<usize>,
+}
+
+impl Bench {
+    pub(crate) fn new(roots: Roots) -> Self {
+        Self { roots, hub: hub(), seen: RefCell::new(0) }
+    }
+
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context { roots: &self.roots, hub: &self.hub }
+    }
+
+    pub(crate) fn collect(&self, collector: &mut dyn Collector) -> Samples {
+        let mut out = Samples::default();
+        collector.collect(&self.context(), &mut out).unwrap();
+        out
+    }
+
+    /// Events since the last call.
+    pub(crate) fn published(&self) -> Vec<Event> {
+        let all = published(&self.hub);
+        let seen = self.seen.replace(all.len());
+        all[seen..].to_vec()
+    }
+}

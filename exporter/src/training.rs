@@ -1,0 +1,340 @@
+//! Training state: every run that this node hears of, put together from whatever its sources tell.
+//!
+//! Time comes in as an argument and what should be published goes out as events, so the whole of it is tested without
+//! a clock or a socket. It holds no history beyond a few minutes of extremes: the stream and Prometheus do.
+
+mod archive;
+mod checkpoint;
+mod epoch;
+pub mod families;
+mod gauge;
+mod histogram;
+pub mod mfu;
+mod nonfinite;
+pub mod peaks;
+mod phases;
+mod rank;
+mod run;
+#[cfg(test)]
+mod tests;
+mod window;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stepwatch_wire::names::exporter_event;
+use stepwatch_wire::{Event, EventError, Kind, Value};
+
+pub use archive::Archive;
+pub use epoch::Priority;
+pub use families::FAMILIES;
+
+use crate::drops::{Drops, Reason};
+use crate::hub::{Origin, Outcome};
+use mfu::Convention;
+use rank::Rank;
+use run::{Context, Gpu, Run};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    pub max_runs: usize,
+    pub max_ranks: usize,
+    pub max_custom: usize,
+    /// Seconds of silence after which a run or a rank leaves the page.
+    pub forget_after: f64,
+    /// Seconds that a run stays after all its ranks said goodbye: long enough to be scraped once more.
+    pub linger: f64,
+    pub convention: Convention,
+    /// The operator's word for what GPU this node has.
+    pub gpu: Option<String>,
+}
+
+#[derive(Debug)]
+pub struct Training {
+    options: Options,
+    runs: BTreeMap<Arc<str>, Run>,
+    archive: Archive,
+    /// GPU that the driver told of.
+    detected_gpu: Option<String>,
+    drops: Arc<Drops>,
+    /// An attempt began: worth saving at once.
+    urgent: bool,
+}
+
+/// A process that trains, as the collectors of this node want to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainingProcess {
+    pub pid: u32,
+    pub run: String,
+    pub rank: String,
+}
+
+impl Training {
+    pub fn new(options: Options, archive: Archive, drops: Arc<Drops>) -> Self {
+        Self { options, runs: BTreeMap::new(), archive, detected_gpu: None, drops, urgent: false }
+    }
+
+    pub fn set_options(&mut self, options: Options) {
+        self.options = options;
+        self.find_peaks();
+    }
+
+    pub fn set_detected_gpu(&mut self, gpu: Option<String>) {
+        if self.detected_gpu != gpu {
+            self.detected_gpu = gpu;
+            self.find_peaks();
+        }
+    }
+
+    fn find_peaks(&mut self) {
+        let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
+        self.runs.values_mut().for_each(|run| run.find_peak(gpu));
+    }
+
+    /// Takes an event in; `out` receives what to publish, in order.
+    pub fn apply(&mut self, now: f64, origin: &Origin, mut event: Event, out: &mut Vec<Event>) -> Outcome {
+        if event.kind == Kind::Gap {
+            let reason = "gap is written by the exporter alone".into();
+            return Outcome::Rejected(EventError { field: "k".into(), reason });
+        }
+        let Some(name) = event.run.clone() else {
+            return without_run(event, now, out);
+        };
+        if !self.runs.contains_key(name.as_str()) && !self.make_room(&name, now) {
+            return self.dropped(Reason::Runs);
+        }
+        let options = &self.options;
+        let context = Context {
+            now,
+            source: origin.priority(),
+            pid: origin.pid(),
+            convention: options.convention,
+            max_custom: options.max_custom,
+            gpu: Gpu { configured: options.gpu.as_deref(), detected: self.detected_gpu.as_deref() },
+        };
+        let number = event.rank.unwrap_or(0);
+        let Some(run) = self.runs.get_mut(name.as_str()) else { return self.dropped(Reason::Runs) };
+        run.heard = now;
+        run.world = event.world.or(run.world);
+        let Some(rank) = run.rank(number, options.max_ranks, now) else { return self.dropped(Reason::Ranks) };
+        rank.hear(origin, event.kind, now);
+        match event.kind {
+            Kind::Hello => run.hello(&event, context),
+            Kind::Step => {
+                let stepped = run.step(&mut event, context);
+                self.drops.add(Reason::Custom, stepped.custom_dropped);
+                if stepped.duplicate {
+                    return self.dropped(Reason::Duplicate);
+                }
+                if let Some(restart) = stepped.restart {
+                    self.urgent = true;
+                    tracing::info!(
+                        run = name,
+                        rank = number,
+                        step = restart.step,
+                        text = restart.text,
+                        "restart"
+                    );
+                    out.push(stamped(restart, now));
+                }
+            }
+            Kind::Eval => run.eval(&event),
+            Kind::Ckpt => run.checkpoints.apply(&event, number, event.ts.unwrap_or(now).min(now)),
+            Kind::Phase => phase(rank, &event, now),
+            Kind::Bye
+            | Kind::Hb
+            | Kind::Event
+            | Kind::Xid
+            | Kind::Link
+            | Kind::Hw
+            | Kind::Health
+            | Kind::Gap => {}
+        }
+        if event.attempt.is_none() {
+            event.attempt = run.ranks.get(&number).map(|r| r.epoch.attempt);
+        }
+        out.push(stamped(event, now));
+        Outcome::Accepted
+    }
+
+    fn dropped(&self, reason: Reason) -> Outcome {
+        self.drops.count(reason);
+        Outcome::Dropped(reason)
+    }
+
+    /// Makes a run, over the body of one that has ended where need be.
+    fn make_room(&mut self, name: &str, now: f64) -> bool {
+        if self.runs.len() >= self.options.max_runs {
+            let ended = self.runs.values().filter(|r| r.is_over() && !r.is_connected());
+            let Some(oldest) = ended.min_by(|a, b| a.heard.total_cmp(&b.heard)).map(|r| Arc::clone(&r.name))
+            else {
+                return false;
+            };
+            self.forget(&oldest);
+        }
+        let name: Arc<str> = name.into();
+        let run = Run::new(Arc::clone(&name), self.archive.runs.get(&*name), now);
+        tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");
+        let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
+        let run = self.runs.entry(name).or_insert(run);
+        run.find_peak(gpu);
+        true
+    }
+
+    fn forget(&mut self, name: &Arc<str>) {
+        if let Some(run) = self.runs.remove(name) {
+            self.archive.runs.insert(name.to_string(), run.past());
+            tracing::info!(run = %name, "the run ended and leaves the page");
+        }
+    }
+
+    /// A connection is closed. Ranks that spoke only through it and did not say goodbye are dead.
+    pub fn closed(&mut self, now: f64, connection: u64, process: ProcessFate, out: &mut Vec<Event>) {
+        for run in self.runs.values_mut() {
+            for (number, rank) in &mut run.ranks {
+                if !rank.connections.remove(&connection) || !rank.connections.is_empty() || rank.said_bye {
+                    continue;
+                }
+                rank.phases.end_all();
+                run.checkpoints.abandon(*number);
+                run.deaths += 1;
+                let mut death = rank_dead(rank, *number, process);
+                death.run = Some(run.name.to_string());
+                death.world = run.world;
+                tracing::warn!(run = %run.name, rank = number, text = death.text, "rank dead");
+                out.push(stamped(death, now));
+            }
+        }
+    }
+
+    /// Forgets runs and ranks that are over or have been silent for too long.
+    pub fn expire(&mut self, now: f64) {
+        let (forget, linger) =
+            (self.options.forget_after, self.options.linger.min(self.options.forget_after));
+        let over = |run: &Run| {
+            let keep = if run.is_over() { linger } else { forget };
+            !run.is_connected() && now - run.heard > keep
+        };
+        let ended: Vec<_> = self.runs.values().filter(|r| over(r)).map(|r| Arc::clone(&r.name)).collect();
+        ended.iter().for_each(|name| self.forget(name));
+        for run in self.runs.values_mut() {
+            run.ranks.retain(|_, r| !r.connections.is_empty() || now - r.heard <= forget);
+        }
+    }
+
+    /// What to remember across a restart of this exporter.
+    pub fn archive(&mut self, now: f64) -> Archive {
+        self.urgent = false;
+        for run in self.runs.values() {
+            self.archive.runs.insert(run.name.to_string(), run.past());
+        }
+        self.archive.prune(now);
+        self.archive.clone()
+    }
+
+    pub fn is_urgent(&self) -> bool {
+        self.urgent
+    }
+
+    /// The last step known of a rank, this start of the exporter or an earlier one.
+    pub fn last_step(&self, run: &str, rank: u32) -> Option<i64> {
+        match self.runs.get(run) {
+            Some(run) => run.last_step(rank),
+            None => self.archive.runs.get(run)?.ranks.get(&rank).map(|r| r.step),
+        }
+    }
+
+    /// Processes of this node that hold a connection for a rank.
+    pub fn processes(&self) -> Vec<TrainingProcess> {
+        let ranks = self.runs.values().flat_map(|run| run.ranks.values().map(move |rank| (run, rank)));
+        ranks
+            .filter(|(_, rank)| !rank.connections.is_empty())
+            .filter_map(|(run, rank)| {
+                Some(TrainingProcess {
+                    pid: rank.pid?,
+                    run: run.name.to_string(),
+                    rank: rank.label.to_string(),
+                })
+            })
+            .collect()
+    }
+}
+
+/// What can be seen of a process whose connection closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessFate {
+    Gone,
+    Running,
+    Unknown,
+}
+
+impl Rank {
+    fn hear(&mut self, origin: &Origin, kind: Kind, now: f64) {
+        self.heard = now;
+        self.said_bye = kind == Kind::Bye;
+        if let Origin::Peer(peer) = origin {
+            self.connected_once = true;
+            self.connections.insert(peer.connection);
+            // A hello compares with the process before.
+            if kind != Kind::Hello {
+                self.pid = peer.pid.or(self.pid);
+            }
+        }
+        if kind == Kind::Bye {
+            self.phases.end_all();
+        }
+    }
+}
+
+fn phase(rank: &mut Rank, event: &Event, now: f64) {
+    if let (Some(name), Some(edge)) = (&event.name, event.edge) {
+        rank.phases.edge(name, edge, event.ts.unwrap_or(now).min(now));
+    }
+}
+
+/// Events of the node and free text need no run; what trains does.
+fn without_run(event: Event, now: f64, out: &mut Vec<Event>) -> Outcome {
+    match event.kind {
+        Kind::Step | Kind::Eval | Kind::Ckpt | Kind::Phase | Kind::Hello | Kind::Bye | Kind::Gap => {
+            Outcome::Rejected(EventError { field: "run".into(), reason: "is required".into() })
+        }
+        Kind::Hb | Kind::Event | Kind::Xid | Kind::Link | Kind::Hw | Kind::Health => {
+            out.push(stamped(event, now));
+            Outcome::Accepted
+        }
+    }
+}
+
+fn stamped(event: Event, now: f64) -> Event {
+    Event { ts: event.ts.or(Some(now)), ..event }
+}
+
+fn rank_dead(rank: &Rank, number: u32, process: ProcessFate) -> Event {
+    let who = rank.pid.map_or_else(|| "the process".to_owned(), |pid| format!("process {pid}"));
+    let after = rank.epoch.last.map_or_else(|| "before its first step".into(), |s| format!("after step {s}"));
+    let fate = match process {
+        ProcessFate::Gone => "it is gone, and its exit status cannot be seen from here",
+        ProcessFate::Running => "it still runs",
+        ProcessFate::Unknown => "what became of it cannot be seen from here",
+    };
+    let mut event = Event {
+        rank: Some(number),
+        step: rank.epoch.last,
+        attempt: Some(rank.epoch.attempt),
+        name: Some(exporter_event::RANK_DEAD.into()),
+        level: Some("error".into()),
+        text: Some(format!("{who} of rank {number} closed its socket without a goodbye {after}; {fate}")),
+        ..Event::new(Kind::Event)
+    };
+    if let Some(pid) = rank.pid {
+        event.extra.insert("pid".into(), Value::Number(f64::from(pid)));
+    }
+    let process = match process {
+        ProcessFate::Gone => "gone",
+        ProcessFate::Running => "running",
+        ProcessFate::Unknown => "unknown",
+    };
+    event.extra.insert("process".into(), Value::Text(process.into()));
+    event
+}

@@ -1,0 +1,120 @@
+//! What is remembered of runs across restarts of this exporter: attempts and last steps, so that a trainer that
+//! went on meanwhile is not taken for one that restarted, nor the other way round.
+//!
+//! One small JSON file, replaced as a whole by rename: after a crash it is the old one or the new one. A file that cannot
+//! be read is set aside and forgotten; that costs an attempt number, never a start.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::epoch::Priority;
+
+const FILE: &str = "runs.json";
+/// Runs remembered; the ones heard of longest ago go first.
+const MAX_RUNS: usize = 1024;
+/// A run is forgotten after this long.
+const KEEP_SECONDS: f64 = 14.0 * 86_400.0;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct PastRun {
+    pub(super) attempt: u32,
+    pub(super) heard: f64,
+    pub(super) ranks: BTreeMap<u32, PastRank>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct PastRank {
+    pub(super) attempt: u32,
+    pub(super) step: i64,
+    pub(super) lead: Priority,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pid: Option<u32>,
+}
+
+/// Everything that is remembered; the text of the file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Archive {
+    pub(super) runs: BTreeMap<String, PastRun>,
+}
+
+impl Archive {
+    /// What an earlier start left in `dir`; nothing when there was none.
+    pub fn load(dir: &Path) -> Self {
+        let path = dir.join(FILE);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Self::default(),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot read what is remembered of runs; attempts begin anew");
+                return Self::default();
+            }
+        };
+        serde_json::from_slice(&text).unwrap_or_else(|error| {
+            let aside = path.with_extension("json.bad");
+            tracing::warn!(path = %path.display(), aside = %aside.display(), %error, "what is remembered of runs is damaged; set aside, attempts begin anew");
+            let _ = std::fs::rename(&path, &aside);
+            Self::default()
+        })
+    }
+
+    pub fn save(&self, dir: &Path) -> std::io::Result<()> {
+        let path = dir.join(FILE);
+        let new: PathBuf = path.with_extension("json.new");
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.sync_data()?;
+        std::fs::rename(&new, &path)
+    }
+
+    pub(super) fn prune(&mut self, now: f64) {
+        self.runs.retain(|_, run| now - run.heard < KEEP_SECONDS);
+        while self.runs.len() > MAX_RUNS {
+            let oldest = self.runs.iter().min_by(|a, b| a.1.heard.total_cmp(&b.1.heard));
+            let Some(name) = oldest.map(|(name, _)| name.clone()) else { break };
+            self.runs.remove(&name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Archive {
+        let rank = PastRank { attempt: 2, step: 150, lead: Priority::Client, pid: Some(7) };
+        let run = PastRun { attempt: 2, heard: 1000.0, ranks: [(3, rank)].into() };
+        Archive { runs: [("r".to_owned(), run)].into() }
+    }
+
+    #[test]
+    fn saved_and_loaded_again() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Archive::load(dir.path()), Archive::default());
+        sample().save(dir.path()).unwrap();
+        assert_eq!(Archive::load(dir.path()), sample());
+        assert!(!dir.path().join("runs.json.new").exists());
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), b"{\"runs\":{\"r\":").unwrap();
+        assert_eq!(Archive::load(dir.path()), Archive::default());
+        assert!(dir.path().join("runs.json.bad").exists());
+    }
+
+    #[test]
+    fn old_runs_are_forgotten_and_the_rest_is_bounded() {
+        let mut a = sample();
+        let run = a.runs["r"].clone();
+        for i in 0..2000 {
+            a.runs.insert(format!("n{i}"), PastRun { heard: 2e6 + f64::from(i), ..run.clone() });
+        }
+        a.prune(2e6 + 2000.0);
+        assert_eq!(a.runs.len(), MAX_RUNS);
+        assert!(a.runs.contains_key("n1999") && !a.runs.contains_key("r") && !a.runs.contains_key("n0"));
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a rank's time goes: the parts of each step (`t`) and phases with a beginning and an end.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::{Edge, Metrics};
+
+/// Distinct phase names of one rank; later ones are not kept.
+const MAX_PHASES: usize = 32;
+
+/// Names under which trainers report waiting for the next batch.
+const DATA_WAIT: &[&str] = &["data", "data_wait", "data_time", "data_loading", "dataloader"];
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Phases {
+    by_name: BTreeMap<Box<str>, Phase>,
+    /// Share of the last step spent waiting for data.
+    pub(super) data_wait: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Phase {
+    pub(super) seconds: f64,
+    /// Since when it is active.
+    pub(super) since: Option<f64>,
+}
+
+impl Phases {
+    /// The parts of a step that took `step_time` seconds.
+    pub(super) fn step(&mut self, parts: &Metrics, step_time: Option<f64>) {
+        for (name, seconds) in parts.iter() {
+            if seconds.is_finite() && seconds >= 0.0 {
+                if let Some(phase) = self.named(name) {
+                    phase.seconds += seconds;
+                }
+            }
+        }
+        let wait = DATA_WAIT.iter().find_map(|name| parts.get(name));
+        if let (Some(wait), Some(total)) = (wait, step_time.filter(|t| *t > 0.0)) {
+            self.data_wait = Some((wait / total).clamp(0.0, 1.0));
+        }
+    }
+
+    /// False when there is no room for another name.
+    pub(super) fn edge(&mut self, name: &str, edge: Edge, ts: f64) -> bool {
+        let Some(phase) = self.named(name) else { return false };
+        match edge {
+            // A second beginning without an end: the first one's end was lost, and so is its length.
+            Edge::Begin => phase.since = Some(ts),
+            Edge::End => {
+                if let Some(since) = phase.since.take() {
+                    phase.seconds += (ts - since).max(0.0);
+                }
+            }
+        }
+        true
+    }
+
+    /// A process that is gone is in no phase.
+    pub(super) fn end_all(&mut self) {
+        for phase in self.by_name.values_mut() {
+            phase.since = None;
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Phase)> {
+        self.by_name.iter().map(|(name, phase)| (name.as_ref(), *phase))
+    }
+
+    fn named(&mut self, name: &str) -> Option<&mut Phase> {
+        if !self.by_name.contains_key(name) {
+            if self.by_name.len() >= MAX_PHASES {
+                return None;
+            }
+            self.by_name.insert(name.into(), Phase::default());
+        }
+        self.by_name.get_mut(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_adds_up_and_data_wait_is_a_share_of_the_step() {
+        let mut phases = Phases::default();
+        let parts = Metrics::from_iter([("data", 0.5), ("fwd_bwd", 1.5), ("odd", f64::NAN), ("back", -1.0)]);
+        phases.step(&parts, Some(2.0));
+        phases.step(&parts, Some(2.0));
+        assert_eq!(phases.data_wait, Some(0.25));
+        let seconds: Vec<_> = phases.iter().map(|(n, p)| (n.to_owned(), p.seconds)).collect();
+        assert_eq!(seconds, [("data".to_owned(), 1.0), ("fwd_bwd".to_owned(), 3.0)]);
+    }
+
+    #[test]
+    fn edges_measure_and_mark() {
+        let mut phases = Phases::default();
+        phases.edge("eval", Edge::Begin, 10.0);
+        assert_eq!(phases.iter().next().map(|(_, p)| p.since), Some(Some(10.0)));
+        phases.edge("eval", Edge::End, 14.0);
+        phases.edge("eval", Edge::End, 99.0);
+        assert_eq!(phases.iter().next().map(|(_, p)| (p.seconds, p.since)), Some((4.0, None)));
+        for i in 0..100 {
+            phases.edge(&format!("p{i}"), Edge::Begin, 0.0);
+        }
+        assert_eq!(phases.iter().count(), MAX_PHASES);
+    }
+}

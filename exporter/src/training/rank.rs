@@ -1,0 +1,82 @@
+//! One rank of a run.
+
+use std::collections::BTreeSet;
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Metrics};
+
+use super::epoch::RankEpoch;
+use super::histogram::Durations;
+use super::phases::Phases;
+
+#[derive(Debug, Clone)]
+pub(super) struct Rank {
+    pub(super) label: Box<str>,
+    pub(super) epoch: RankEpoch,
+    pub(super) durations: Durations,
+    pub(super) phases: Phases,
+    pub(super) step_time: Option<f64>,
+    /// Arrival of the last event.
+    pub(super) heard: f64,
+    pub(super) pid: Option<u32>,
+    /// Open connections that have spoken for this rank.
+    pub(super) connections: BTreeSet<u64>,
+    /// Has ever spoken through a connection, whose closing then means something.
+    pub(super) connected_once: bool,
+    pub(super) said_bye: bool,
+    /// When the step was true, where the source said so.
+    pub(super) stepped: Option<(i64, f64)>,
+}
+
+impl Rank {
+    pub(super) fn new(rank: u32, epoch: RankEpoch, now: f64) -> Self {
+        Self {
+            label: rank.to_string().into(),
+            epoch,
+            durations: Durations::default(),
+            phases: Phases::default(),
+            step_time: None,
+            heard: now,
+            pid: None,
+            connections: BTreeSet::new(),
+            connected_once: false,
+            said_bye: false,
+            stepped: None,
+        }
+    }
+
+    /// Fills in how long the step took, from the time between two steps of the same attempt, where nothing better
+    /// is known. Only the source's own times will do: lines of a log that is being caught up all arrive at once.
+    pub(super) fn derive_step_time(&mut self, event: &mut Event, advanced: i64, fresh: bool) {
+        let Some((step, ts)) = event.step.zip(event.ts) else { return };
+        let before = if fresh { None } else { self.stepped };
+        if advanced > 0 {
+            self.stepped = Some((step, ts));
+        }
+        if event.m.get(metric::STEP_TIME).is_some() || advanced <= 0 {
+            return;
+        }
+        if let Some((_, before)) = before {
+            let seconds = (ts - before) / advanced as f64;
+            if seconds > 0.0 && seconds.is_finite() {
+                event.m.set(metric::STEP_TIME, seconds);
+            }
+        }
+    }
+
+    pub(super) fn record_step(&mut self, m: &Metrics, parts: &Metrics, advanced: i64) {
+        let seconds = m.get(metric::STEP_TIME).filter(|s| s.is_finite() && *s >= 0.0);
+        if advanced > 0 {
+            if let Some(seconds) = seconds {
+                self.durations.record(seconds);
+                self.step_time = Some(seconds);
+            }
+        }
+        self.phases.step(parts, seconds);
+    }
+
+    /// `None` when nothing is known of its process.
+    pub(super) fn is_up(&self) -> Option<bool> {
+        self.connected_once.then_some(!self.connections.is_empty())
+    }
+}

@@ -1,0 +1,372 @@
+//! One run: what its ranks and sources told, put together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stepwatch_wire::names::{exporter_event, metric};
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::archive::{PastRank, PastRun};
+use super::checkpoint::Checkpoints;
+use super::epoch::{Observed, Priority, RankEpoch, RunEpoch};
+use super::families::{ELSEWHERE, GAUGES};
+use super::gauge::{At, Gauge};
+use super::mfu::{self, Convention, Model, Setting};
+use super::nonfinite::Nonfinite;
+use super::peaks::{self, Dtype};
+use super::rank::Rank;
+use super::window::WindowMax;
+
+/// Distinct evaluation sets of a run on the page.
+const MAX_DATASETS: usize = 32;
+/// Ways of counting FLOPs of a run on the page: ours and the trainer's.
+const MAX_CONVENTIONS: usize = 4;
+
+/// What `hello` said, for the info family.
+#[derive(Debug, Clone, Default)]
+pub(super) struct About {
+    pub(super) framework: String,
+    pub(super) version: String,
+    pub(super) dtype: String,
+    pub(super) gpu: String,
+    pub(super) job: String,
+}
+
+/// Largest values of the last minutes.
+#[derive(Debug, Clone)]
+pub(super) struct Extremes {
+    pub(super) loss: [WindowMax; 2],
+    pub(super) grad_norm: [WindowMax; 2],
+}
+
+/// Labels of the windows in [`Extremes`].
+pub(super) const WINDOWS: [(&str, f64); 2] = [("1m", 60.0), ("5m", 300.0)];
+
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) name: Arc<str>,
+    pub(super) epoch: RunEpoch,
+    pub(super) ranks: BTreeMap<u32, Rank>,
+    pub(super) world: Option<u32>,
+    pub(super) about: About,
+    pub(super) model: Model,
+    pub(super) peak: Option<f64>,
+    pub(super) gauges: [Option<Gauge>; GAUGES.len()],
+    pub(super) custom: BTreeMap<Box<str>, Option<Gauge>>,
+    pub(super) mfu: BTreeMap<Box<str>, Option<Gauge>>,
+    pub(super) evals: BTreeMap<Box<str>, f64>,
+    pub(super) extremes: Extremes,
+    pub(super) nonfinite: Nonfinite,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) step: Option<(u32, i64)>,
+    pub(super) last_step_ts: Option<f64>,
+    pub(super) steps: f64,
+    pub(super) tokens: f64,
+    tokens_at: Option<(u32, i64)>,
+    pub(super) skipped: f64,
+    skipped_at: Option<(u32, i64)>,
+    pub(super) restarts: u64,
+    pub(super) deaths: u64,
+    /// Arrival of the last event.
+    pub(super) heard: f64,
+    /// Ranks of an earlier life of this exporter that have not been heard of in this one.
+    past_ranks: BTreeMap<u32, PastRank>,
+}
+
+/// What a step is judged by, besides the run itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) now: f64,
+    pub(super) source: Priority,
+    pub(super) pid: Option<u32>,
+    pub(super) convention: Convention,
+    pub(super) max_custom: usize,
+    /// The GPU of this node, from the configuration or the driver.
+    pub(super) gpu: Gpu<'a>,
+}
+
+/// Who says what GPU this is: an operator before the trainer before the driver.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Gpu<'a> {
+    pub(super) configured: Option<&'a str>,
+    pub(super) detected: Option<&'a str>,
+}
+
+/// What became of a step.
+#[derive(Debug, PartialEq)]
+pub(super) struct Stepped {
+    pub(super) duplicate: bool,
+    /// An event to publish before the step.
+    pub(super) restart: Option<Event>,
+    /// Custom metrics that the page has no room for.
+    pub(super) custom_dropped: u64,
+}
+
+impl Run {
+    pub(super) fn new(name: Arc<str>, past: Option<&PastRun>, now: f64) -> Self {
+        let windows = || WINDOWS.map(|(_, seconds)| WindowMax::new(seconds));
+        Self {
+            name,
+            epoch: RunEpoch::new(past.map_or(0, |p| p.attempt), now),
+            ranks: BTreeMap::new(),
+            world: None,
+            about: About::default(),
+            model: Model::default(),
+            peak: None,
+            gauges: [None; GAUGES.len()],
+            custom: BTreeMap::new(),
+            mfu: BTreeMap::new(),
+            evals: BTreeMap::new(),
+            extremes: Extremes { loss: windows(), grad_norm: windows() },
+            nonfinite: Nonfinite::default(),
+            checkpoints: Checkpoints::default(),
+            step: None,
+            last_step_ts: None,
+            steps: 0.0,
+            tokens: 0.0,
+            tokens_at: None,
+            skipped: 0.0,
+            skipped_at: None,
+            restarts: 0,
+            deaths: 0,
+            heard: now,
+            past_ranks: past.map(|p| p.ranks.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// The state of a rank, made when it is first heard of; `None` when there are `limit` already.
+    pub(super) fn rank(&mut self, rank: u32, limit: usize, now: f64) -> Option<&mut Rank> {
+        if !self.ranks.contains_key(&rank) {
+            if self.ranks.len() >= limit {
+                return None;
+            }
+            let past = self.past_ranks.remove(&rank);
+            let epoch = match &past {
+                Some(p) => RankEpoch::restored(p.attempt, p.step, p.lead, now),
+                None => RankEpoch::new(self.epoch.attempt, None),
+            };
+            let pid = past.and_then(|p| p.pid);
+            self.ranks.insert(rank, Rank { pid, ..Rank::new(rank, epoch, now) });
+        }
+        self.ranks.get_mut(&rank)
+    }
+
+    pub(super) fn last_step(&self, rank: u32) -> Option<i64> {
+        let past = || self.past_ranks.get(&rank).map(|r| r.step);
+        self.ranks.get(&rank).map_or_else(past, |r| r.epoch.last)
+    }
+
+    pub(super) fn hello(&mut self, event: &Event, cx: Context<'_>) {
+        let text = |names: &[&str]| {
+            let found = names.iter().find_map(|n| event.extra.get(*n)?.as_str());
+            found.map(|t| t.chars().take(64).collect::<String>())
+        };
+        let keep = |slot: &mut String, names: &[&str]| {
+            if let Some(value) = text(names) {
+                *slot = value;
+            }
+        };
+        keep(&mut self.about.framework, &["framework"]);
+        keep(&mut self.about.version, &["version", "framework_version"]);
+        keep(&mut self.about.dtype, &["dtype", "precision"]);
+        keep(&mut self.about.gpu, &["gpu", "gpu_name", "device"]);
+        keep(&mut self.about.job, &["job", "job_id"]);
+        let model = Model::from_hello(&event.extra);
+        if model.is_known() || model.name.is_some() {
+            self.model = model;
+        }
+        self.find_peak(cx.gpu);
+        let pid = cx.pid.or_else(|| match event.extra.get("pid") {
+            Some(Value::Number(n)) => Some(*n as u32),
+            _ => None,
+        });
+        if let Some(rank) = self.ranks.get_mut(&event.rank.unwrap_or(0)) {
+            // The same process says hello again when it reconnects; another one has taken the rank over.
+            if let (Some(new), Some(old)) = (pid, rank.pid) {
+                if new != old {
+                    rank.epoch.reborn(new);
+                }
+            }
+            rank.pid = pid.or(rank.pid);
+        }
+    }
+
+    /// Looks the peak up again: the GPU or the number format may have become known.
+    pub(super) fn find_peak(&mut self, gpu: Gpu<'_>) {
+        let theirs = Some(self.about.gpu.as_str()).filter(|g| !g.is_empty());
+        let dtype = match self.about.dtype.as_str() {
+            "" => Some(Dtype::Bf16),
+            named => Dtype::parse(named),
+        };
+        let name = gpu.configured.or(theirs).or(gpu.detected);
+        self.peak = name.zip(dtype).and_then(|(name, dtype)| peaks::peak(name, dtype));
+    }
+
+    pub(super) fn step(&mut self, event: &mut Event, cx: Context<'_>) -> Stepped {
+        let (Some(step), number) = (event.step, event.rank.unwrap_or(0)) else {
+            return Stepped { duplicate: false, restart: None, custom_dropped: 0 };
+        };
+        let Some(rank) = self.ranks.get_mut(&number) else {
+            return Stepped { duplicate: false, restart: None, custom_dropped: 0 };
+        };
+        let last = rank.epoch.last;
+        let raised = event.attempt.is_some_and(|a| self.epoch.raise(a, step, cx.now));
+        if event.attempt == Some(self.epoch.attempt) {
+            rank.epoch.counted_by_launcher();
+        }
+        rank.epoch.stepped_by(cx.pid);
+        let observed = rank.epoch.observe(&mut self.epoch, step, cx.source, cx.now);
+        let Observed::Step { advanced, restarted_from } = observed else {
+            return Stepped { duplicate: true, restart: None, custom_dropped: 0 };
+        };
+        let restarted = raised || restarted_from.is_some();
+        event.attempt = Some(rank.epoch.attempt);
+        rank.derive_step_time(event, advanced, restarted || last.is_none());
+        let setting = Setting {
+            world: event.world.or(self.world),
+            model: &self.model,
+            peak: self.peak,
+            prefer: cx.convention,
+        };
+        let mfu = mfu::enrich(&mut event.m, setting);
+        rank.record_step(&event.m, &event.t, advanced);
+        let at = At { attempt: rank.epoch.attempt, step, rank: number, now: cx.now };
+        let restart = restarted.then(|| self.restarted(number, restarted_from.or(last), event));
+        self.count(event, at);
+        let custom_dropped = self.set_gauges(event, &mfu, at, cx.max_custom);
+        Stepped { duplicate: false, restart, custom_dropped }
+    }
+
+    fn restarted(&mut self, rank: u32, from: Option<i64>, event: &Event) -> Event {
+        self.restarts += 1;
+        self.checkpoints.abandon(rank);
+        let step = event.step.unwrap_or_default();
+        let text = match from {
+            Some(from) if step < from => format!("steps went back from {from} to {step}: the run restarted"),
+            Some(from) => format!("a new process continues after step {from} at step {step}"),
+            None => format!("a new attempt begins at step {step}"),
+        };
+        let mut restart = Event {
+            ts: event.ts,
+            run: event.run.clone(),
+            rank: event.rank,
+            world: event.world.or(self.world),
+            step: event.step,
+            attempt: Some(self.epoch.attempt),
+            node: event.node.clone(),
+            name: Some(exporter_event::RESTART.into()),
+            level: Some("info".into()),
+            text: Some(text),
+            ..Event::new(Kind::Event)
+        };
+        if let Some(from) = from {
+            restart.extra.insert("from_step".into(), Value::Number(from as f64));
+        }
+        restart
+    }
+
+    /// Counters of the run, each step once however many ranks tell of it.
+    fn count(&mut self, event: &Event, at: At) {
+        let here = (at.attempt, at.step);
+        let interval = |before: Option<(u32, i64)>| match before {
+            Some((attempt, step)) if attempt == at.attempt => (at.step.saturating_sub(step)).max(0) as f64,
+            Some(before) if before > here => 0.0,
+            _ => 1.0,
+        };
+        let steps = interval(self.step);
+        if self.step.is_none_or(|s| s <= here) {
+            self.steps += steps;
+            self.step = Some(here);
+            self.last_step_ts = event.ts.or(Some(at.now)).map(|ts| ts.min(at.now));
+        }
+        let number = |name| event.m.get(name).filter(|v| v.is_finite() && *v > 0.0);
+        if let Some(tokens) = number(metric::TOKENS) {
+            self.tokens += tokens * interval(self.tokens_at);
+            self.tokens_at = self.tokens_at.max(Some(here));
+        }
+        if let Some(skipped) = number(metric::SKIPPED).filter(|_| self.skipped_at < Some(here)) {
+            self.skipped += skipped;
+            self.skipped_at = Some(here);
+        }
+        self.nonfinite.step(event, at.attempt);
+    }
+
+    /// Returns how many custom metrics found no room.
+    fn set_gauges(&mut self, event: &Event, mfu: &[(String, f64)], at: At, max_custom: usize) -> u64 {
+        let mut dropped = 0;
+        for (name, value) in event.m.iter() {
+            if let Some(i) = GAUGES.iter().position(|(known, _, _)| *known == name) {
+                let taken = Gauge::offer(&mut self.gauges[i], value, at);
+                let windows = match name {
+                    metric::LOSS => &mut self.extremes.loss,
+                    metric::GRAD_NORM => &mut self.extremes.grad_norm,
+                    _ => continue,
+                };
+                if taken {
+                    windows.iter_mut().for_each(|w| w.record(value, at.now));
+                }
+            } else if !ELSEWHERE.contains(&name)
+                && !offer_named(&mut self.custom, name, value, at, max_custom)
+            {
+                dropped += 1;
+            }
+        }
+        for (convention, ratio) in mfu {
+            offer_named(&mut self.mfu, convention, *ratio, at, MAX_CONVENTIONS);
+        }
+        if let (true, Some(theirs)) = (mfu.is_empty(), event.m.get(metric::MFU_REPORTED)) {
+            offer_named(&mut self.mfu, "framework", theirs, at, MAX_CONVENTIONS);
+        }
+        dropped
+    }
+
+    pub(super) fn eval(&mut self, event: &Event) {
+        self.nonfinite.eval(event, self.epoch.attempt);
+        let loss = ["loss", "eval_loss"].iter().find_map(|n| event.m.get(n)).filter(|v| v.is_finite());
+        let dataset = event.name.as_deref().unwrap_or("");
+        if let Some(loss) = loss {
+            if self.evals.len() < MAX_DATASETS || self.evals.contains_key(dataset) {
+                self.evals.insert(dataset.into(), loss);
+            }
+        }
+    }
+
+    /// Whether every rank that was heard of said goodbye.
+    pub(super) fn is_over(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.values().all(|r| r.said_bye)
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.ranks.values().any(|r| !r.connections.is_empty())
+    }
+
+    /// What must survive a restart of this exporter.
+    pub(super) fn past(&self) -> PastRun {
+        let mut ranks = self.past_ranks.clone();
+        ranks.extend(self.ranks.iter().filter_map(|(number, rank)| {
+            let (step, lead) = rank.epoch.last.zip(rank.epoch.lead())?;
+            Some((*number, PastRank { attempt: rank.epoch.attempt, step, lead, pid: rank.pid }))
+        }));
+        PastRun { attempt: self.epoch.attempt, heard: self.heard, ranks }
+    }
+}
+
+/// Offers a value to a gauge that is known by name; false when there is no room for another name.
+fn offer_named(
+    all: &mut BTreeMap<Box<str>, Option<Gauge>>,
+    name: &str,
+    value: f64,
+    at: At,
+    limit: usize,
+) -> bool {
+    if let Some(slot) = all.get_mut(name) {
+        Gauge::offer(slot, value, at);
+    } else if all.len() < limit {
+        let mut slot = None;
+        Gauge::offer(&mut slot, value, at);
+        all.insert(name.into(), slot);
+    } else {
+        return false;
+    }
+    true
+}

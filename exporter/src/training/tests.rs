@@ -1,0 +1,331 @@
+use super::families as f;
+use super::*;
+use crate::hub::Peer;
+use crate::samples::Samples;
+
+const OPTIONS: Options = Options {
+    max_runs: 3,
+    max_ranks: 16,
+    max_custom: 4,
+    forget_after: 900.0,
+    linger: 60.0,
+    convention: Convention::Full,
+    gpu: None,
+};
+
+/// A training state with a clock and everything that it has published.
+struct Bench {
+    training: Training,
+    drops: Arc<Drops>,
+    now: f64,
+    out: Vec<Event>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(OPTIONS, Archive::default())
+    }
+
+    fn with(options: Options, archive: Archive) -> Self {
+        let drops = Arc::new(Drops::default());
+        let training = Training::new(options, archive, Arc::clone(&drops));
+        Self { training, drops, now: 1_000.0, out: Vec::new() }
+    }
+
+    fn from(&mut self, origin: &Origin, line: &str) -> Outcome {
+        let event = Event::parse(line.as_bytes()).unwrap();
+        self.training.apply(self.now, origin, event, &mut self.out)
+    }
+
+    fn http(&mut self, line: &str) -> Outcome {
+        self.from(&Origin::Http, line)
+    }
+
+    fn page(&self) -> Samples {
+        let mut out = Samples::default();
+        self.training.write(self.now, &mut out);
+        out
+    }
+
+    fn last(&self) -> &Event {
+        self.out.last().unwrap()
+    }
+}
+
+fn peer(connection: u64, pid: u32) -> Origin {
+    Origin::Peer(Peer { connection, pid: Some(pid), uid: 0 })
+}
+
+#[test]
+fn a_step_reaches_the_page_and_the_stream_with_what_follows_from_it() {
+    let mut b = Bench::new();
+    b.http(
+        r#"{"k":"hello","run":"llama","rank":0,"world":8,"framework":"megatron","dtype":"bf16","gpu":"NVIDIA H100 80GB HBM3",
+            "model":{"name":"llama-3-8b","n_params":7504924672,"layers":32,"heads":32,"head_dim":128,"seq_len":8192}}"#,
+    );
+    b.http(
+        r#"{"k":"step","ts":990,"run":"llama","rank":0,"world":8,"step":5,
+            "m":{"loss":2.5,"grad_norm":0.9,"lr":3e-4,"step_time":2,"tokens":152000,"mine":7},"t":{"data":0.5,"fwd_bwd":1.4}}"#,
+    );
+    let step = b.last();
+    assert_eq!((step.attempt, step.ts), (Some(0), Some(990.0)));
+    assert_eq!(step.m.get("tokens_per_second_per_gpu"), Some(9_500.0));
+    assert!(step.m.get("mfu").is_some_and(|v| (v - 0.556).abs() < 0.001));
+    let page = b.page();
+    for (family, labels, want) in [
+        (&f::LOSS, &["llama"][..], 2.5),
+        (&f::GRAD_NORM, &["llama"], 0.9),
+        (&f::LEARNING_RATE, &["llama"], 3e-4),
+        (&f::STEP, &["llama"], 5.0),
+        (&f::STEPS, &["llama"], 1.0),
+        (&f::TOKENS, &["llama"], 152_000.0),
+        (&f::TOKENS_PER_SECOND, &["llama"], 76_000.0),
+        (&f::LAST_STEP, &["llama"], 990.0),
+        (&f::LOSS_MAX, &["llama", "1m"], 2.5),
+        (&f::GRAD_NORM_MAX, &["llama", "5m"], 0.9),
+        (&f::CUSTOM, &["llama", "mine"], 7.0),
+        (&f::WORLD, &["llama"], 8.0),
+        (&f::NONFINITE, &["llama", "loss", "value"], 0.0),
+        (&f::PEAK_FLOPS, &["llama"], 989.4e12),
+        (&f::DATA_WAIT, &["llama", "0"], 0.25),
+        (&f::PHASE_SECONDS, &["llama", "0", "fwd_bwd"], 1.4),
+        (&f::RUN_INFO, &["llama", "megatron", "", "llama-3-8b", "bf16", "NVIDIA H100 80GB HBM3", ""], 1.0),
+    ] {
+        assert_eq!(page.get(family, labels), Some(want), "{} {labels:?}", family.name);
+    }
+    let percent = |c| (page.get(&f::MFU, &["llama", c]).unwrap() * 1000.0).round() / 10.0;
+    assert_eq!((percent("6n"), percent("causal"), percent("full")), (43.2, 49.4, 55.6));
+}
+
+#[test]
+fn nan_is_counted_and_streamed_and_the_gauge_keeps_the_last_number() {
+    let mut b = Bench::new();
+    b.http(r#"{"k":"step","run":"r","step":1,"loss":2.5}"#);
+    b.http(r#"{"k":"step","run":"r","step":2,"loss":NaN}"#);
+    assert!(b.last().m.get("loss").unwrap().is_nan());
+    let page = b.page();
+    assert_eq!(page.get(&f::LOSS, &["r"]), Some(2.5));
+    assert_eq!(page.get(&f::NONFINITE, &["r", "loss", "value"]), Some(1.0));
+    assert_eq!(page.get(&f::STEP, &["r"]), Some(2.0));
+}
+
+#[test]
+fn a_spike_between_two_scrapes_is_on_the_page_for_a_minute() {
+    let mut b = Bench::new();
+    for (step, norm) in [(1, 0.5), (2, 80.0), (3, 0.6)] {
+        b.http(&format!(r#"{{"k":"step","run":"r","step":{step},"grad_norm":{norm}}}"#));
+        b.now += 1.0;
+    }
+    b.now += 12.0;
+    assert_eq!(b.page().get(&f::GRAD_NORM, &["r"]), Some(0.6));
+    assert_eq!(b.page().get(&f::GRAD_NORM_MAX, &["r", "1m"]), Some(80.0));
+    b.now += 60.0;
+    assert_eq!(b.page().get(&f::GRAD_NORM_MAX, &["r", "1m"]), None);
+    assert_eq!(b.page().get(&f::GRAD_NORM_MAX, &["r", "5m"]), Some(80.0));
+}
+
+#[test]
+fn going_back_is_a_restart_that_is_published_before_the_step() {
+    let mut b = Bench::new();
+    for step in [148, 149, 150] {
+        b.http(&format!(r#"{{"k":"step","run":"r","step":{step},"loss":2}}"#));
+    }
+    b.http(r#"{"k":"step","run":"r","step":100,"loss":2.1}"#);
+    let [.., restart, step] = &b.out[..] else { panic!() };
+    assert_eq!(
+        (restart.name.as_deref(), restart.attempt, restart.step),
+        (Some("restart"), Some(1), Some(100))
+    );
+    assert_eq!(restart.text.as_deref(), Some("steps went back from 150 to 100: the run restarted"));
+    assert_eq!(step.attempt, Some(1));
+    let page = b.page();
+    assert_eq!(page.get(&f::RESTARTS, &["r"]), Some(1.0));
+    assert_eq!(page.get(&f::STEP, &["r"]), Some(100.0));
+    assert_eq!(page.get(&f::STEPS, &["r"]), Some(4.0));
+    assert!(b.training.is_urgent());
+}
+
+#[test]
+fn attempts_survive_a_restart_of_the_exporter() {
+    let mut b = Bench::new();
+    for step in [10, 11, 5, 6] {
+        b.from(&peer(1, 42), &format!(r#"{{"k":"step","run":"r","rank":3,"step":{step}}}"#));
+    }
+    let saved = b.training.archive(b.now);
+    let mut again = Bench::with(OPTIONS, saved.clone());
+    again.from(&peer(1, 42), r#"{"k":"hello","run":"r","rank":3}"#);
+    again.from(&peer(1, 42), r#"{"k":"step","run":"r","rank":3,"step":7}"#);
+    assert_eq!((again.out.len(), again.last().attempt), (2, Some(1)), "the trainer went on: no restart");
+    let mut again = Bench::with(OPTIONS, saved);
+    again.from(&peer(1, 43), r#"{"k":"hello","run":"r","rank":3}"#);
+    again.from(&peer(1, 43), r#"{"k":"step","run":"r","rank":3,"step":7}"#);
+    assert_eq!(again.last().attempt, Some(2), "another process: a restart");
+}
+
+#[test]
+fn ranks_share_counters_and_have_their_own_series() {
+    let mut b = Bench::new();
+    for step in 1..=10 {
+        for rank in 0..8 {
+            let line = r#"{"k":"step","run":"r","rank":RANK,"step":STEP,"m":{"loss":2,"tokens":100,"step_time":0.5,"skipped":1}}"#;
+            b.http(&line.replace("RANK", &rank.to_string()).replace("STEP", &step.to_string()));
+        }
+    }
+    let page = b.page();
+    assert_eq!(page.get(&f::STEPS, &["r"]), Some(10.0));
+    assert_eq!(page.get(&f::TOKENS, &["r"]), Some(1_000.0));
+    assert_eq!(page.get(&f::SKIPPED, &["r"]), Some(10.0));
+    assert_eq!(page.get(&f::RANK_STEP, &["r", "7"]), Some(10.0));
+    assert_eq!(page.iter().filter(|s| s.family == &f::STEP_DURATION).count(), 8);
+}
+
+#[test]
+fn the_time_between_steps_is_their_duration_when_nobody_says() {
+    let mut b = Bench::new();
+    b.http(r#"{"k":"step","run":"r","step":10,"ts":100}"#);
+    b.http(r#"{"k":"step","run":"r","step":20,"ts":130}"#);
+    assert_eq!(b.last().m.get("step_time"), Some(3.0));
+    // After a restart the gap is not a step.
+    b.http(r#"{"k":"step","run":"r","step":5,"ts":900}"#);
+    assert_eq!(b.last().m.get("step_time"), None);
+    // Lines that all arrive at once say nothing of time.
+    b.http(r#"{"k":"step","run":"q","step":1}"#);
+    b.http(r#"{"k":"step","run":"q","step":2}"#);
+    assert_eq!(b.last().m.get("step_time"), None);
+}
+
+#[test]
+fn a_lower_source_is_dropped_where_a_higher_one_spoke() {
+    let mut b = Bench::new();
+    let log = Origin::Tail { path: std::path::Path::new("/logs/run.log").into(), priority: Priority::Log };
+    b.from(&log, r#"{"k":"step","run":"r","step":7,"loss":2.5}"#);
+    b.http(r#"{"k":"step","run":"r","step":8,"loss":2.4}"#);
+    let dup = b.from(&log, r#"{"k":"step","run":"r","step":8,"loss":2.4}"#);
+    assert_eq!(dup, Outcome::Dropped(Reason::Duplicate));
+    assert_eq!((b.out.len(), b.drops.get(Reason::Duplicate)), (2, 1));
+}
+
+#[test]
+fn a_closed_connection_without_goodbye_is_a_death() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 42), r#"{"k":"step","run":"r","rank":3,"step":12}"#);
+    b.from(&peer(2, 43), r#"{"k":"step","run":"r","rank":4,"step":12}"#);
+    b.from(&peer(2, 43), r#"{"k":"bye","run":"r","rank":4,"code":0}"#);
+    let mut out = Vec::new();
+    b.training.closed(b.now, 2, ProcessFate::Gone, &mut out);
+    assert_eq!(out, [], "it said goodbye");
+    b.training.closed(b.now, 1, ProcessFate::Gone, &mut out);
+    insta::assert_snapshot!(out[0].to_json(), @r#"{"v":1,"k":"event","ts":1000,"run":"r","rank":3,"attempt":0,"step":12,"name":"rank_dead","text":"process 42 of rank 3 closed its socket without a goodbye after step 12; it is gone, and its exit status cannot be seen from here","level":"error","pid":42,"process":"gone"}"#);
+    assert_eq!(b.page().get(&f::RANK_UP, &["r", "3"]), Some(0.0));
+    assert_eq!(b.page().get(&f::RANK_DEATHS, &["r"]), Some(1.0));
+}
+
+#[test]
+fn a_rank_with_another_connection_lives() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 42), r#"{"k":"step","run":"r","rank":3,"step":12}"#);
+    b.from(&peer(2, 42), r#"{"k":"step","run":"r","rank":3,"step":13}"#);
+    let mut out = Vec::new();
+    b.training.closed(b.now, 1, ProcessFate::Running, &mut out);
+    assert_eq!(out, []);
+    assert_eq!(b.training.processes().len(), 1);
+    b.training.closed(b.now, 2, ProcessFate::Gone, &mut out);
+    assert_eq!(out.len(), 1);
+}
+
+#[test]
+fn a_run_leaves_the_page_when_it_is_over_or_silent() {
+    let mut b = Bench::new();
+    b.http(r#"{"k":"step","run":"done","rank":0,"step":1}"#);
+    b.http(r#"{"k":"bye","run":"done","rank":0,"code":0}"#);
+    b.http(r#"{"k":"step","run":"silent","step":1}"#);
+    b.from(&peer(1, 42), r#"{"k":"step","run":"hung","step":1}"#);
+    let runs = |b: &Bench| b.page().get(&f::RUNS, &[]).unwrap();
+    b.now += 61.0;
+    b.training.expire(b.now);
+    assert_eq!(runs(&b), 2.0);
+    b.now += 900.0;
+    b.training.expire(b.now);
+    assert_eq!(b.page().get(&f::STEP, &["hung"]), Some(1.0), "its process is there: it hangs");
+    assert_eq!(runs(&b), 1.0);
+    // Back from the dead: the attempt is remembered.
+    b.http(r#"{"k":"step","run":"silent","step":0}"#);
+    assert_eq!(b.last().attempt, Some(1));
+}
+
+#[test]
+fn limits_hold_and_count() {
+    let mut b = Bench::new();
+    for run in ["a", "b", "c", "d"] {
+        b.http(&format!(r#"{{"k":"hb","run":"{run}"}}"#));
+    }
+    assert_eq!(b.drops.get(Reason::Runs), 1);
+    b.http(r#"{"k":"bye","run":"b","rank":0}"#);
+    assert_eq!(b.http(r#"{"k":"hb","run":"d"}"#), Outcome::Accepted, "in the place of the one that ended");
+    for rank in 0..20 {
+        b.http(&format!(r#"{{"k":"hb","run":"a","rank":{rank}}}"#));
+    }
+    assert_eq!(b.drops.get(Reason::Ranks), 4);
+    b.http(r#"{"k":"step","run":"a","step":1,"m":{"c1":1,"c2":1,"c3":1,"c4":1,"c5":1,"c6":1}}"#);
+    assert_eq!(b.drops.get(Reason::Custom), 2);
+    assert_eq!(b.last().m.get("c6"), Some(1.0), "the stream has it all");
+}
+
+#[test]
+fn what_needs_a_run_says_so() {
+    let mut b = Bench::new();
+    let Outcome::Rejected(e) = b.http(r#"{"k":"step","step":1}"#) else { panic!() };
+    assert_eq!(e.field, "run");
+    let Outcome::Rejected(e) = b.http(r#"{"k":"gap","run":"r","lost":9}"#) else { panic!() };
+    assert_eq!(e.field, "k");
+    assert_eq!(b.http(r#"{"k":"xid","code":79}"#), Outcome::Accepted);
+}
+
+#[test]
+fn checkpoints_and_phases_on_the_page() {
+    let mut b = Bench::new();
+    b.http(r#"{"k":"ckpt","run":"r","phase":"start","step":100,"ts":980}"#);
+    b.http(r#"{"k":"phase","run":"r","name":"ckpt","phase":"begin","ts":980}"#);
+    assert_eq!(b.page().get(&f::CKPT_IN_PROGRESS, &["r"]), Some(1.0));
+    assert_eq!(b.page().get(&f::PHASE_ACTIVE, &["r", "0", "ckpt"]), Some(1.0));
+    b.http(r#"{"k":"ckpt","run":"r","phase":"end","step":100,"ts":990,"bytes":5e9}"#);
+    b.http(r#"{"k":"phase","run":"r","name":"ckpt","phase":"end","ts":990}"#);
+    let page = b.page();
+    assert_eq!(page.get(&f::CKPT_SUCCESS, &["r"]), Some(990.0));
+    assert_eq!(page.get(&f::CKPT_DURATION, &["r"]), Some(10.0));
+    assert_eq!(page.get(&f::CKPT_SIZE, &["r"]), Some(5e9));
+    assert_eq!(page.get(&f::PHASE_SECONDS, &["r", "0", "ckpt"]), Some(10.0));
+}
+
+proptest::proptest! {
+    /// Whatever trainers send, the page has no series twice and the attempts never go back.
+    #[test]
+    fn any_traffic_keeps_the_page_valid(
+        traffic in proptest::collection::vec((0usize..9, 0u32..4, 0i64..30, 0u64..3, -1e3f64..1e3), 1..150),
+    ) {
+        let mut b = Bench::new();
+        let kinds = [
+            r#""k":"step","loss":VALUE,"x":VALUE"#, r#""k":"step","loss":NaN"#, r#""k":"hb""#, r#""k":"bye""#,
+            r#""k":"hello","pid":STEP"#, r#""k":"ckpt","phase":"start""#, r#""k":"phase","name":"eval","phase":"begin""#,
+            r#""k":"eval","name":"c4","loss":VALUE"#, r#""k":"step","missing":["loss"],"ts":VALUE"#,
+        ];
+        for (kind, rank, step, connection, value) in traffic {
+            let body = kinds[kind].replace("VALUE", &value.to_string()).replace("STEP", &step.to_string());
+            let line = format!(r#"{{"run":"r","rank":{rank},"step":{step},{body}}}"#);
+            b.from(&peer(connection, 100 + rank), &line);
+            if value > 900.0 {
+                let mut out = Vec::new();
+                b.training.closed(b.now, connection, ProcessFate::Unknown, &mut out);
+            }
+            b.now += value.abs() / 100.0;
+            b.training.expire(b.now);
+        }
+        let page = b.page();
+        let mut seen = std::collections::BTreeSet::new();
+        for s in &page {
+            proptest::prop_assert!(seen.insert((s.family.name, s.labels.clone())), "{s:?}");
+        }
+        let attempts: Vec<_> = b.out.iter().filter(|e| e.name.as_deref() == Some("restart")).map(|e| e.attempt).collect();
+        proptest::prop_assert!(attempts.is_sorted());
+    }
+}

@@ -1,0 +1,85 @@
+//! The page's view of the training state.
+
+use super::Training;
+use super::families as f;
+use super::rank::Rank;
+use super::run::{Run, WINDOWS};
+use crate::samples::Samples;
+
+impl Training {
+    /// Writes every run: first what there is once a run, then what there is once a rank, so that a page that is full
+    /// leaves out the latter.
+    pub fn write(&self, now: f64, out: &mut Samples) {
+        out.set(&f::RUNS, &[], self.runs.len());
+        for run in self.runs.values() {
+            write_run(run, now, out);
+        }
+        for run in self.runs.values() {
+            for rank in run.ranks.values() {
+                write_rank(&run.name, rank, out);
+            }
+        }
+    }
+}
+
+fn write_run(run: &Run, now: f64, out: &mut Samples) {
+    let name: &str = &run.name;
+    let labels: &[&str] = &[name];
+    let a = &run.about;
+    let model = run.model.name.as_deref().unwrap_or("");
+    out.set(&f::RUN_INFO, &[name, &a.framework, &a.version, model, &a.dtype, &a.gpu, &a.job], 1u64);
+    for ((_, family, scale), gauge) in f::GAUGES.iter().zip(&run.gauges) {
+        out.maybe(family, labels, gauge.map(|g| g.value * scale));
+    }
+    for (i, (window, _)) in WINDOWS.iter().enumerate() {
+        out.maybe(&f::LOSS_MAX, &[name, window], run.extremes.loss[i].get(now));
+        out.maybe(&f::GRAD_NORM_MAX, &[name, window], run.extremes.grad_norm[i].get(now));
+    }
+    for (dataset, loss) in &run.evals {
+        out.set(&f::EVAL_LOSS, &[name, dataset], *loss);
+    }
+    if let Some((_, step)) = run.step {
+        out.set(&f::STEP, labels, step);
+    }
+    out.set(&f::STEPS, labels, run.steps);
+    out.set(&f::ATTEMPT, labels, run.epoch.attempt);
+    out.set(&f::RESTARTS, labels, run.restarts);
+    out.set(&f::RANK_DEATHS, labels, run.deaths);
+    out.maybe(&f::WORLD, labels, run.world);
+    out.maybe(&f::LAST_STEP, labels, run.last_step_ts);
+    out.set(&f::TOKENS, labels, run.tokens);
+    for (convention, ratio) in &run.mfu {
+        out.maybe(&f::MFU, &[name, convention], ratio.map(|g| g.value));
+    }
+    out.maybe(&f::PEAK_FLOPS, labels, run.peak);
+    for ((what, how), total) in run.nonfinite.iter() {
+        out.set(&f::NONFINITE, &[name, what, how], total);
+    }
+    out.set(&f::SKIPPED, labels, run.skipped);
+    for (metric, gauge) in &run.custom {
+        out.maybe(&f::CUSTOM, &[name, metric], gauge.map(|g| g.value));
+    }
+    let c = &run.checkpoints;
+    out.maybe(&f::CKPT_SUCCESS, labels, c.last_success);
+    out.maybe(&f::CKPT_STEP, labels, c.last_step);
+    out.maybe(&f::CKPT_DURATION, labels, c.seconds);
+    out.maybe(&f::CKPT_SIZE, labels, c.bytes);
+    out.set(&f::CKPT_FAILURES, labels, c.failures);
+    out.set(&f::CKPT_IN_PROGRESS, labels, c.in_progress());
+}
+
+fn write_rank(run: &str, rank: &Rank, out: &mut Samples) {
+    let labels: &[&str] = &[run, &rank.label];
+    if !rank.durations.is_empty() {
+        out.distribution(&f::STEP_DURATION, labels, rank.durations.distribution());
+    }
+    out.maybe(&f::RANK_STEP, labels, rank.epoch.last);
+    out.maybe(&f::RANK_STEP_TIME, labels, rank.step_time);
+    out.maybe(&f::RANK_UP, labels, rank.is_up());
+    out.set(&f::HEARTBEAT, labels, rank.heard);
+    out.maybe(&f::DATA_WAIT, labels, rank.phases.data_wait);
+    for (phase, state) in rank.phases.iter() {
+        out.set(&f::PHASE_SECONDS, &[run, &rank.label, phase], state.seconds);
+        out.set(&f::PHASE_ACTIVE, &[run, &rank.label, phase], state.since.is_some());
+    }
+}
