@@ -34,7 +34,14 @@ pub static UNMATCHED: Family = Family::counter(
     "Lines that no parser of the source understood: normal for a log, a sign of a wrong format when nothing else moves",
 );
 
-pub static FAMILIES: &[&Family] = &[&UP, &LAG, &DROPPED, &UNMATCHED];
+pub static RESOLUTION: Family = Family::gauge(
+    "train_log_resolution",
+    "",
+    &["source", "metric"],
+    "Step between two neighbouring values as the source prints them: smaller changes are the printer's, not the training's",
+);
+
+pub static FAMILIES: &[&Family] = &[&UP, &LAG, &DROPPED, &UNMATCHED, &RESOLUTION];
 
 /// Distinct reasons that one source may count under.
 const MAX_REASONS: usize = 16;
@@ -48,6 +55,7 @@ struct Health {
     lag: AtomicU64,
     unmatched: AtomicU64,
     dropped: Mutex<BTreeMap<String, u64>>,
+    resolution: Mutex<BTreeMap<&'static str, f64>>,
 }
 
 /// A source's own line to the page. Cheap to clone; the source is on the page while a clone lives.
@@ -72,6 +80,11 @@ impl SourceHandle {
         }
     }
 
+    /// How finely the source prints a metric.
+    pub fn resolution(&self, metric: &'static str, step: f64) {
+        self.0.resolution.locked().insert(metric, step);
+    }
+
     pub fn unmatched_lines(&self, lines: u64) {
         self.0.unmatched.fetch_add(lines, Ordering::Relaxed);
     }
@@ -90,6 +103,7 @@ impl Sources {
             lag: AtomicU64::new(f64::NAN.to_bits()),
             unmatched: AtomicU64::new(0),
             dropped: Mutex::default(),
+            resolution: Mutex::default(),
         });
         let mut all = self.0.locked();
         all.retain(|w| w.strong_count() > 0);
@@ -103,6 +117,9 @@ impl Sources {
             out.set(&UP, labels, health.up.load(Ordering::Relaxed));
             out.set(&LAG, labels, f64::from_bits(health.lag.load(Ordering::Relaxed)));
             out.set(&UNMATCHED, labels, health.unmatched.load(Ordering::Relaxed));
+            for (metric, step) in health.resolution.locked().iter() {
+                out.set(&RESOLUTION, &[&health.name, metric], *step);
+            }
             for (reason, count) in health.dropped.locked().iter() {
                 out.set(&DROPPED, &[&health.name, &health.kind, reason], *count);
             }

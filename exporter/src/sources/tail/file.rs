@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_formats::Reader;
 use stepwatch_kit::crash;
+use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
 use super::again::Again;
@@ -241,6 +242,11 @@ impl TailedFile {
     }
 
     fn report(&mut self, health: &SourceHandle) {
+        for metric in [metric::LOSS, metric::GRAD_NORM, metric::LR, metric::STEP_TIME] {
+            if let Some(step) = self.reader.resolution().get(metric) {
+                health.resolution(metric, step);
+            }
+        }
         let unmatched = self.reader.counters().unmatched;
         health.unmatched_lines(unmatched.saturating_sub(self.unmatched));
         self.unmatched = unmatched;

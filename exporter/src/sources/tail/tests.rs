@@ -17,7 +17,7 @@ use super::follow::{DRAIN, MAX_LINE_BYTES};
 use super::*;
 use crate::hub::Origin;
 use crate::samples::Samples;
-use crate::source::{DROPPED, LAG, Sources, UNMATCHED, UP};
+use crate::source::{DROPPED, LAG, RESOLUTION, Sources, UNMATCHED, UP};
 use crate::training::Priority;
 
 const UNIX: f64 = 4_000_000_000.0;

@@ -14,6 +14,7 @@ fn follows_a_growing_file() {
     b.steps("run.log", 4..5);
     assert_eq!(b.poll_steps(), [4]);
     assert_eq!(b.page().get(&UNMATCHED, &[&b.config.path, "tail"]), Some(1.0));
+    assert_eq!(b.page().get(&RESOLUTION, &[&b.config.path, "loss"]), Some(0.1));
     assert_eq!(b.poll_steps(), NONE);
 }
 
