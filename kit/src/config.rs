@@ -5,6 +5,7 @@
 //! they bind a port and leave with [`EXIT_CONFIG`] when it is bad.
 
 mod error;
+pub mod keys;
 mod period;
 mod secret;
 

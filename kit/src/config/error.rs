@@ -40,6 +40,11 @@ impl ConfigError {
         Self { file: file.into(), problems }
     }
 
+    /// What is wrong, without the place.
+    pub(super) fn message(&self) -> String {
+        self.problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
     pub(super) fn at_caret(file: &str, text: &str, err: &serde_saphyr::Error) -> Self {
         let mut options = RenderOptions::new(&UserMessageFormatter);
         options.snippets = SnippetMode::Off;
