@@ -118,7 +118,7 @@ async fn at_every_crash_point() {
             stack.alerter.daemon.kill().await.unwrap();
             // Armed, it may die before it is ready: that is a pass too.
             let _ = stack.alerter.restart(Some(&format!("{point}:{pass}"))).await;
-            let died = life_of_an_incident(&mut stack, &format!("{point}-{pass}")).await;
+            let died = life_of_an_incident(&mut stack, &format!("{point}-{pass:02}")).await;
             assert!(died || pass > 1, "{point} was never reached");
             if !died {
                 break;
@@ -153,7 +153,7 @@ async fn at_any_moment() {
     let mut kills = 0;
     while ranks.len() < INCIDENTS || kills < KILLS {
         if ranks.len() < INCIDENTS {
-            let run = format!("random-{}", ranks.len());
+            let run = format!("random-{:02}", ranks.len());
             let rank = Rank::join(&ingest, &run, 0, 1).unwrap();
             rank.step(1, &[("loss", 2.0)]).unwrap();
             rank.step(2, &[("loss", f64::NAN)]).unwrap();

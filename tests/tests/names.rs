@@ -23,10 +23,26 @@ const PREFIXES: &[&str] = &[
 /// What the text format appends to the name of a family.
 const SUFFIXES: &[&str] = &["_bucket", "_sum", "_count", "_total", "_info", "_created"];
 
-async fn reference(program: &str) -> String {
-    let out = daemon::command(bins::path(program).unwrap()).arg("metrics").output().await.unwrap();
-    assert!(out.status.success(), "{program} metrics: {}", String::from_utf8_lossy(&out.stderr));
+/// What `stepwatch-exporter metrics` prints.
+async fn exporter_reference() -> String {
+    let out = daemon::command(bins::path(bins::EXPORTER).unwrap()).arg("metrics").output().await.unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
+}
+
+/// The families that the alerter's code registers: it has no sources and no collectors that would make a reference worthwhile, and
+/// a page shows only those that have a sample.
+fn alerter_registrations() -> BTreeSet<String> {
+    let mut found = BTreeSet::from(["stepwatch_alerter_build_info".to_owned()]);
+    for path in files("alerter/src", "rs") {
+        let text = std::fs::read_to_string(path).unwrap();
+        let calls = text.split("register(").skip(1).filter_map(|c| c.trim_start().strip_prefix('"'));
+        let names = calls.filter_map(|c| c.split('"').next());
+        found.extend(
+            names.map(|n| format!("stepwatch_alerter_{}", n.trim_start_matches("stepwatch_alerter_"))),
+        );
+    }
+    found
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -60,8 +76,10 @@ struct Known(BTreeSet<String>);
 
 impl Known {
     async fn load() -> Self {
-        let all = format!("{}\n{}", reference(bins::EXPORTER).await, reference(bins::ALERTER).await);
-        Self(words(&all).filter(|w| looks_like_ours(w)).map(str::to_owned).collect())
+        let all = exporter_reference().await;
+        let mut known: BTreeSet<_> = words(&all).filter(|w| looks_like_ours(w)).map(str::to_owned).collect();
+        known.extend(alerter_registrations());
+        Self(known)
     }
 
     fn has(&self, name: &str) -> bool {

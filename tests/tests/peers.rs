@@ -7,8 +7,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use stepwatch_tests::peers::{self, Alertmanager, Prometheus};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::trainer::Rank;
-use stepwatch_tests::{Stack, daemon, exposition, poll_until};
+use stepwatch_tests::{Exporter, Stack, daemon, exposition, poll_until, trainer};
 use tokio::io::AsyncWriteExt as _;
 
 /// A stack that has something to show: a run with every usual metric, and an incident.
@@ -71,20 +70,21 @@ async fn prometheus_scrapes_both_programs() {
         .unwrap();
 }
 
-/// The rules that we ship fire in a real Prometheus and arrive at a real Alertmanager.
+/// The rules that we ship fire in a real Prometheus and arrive at a real Alertmanager. They are for runs that no alerter
+/// follows, so there is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_rules_fire() {
     let (Some(program), Some(alertmanager)) = (peers::prometheus(), peers::alertmanager()) else { return };
-    let stack = busy_stack().await;
-    let alertmanager = Alertmanager::start(&alertmanager, stack.dir.path()).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(&dir.path().join("exporter"), "").await.unwrap();
+    let alertmanager = Alertmanager::start(&alertmanager, dir.path()).await.unwrap();
     let options = peers::PrometheusOptions { rules: true, alertmanager: Some(alertmanager.addr) };
-    // The alerter is not scraped: these rules are for runs that no alerter is known to follow.
-    let targets = [stack.exporter.addr];
     let prometheus =
-        Prometheus::start_with(&program, stack.dir.path(), &targets, "1s", options).await.unwrap();
+        Prometheus::start_with(&program, dir.path(), &[exporter.addr], "1s", options).await.unwrap();
+    let rank = trainer::warm_run(&exporter.ingest(), "busy", 50).unwrap();
+    rank.step(51, &[("loss", f64::NAN)]).unwrap();
     prometheus.wait_for(r#"train_nonfinite_total{run="busy"} > 0"#).await.unwrap();
     // An increase is between two scrapes.
-    let rank = Rank::join(&stack.ingest(), "busy", 0, 1).unwrap();
     rank.step(52, &[("loss", f64::NAN)]).unwrap();
     let arrived = async || {
         let alerts: Value = reqwest::get(alertmanager.alerts_url()).await.ok()?.json().await.ok()?;

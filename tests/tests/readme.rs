@@ -30,18 +30,25 @@ fn blocks(markdown: &str) -> Vec<Block> {
     found
 }
 
-fn readme() -> Vec<Block> {
-    blocks(&std::fs::read_to_string(bins::root().join("README.md")).unwrap())
+fn text() -> String {
+    std::fs::read_to_string(bins::root().join("README.md")).unwrap()
 }
 
-/// Commands of the shell blocks: continued lines joined, comments and prompts gone.
+/// Commands of the shell blocks (continued lines joined, comments and prompts gone), and those in running text.
 fn commands() -> Vec<String> {
-    let shell =
-        readme().into_iter().filter(|b| matches!(b.language.as_str(), "sh" | "bash" | "console" | "shell"));
-    let text: Vec<_> = shell.map(|b| b.text.replace("\\\n", " ")).collect();
-    let lines = text.iter().flat_map(|t| t.lines());
+    let readme = text();
+    let blocks = blocks(&readme);
+    let shell = blocks.iter().filter(|b| matches!(b.language.as_str(), "sh" | "bash" | "console" | "shell"));
+    let joined: Vec<_> = shell.map(|b| b.text.replace("\\\n", " ")).collect();
+    let lines = joined.iter().flat_map(|t| t.lines());
     let lines = lines.map(|l| l.split(" #").next().unwrap_or(l).trim().trim_start_matches("$ "));
-    lines.filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::to_owned).collect()
+    let inline = readme.split('`').skip(1).step_by(2).filter(|c| {
+        !c.contains('\n')
+            && (c.starts_with("cargo ")
+                || c.starts_with("stepwatch-alerter ")
+                || c.starts_with("stepwatch-exporter "))
+    });
+    lines.chain(inline).filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::to_owned).collect()
 }
 
 async fn succeeds(program: &Path, args: &[&str]) -> Result<String, String> {
@@ -97,7 +104,7 @@ async fn configurations_are_valid() {
     std::fs::write(dir.path().join("secret"), "0123456789abcdef0123456789abcdef").unwrap();
     let secret = dir.path().join("secret").display().to_string();
     let mut checked = 0;
-    for (i, block) in readme().iter().filter(|b| b.language == "yaml").enumerate() {
+    for (i, block) in blocks(&text()).iter().filter(|b| b.language == "yaml").enumerate() {
         let program = if block.text.contains("receivers:") { bins::ALERTER } else { bins::EXPORTER };
         let with_secrets: Vec<_> = block
             .text

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 const WIDTH: usize = 108;
 /// Columns before the text of an event.
-const INDENT: usize = 22;
+const INDENT: usize = 21;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Colour {
@@ -125,7 +125,10 @@ impl Screen {
 }
 
 /// Breaks a line at spaces.
-fn wrap(line: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrap(line: &str, width: usize) -> Vec<String> {
+    if line.chars().count() <= width {
+        return vec![line.to_owned()];
+    }
     let mut out = vec![String::new()];
     for word in line.split(' ') {
         let last =
@@ -150,6 +153,6 @@ mod tests {
     fn long_lines_are_broken_at_spaces() {
         assert_eq!(wrap("aa bb cc", 6), ["aa bb", "cc"]);
         assert_eq!(wrap("aaaaaaaaaa b", 6), ["aaaaaaaaaa", "b"]);
-        assert_eq!(wrap("", 6), [""]);
+        assert_eq!(wrap("  a  b", 6), ["  a  b"], "what fits stays as it is");
     }
 }

@@ -76,8 +76,13 @@ pub(crate) async fn tell(
     ensure!(resolved, "the incident did not resolve; {}", state_of(&mut trainer));
     // The last words: Slack's message is edited after PagerDuty is told.
     told.until(screen, (stack, steps), Duration::from_secs(3), |_| false).await;
-    ensure!(stack.pagerduty.with(|pd| pd.pages.len()) == ids.len(), "somebody was paged twice");
-    screen.event(Colour::Green, "OVER", "one page, one Slack message, one thread. That is all.");
+    ensure!(stack.pagerduty.with(|pd| pd.pages.len()) == 1, "one disaster, one page");
+    let within = told
+        .delay
+        .map_or_else(String::new, |s| format!(", {:.0} ms after the step that gave it away", s * 1e3));
+    let messages = stack.slack.with(|s| s.top().count());
+    let plural = if messages == 1 { "" } else { "s, each with its thread" };
+    screen.event(Colour::Green, "OVER", &format!("one page{within}, and {messages} Slack message{plural}"));
     Ok(())
 }
 

@@ -7,22 +7,25 @@ use serde_json::Value;
 use stepwatch_fakes::{AlertState, PagerDuty, Post, Slack};
 use stepwatch_tests::Stack;
 
-use crate::screen::{Colour, Screen};
+use crate::screen::{Colour, Screen, wrap};
 use crate::steps::Steps;
 
 /// How often the demo looks.
 const EVERY: Duration = Duration::from_millis(25);
-/// Lines of a Slack message on the terminal.
-const SLACK_LINES: usize = 14;
+/// Columns of a Slack message on the terminal.
+const BODY_WIDTH: usize = 84;
 
 /// What has been printed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     incidents: BTreeMap<String, (String, String)>,
     posts: usize,
-    edits: usize,
+    /// Edits seen of each message.
+    edits: BTreeMap<String, usize>,
     pages: usize,
     log: usize,
+    /// Seconds from the step that gave it away to the last page.
+    pub(crate) delay: Option<f64>,
     /// As the alerter last told them.
     pub(crate) known: Vec<Value>,
 }
@@ -70,11 +73,11 @@ impl Told {
             print_post(screen, post);
         }
         self.posts = slack.posts.len();
-        let edits = slack.posts.iter().map(|p| p.edits.len()).sum();
-        if edits > self.edits {
-            let first = slack.top().filter(|p| !p.edits.is_empty()).last().map(headline).unwrap_or_default();
-            screen.event(Colour::Blue, "SLACK", &format!("message edited: {first}"));
-            self.edits = edits;
+        for post in &slack.posts {
+            let seen = self.edits.insert(post.ts.clone(), post.edits.len()).unwrap_or(0);
+            if post.edits.len() > seen {
+                screen.event(Colour::Blue, "SLACK", &format!("message edited: {}", headline(post)));
+            }
         }
         self.print_pages(screen, &stack.pagerduty.state(), steps);
     }
@@ -85,7 +88,10 @@ impl Told {
             let step = incident.and_then(|i| i["detected_step"].as_i64());
             let took = step.and_then(|s| Some(page.time.as_microsecond() as f64 / 1e6 - steps.sent_at(s)?));
             let took = match (step, took) {
-                (Some(step), Some(s)) => format!("\n{:.0} ms after step {step} was reported", s * 1e3),
+                (Some(step), Some(s)) => {
+                    self.delay = Some(s);
+                    format!("\n{:.0} ms after step {step} was reported", s * 1e3)
+                }
                 _ => String::new(),
             };
             screen.event(Colour::Red, "PAGE", &format!("the phone rings: {}{took}", page.summary));
@@ -147,11 +153,40 @@ fn print_post(screen: &mut Screen, post: &Post) {
         screen.event(Colour::Blue, "SLACK", &format!("in the thread: {}", headline(post)));
         return;
     }
-    let seen = post.visible_text();
-    // The first line is what a phone shows; the blocks after it say the same and more.
-    let lines = seen.lines().skip(1).map(plain).filter(|l| !l.trim().is_empty());
-    let body: Vec<_> = lines.take(SLACK_LINES).map(|l| format!("│ {l}")).collect();
+    let mut lines = Vec::new();
+    post.blocks.iter().for_each(|b| block_lines(b, &mut lines));
+    let body: Vec<_> = lines.iter().flat_map(|l| wrap(l, BODY_WIDTH)).map(|l| format!("│ {l}")).collect();
     screen.event(Colour::Blue, "SLACK", &format!("#training\n{}", body.join("\n")));
+}
+
+/// A block of a message as lines: the text of headers and sections, a line for each field. Buttons and small print are for the
+/// page.
+fn block_lines(block: &Value, out: &mut Vec<String>) {
+    match block["type"].as_str() {
+        Some("header" | "section") => {
+            if let Some(text) = block["text"]["text"].as_str() {
+                // A fact too long for a field has its label on a line of its own.
+                match text.split_once('\n') {
+                    Some((label, rest)) if label.starts_with('*') => out.push(fact(label, rest)),
+                    _ => out.extend(text.lines().map(plain)),
+                }
+            }
+            for field in block["fields"].as_array().into_iter().flatten() {
+                let (label, text) =
+                    field["text"].as_str().and_then(|t| t.split_once('\n')).unwrap_or_default();
+                out.push(fact(label, text));
+            }
+        }
+        Some("context") => {
+            let small = block["elements"][0]["text"].as_str().unwrap_or_default();
+            out.extend(small.lines().last().map(plain));
+        }
+        _ => {}
+    }
+}
+
+fn fact(label: &str, text: &str) -> String {
+    format!("  {:<21} {}", plain(label), plain(&text.replace('\n', "; ")))
 }
 
 /// The first line of a message.
