@@ -22,10 +22,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use stepwatch_kit::build_info;
 use stepwatch_kit::config::{ConfigError, EXIT_CONFIG};
+use stepwatch_kit::logging::{self, LogControl};
 use stepwatch_kit::serve::ListenAddr;
-use stepwatch_kit::{logging, shutdown::Shutdown};
+use stepwatch_kit::shutdown::Shutdown;
 
 use crate::app::{App, Options, RunError, StartError};
+use crate::backtest::{self, BacktestError};
 use crate::config::Config;
 
 /// Watches training runs through their exporters, and tells people when something is wrong.
@@ -47,6 +49,8 @@ pub struct Cli {
 enum Command {
     /// Run the alerter (also without a command)
     Run(RunArgs),
+    /// Replay recorded runs and print what would have been said about them
+    Backtest(backtest::Args),
     /// Work on configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -119,11 +123,12 @@ impl CliError {
 impl Cli {
     /// Does what was asked, and returns the status to exit with.
     pub async fn main(self) -> u8 {
-        self.run_with(&mut io::stdout(), &mut io::stderr()).await
+        self.run_with(logging::init, &mut io::stdout(), &mut io::stderr()).await
     }
 
-    async fn run_with(self, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-        match self.dispatch(out).await {
+    /// `log` starts the logging of a service; commands that only answer do not log.
+    async fn run_with(self, log: fn() -> LogControl, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+        match self.dispatch(log, out, err).await {
             Ok(()) => 0,
             Err(CliError::Write(e)) if e.kind() == io::ErrorKind::BrokenPipe => 0,
             Err(e) => {
@@ -135,9 +140,15 @@ impl Cli {
         }
     }
 
-    async fn dispatch(self, out: &mut dyn Write) -> Result<(), CliError> {
+    async fn dispatch(
+        self,
+        log: fn() -> LogControl,
+        out: &mut dyn Write,
+        err: &mut dyn Write,
+    ) -> Result<(), CliError> {
         match self.command.unwrap_or(Command::Run(self.run)) {
-            Command::Run(args) => run(args).await,
+            Command::Run(args) => run(args, log()).await,
+            Command::Backtest(args) => replay(&args, out, err),
             Command::Config(ConfigCommand::Check { file }) => Ok(write!(out, "{}", Config::load(&file)?)?),
             Command::Notify(NotifyCommand::Test(args)) => notify::test(args, out).await,
             Command::Incidents(command) => incidents::run(command, out).await,
@@ -146,8 +157,16 @@ impl Cli {
     }
 }
 
-async fn run(args: RunArgs) -> Result<(), CliError> {
-    let log = logging::init();
+fn replay(args: &backtest::Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
+    match backtest::run(args, out, err) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(CliError::Said(1)),
+        Err(BacktestError::Config(e)) => Err(CliError::Config(e)),
+        Err(BacktestError::Write(e)) => Err(CliError::Write(e)),
+    }
+}
+
+async fn run(args: RunArgs, log: LogControl) -> Result<(), CliError> {
     // The parser insists on the file, except where a subcommand takes its place.
     let config = args.config.ok_or_else(|| CliError::Other("--config FILE is required".into()))?;
     tracing::info!(version = build_info::VERSION, revision = build_info::GIT_SHA, "stepwatch-alerter");

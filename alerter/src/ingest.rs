@@ -105,7 +105,7 @@ impl Plan {
             match entry.connection() {
                 Ok(connection) if wrong.is_empty() => plan.push(Entry::new(entry, connection)),
                 // `check` has already told of an entry that cannot connect.
-                _ => errors.extend(wrong.into_iter().map(|e| format!("sources[{i}].exporters.{e}"))),
+                _ => errors.extend(wrong.into_iter().map(|e| format!("sources[{i}].exporters: {e}"))),
             }
         }
         if errors.is_empty() { Ok(Self(plan)) } else { Err(errors) }

@@ -9,8 +9,8 @@
 
 pub mod api;
 pub mod app;
+pub mod backtest;
 pub mod cli;
-
 pub mod clock;
 pub mod config;
 pub mod ingest;
@@ -19,3 +19,5 @@ pub mod notify;
 pub mod outbox;
 pub mod runtime;
 pub mod store;
+#[cfg(test)]
+mod testing;

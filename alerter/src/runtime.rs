@@ -44,7 +44,7 @@ const COMMIT_EVERY: Duration = Duration::from_secs(2);
 const PUBLISH_EVERY: Duration = Duration::from_millis(500);
 /// Batches judged before the loop looks at anything else.
 const FEEDS_A_PASS: usize = 64;
-/// Effects that may wait for a store that refuses, before intake stops.
+/// A few megabytes.
 const MAX_PENDING_EFFECTS: usize = 10_000;
 /// A pass that comes so late means that this process was stopped or its disk stalled: the silence was ours.
 const BLIND_AFTER: Duration = Duration::from_secs(10);
@@ -84,6 +84,8 @@ pub struct Runtime {
     feeds: mpsc::Receiver<Feed>,
     feedback: mpsc::Receiver<Feedback>,
     pending: Pending,
+    /// Effects that may wait for a store that refuses, before intake stops.
+    max_pending: usize,
     /// Incidents that were open at the last look, to notice new ones.
     open: BTreeSet<String>,
     /// One counter a kind of event, in the order of the kinds.
@@ -143,6 +145,7 @@ impl Runtime {
             feeds: inputs.feeds,
             feedback: inputs.feedback,
             pending: Pending::default(),
+            max_pending: MAX_PENDING_EFFECTS,
             open,
             events,
             metrics,
@@ -185,7 +188,7 @@ impl Runtime {
 
     /// A store that refuses must not fill the memory.
     fn has_room(&self) -> bool {
-        self.pending.effects.len() < MAX_PENDING_EFFECTS
+        self.pending.effects.len() < self.max_pending
     }
 
     fn judge(&mut self, batch: &mut Vec<Feed>) {

@@ -154,7 +154,7 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
 
 pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
     let severity = i.severity.as_str();
-    writeln!(out, "{}  {severity} {}, {} of run {}", i.id, i.kind.as_str(), i.kind.title(), plain(&i.run))?;
+    writeln!(out, "{}  {severity}: {} ({}) in run {}", i.id, i.kind.title(), i.kind.as_str(), plain(&i.run))?;
     writeln!(out)?;
     let mut t = Table::facts();
     t.row(["what", &i.summary]);

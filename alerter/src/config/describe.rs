@@ -2,7 +2,9 @@
 
 use core::fmt;
 
+use serde_json::Value;
 use stepwatch_engine::config::{Level, Policy, Route};
+use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::time::Span;
 
 use super::{Config, File, Source};
@@ -18,14 +20,11 @@ impl fmt::Display for Config {
         section.line(format_args!("{}", file.listen))?;
         section.open("storage");
         let storage = &file.storage;
-        section.line(format_args!(
-            "{}, resolved incidents kept {}",
-            storage.sqlite.display(),
-            storage.retention
-        ))?;
+        let days = storage.retention.as_secs_f64() / 86_400.0;
+        section.line(format_args!("{}, resolved incidents kept {days} days", storage.sqlite.display()))?;
         if let Some(cost) = file.cost_per_gpu_hour {
             section.open("cost");
-            section.line(format_args!("{cost:.2} per GPU hour"))?;
+            section.line(format_args!("${cost:.2} per GPU hour"))?;
         }
         section.open("sources");
         for Source::Exporters(e) in &file.sources {
@@ -44,6 +43,10 @@ impl fmt::Display for Config {
             section.line(format_args!("{} -> {}", matchers(route), destination(file, route)))?;
         }
         section.line(format_args!("{}", rest(file)))?;
+        section.open("detectors");
+        for change in detectors(&file.detectors) {
+            section.line(format_args!("{change}"))?;
+        }
         for warning in &self.warnings {
             section.open("warning");
             section.line(format_args!("{warning}"))?;
@@ -103,6 +106,28 @@ fn level(level: &Level) -> String {
         n => format!(", {n} more times"),
     };
     format!("{when} {}{again}", level.notify.join(", "))
+}
+
+/// The settings that are not the default ones.
+fn detectors(set: &DetectorsConfig) -> Vec<String> {
+    let mut changes = Vec::new();
+    // Only structs of numbers, words and durations: they all become JSON.
+    let json = |d: &DetectorsConfig| serde_json::to_value(d).unwrap_or_default();
+    differences("", &json(set), &json(&DetectorsConfig::default()), &mut changes);
+    if changes.is_empty() { vec!["as by default".into()] } else { changes }
+}
+
+fn differences(path: &str, set: &Value, default: &Value, out: &mut Vec<String>) {
+    match (set, default) {
+        (Value::Object(set), Value::Object(default)) => {
+            for (key, value) in set {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                differences(&path, value, default.get(key).unwrap_or(&Value::Null), out);
+            }
+        }
+        _ if set == default => {}
+        _ => out.push(format!("{path}: {set} (default {default})")),
+    }
 }
 
 /// What happens to what no route matches.

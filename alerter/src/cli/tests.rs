@@ -1,0 +1,241 @@
+use clap::{CommandFactory, Parser};
+use insta::assert_snapshot;
+use stepwatch_engine::effect::Action;
+use stepwatch_engine::incident::State;
+use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+
+use super::*;
+use crate::api::view::{DeliveryView, IncidentDetail, IncidentView, TimelineView, When};
+use crate::store::DeliveryState;
+use crate::testing::{DEADLINE, TestApp};
+
+const OPENED: i64 = 1_795_227_416_980;
+
+fn at(seconds: i64) -> When {
+    When(Ts(OPENED + seconds * 1000))
+}
+
+fn incident() -> IncidentView {
+    IncidentView {
+        id: "01KAHTZ7".into(),
+        run: "llama-70b".into(),
+        kind: Kind::GradSpike,
+        cause: Cause::Numerics,
+        severity: Severity::Page,
+        state: State::Open,
+        signal: "grad_norm".into(),
+        summary: "grad_norm rose to 27.3 within 4 steps, 31 robust sigmas above 0.87".into(),
+        start_step: 12340,
+        opened_step: 12343,
+        detected_step: 12345,
+        end_step: None,
+        value: 27.3,
+        expected: 0.87,
+        score: 31.2,
+        suspects: vec![Suspect { what: "rank 17".into(), why: "first to show it".into() }],
+        opened_at: at(0),
+        resolved_at: None,
+        acked_by: None,
+        acked_at: None,
+        level: 1,
+        next_escalation_at: Some(at(300)),
+        flaps: 0,
+    }
+}
+
+fn detail() -> IncidentDetail {
+    let entry =
+        |s, actor: &str, what: &str| TimelineView { at: at(s), actor: actor.into(), what: what.into() };
+    let delivery = |receiver: &str, state, attempts, error: Option<&str>| DeliveryView {
+        key: "k".into(),
+        receiver: receiver.into(),
+        seq: 1,
+        action: Action::Trigger,
+        page: true,
+        state,
+        attempts,
+        created_at: at(0),
+        next_at: error.map(|_| at(40)),
+        done_at: error.is_none().then(|| "2026-11-21T02:16:57.100Z".into()),
+        error: error.map(str::to_owned),
+    };
+    IncidentDetail {
+        incident: IncidentView {
+            state: State::Acknowledged,
+            acked_by: Some("alice".into()),
+            acked_at: Some(at(65)),
+            next_escalation_at: None,
+            ..incident()
+        },
+        timeline: vec![
+            entry(0, "engine", "opened as page: level 1 tells chat, primary"),
+            entry(1, "chat", "trigger delivered"),
+            entry(65, "alice", "acknowledged after 1m 5s; escalation stops"),
+        ],
+        deliveries: vec![
+            delivery("chat", DeliveryState::Delivered, 1, None),
+            delivery("primary", DeliveryState::Pending, 3, Some("503 from \u{1b}[31mthe service")),
+        ],
+    }
+}
+
+fn text(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
+    let mut out = Vec::new();
+    write(&mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// Status, standard output, standard error.
+async fn cli(args: &[&str]) -> (u8, String, String) {
+    let cli = Cli::try_parse_from(["stepwatch-alerter"].iter().chain(args)).unwrap();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = cli.run_with(LogControl::detached, &mut out, &mut err).await;
+    (status, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+#[test]
+fn listing() {
+    let quiet = IncidentView {
+        id: "01KAHSAA".into(),
+        kind: Kind::Nonfinite,
+        severity: Severity::Info,
+        state: State::Resolved,
+        value: f64::NAN,
+        summary: "one\nNaN".into(),
+        ..incident()
+    };
+    let now = Ts(OPENED + 250_000);
+    assert_snapshot!(text(|out| incidents::listing(&[incident(), quiet], now, out)));
+    assert_eq!(text(|out| incidents::listing(&[], now, out)), "no incidents\n");
+}
+
+#[test]
+fn facts() {
+    let now = Ts(OPENED + 250_000);
+    let resolved = IncidentView {
+        state: State::Resolved,
+        resolved_at: Some(at(700)),
+        end_step: Some(12400),
+        value: f64::NAN,
+        expected: 3.2e-5,
+        flaps: 2,
+        ..incident()
+    };
+    let both = [incident(), resolved].map(|i| text(|out| incidents::facts(&i, now, out)));
+    assert_snapshot!(both.join("\n"));
+}
+
+#[test]
+fn story() {
+    assert_snapshot!(text(|out| incidents::story(&detail(), Ts(OPENED + 250_000), out)));
+}
+
+#[test]
+fn help() {
+    let mut command = Cli::command();
+    let main = command.render_help().to_string();
+    let ack = command
+        .find_subcommand_mut("incidents")
+        .and_then(|c| c.find_subcommand_mut("ack"))
+        .map(|c| c.render_help().to_string());
+    // Without the environment of whoever runs the test.
+    let ack = ack
+        .unwrap()
+        .lines()
+        .map(|l| l.split("[env: USER").next().unwrap().trim_end())
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert_snapshot!(format!("{main}\n{ack}"));
+}
+
+#[test]
+fn a_configuration_is_needed_to_run_and_nothing_else() {
+    let status = |args: &[&str]| {
+        let all = ["stepwatch-alerter"].iter().chain(args);
+        Cli::try_parse_from(all).map(drop).map_err(|e| e.exit_code())
+    };
+    assert_eq!(status(&[]), Err(2));
+    assert_eq!(status(&["run"]), Err(2));
+    assert_eq!(
+        status(&["--config", "a.yml", "--listen", "127.0.0.1:0", "--web.config.file", "web.yml"]),
+        Ok(())
+    );
+    assert_eq!(status(&["run", "--config", "a.yml"]), Ok(()));
+    assert_eq!(status(&["config", "check", "a.yml"]), Ok(()));
+    assert_eq!(status(&["--listen", "nowhere"]), Err(2));
+}
+
+#[tokio::test]
+async fn a_bad_configuration_leaves_with_64() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.yml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, "listen: here\n").unwrap();
+    for args in
+        [["config", "check", path].as_slice(), &["--config", path], &["notify", "test", "--config", path]]
+    {
+        let (status, out, err) = cli(args).await;
+        assert_eq!((status, out.as_str()), (64, ""), "{args:?}");
+        assert!(err.contains("a.yml:1:9") && err.contains('^'), "{err}");
+    }
+    std::fs::write(&file, "receivers: [{name: out, stdout: {}}]\n").unwrap();
+    let (status, out, err) = cli(&["config", "check", path]).await;
+    assert_eq!((status, err.as_str()), (0, ""));
+    assert!(out.contains("receivers  out: stdout"), "{out}");
+    assert_eq!(cli(&["config", "check", "/nonexistent.yml"]).await.0, 64);
+}
+
+#[tokio::test]
+async fn receivers_are_tried_for_real() {
+    let app = TestApp::start().await;
+    let path = app.dir.path().join("alerter.yml");
+    let (status, out, err) = cli(&["notify", "test", "--config", path.to_str().unwrap()]).await;
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains("hook") && out.contains("delivered"), "{out}");
+    let got = app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
+    assert!(got.deliveries[0].body.to_string().contains("TEST"), "{:?}", got.deliveries[0]);
+
+    app.hook.change(|s| s.secret = "another".into());
+    let (status, out, _) =
+        cli(&["notify", "test", "--config", path.to_str().unwrap(), "--receiver", "hook"]).await;
+    assert_eq!(status, 1);
+    assert!(out.contains("refused"), "{out}");
+    let (status, _, err) =
+        cli(&["notify", "test", "--config", path.to_str().unwrap(), "--receiver", "x"]).await;
+    assert_eq!((status, err.contains("those that exist: hook")), (1, true), "{err}");
+}
+
+#[tokio::test]
+async fn incidents_are_answered_from_a_shell() {
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    let url = ["--url", app.url.as_str()];
+    let ask = async |args: &[&str]| cli(&[args, &url].concat()).await;
+
+    let (status, out, _) = ask(&["incidents", "list"]).await;
+    assert!(status == 0 && out.contains(&id) && out.contains("rank_dead"), "{out}");
+    let (_, out, _) = ask(&["incidents", "list", "--format", "json", "--severity", "page"]).await;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap()["incidents"][0]["id"], id);
+
+    let (status, out, _) = ask(&["incidents", "ack", &id, "--by", "alice"]).await;
+    assert!(status == 0 && out.contains("acknowledged by alice"), "{out}");
+    // Whoever comes second learns who was first.
+    let (_, out, _) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
+    assert!(out.contains("acknowledged by alice"), "{out}");
+    let (_, out, _) = ask(&["incidents", "show", &id]).await;
+    assert!(out.contains("acknowledged by alice after"), "{out}");
+    let (status, _, _) = ask(&["incidents", "resolve", &id, "--by", "bob"]).await;
+    assert_eq!(status, 0);
+    let (status, _, err) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
+    assert!(status == 1 && err.contains("was resolved at"), "{err}");
+    let (_, out, _) = ask(&["explain", &id]).await;
+    assert!(out.contains("what happened") && out.contains("alice") && out.contains("hook"), "{out}");
+    let (status, _, err) = ask(&["explain", "nonsense"]).await;
+    assert!(status == 1 && err.contains("there is no incident"), "{err}");
+
+    let (status, _, err) = cli(&["incidents", "list", "--url", "http://127.0.0.1:1"]).await;
+    assert!(status == 1 && err.contains("cannot reach the alerter at http://127.0.0.1:1/"), "{err}");
+    let (status, _, err) = cli(&["incidents", "list", "--url", "127.0.0.1:1"]).await;
+    assert!(status == 1 && err.contains("is not an http:// or https:// URL"), "{err}");
+}

@@ -1,0 +1,146 @@
+use std::path::Path;
+
+use insta::assert_snapshot;
+use stepwatch_kit::config::ConfigError;
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("alerter.yml"), text)
+}
+
+/// What a person sees.
+fn error(text: &str) -> String {
+    parse(text).expect_err("a mistake").to_string()
+}
+
+#[test]
+fn an_empty_file_is_a_configuration() {
+    let c = parse("").unwrap();
+    assert_eq!(c.file, File::default());
+    assert_eq!(c.engine, EngineConfig::default());
+    assert_snapshot!(c);
+}
+
+#[test]
+fn the_sample_of_the_documentation_is_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    for secret in ["slack", "pd"] {
+        std::fs::write(dir.path().join(secret), "secret-token\n").unwrap();
+    }
+    let d = dir.path().display();
+    let text = format!(
+        r##"
+listen: ":9766"
+storage: {{sqlite: /var/lib/stepwatch/alerter.db}}
+cost_per_gpu_hour: 2.50
+sources:
+  - exporters: {{static: ["node001:9765", "node002:9765"]}}
+  - exporters: {{file_sd: ["targets/*.json"]}}
+receivers:
+  - name: chat
+    slack: {{channel: "#training", token_file: {d}/slack, api_url: "https://slack.com/api"}}
+  - name: primary
+    pagerduty: {{routing_key_file: {d}/pd, events_url: "https://events.pagerduty.com"}}
+policies:
+  - name: default
+    levels:
+      - {{after: 0s, notify: [chat, primary]}}
+      - {{after: 300s, notify: [primary], repeat: 3}}
+routes:
+  - {{match: ['severity="page"'], policy: default}}
+  - {{match: ['severity="ticket"'], notify: [chat]}}
+"##
+    );
+    let c = Config::parse(Path::new("/etc/stepwatch/alerter.yml"), &text).unwrap();
+    assert_eq!(c.engine.receivers, ["chat", "primary"]);
+    assert_eq!(c.receivers.keys().collect::<Vec<_>>(), ["chat", "primary"]);
+    assert_eq!(c.engine.policies[0].levels[1].repeat, 3);
+    assert_snapshot!(c);
+}
+
+#[test]
+fn everything_can_be_set() {
+    let c = parse(
+        r#"
+external_url: "https://stepwatch.example.com/"
+runbook_url: "https://wiki.example.com/runbooks/"
+resolve_after: 2m
+storage: {sqlite: here.db, retention: 30d}
+detectors: {hang: {enabled: false}}
+sources:
+  - exporters:
+      static: [a]
+      http_sd: ["http://sd.example.com/targets"]
+      dns: ["exporters.training.svc:9765"]
+      refresh: 1m
+receivers:
+  - {name: out, stdout: {}}
+routes:
+  - {match: ['run=~"scratch-.*"', 'severity!="page"']}
+  - {notify: [out]}
+  - {match: ['kind="hang"'], notify: [out]}
+policies:
+  - {name: spare, levels: [{after: 0s, notify: [out]}]}
+"#,
+    )
+    .unwrap();
+    assert_eq!(c.engine.external_url.as_deref(), Some("https://stepwatch.example.com"));
+    assert_eq!(c.engine.resolve_after, Span::secs(120));
+    assert!(!c.engine.detectors.hang.enabled);
+    assert_snapshot!(c);
+}
+
+#[test]
+fn mistakes_in_a_value_are_pointed_at() {
+    let all = [
+        "listen: 9766x\n",
+        "sources:\n  - exporters: {statc: [a]}\n",
+        "sources:\n  - prometheus: {}\n",
+        "resolve_after: 5\n",
+        "policies:\n  - name: p\n    levels:\n      - {after: 5 minutes, notify: []}\n",
+        "receiver: []\n",
+        "detectors: {hang: {enabled: maybe}}\n",
+        "cost_per_gpu_hour: cheap\n",
+    ];
+    assert_snapshot!(all.map(error).join("\n\n"));
+}
+
+#[test]
+fn mistakes_between_values_are_told_all_at_once() {
+    let text = r#"
+cost_per_gpu_hour: -1
+external_url: "javascript:alert(1)"
+storage: {retention: 1h}
+sources:
+  - exporters: {static: ["a:b"]}
+  - exporters: {}
+receivers:
+  - {name: chat, stdout: {}}
+  - {name: chat, stdout: {}}
+  - {name: "a/b", stdout: {}}
+  - {name: none}
+policies:
+  - {name: empty, levels: []}
+  - {name: loop, levels: [{after: 0s, notify: [], repeat: 2}, {after: 1m, notify: [pager, chat, chat]}]}
+routes:
+  - {match: ['severity="page"'], policy: defualt}
+  - {match: ['colour="red"', 'kind=~"("'], notify: [chatt]}
+  - {policy: loop, notify: [chat]}
+"#;
+    assert_snapshot!(error(text));
+}
+
+#[test]
+fn a_secret_that_cannot_be_read_is_found_now() {
+    let text = "receivers:\n  - {name: chat, slack: {channel: \"#x\", token_file: /nonexistent/token}}\n";
+    assert_snapshot!(error(text));
+}
+
+proptest::proptest! {
+    /// Whatever stands in the file, the answer is a configuration or a message.
+    #[test]
+    fn never_panics(text in "(listen|sources|receivers|policies|routes|detectors|[a-z]{1,5}): ?[\\PC\n ]{0,60}") {
+        let _ = parse(&text);
+    }
+}

@@ -1,0 +1,271 @@
+use sqlx::{Connection as _, SqliteConnection};
+use stepwatch_engine::effect::Action;
+use stepwatch_kit::shutdown::Trigger;
+use stepwatch_wire::Event;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::store::{DeliveryState, Filter};
+use crate::testing::{DEADLINE, rank_dead, step, wait_for};
+
+/// A runtime on a real store, fed by hand.
+struct Rig {
+    dir: TempDir,
+    store: Store,
+    handle: RuntimeHandle,
+    cursors: BTreeMap<String, Cursor>,
+    feeds: mpsc::Sender<Feed>,
+    feedback: mpsc::Sender<Feedback>,
+    metrics: RuntimeMetrics,
+    stop: Trigger,
+    task: JoinHandle<()>,
+}
+
+fn config(page_after_ms: i64) -> EngineConfig {
+    let mut config = EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() };
+    config.detectors.rank_dead.page_after = stepwatch_engine::time::Span::millis(page_after_ms);
+    config
+}
+
+impl Rig {
+    async fn start() -> Self {
+        Self::on(tempfile::tempdir().unwrap(), config(0)).await
+    }
+
+    async fn on(dir: TempDir, config: EngineConfig) -> Self {
+        Self::with_room(dir, config, MAX_PENDING_EFFECTS).await
+    }
+
+    async fn with_room(dir: TempDir, config: EngineConfig, max_pending: usize) -> Self {
+        let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
+        let metrics = RuntimeMetrics::default();
+        let (feeds, feed_queue) = mpsc::channel(QUEUE);
+        let (feedback, feedback_queue) = mpsc::channel(4);
+        let inputs = Inputs { feeds: feed_queue, feedback: feedback_queue };
+        let (mut runtime, handle, cursors) =
+            Runtime::restore(store.clone(), config, inputs, metrics.clone()).await.unwrap();
+        runtime.max_pending = max_pending;
+        let (stop, stopping) = Shutdown::manual();
+        let task = tokio::spawn(runtime.run(stopping));
+        Self { dir, store, handle, cursors, feeds, feedback, metrics, stop, task }
+    }
+
+    /// Ends it in order, and starts another on the same store.
+    async fn restart(self) -> Self {
+        self.stop.fire();
+        self.task.await.unwrap();
+        self.store.close().await;
+        Self::on(self.dir, config(0)).await
+    }
+
+    async fn feed(&self, lines: &[String]) {
+        let events = lines.iter().map(|l| Event::parse(l.trim().as_bytes()).unwrap()).collect();
+        let feed = Feed { source: "node1:9765".into(), news: News::Events(events) };
+        tokio::time::timeout(DEADLINE, self.feeds.send(feed)).await.expect("room in time").unwrap();
+    }
+
+    async fn incident(&self) -> IncidentRecord {
+        wait_for("an incident in the store", async || {
+            self.store.incidents(&Filter::default()).await.unwrap().pop()
+        })
+        .await
+    }
+
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<Answer>) -> Command) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        self.handle.commands.send(command(reply)).await.unwrap();
+        tokio::time::timeout(DEADLINE, answer).await.expect("an answer in time").unwrap()
+    }
+
+    async fn ack(&self, incident: &str, by: &str) -> Answer {
+        self.ask(|reply| Command::Ack { incident: incident.into(), by: by.into(), reply }).await
+    }
+
+    /// Another program at the database, as a full disk or a broken table would be.
+    async fn sql(&self, sql: &'static str) {
+        let path = self.store.path().display().to_string();
+        let mut connection = SqliteConnection::connect(&format!("sqlite://{path}")).await.unwrap();
+        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    }
+}
+
+/// Batches that may wait for the runtime here.
+const QUEUE: usize = 4;
+
+const BREAK: &str = "ALTER TABLE timeline RENAME TO away";
+const MEND: &str = "ALTER TABLE away RENAME TO timeline";
+
+#[tokio::test]
+async fn nobody_is_woken_before_it_is_durable() {
+    let rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    tokio::time::timeout(DEADLINE, rig.store.posted()).await.expect("the outbox to be woken");
+    // Everything that belongs together is there at that moment.
+    let incidents = rig.store.incidents(&Filter::default()).await.unwrap();
+    let [incident] = incidents.as_slice() else { panic!("{incidents:?}") };
+    assert_eq!((incident.severity, incident.state), (Severity::Page, State::Open));
+    let deliveries = rig.store.deliveries(&incident.id).await.unwrap();
+    assert_eq!(deliveries.len(), 1);
+    assert_eq!((deliveries[0].receiver.as_str(), deliveries[0].state), ("chat", DeliveryState::Pending));
+    assert!(!rig.store.timeline(&incident.id).await.unwrap().is_empty());
+    let cursors = rig.store.load_cursors().await.unwrap();
+    assert_eq!(cursors, [("node1:9765".to_owned(), "b1:2".parse().unwrap())]);
+    assert!(rig.store.load_state().await.unwrap().iter().any(|(key, _)| key == "run/r"));
+    assert_eq!(rig.metrics.steps.get(), 1);
+}
+
+#[tokio::test]
+async fn a_restart_knows_what_was_known() {
+    let rig = Rig::start().await;
+    let lines = [step(1, "r", 1), rank_dead(2, "r", 3)];
+    rig.feed(&lines).await;
+    let before = rig.incident().await;
+    // No effect, so only the periodic commit or the stop keeps it.
+    rig.feed(&[step(3, "other", 1)]).await;
+    wait_for("the step to be judged", async || (rig.metrics.steps.get() == 2).then_some(())).await;
+
+    let rig = rig.restart().await;
+    assert_eq!(rig.cursors["node1:9765"].to_string(), "b1:3");
+    let view = rig.handle.views.get();
+    assert_eq!(view.open_incidents, 1);
+    assert_eq!(view.runs.iter().map(|r| r.run.as_str()).collect::<Vec<_>>(), ["other", "r"]);
+    // The same records again, as after a power cut that lost the cursor: nothing new.
+    rig.feed(&lines).await;
+    rig.ack(&before.id, "alice").await.expect("still open");
+    assert_eq!(rig.store.incidents(&Filter::default()).await.unwrap().len(), 1);
+    let triggers = rig.store.deliveries(&before.id).await.unwrap();
+    assert_eq!(triggers.iter().filter(|d| d.action == Action::Trigger).count(), 1);
+}
+
+#[tokio::test]
+async fn a_kill_leaves_state_and_cursor_together() {
+    let rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1)]).await;
+    wait_for("the step to be judged", async || (rig.metrics.steps.get() == 1).then_some(())).await;
+    rig.task.abort();
+    let (state, cursors) = (rig.store.load_state().await.unwrap(), rig.store.load_cursors().await.unwrap());
+    assert_eq!(state.iter().any(|(key, _)| key == "run/r"), !cursors.is_empty(), "{cursors:?}");
+}
+
+#[tokio::test]
+async fn what_leads_to_nothing_is_kept_before_long() {
+    let rig = Rig::start().await;
+    rig.feed(&[step(7, "r", 1)]).await;
+    let cursors = wait_for("the periodic commit", async || {
+        Some(rig.store.load_cursors().await.unwrap()).filter(|c| !c.is_empty())
+    })
+    .await;
+    assert_eq!(cursors[0].1.to_string(), "b1:7");
+    let view = rig.handle.views.get();
+    assert_eq!((view.runs[0].last_step, view.runs[0].world), (Some(1), Some(8)));
+    assert_eq!(view.runs[0].sources, ["node1:9765"]);
+}
+
+#[tokio::test]
+async fn a_persons_word_is_durable_when_it_is_answered_and_the_first_one_counts() {
+    let rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    let id = rig.incident().await.id;
+
+    let acked = rig.ack(&id, "alice").await.expect("open");
+    let stored = rig.store.incident(&id).await.unwrap().unwrap();
+    assert_eq!((stored.state, stored.acked_by.as_deref()), (State::Acknowledged, Some("alice")));
+    assert_eq!(*acked, stored);
+
+    let again = rig.ack(&id, "bob").await.expect("still open");
+    assert_eq!(again.acked_by.as_deref(), Some("alice"));
+
+    let resolve = |reply| Command::Resolve { incident: id.clone(), by: "bob".into(), reply };
+    assert_eq!(rig.ask(resolve).await.expect("open").state, State::Resolved);
+    assert_eq!(rig.store.incident(&id).await.unwrap().unwrap().state, State::Resolved);
+    assert_eq!(rig.ack(&id, "carol").await, None);
+    assert_eq!(rig.ack("no such incident", "carol").await, None);
+}
+
+#[tokio::test]
+async fn time_alone_raises_an_incident() {
+    let rig = Rig::on(tempfile::tempdir().unwrap(), config(150)).await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    let id = rig.incident().await.id;
+    wait_for("the page", async || {
+        let record = rig.store.incident(&id).await.unwrap().unwrap();
+        (record.severity == Severity::Page).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn outcomes_of_messages_come_back() {
+    let rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    let id = rig.incident().await.id;
+    let idem_key = rig.store.deliveries(&id).await.unwrap().remove(0).idem_key;
+    let (incident, receiver) = (id.clone(), "chat".to_owned());
+    let outcome = Outcome::Delivered;
+    rig.feedback
+        .send(Feedback { idem_key, incident, receiver, action: Action::Trigger, outcome })
+        .await
+        .unwrap();
+    wait_for("the line in the timeline", async || {
+        let timeline = rig.store.timeline(&id).await.unwrap();
+        timeline.iter().any(|t| t.actor == "chat" && t.what.contains("delivered")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_is_asked_again_and_nothing_is_lost() {
+    let rig = Rig::start().await;
+    rig.sql(BREAK).await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    wait_for("refusals", async || (rig.metrics.commit_failures.get() >= 2).then_some(())).await;
+    assert!(rig.metrics.pending_effects.get() > 0);
+    assert_eq!(rig.store.incidents(&Filter::default()).await.unwrap(), []);
+    assert_eq!(rig.store.load_cursors().await.unwrap(), []);
+
+    rig.sql(MEND).await;
+    let incident = rig.incident().await;
+    assert_eq!(rig.store.deliveries(&incident.id).await.unwrap().len(), 1);
+    wait_for("the end of the alarm", async || (rig.metrics.pending_effects.get() == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_acknowledgement_that_is_not_durable_is_not_answered() {
+    let rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    let id = rig.incident().await.id;
+    rig.sql(BREAK).await;
+    let (reply, mut answer) = oneshot::channel();
+    rig.handle.commands.send(Command::Ack { incident: id, by: "alice".into(), reply }).await.unwrap();
+    wait_for("refusals", async || (rig.metrics.commit_failures.get() >= 2).then_some(())).await;
+    assert!(answer.try_recv().is_err());
+    rig.sql(MEND).await;
+    let record = tokio::time::timeout(DEADLINE, answer).await.expect("in time").unwrap().unwrap();
+    assert_eq!(record.acked_by.as_deref(), Some("alice"));
+}
+
+#[tokio::test]
+async fn too_much_undecided_stops_the_intake_until_the_store_takes_it() {
+    let rig = Rig::with_room(tempfile::tempdir().unwrap(), config(0), 50).await;
+    rig.sql(BREAK).await;
+    // Each run opens an incident: a few effects each.
+    let many = (0..50).flat_map(|i| {
+        let run = format!("run-{i:02}");
+        [step(2 * i + 1, &run, 1), rank_dead(2 * i + 2, &run, 3)]
+    });
+    rig.feed(&many.collect::<Vec<_>>()).await;
+    wait_for("a refusal", async || (rig.metrics.commit_failures.get() >= 1).then_some(())).await;
+    for i in 0..QUEUE {
+        rig.feed(&[step(101 + i as u64, "late", 1 + i as i64)]).await;
+    }
+    let refusals = rig.metrics.commit_failures.get();
+    wait_for("more", async || (rig.metrics.commit_failures.get() >= refusals + 2).then_some(())).await;
+    // The loop goes round, and leaves what is in the queue there.
+    assert_eq!((rig.metrics.steps.get(), rig.feeds.capacity()), (50, 0));
+
+    rig.sql(MEND).await;
+    wait_for("the rest to be judged", async || (rig.metrics.steps.get() == 50 + QUEUE as u64).then_some(()))
+        .await;
+    assert_eq!(rig.store.incidents(&Filter::default()).await.unwrap().len(), 50);
+}
