@@ -54,6 +54,12 @@ fn annotations() -> Vec<Annotation> {
             "a rank died",
         ),
         mark(
+            "Checkpoint failed",
+            "red",
+            r#"max(increase(train_checkpoint_failures_total{run="$run"}[1m])) > 0"#,
+            "a checkpoint failed",
+        ),
+        mark(
             "Checkpoint",
             "blue",
             r#"max(changes(train_checkpoint_last_step{run="$run"}[1m])) > 0"#,
@@ -201,14 +207,10 @@ fn time_spent() -> Row {
                 .width(8)
                 .from_zero()
                 .show(r#"time() - max(train_checkpoint_last_success_timestamp_seconds{run="$run"})"#, "age"),
-            Chart::lines("Checkpoint duration", "Does saving get slower, or fail?", Unit::Seconds)
+            Chart::lines("Checkpoint duration", "Does saving get slower?", Unit::Seconds)
                 .width(8)
                 .from_zero()
-                .show(r#"max(train_checkpoint_duration_seconds{run="$run"})"#, "last one")
-                .show(
-                    r#"max(increase(train_checkpoint_failures_total{run="$run"}[$__rate_interval]))"#,
-                    "failures",
-                ),
+                .show(r#"max(train_checkpoint_duration_seconds{run="$run"})"#, "last one"),
             Chart::lines(
                 "Checkpoint size",
                 "How big is a checkpoint? A smaller one is an incomplete one.",
