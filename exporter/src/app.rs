@@ -194,7 +194,8 @@ impl Live {
     fn limits(&self) -> serve::Limits {
         serve::Limits {
             metrics: self.contents.serve.clone(),
-            stall_timeout: self.config.stream.slow_after.into(),
+            // After the stream itself gave the reader up, and counted it.
+            stall_timeout: self.config.stream.slow_after.as_duration() * 2,
             ..serve::Limits::default()
         }
     }

@@ -1,0 +1,8 @@
+//! The real binary from outside: what goes in, what comes out, what operators do with it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod ingest;
+mod node;
+mod page;
+mod stream;
+mod support;
