@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::bins;
 use crate::daemon::{Daemon, command};
+use crate::http;
 use crate::poll::{PATIENCE, poll_until};
 use crate::say;
 
@@ -101,7 +102,7 @@ impl Prometheus {
     pub async fn query(&self, expression: &str) -> anyhow::Result<Vec<Value>> {
         let url =
             reqwest::Url::parse_with_params(&format!("{}/api/v1/query", self.url), [("query", expression)])?;
-        let reply: Value = reqwest::get(url).await?.json().await?;
+        let reply = http::get_json(url.as_str()).await?;
         anyhow::ensure!(reply["status"] == "success", "{expression}: {reply}");
         Ok(reply["data"]["result"].as_array().cloned().unwrap_or_default())
     }
@@ -147,10 +148,7 @@ async fn ready(daemon: &mut Daemon) -> anyhow::Result<String> {
     let addr = poll_until("a peer to listen", PATIENCE, async || listening_socket(pid)).await?;
     let url = format!("http://{addr}");
     let page = format!("{url}/-/ready");
-    poll_until("a peer to be ready", PATIENCE, async || {
-        reqwest::get(&page).await.ok().filter(|r| r.status().is_success())
-    })
-    .await?;
+    poll_until("a peer to be ready", PATIENCE, async || http::get(&page).await.ok()).await?;
     Ok(url)
 }
 

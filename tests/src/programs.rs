@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::Value;
 
 use crate::bins;
 use crate::daemon::{Daemon, command};
+use crate::http;
 use crate::poll::{PATIENCE, poll_until};
 
 const ANY_PORT: &str = "127.0.0.1:0";
@@ -63,7 +63,7 @@ impl Exporter {
 
     /// The page of metrics, in the plain text format.
     pub async fn metrics(&self) -> anyhow::Result<String> {
-        Ok(reqwest::get(format!("{}/metrics", self.url())).await?.error_for_status()?.text().await?)
+        http::get(&format!("{}/metrics", self.url())).await
     }
 }
 
@@ -172,14 +172,13 @@ impl Alerter {
     }
 
     pub async fn metrics(&self) -> anyhow::Result<String> {
-        Ok(reqwest::get(format!("{}/metrics", self.url())).await?.error_for_status()?.text().await?)
+        http::get(&format!("{}/metrics", self.url())).await
     }
 
     /// All incidents, in the alerter's own JSON.
     pub async fn incidents(&self) -> anyhow::Result<Vec<Value>> {
-        let reply: Value = reqwest::get(format!("{}/api/v1/incidents", self.url())).await?.json().await?;
-        let list = reply.as_array().or_else(|| reply["incidents"].as_array());
-        list.cloned().with_context(|| format!("not a list of incidents: {reply}"))
+        let reply = http::get_json(&format!("{}/api/v1/incidents", self.url())).await?;
+        reply["incidents"].as_array().cloned().with_context(|| format!("not a list of incidents: {reply}"))
     }
 
     /// Takes an incident, as a person in a shell would.
@@ -205,8 +204,7 @@ async fn ready(daemon: &mut Daemon, addr: SocketAddr) -> anyhow::Result<()> {
         if let Some(status) = daemon.ended() {
             return Some(Some(status));
         }
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(2)).build().ok()?;
-        client.get(&url).send().await.ok().filter(|r| r.status().is_success()).map(|_| None)
+        http::get(&url).await.ok().map(|_| None)
     })
     .await?;
     match ended {

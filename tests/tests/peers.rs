@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use serde_json::Value;
 use stepwatch_tests::peers::{self, Alertmanager, Prometheus};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Exporter, Stack, daemon, exposition, poll_until, trainer};
+use stepwatch_tests::{Exporter, Stack, daemon, exposition, http, poll_until, trainer};
 use tokio::io::AsyncWriteExt as _;
 
 /// A stack that has something to show: a run with every usual metric, and an incident.
@@ -87,7 +86,7 @@ async fn our_rules_fire() {
     // An increase is between two scrapes.
     rank.step(52, &[("loss", f64::NAN)]).unwrap();
     let arrived = async || {
-        let alerts: Value = reqwest::get(alertmanager.alerts_url()).await.ok()?.json().await.ok()?;
+        let alerts = http::get_json(&alertmanager.alerts_url()).await.ok()?;
         alerts.as_array()?.iter().find(|a| a["labels"]["run"] == "busy").cloned()
     };
     let alert = poll_until("an alert about the run", PATIENCE, arrived).await.unwrap();

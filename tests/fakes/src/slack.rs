@@ -4,6 +4,7 @@
 //! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every refusal but the rate
 //! limit; a channel may be named by `#name` when posting but only by id when updating or reading; no idempotency key.
 
+mod args;
 mod blocks;
 mod page;
 
@@ -12,14 +13,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use self::args::{Content, cursor, flag, in_window, json_args, limit, next_cursor, read_args};
 use crate::server::{Received, Reply, Service};
 
 /// Slack cuts longer texts; a sender that relies on that has lost the end of its message.
 const MAX_TEXT: usize = 40_000;
 /// `chat.update` is stricter.
 const MAX_UPDATE_TEXT: usize = 4_000;
-const MAX_HISTORY: usize = 999;
-const DEFAULT_HISTORY: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Channel {
@@ -347,92 +347,6 @@ fn too_many() -> Reply {
     let mut reply = Slack::refuse(429, "ratelimited");
     reply.headers.push(("retry-after", "1".into()));
     reply
-}
-
-/// What a message says; absent parts are none.
-struct Content {
-    text: Option<String>,
-    blocks: Option<Vec<Value>>,
-    attachments: Option<Vec<Value>>,
-    metadata: Option<Value>,
-}
-
-impl Content {
-    fn read(args: &Value, max_text: usize) -> Result<Self, No> {
-        let list = |key: &str, error: &'static str| match &args[key] {
-            Value::Null => Ok(None),
-            Value::Array(items) => Ok(Some(items.clone())),
-            _ => Err(No(error, Vec::new())),
-        };
-        let text = args["text"].as_str().map(str::to_owned).filter(|t| !t.is_empty());
-        let blocks = list("blocks", "invalid_blocks_format")?;
-        let attachments = list("attachments", "invalid_attachments")?;
-        let empty = |v: &Option<Vec<Value>>| v.as_ref().is_none_or(Vec::is_empty);
-        if text.is_none() && empty(&blocks) && empty(&attachments) {
-            return Err("no_text".into());
-        }
-        if text.as_ref().is_some_and(|t| t.chars().count() > max_text) {
-            return Err("msg_too_long".into());
-        }
-        blocks::check_message(blocks.as_deref(), attachments.as_deref())
-            .map_err(|e| No(e.error, e.details))?;
-        let metadata = (!args["metadata"].is_null()).then(|| args["metadata"].clone());
-        if let Some(m) = &metadata {
-            if !(m["event_type"].is_string() && m["event_payload"].is_object()) {
-                return Err("invalid_metadata_format".into());
-            }
-        }
-        Ok(Self { text, blocks, attachments, metadata })
-    }
-}
-
-/// Writing methods take a JSON body.
-fn json_args(req: &Received) -> Result<Value, No> {
-    if !req.header("content-type").unwrap_or_default().starts_with("application/json") {
-        return Err("invalid_post_type".into());
-    }
-    match serde_json::from_slice(&req.body) {
-        Ok(v @ Value::Object(_)) => Ok(v),
-        _ => Err("invalid_json".into()),
-    }
-}
-
-/// Reading methods take a query or a form, and no JSON.
-fn read_args(req: &Received) -> BTreeMap<String, String> {
-    let mut args = req.query.clone();
-    if req.header("content-type").unwrap_or_default().starts_with("application/x-www-form-urlencoded") {
-        args.extend(url::form_urlencoded::parse(&req.body).into_owned());
-    }
-    args
-}
-
-fn limit(args: &BTreeMap<String, String>) -> Result<usize, No> {
-    match args.get("limit").map(|s| s.parse::<usize>()) {
-        None => Ok(DEFAULT_HISTORY),
-        Some(Ok(n)) if (1..=MAX_HISTORY).contains(&n) => Ok(n),
-        Some(_) => Err("invalid_limit".into()),
-    }
-}
-
-fn flag(args: &BTreeMap<String, String>, key: &str) -> bool {
-    args.get(key).is_some_and(|v| v == "true" || v == "1")
-}
-
-fn cursor(args: &BTreeMap<String, String>) -> usize {
-    args.get("cursor").and_then(|c| c.parse().ok()).unwrap_or(0)
-}
-
-fn next_cursor(all: usize, until: usize) -> String {
-    if all > until { until.to_string() } else { String::new() }
-}
-
-/// `oldest` and `latest` are exclusive unless `inclusive` is given.
-fn in_window(ts: &str, args: &BTreeMap<String, String>) -> bool {
-    let at: f64 = ts.parse().unwrap_or_default();
-    let bound = |key: &str| args.get(key).and_then(|s| s.parse::<f64>().ok());
-    let inclusive = flag(args, "inclusive");
-    let after = bound("oldest").is_none_or(|o| at > o || (inclusive && at == o));
-    after && bound("latest").is_none_or(|l| at < l || (inclusive && at == l))
 }
 
 fn listing(posts: Vec<&Post>, limit: usize, args: &BTreeMap<String, String>) -> Value {

@@ -13,7 +13,7 @@ pub(crate) const INSTALL: &str = "install";
 const LOOPS: usize = 20;
 
 /// The tests that start real processes and kill them.
-const PROCESS_TESTS: &[&str] = &["end_to_end", "kill", "exporter_restart"];
+const PROCESS_TESTS: &[&str] = &["end_to_end", "kill", "delivery", "exporter_restart", "latency"];
 
 pub(crate) fn all() -> Vec<Step> {
     let step = |name, about, run| Step { name, about, long: false, run };
@@ -24,6 +24,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("clippy", "cargo clippy, warnings are errors", clippy),
         step("doc", "cargo doc, warnings are errors", doc),
         step("test", "cargo test, with real peers", test),
+        step("demo", "cargo demo, to its end", demo),
         step("python", "the Python client's tests", python_tests),
         step("python-bench", "the Python client's cost in the training loop, with its limits", python_bench),
         step("rules", "promtool check and test of rules/", rules),
@@ -55,6 +56,13 @@ fn test(w: &Workspace) -> Result<Closing, String> {
 /// The runner's closing line of each test binary that had tests, and figures that tests print on purpose.
 fn is_closing(line: &str) -> bool {
     (line.starts_with("test result:") && !line.contains(" 0 passed; 0 failed")) || line.starts_with("figure:")
+}
+
+fn demo(w: &Workspace) -> Result<Closing, String> {
+    let mut command =
+        cargo(&["run", "--quiet", "--locked", "-p", "stepwatch-tests", "--bin", "demo", "--", "--once"]);
+    command.env("STEPWATCH_PYTHON", install::python(w));
+    w.run("demo", &mut command).map(|out| out.lines(|l| l.contains(" OVER ")))
 }
 
 fn python_tests(w: &Workspace) -> Result<Closing, String> {

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use stepwatch_fakes::AlertState;
 use stepwatch_tests::Stack;
 use tempfile::NamedTempFile;
 
@@ -62,9 +61,8 @@ impl Replay {
             written = due.min(self.lines.len());
             told.until(screen, (stack, steps), LOOK_EVERY, |_| false).await;
         }
-        let arrived = |t: &Told| delivered(t, stack, AlertState::Triggered);
-        let delivered = told.until(screen, (stack, steps), SETTLE, arrived).await
-            || delivered(&told, stack, AlertState::Resolved);
+        let arrived = |t: &Told| delivered(t, stack, None);
+        let delivered = told.until(screen, (stack, steps), SETTLE, arrived).await;
         let count = |severity: &str| told.known.iter().filter(|i| i["severity"] == severity).count();
         let (pages, tickets, notes) = (count("page"), count("ticket"), count("info"));
         let summary =

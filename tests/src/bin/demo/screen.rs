@@ -154,5 +154,6 @@ mod tests {
         assert_eq!(wrap("aa bb cc", 6), ["aa bb", "cc"]);
         assert_eq!(wrap("aaaaaaaaaa b", 6), ["aaaaaaaaaa", "b"]);
         assert_eq!(wrap("  a  b", 6), ["  a  b"], "what fits stays as it is");
+        assert_eq!(wrap("  aa bb", 6), ["  aa", "bb"]);
     }
 }

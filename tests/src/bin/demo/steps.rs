@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
+use stepwatch_tests::http;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 use tokio::io::AsyncBufReadExt as _;
@@ -49,7 +50,7 @@ impl Steps {
     }
 
     async fn read(&self, url: &str) -> anyhow::Result<()> {
-        let body = reqwest::get(url).await?.error_for_status()?.bytes_stream();
+        let body = http::client().get(url).send().await?.error_for_status()?.bytes_stream();
         let mut lines = StreamReader::new(body.map_err(std::io::Error::other)).lines();
         while let Some(line) = lines.next_line().await? {
             let Ok(event) = Event::parse(line.as_bytes()) else { continue };

@@ -43,7 +43,7 @@ pub(crate) async fn tell(
     let mut trainer = start(python, stack, &checkpoints, &["--blow-up-at", &blow_up.to_string()])?;
 
     let healthy = Duration::from_secs(u64::from(blow_up_after) * 2) + PAGE_DEADLINE;
-    let everywhere = |t: &Told| delivered(t, stack, AlertState::Triggered);
+    let everywhere = |t: &Told| delivered(t, stack, Some(AlertState::Triggered));
     let paged = told.until(screen, (stack, steps), healthy, everywhere).await;
     ensure!(paged, "nobody was paged; {}", state_of(&mut trainer));
 
@@ -55,7 +55,7 @@ pub(crate) async fn tell(
         let out = stack.alerter.ack(id, WHO).await?;
         ensure!(out.status.success(), "ack: {}", String::from_utf8_lossy(&out.stderr));
     }
-    let acked = |t: &Told| delivered(t, stack, AlertState::Acknowledged);
+    let acked = |t: &Told| delivered(t, stack, Some(AlertState::Acknowledged));
     ensure!(
         told.until(screen, (stack, steps), WORD_DEADLINE, acked).await,
         "the acknowledgement did not arrive"
@@ -71,7 +71,7 @@ pub(crate) async fn tell(
         &format!("restart with the old learning rate, from the last good checkpoint ({name})"),
     );
     let mut trainer = start(python, stack, &checkpoints, &["--resume", &checkpoint.display().to_string()])?;
-    let over = |t: &Told| delivered(t, stack, AlertState::Resolved);
+    let over = |t: &Told| delivered(t, stack, Some(AlertState::Resolved));
     let resolved = told.until(screen, (stack, steps), RESOLVE_DEADLINE, over).await;
     ensure!(resolved, "the incident did not resolve; {}", state_of(&mut trainer));
     // The last words: Slack's message is edited after PagerDuty is told.

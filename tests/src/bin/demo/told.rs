@@ -106,15 +106,15 @@ impl Told {
     }
 }
 
-/// Whether every page-severity incident has one PagerDuty alert and one Slack message, in this state.
-pub(crate) fn delivered(told: &Told, stack: &Stack, state: AlertState) -> bool {
+/// Whether every page-severity incident has one PagerDuty alert and one Slack message; in this state, if one is asked for.
+pub(crate) fn delivered(told: &Told, stack: &Stack, state: Option<AlertState>) -> bool {
     let pages: Vec<_> = told.known.iter().filter(|i| i["severity"] == "page").collect();
     let (pd, slack) = (stack.pagerduty.state(), stack.slack.state());
     !pages.is_empty()
         && pages.iter().all(|i| {
             let id = i["id"].as_str().unwrap_or_default();
             let mut alerts = pd.alerts_of(id);
-            alerts.next().is_some_and(|a| a.state == state)
+            alerts.next().is_some_and(|a| state.is_none_or(|s| a.state == s))
                 && alerts.next().is_none()
                 && one_message(&slack, id)
         })
