@@ -126,15 +126,13 @@ impl PagerDuty {
         let Some(action) = event_action(n) else { return Ok(Receipt::default()) };
         let had_ticket = attempt.memory == Some(TICKET_OPEN);
         let is_ticket = n.message.severity != Severity::Page;
-        // The alert that rings first; what follows may be repeated without harm.
-        if action == "trigger" || !had_ticket || !is_ticket {
-            self.enqueue(n, action, is_ticket).await?;
-        }
-        if had_ticket && !(is_ticket && action == "trigger") {
+        // The alert that rings goes first; should the other fail, repeating both does no harm.
+        self.enqueue(n, action, is_ticket).await?;
+        if had_ticket && !is_ticket {
             let action = if action == "trigger" { "resolve" } else { action };
             self.enqueue(n, action, true).await?;
         }
-        let open = is_ticket && action != "resolve" || had_ticket && action == "acknowledge";
+        let open = if is_ticket { action != "resolve" } else { had_ticket && action == "acknowledge" };
         let memory = if open { TICKET_OPEN } else { TICKET_CLOSED };
         Ok(Receipt { memory: Some(memory.to_owned()) })
     }
@@ -193,7 +191,7 @@ fn trigger(m: &Message) -> Trigger {
         .collect();
     let own = m.links.iter().find(|link| link.text.to_lowercase().contains("incident"));
     let client_url = own.and_then(|link| web_link(&link.href, HREF_MAX)).map(str::to_owned);
-    let summary = format!("{}: {}", clean(&m.title), clean(&m.summary));
+    let summary = format!("{}. {}", clean(&m.title), clean(&m.summary));
     let facts = m.facts.iter().map(|fact| (fact.label.as_str(), fact.text.as_str()));
     let last = [("Run", m.run.as_str()), ("Why you were told", &m.reason), ("Incident", &m.incident)];
     let details = [("What", m.summary.as_str())].into_iter().chain(facts).chain(last);
@@ -240,6 +238,7 @@ fn rfc3339(ts: Ts) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use stepwatch_fakes::{AlertState, Fake, FakePagerDuty, PagerDuty as Service};
 
     use super::*;
     use crate::notify::conformance::message;
@@ -283,6 +282,38 @@ mod tests {
         assert_eq!(event_action(&n), Some("trigger"));
         n.message.status = Status::Acknowledged;
         assert_eq!(event_action(&n), None);
+    }
+
+    #[tokio::test]
+    async fn a_ticket_that_becomes_a_page_rings() {
+        let (fake, dir): (FakePagerDuty, _) = (Fake::start().await, tempfile::tempdir().unwrap());
+        let key = dir.path().join("key");
+        std::fs::write(&key, Service::ROUTING_KEY).unwrap();
+        let config = Config { routing_key_file: Some(key), events_url: fake.url(), ..Config::default() };
+        let pagerduty = config.build().unwrap();
+        let mut memory: Option<String> = None;
+        for (severity, action) in [
+            (Severity::Ticket, Action::Trigger),
+            (Severity::Ticket, Action::Ack),
+            (Severity::Page, Action::Trigger),
+            (Severity::Page, Action::Update),
+            (Severity::Page, Action::Ack),
+            (Severity::Page, Action::Resolve),
+        ] {
+            let mut n = page(action);
+            n.message.severity = severity;
+            let attempt = Attempt { memory: memory.as_deref(), ..Attempt::first(&n) };
+            memory = pagerduty.send(attempt).await.unwrap().memory.or(memory);
+        }
+        let id = page(Action::Trigger).incident;
+        fake.with(|s| {
+            let rung: Vec<&str> = s.pages.iter().map(|p| p.dedup_key.as_str()).collect();
+            assert_eq!(rung, [format!("{id}-ticket").as_str(), &id]);
+            assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
+            // Resolved by the page, long before the incident was.
+            assert_eq!(s.alerts[0].log.last().map(|l| l.what.as_str()), Some("resolved"));
+            assert_eq!(s.requests.len(), 7);
+        });
     }
 
     #[test]
