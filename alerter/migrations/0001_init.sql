@@ -44,7 +44,8 @@ CREATE TABLE timeline (
 );
 
 -- What is to be told to whom. Pages that have not got out:
---   SELECT incident, receiver, attempts, error FROM outbox WHERE page = 1 AND state IN ('pending', 'attempting', 'ambiguous');
+--   SELECT incident, receiver, attempts, error FROM outbox
+--   WHERE page = 1 AND action = 'trigger' AND state IN ('pending', 'attempting', 'ambiguous');
 CREATE TABLE outbox (
     idem_key     TEXT PRIMARY KEY,
     incident     TEXT NOT NULL,
@@ -76,6 +77,7 @@ CREATE TABLE lanes (
     updated_ms BIGINT NOT NULL,
     PRIMARY KEY (incident, receiver)
 );
+CREATE INDEX lanes_by_receiver ON lanes (receiver, updated_ms);
 
 CREATE TABLE engine_state (
     key   TEXT PRIMARY KEY,

@@ -190,7 +190,13 @@ impl Scheduler {
             self.look().await;
             tokio::select! {
                 () = self.shutdown.wait() => {}
-                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.finish(done).await,
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    self.finish(done).await;
+                    // One look for all that ended together.
+                    while let Some(done) = self.tasks.try_join_next() {
+                        self.finish(done).await;
+                    }
+                }
                 () = self.courier.store.posted() => {}
                 Ok(()) = self.receivers.changed() => self.take_receivers().await,
                 () = tokio::time::sleep_until(self.next_look) => {}

@@ -132,6 +132,11 @@ impl OutboxMetrics {
         self.store_errors.inc();
     }
 
+    /// Operations that the store refused so far.
+    pub fn store_errors(&self) -> u64 {
+        self.store_errors.get()
+    }
+
     /// Messages a receiver took so far.
     pub fn sent_total(&self, receiver: &str, action: Action) -> u64 {
         self.sent.get_or_create(&message(receiver, action)).get()

@@ -2,6 +2,7 @@
 
 mod crash;
 mod kill;
+mod latency;
 mod scenarios;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use stepwatch_engine::message::Status;
 use stepwatch_engine::time::Ts;
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use tempfile::TempDir;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::{Feedback, Options, Outbox, OutboxHandle, Receivers};
@@ -41,6 +42,8 @@ pub(crate) fn notification(receiver: &str, seq: u32, action: Action) -> Notifica
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Take,
+    /// Takes it when told to.
+    TakeAt(Arc<Notify>),
     /// Takes it and breaks the connection.
     TakeAndBreak,
     Fail(Failure),
@@ -148,7 +151,10 @@ impl Scripted {
         let _out = OnDrop(|| self.world.lock().unwrap().concurrent -= 1);
         self.count.send_replace(number);
         let answer = (self.script)(number - 1);
-        let taken = matches!(answer, Answer::Take | Answer::TakeAndBreak | Answer::Hang { taken: true });
+        if let Answer::TakeAt(gate) = &answer {
+            gate.notified().await;
+        }
+        let taken = !matches!(answer, Answer::Fail(_) | Answer::Hang { taken: false } | Answer::Panic);
         if taken {
             let mut world = self.world.lock().unwrap();
             let again = attempt.ambiguous && world.seen.iter().any(|s| s.key == n.idem_key);
@@ -159,7 +165,7 @@ impl Scripted {
             }
         }
         match answer {
-            Answer::Take => Ok(Receipt { memory: Some(n.idem_key.clone()) }),
+            Answer::Take | Answer::TakeAt(_) => Ok(Receipt { memory: Some(n.idem_key.clone()) }),
             Answer::TakeAndBreak => Err(Failure::transient("connection reset", true)),
             Answer::Fail(failure) => Err(failure),
             Answer::Hang { .. } => std::future::pending().await,

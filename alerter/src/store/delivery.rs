@@ -33,7 +33,8 @@ pub(crate) struct Claim {
     pub created_at: Ts,
     /// Of the notifier, about this lane.
     pub memory: Option<String>,
-    /// Of the notifier, about the latest other lane to this receiver; only read when the lane itself has none.
+    /// Of the notifier, about the latest other lane to this receiver; only read when it may help to find a message that this
+    /// lane does not know of.
     pub neighbour: Option<String>,
 }
 
@@ -65,7 +66,7 @@ pub(crate) struct Unreported {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QueueDepth {
     pub undone: u64,
-    /// Since when the oldest page waits.
+    /// Since when the oldest call for a person waits.
     pub oldest_page: Option<Ts>,
 }
 
@@ -137,7 +138,7 @@ impl Store {
     }
 
     pub(crate) async fn queue_depth(&self) -> Result<QueueDepth> {
-        let sql = "SELECT COUNT(*), MIN(CASE WHEN page = 1 THEN created_ms END) FROM outbox \
+        let sql = "SELECT COUNT(*), MIN(CASE WHEN page = 1 AND action = 'trigger' THEN created_ms END) FROM outbox \
                    WHERE state IN ('pending', 'attempting', 'ambiguous')";
         let (undone, oldest): (i64, Option<i64>) = sqlx::query_as(sql).fetch_one(&*self.reader()).await?;
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
@@ -171,10 +172,8 @@ impl Store {
             None => None,
             Some(head) => {
                 let memory = memory(&mut tx, incident, receiver).await?;
-                let neighbour = match memory {
-                    Some(_) => None,
-                    None => neighbour(&mut tx, receiver).await?,
-                };
+                let searches = head.lane.ambiguous && memory.is_none();
+                let neighbour = if searches { neighbour(&mut tx, receiver).await? } else { None };
                 let mut notification = head.lane.notification;
                 let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
                 sqlx::query(sql).bind(&notification.idem_key).execute(&mut *tx).await?;

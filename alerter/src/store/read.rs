@@ -104,8 +104,7 @@ impl Store {
         if id.is_empty() {
             return Ok(None);
         }
-        let sql =
-            "SELECT id, record FROM incidents WHERE id = $1 OR substr(id, 1, $2) = $1 ORDER BY id LIMIT 2";
+        let sql = "SELECT id, record FROM incidents WHERE id = $1 OR substr(id, 1, CAST($2 AS INTEGER)) = $1 ORDER BY id LIMIT 2";
         let length = id.chars().count() as i64;
         let rows = sqlx::query(sql).bind(id).bind(length).fetch_all(&*self.reader()).await?;
         match rows.as_slice() {

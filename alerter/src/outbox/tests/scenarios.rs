@@ -1,7 +1,10 @@
 //! One rule of delivery a test.
 
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
+use tokio::sync::Notify;
+
 use super::*;
-use crate::notify::FailureClass;
 use crate::outbox::Outcome;
 
 const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
@@ -331,7 +334,22 @@ async fn a_clock_that_was_set_back_holds_nothing_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failure_classes_are_distinct() {
-    assert_eq!(Failure::permanent("x").class, FailureClass::Permanent);
-    assert_eq!(Failure::rate_limited("x", None).class, FailureClass::RateLimited { retry_after: None });
+async fn an_operator_who_locks_the_file_delays_and_loses_nothing() {
+    let gate = Arc::new(Notify::new());
+    let opened = Arc::clone(&gate);
+    let chat = Scripted::new(move |_| Answer::TakeAt(Arc::clone(&opened)));
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    chat.attempted(1).await;
+    // While it is being sent, somebody opens the file by hand and begins to write.
+    let mut operator = SqliteConnectOptions::new().filename(&bench.path).connect().await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut operator).await.unwrap();
+    gate.notify_one();
+    let metrics = bench.life().handle.metrics.clone();
+    while metrics.store_errors() == 0 {
+        tokio::task::yield_now().await;
+    }
+    sqlx::raw_sql("ROLLBACK").execute(&mut operator).await.unwrap();
+    assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
+    assert_eq!(chat.attempts().len(), 1, "what was sent is marked, not sent again");
 }
