@@ -33,7 +33,7 @@ use crate::store::{Store, StoreError};
 /// Outcomes of messages that may wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
 /// Old incidents are looked for this often.
-const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -12,6 +12,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 use stepwatch_engine::config::{EngineConfig, Policy, Route};
 use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::time::Span;
@@ -111,8 +112,10 @@ impl Config {
     }
 
     fn check(path: &Path, mut file: File) -> Result<Self, ConfigError> {
-        file.anchor(path.parent().unwrap_or(Path::new("")));
         let mut errors = Vec::new();
+        if let Err(e) = file.anchor(path.parent().unwrap_or(Path::new(""))) {
+            errors.push(e);
+        }
         check::values(&file, &mut errors);
         check::references(&file, &mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
@@ -130,11 +133,16 @@ impl Config {
 
 impl File {
     /// Paths in the file are relative to the directory it is in.
-    fn anchor(&mut self, base: &Path) {
+    fn anchor(&mut self, base: &Path) -> Result<(), String> {
         self.storage.sqlite = base.join(&self.storage.sqlite);
         for Source::Exporters(e) in &mut self.sources {
             e.anchor(base);
         }
+        for receiver in &mut self.receivers {
+            let anchored = anchor_files(receiver, base);
+            *receiver = anchored.map_err(|e| format!("receiver {:?}: {e}", receiver.name))?;
+        }
+        Ok(())
     }
 
     fn engine(&self) -> EngineConfig {
@@ -151,4 +159,22 @@ impl File {
             detectors: self.detectors.clone(),
         }
     }
+}
+
+/// Every receiver keeps its secrets in files, each under a key of its own that ends in `_file`.
+fn anchor_files(receiver: &ReceiverConfig, base: &Path) -> serde_json::Result<ReceiverConfig> {
+    fn walk(value: &mut Value, base: &Path) {
+        let Value::Object(map) = value else { return };
+        for (key, value) in map {
+            match value {
+                Value::String(path) if key.ends_with("_file") => {
+                    *path = base.join(&*path).to_string_lossy().into_owned();
+                }
+                value => walk(value, base),
+            }
+        }
+    }
+    let mut value = serde_json::to_value(receiver)?;
+    walk(&mut value, base);
+    serde_json::from_value(value)
 }

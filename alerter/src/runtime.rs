@@ -22,9 +22,8 @@ use std::sync::Arc;
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Kind};
 use tokio::sync::{mpsc, oneshot};
@@ -32,7 +31,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::ingest::{Feed, News};
-use crate::metrics::{IncidentLabels, KindLabel, OpenedLabels, RuntimeMetrics, Word};
+use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
 use crate::store::{self, Store};
 use pending::Pending;
@@ -378,43 +377,6 @@ impl Runtime {
             .into_iter()
             .flatten()
             .fold(at, Instant::min)
-    }
-
-    /// Counts each incident when it is first seen.
-    fn count_incidents(&mut self) {
-        for effect in &self.pending.effects[self.pending.counted..] {
-            let Effect::Incident(record) = effect else { continue };
-            if !self.open.contains(&record.id) {
-                let labels = OpenedLabels {
-                    kind: Word(record.kind.as_str()),
-                    severity: Word(record.severity.as_str()),
-                };
-                self.metrics.opened.get_or_create(&labels).inc();
-                self.open.insert(record.id.clone());
-            }
-            if record.state == State::Resolved {
-                self.open.remove(&record.id);
-            }
-        }
-        self.pending.counted = self.pending.effects.len();
-    }
-
-    fn publish(&mut self) {
-        self.schedule.publish_due = None;
-        let view = RuntimeView::of(&self.engine, &self.pending, self.schedule.retry.is_some());
-        self.metrics.runs.set(view.runs.len() as i64);
-        for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
-            for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
-                let count = self
-                    .engine
-                    .open_incidents()
-                    .filter(|r| r.state == state && r.severity == severity)
-                    .count();
-                let labels = IncidentLabels { state: Word(of_state), severity: Word(severity.as_str()) };
-                self.metrics.incidents.get_or_create(&labels).set(count as i64);
-            }
-        }
-        self.views.set(view);
     }
 }
 

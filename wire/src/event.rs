@@ -11,6 +11,8 @@ use crate::num;
 
 /// One packet, one line, one stream record.
 pub const MAX_EVENT_BYTES: usize = 8 * 1024;
+/// One stream record: an event, and what the exporter added to it.
+pub const MAX_RECORD_BYTES: usize = 2 * MAX_EVENT_BYTES;
 /// Entries kept in each of `m` and `t`; the rest is dropped and counted.
 pub const MAX_METRICS: usize = 256;
 /// Unknown keys kept; the rest is dropped and counted.
@@ -248,9 +250,19 @@ impl Event {
         Self { run: Some(run.to_owned()), step: Some(step), ..Self::new(Kind::Step) }
     }
 
+    /// Reads what a trainer sent.
     pub fn parse(bytes: &[u8]) -> Result<Self, EventError> {
-        if bytes.len() > MAX_EVENT_BYTES {
-            let reason = format!("{} bytes, the limit is {MAX_EVENT_BYTES}", bytes.len());
+        Self::parse_within(bytes, MAX_EVENT_BYTES)
+    }
+
+    /// Reads what an exporter streams.
+    pub fn parse_record(bytes: &[u8]) -> Result<Self, EventError> {
+        Self::parse_within(bytes, MAX_RECORD_BYTES)
+    }
+
+    fn parse_within(bytes: &[u8], limit: usize) -> Result<Self, EventError> {
+        if bytes.len() > limit {
+            let reason = format!("{} bytes, the limit is {limit}", bytes.len());
             return Err(EventError { field: "$".into(), reason });
         }
         let mut e = Self::new(Kind::Event);

@@ -238,7 +238,7 @@ fn links(r: &IncidentRecord, config: &EngineConfig) -> Vec<Link> {
     }
     if let Some(base) = &config.external_url {
         let base = base.trim_end_matches('/');
-        links.push(Link { text: "Incident".into(), href: format!("{base}/api/v1/incidents/{}", r.id) });
+        links.push(Link { text: "Incident".into(), href: format!("{base}/incidents/{}", r.id) });
     }
     links
 }

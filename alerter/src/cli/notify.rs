@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::notify::{Attempt, FailureClass, Notifier, test_notification};
 
 /// Far beyond what a notifier gives itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 pub(super) struct TestArgs {

@@ -137,6 +137,18 @@ fn a_secret_that_cannot_be_read_is_found_now() {
     assert_snapshot!(error(text));
 }
 
+#[test]
+fn paths_begin_at_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("secrets")).unwrap();
+    std::fs::write(dir.path().join("secrets/slack"), "xoxb-1").unwrap();
+    let text = "storage: {sqlite: data/a.db}\n\
+                receivers: [{name: chat, slack: {channel: \"#x\", token_file: secrets/slack}}]\n";
+    let c = Config::parse(&dir.path().join("alerter.yml"), text).unwrap();
+    assert_eq!(c.file.storage.sqlite, dir.path().join("data/a.db"));
+    assert!(c.receivers.contains_key("chat"));
+}
+
 proptest::proptest! {
     /// Whatever stands in the file, the answer is a configuration or a message.
     #[test]

@@ -35,7 +35,7 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
         // Not from zero: a peer that accepts and hangs up must not be hammered.
         let floor = self.limits.base.min(ceiling) / 4;
-        floor + (ceiling - floor).mul_f64(unit)
+        floor + ceiling.saturating_sub(floor).mul_f64(unit)
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::SystemTime;
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
-use super::innermost;
 use super::target::{MAX_TARGETS, Target, TargetGroup, flatten};
+use super::{client_builder, innermost};
 use crate::metrics::{IngestMetrics, MechanismLabel, Word};
 
 /// Of one target file or list.
@@ -45,7 +45,7 @@ pub(crate) struct Found {
 /// How a provider asks; its memory between two questions.
 enum Asker {
     Files(Files),
-    List { client: reqwest::Client, url: String },
+    List { client: Result<reqwest::Client, String>, url: String, period: Duration },
     Name(String),
 }
 
@@ -63,13 +63,16 @@ impl Provider {
         s
     }
 
-    fn asker(&self) -> Asker {
+    fn asker(&self, period: Duration) -> Asker {
         match self {
             Self::FileSd(pattern) => Asker::Files(Files::new(pattern.clone())),
             Self::HttpSd(url) => {
-                // Only a broken TLS set-up of the system fails here; asking then fails with the reason each time.
-                let client = super::exporters::client_builder().timeout(ANSWER_TIMEOUT).build();
-                Asker::List { client: client.unwrap_or_default(), url: url.clone() }
+                let mut client = client_builder().timeout(ANSWER_TIMEOUT);
+                if url.starts_with("http:") {
+                    client = client.tls_certs_only([]);
+                }
+                let client = client.build().map_err(|e| innermost(&e));
+                Asker::List { client, url: url.clone(), period }
             }
             Self::Dns(name) => Asker::Name(name.clone()),
         }
@@ -77,7 +80,7 @@ impl Provider {
 
     /// Asks every `period`, and tells `found` of every change. Runs until dropped or until nobody listens.
     pub(crate) async fn watch(self, period: Duration, found: mpsc::Sender<Found>, metrics: IngestMetrics) {
-        let mut asker = self.asker();
+        let mut asker = self.asker(period);
         let mut told: Option<(BTreeSet<Target>, bool)> = None;
         let mut last_errors = Vec::new();
         let mut ticks = tokio::time::interval(period);
@@ -131,7 +134,7 @@ impl Asker {
                     Err(e) => (None, vec![format!("the scan failed: {e}")]),
                 };
             }
-            Self::List { client, url } => ask_list(client, url).await,
+            Self::List { client, url, period } => ask_list(client, url, *period).await,
             Self::Name(name) => ask_name(name).await,
         };
         match answer {
@@ -141,11 +144,17 @@ impl Asker {
     }
 }
 
-async fn ask_list(client: &reqwest::Client, url: &str) -> Result<BTreeSet<Target>, String> {
+async fn ask_list(
+    client: &Result<reqwest::Client, String>,
+    url: &str,
+    period: Duration,
+) -> Result<BTreeSet<Target>, String> {
     let request = client
+        .as_ref()
+        .map_err(Clone::clone)?
         .get(url)
         .header(reqwest::header::ACCEPT, "application/json")
-        .header("X-Prometheus-Refresh-Interval-Seconds", "30");
+        .header("X-Prometheus-Refresh-Interval-Seconds", period.as_secs().to_string());
     let response = request.send().await.map_err(|e| innermost(&e))?;
     if response.status() != reqwest::StatusCode::OK {
         return Err(format!("answered {}", response.status()));

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use stepwatch_wire::{Cursor, Event, Kind, MAX_EVENT_BYTES};
+use stepwatch_wire::{Cursor, Event, Kind, MAX_RECORD_BYTES};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -22,10 +22,6 @@ use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
 
 /// An idle stream carries a heartbeat this often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-
-/// Longest line read. Above the limit of an event, so that a record that the exporter let grow is refused by the parser, with
-/// a reason, and not by the splitter.
-const MAX_LINE: usize = 2 * MAX_EVENT_BYTES;
 
 /// Characters kept of the answer of a peer that is no exporter.
 const MAX_REASON: usize = 200;
@@ -135,7 +131,7 @@ impl Puller {
         if !self.send(News::Up).await {
             return Ended::Stopping;
         }
-        let mut splitter = LineSplitter::new(MAX_LINE);
+        let mut splitter = LineSplitter::new(MAX_RECORD_BYTES);
         let mut chunks = response.bytes_stream();
         loop {
             let chunk = match tokio::time::timeout(self.limits.silence, chunks.next()).await {
@@ -192,8 +188,8 @@ impl Puller {
     fn record(&self, line: Result<&[u8], TooLong>) -> Option<Event> {
         let parsed = match line {
             Ok(line) if line.trim_ascii().is_empty() => return None,
-            Ok(line) => Event::parse(line).map_err(|e| ("syntax", e.to_string())),
-            Err(TooLong) => Err(("too_long", format!("longer than {MAX_LINE} bytes"))),
+            Ok(line) => Event::parse_record(line).map_err(|e| ("syntax", e.to_string())),
+            Err(TooLong) => Err(("too_long", format!("longer than {MAX_RECORD_BYTES} bytes"))),
         };
         match parsed {
             Ok(event) => Some(event),

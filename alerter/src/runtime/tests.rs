@@ -1,5 +1,7 @@
 use sqlx::{Connection as _, SqliteConnection};
 use stepwatch_engine::effect::Action;
+use stepwatch_engine::incident::State;
+use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Trigger;
 use stepwatch_wire::Event;
 use tempfile::TempDir;
@@ -95,6 +97,11 @@ const QUEUE: usize = 4;
 
 const BREAK: &str = "ALTER TABLE timeline RENAME TO away";
 const MEND: &str = "ALTER TABLE away RENAME TO timeline";
+
+#[test]
+fn kinds_are_numbered_as_they_are_listed() {
+    assert!(Kind::ALL.iter().enumerate().all(|(i, kind)| *kind as usize == i));
+}
 
 #[tokio::test]
 async fn nobody_is_woken_before_it_is_durable() {

@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use stepwatch_engine::Engine;
+use stepwatch_engine::effect::Effect;
+use stepwatch_engine::incident::State;
 use stepwatch_engine::run::{Facts, Run};
 use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
 
+use super::Runtime;
 use super::pending::Pending;
+use crate::metrics::{IncidentLabels, OpenedLabels, Word};
 
 /// Runs shown; the rest is counted.
 const MAX_RUNS_SHOWN: usize = 10_000;
@@ -48,18 +53,58 @@ pub struct RunView {
     pub ended: Option<i64>,
 }
 
+impl Runtime {
+    /// Counts each incident when it is first seen.
+    pub(super) fn count_incidents(&mut self) {
+        for effect in &self.pending.effects[self.pending.counted..] {
+            let Effect::Incident(record) = effect else { continue };
+            if !self.open.contains(&record.id) {
+                let labels = OpenedLabels {
+                    kind: Word(record.kind.as_str()),
+                    severity: Word(record.severity.as_str()),
+                };
+                self.metrics.opened.get_or_create(&labels).inc();
+                self.open.insert(record.id.clone());
+            }
+            if record.state == State::Resolved {
+                self.open.remove(&record.id);
+            }
+        }
+        self.pending.counted = self.pending.effects.len();
+    }
+
+    /// Replaces what is shown by what is so now.
+    pub(super) fn publish(&mut self) {
+        self.schedule.publish_due = None;
+        let view = RuntimeView::of(&self.engine, &self.pending, self.schedule.retry.is_some());
+        self.metrics.runs.set(view.runs.len() as i64);
+        for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
+            for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
+                let count = self
+                    .engine
+                    .open_incidents()
+                    .filter(|r| r.state == state && r.severity == severity)
+                    .count();
+                let labels = IncidentLabels { state: Word(of_state), severity: Word(severity.as_str()) };
+                self.metrics.incidents.get_or_create(&labels).set(count as i64);
+            }
+        }
+        self.views.set(view);
+    }
+}
+
 impl Views {
     pub fn get(&self) -> Arc<RuntimeView> {
         self.0.load_full()
     }
 
-    pub(super) fn set(&self, view: RuntimeView) {
+    fn set(&self, view: RuntimeView) {
         self.0.store(Arc::new(view));
     }
 }
 
 impl RuntimeView {
-    pub(super) fn of(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
+    fn of(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
         let all = engine.runs().count();
         Self {
             runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunView::of).collect(),

@@ -38,6 +38,9 @@ fn errors_name_the_field() {
     }
     let big = format!(r#"{{"k":"hb","x":"{}"}}"#, "y".repeat(MAX_EVENT_BYTES));
     assert_eq!(Event::parse(big.as_bytes()).unwrap_err().field, "$");
+    // The exporter adds to what it takes, and the alerter must still read it.
+    assert!(Event::parse_record(big.as_bytes()).is_ok());
+    assert_eq!(Event::parse_record(big.repeat(2).as_bytes()).unwrap_err().field, "$");
 }
 
 #[test]
