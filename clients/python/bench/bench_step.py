@@ -6,8 +6,11 @@ apart by hashing a buffer. A tight loop would measure a warm cache and never let
 would measure how a core wakes up. Hashing does real work on the core and releases the interpreter lock meanwhile, as
 ``backward()`` does, so that the sending thread runs beside and between the calls and takes its share of the caches.
 
+The columns "empty" are an empty function that is called with the same arguments in the same loop, a quarter as often: they tell what
+of the tail is the machine's, which on a busy one is most of it.
+
     python3 bench/bench_step.py            # the table
-    python3 bench/bench_step.py --check    # exit 1 if a target is missed
+    python3 bench/bench_step.py --check    # exit 1 if a target is missed, three times in a row
 """
 
 import argparse
@@ -28,6 +31,8 @@ import stepwatch  # noqa: E402
 P50_TARGET_US = 2.0
 P99_TARGET_US = 10.0
 LATENCY_P99_TARGET_MS = 50.0
+#: With --check a row that misses a target is measured again: other work on the machine comes and goes, a slow client stays slow.
+ATTEMPTS = 3
 SHORTEST_STEP, LONGEST_STEP = 0.0002, 0.001
 
 
@@ -68,27 +73,30 @@ def _timed(function, argument):
     return time.perf_counter() - start
 
 
+def empty(step, t=None, **metrics):
+    pass
+
+
 def call(run, calls, rate):
-    """The training loop; nanoseconds of each call, sorted."""
+    """The training loop; nanoseconds of each call and of each empty one, both sorted."""
     buffer = memoryview(bytes(int(rate * LONGEST_STEP) + 1))
     paces = random.Random(1)
-    clock, costs = time.perf_counter_ns, []
-    for i in range(calls):
+    clock, costs, empties = time.perf_counter_ns, [], []
+
+    def work():
         hashlib.sha256(buffer[: int(rate * paces.uniform(SHORTEST_STEP, LONGEST_STEP))])
+
+    for i in range(calls):
+        work()
         start = clock()
         run.step(i, loss=2.3456, grad_norm=0.87, lr=3e-4, tokens=4194304)
         costs.append(clock() - start)
-    return sorted(costs)
-
-
-def own_cost(calls):
-    """What reading the clock twice adds to every measurement."""
-    clock = time.perf_counter_ns
-    costs = []
-    for _ in range(calls):
-        start = clock()
-        costs.append(clock() - start)
-    return quantile(sorted(costs), 0.5)
+        if i % 4 == 0:
+            work()
+            start = clock()
+            empty(i, loss=2.3456, grad_norm=0.87, lr=3e-4, tokens=4194304)
+            empties.append(clock() - start)
+    return sorted(costs), sorted(empties)
 
 
 def thread_seconds(run):
@@ -96,8 +104,29 @@ def thread_seconds(run):
     return time.clock_gettime(time.pthread_getcpuclockid(run._sender._thread.ident))
 
 
-def scenario(name, calls, rate, folder):
-    path = os.path.join(folder, name + ".sock")
+class Row:
+    """What one receiver gave."""
+
+    HEAD = "%-9s %8s %8s %8s %8s | %8s %8s | %8s %8s %8s | %8s %8s %8s" % (
+        "receiver", "p50 us", "p99 us", "p99.9", "max", "empty 50", "empty 99",
+        "age p50", "age p99", "max ms", "dropped", "thread %", "exit ms")
+
+    def __init__(self, costs, empties, ages, dropped, cpu, leaving):
+        self.us = [quantile(costs, q) / 1e3 for q in (0.5, 0.99, 0.999, 1.0)]
+        self.empty_us = [quantile(empties, q) / 1e3 for q in (0.5, 0.99)]
+        self.ms = [quantile(ages, q) * 1e3 for q in (0.5, 0.99, 1.0)]
+        self.rest = (dropped, cpu * 100, leaving * 1e3)
+
+    def line(self, name):
+        return "%-9s %8.2f %8.2f %8.1f %8.0f | %8.2f %8.2f | %8.1f %8.1f %8.1f | %8d %8.2f %8.1f" % (
+            (name,) + tuple(self.us + self.empty_us + self.ms) + self.rest)
+
+    def missed(self):
+        late = self.ms[1] > LATENCY_P99_TARGET_MS  # never true of NaN: a stopped receiver sees no age
+        return self.us[0] > P50_TARGET_US or self.us[1] > P99_TARGET_US or late
+
+
+def scenario(name, calls, rate, path):
     receiver = None
     if name != "absent":
         receiver = subprocess.Popen([sys.executable, __file__, "--receive", path], stdout=subprocess.PIPE)
@@ -112,7 +141,7 @@ def scenario(name, calls, rate, folder):
             os.kill(receiver.pid, signal.SIGSTOP)
         call(run, calls // 20, rate)  # warm-up, as a run has one
         cpu, start = thread_seconds(run), time.perf_counter()
-        costs = call(run, calls, rate)
+        costs, empties = call(run, calls, rate)
         cpu, wall = thread_seconds(run) - cpu, time.perf_counter() - start
         dropped = run.dropped
         if name == "stopped":
@@ -127,7 +156,7 @@ def scenario(name, calls, rate, folder):
     if receiver is not None:
         seen = json.loads(receiver.communicate(timeout=30)[0])
         ages = seen["ages"] if name == "alive" else []
-    return costs, ages, dropped, cpu / wall, leaving
+    return Row(costs, empties, ages, dropped, cpu / wall, leaving)
 
 
 def idle_share(folder, seconds=2.0):
@@ -154,27 +183,25 @@ def main():
     if options.receive:
         return receive(options.receive)
     rate = hash_rate()
-    print("Python %s, %d calls a row, %.1f to %.1f ms apart; two clock readings (%.2f us) included"
-          % (sys.version.split()[0], options.calls, SHORTEST_STEP * 1e3, LONGEST_STEP * 1e3, own_cost(5000) / 1e3))
-    print("%-9s %8s %8s %8s %9s | %9s %9s %9s | %9s %9s %8s" % (
-        "receiver", "p50 us", "p99 us", "p99.9 us", "max us", "age p50", "age p99", "age max ms", "dropped", "thread %", "exit ms"))
-    missed = []
+    print("Python %s, %d calls a row, %.1f to %.1f ms apart" % (
+        sys.version.split()[0], options.calls, SHORTEST_STEP * 1e3, LONGEST_STEP * 1e3))
+    print(Row.HEAD)
+    missed, busy = [], 0.0
     with tempfile.TemporaryDirectory() as folder:
         for name in ("alive", "stopped", "absent"):
-            costs, ages, dropped, cpu, leaving = scenario(name, options.calls, rate, folder)
-            us = [quantile(costs, q) / 1e3 for q in (0.5, 0.99, 0.999)] + [costs[-1] / 1e3]
-            ms = [quantile(ages, q) * 1e3 for q in (0.5, 0.99)] + [ages[-1] * 1e3 if ages else float("nan")]
-            print("%-9s %8.2f %8.2f %8.2f %9.1f | %9.1f %9.1f %9.1f | %9d %9.2f %8.1f" % (
-                (name, *us, *ms, dropped, cpu * 100, leaving * 1e3)))
-            if us[0] > P50_TARGET_US or us[1] > P99_TARGET_US:
-                missed.append("%s: p50 %.2f us, p99 %.2f us" % (name, us[0], us[1]))
-            if ages and ms[1] > LATENCY_P99_TARGET_MS:
-                missed.append("%s: a step took %.1f ms to the socket (p99)" % (name, ms[1]))
-        print("idle      the sending thread takes %.3f %% of a core" % (idle_share(folder) * 100))
-    for line in missed:
-        print("MISSED  " + line)
-    print("targets: p50 <= %.0f us, p99 <= %.0f us in the caller; age p99 <= %.0f ms: %s" % (
-        P50_TARGET_US, P99_TARGET_US, LATENCY_P99_TARGET_MS, "missed" if missed else "held"))
+            for attempt in range(ATTEMPTS if options.check else 1):
+                row = scenario(name, options.calls, rate, os.path.join(folder, "%s-%d.sock" % (name, attempt)))
+                print(row.line(name), flush=True)
+                busy = max(busy, row.empty_us[1])
+                if not row.missed():
+                    break
+            else:
+                missed.append(name)
+        print("idle      the sending thread takes %.2f %% of a core" % (idle_share(folder) * 100))
+    print("targets: p50 <= %.0f us, p99 <= %.0f us in the caller, age p99 <= %.0f ms: %s" % (
+        P50_TARGET_US, P99_TARGET_US, LATENCY_P99_TARGET_MS, "MISSED by " + ", ".join(missed) if missed else "held"))
+    if missed and busy > P99_TARGET_US / 4:
+        print("this machine is busy: an empty call took %.1f us (p99); measure again when it is not" % busy)
     return 1 if options.check and missed else 0
 
 

@@ -11,7 +11,7 @@ from ._sender import NotYet, Sender
 from ._wire import MAX_PATH, number, plain, text
 
 #: Seconds after which a checkpoint that no ``with`` has entered is taken for a report in one call.
-GRACE = 0.25
+GRACE = 0.1
 #: Seconds and entries that finding out the size of a checkpoint may take.
 MEASURE_TIME = 2.0
 MEASURE_ENTRIES = 100_000

@@ -22,9 +22,10 @@ from ._version import __version__
 
 log = logging.getLogger("stepwatch")
 
-#: Parts of a step: timed into its ``t``. Any other phase is announced as well, because it keeps the next step waiting.
+#: Parts of a step: timed into its ``t``. Any other phase is announced instead, because it keeps the next step waiting; in both
+#: places its time would be counted twice.
 IN_STEP = frozenset(
-    "data dataloader h2d fwd forward bwd backward fwd_bwd forward_backward loss comm allreduce all_reduce grad_sync"
+    "data data_wait data_time data_loading dataloader h2d fwd forward bwd backward fwd_bwd forward_backward loss comm allreduce all_reduce grad_sync"
     " clip grad_clip optim optimizer optimizer_step zero_grad log logging".split()
 )
 #: Seconds between two signs of life; a receiver calls a rank silent after several.
@@ -92,7 +93,7 @@ class Phase:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         try:
-            seconds = self._run.leave(self)
+            seconds = self._run.leave(self, timed=not self._announce)
             if self._announce:
                 more = {"name": self.name, "phase": "end", "seconds": round(seconds, 6)}
                 self._run._sender.put("phase", None, None, more)
@@ -132,7 +133,6 @@ class Run:
         self._phases: Dict[str, float] = {}
         self._open: List[Any] = []
         self._closed = False
-        self._pid = os.getpid()
         self.name, self.rank, self.world = "run", 0, 1
         ways: List[Transport] = []
         try:
@@ -200,8 +200,9 @@ class Run:
 
     @_never_raises
     def phase(self, name: str, announce: Optional[bool] = None) -> Phase:
-        """Times a block into ``t`` of the step it is part of; a block that holds up training (``ckpt``, ``eval``, ``compile``, anything
-        that is not a well-known part of a step) is announced when it begins, so that nobody takes the silence for a hang."""
+        """Times a block into ``t`` of the step it is part of. A block that holds up training (``ckpt``, ``eval``, ``compile``, anything
+        that is not a well-known part of a step) is announced when it begins and ends instead, so that nobody takes the silence for a
+        hang."""
         return Phase(self, name, (name not in IN_STEP) if announce is None else announce)
 
     @_never_raises
@@ -233,12 +234,14 @@ class Run:
     def enter(self, block: Any) -> None:
         self._open.append(block)
 
-    def leave(self, block: Any) -> float:
+    def leave(self, block: Any, timed: bool = True) -> float:
         seconds = _monotonic() - block.since
         if block in self._open:
             self._open.remove(block)
         phases = self._phases
-        if block.name in phases or len(phases) < MAX_PHASES:
+        if not timed:
+            pass
+        elif block.name in phases or len(phases) < MAX_PHASES:
             phases[block.name] = phases.get(block.name, 0.0) + seconds
         return float(seconds)
 

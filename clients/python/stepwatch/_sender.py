@@ -31,8 +31,8 @@ QUEUE_LIMIT = 1024
 ASIDE_LIMIT = 16
 #: Seconds between two looks at the queue: the mean delay of an event is half of it.
 POLL = 0.02
-#: Seconds that leaving the ``with`` block or the process may wait for the last events.
-EXIT_WAIT = 0.04
+#: Seconds that leaving the ``with`` block or the process waits for the last events: 50 ms is the promise, a busy machine wakes us late.
+EXIT_WAIT = 0.03
 #: Seconds that the thread itself goes on trying after that, while the process lives.
 LINGER = 2.0
 #: Seconds before each further attempt to connect; the last repeats.
