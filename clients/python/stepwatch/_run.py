@@ -239,9 +239,7 @@ class Run:
         if block in self._open:
             self._open.remove(block)
         phases = self._phases
-        if not timed:
-            pass
-        elif block.name in phases or len(phases) < MAX_PHASES:
+        if timed and (block.name in phases or len(phases) < MAX_PHASES):
             phases[block.name] = phases.get(block.name, 0.0) + seconds
         return float(seconds)
 

@@ -100,6 +100,7 @@ class Sender:
         self._last_try = False
         self._quiet_until = 0.0
         self._greet = False
+        self._hello: Optional[bytes] = None
         self._deadline: Optional[float] = None
         self._wake = threading.Lock()
         self._wake.acquire()
@@ -168,9 +169,10 @@ class Sender:
                 way.close()
             except Exception:
                 pass
+        closed = self._deadline is not None
         self._thread = None
         self._reset()
-        self.queue = _StartsOnAppend(self, self.queue)
+        self.queue = collections.deque(maxlen=0) if closed else _StartsOnAppend(self, self.queue)
 
     # -- the thread ----------------------------------------------------------------------------------------------------------
 
@@ -275,7 +277,7 @@ class Sender:
         """Refills the outbox up to one batch; whether there is something to send."""
         if self._greet:
             self._greet = False
-            self._push(self._builder.hello(self.dropped), first=True)
+            self._push_hello()
         while len(self._outbox) < way.batch:
             item = self._next(closing)
             if item is None:
@@ -298,29 +300,36 @@ class Sender:
         return bool(self._outbox)
 
     def _next(self, closing: bool) -> Optional[Item]:
+        if closing and self._aside:
+            return self._aside.popleft()  # whatever is known of it by now: nothing may follow the goodbye
         try:
             item: Item = self.queue.popleft()
         except IndexError:
-            return self._next_aside(closing)
+            return self._next_aside()
         self._taken += 1
         self._newest = max(self._newest, item[0] + 1)
         return item
 
-    def _next_aside(self, closing: bool) -> Optional[Item]:
+    def _next_aside(self) -> Optional[Item]:
         for item in list(self._aside):
-            if item[5].ready(closing):
+            if item[5].ready(closing=False):
                 self._aside.remove(item)
                 return item
         return None
 
-    def _push(self, event: Dict[str, Any], first: bool = False) -> None:
+    def _push(self, event: Dict[str, Any]) -> None:
         line = encode(event)
         if line is None:
             self._unusable += 1
-        elif first:
-            self._outbox.appendleft(line)
         else:
             self._outbox.append(line)
+
+    def _push_hello(self) -> None:
+        if self._outbox and self._outbox[0] is self._hello:
+            self._outbox.popleft()  # that of the connection before, which took nothing
+        self._hello = encode(self._builder.hello(self.dropped))
+        if self._hello is not None:
+            self._outbox.appendleft(self._hello)
 
 
 class _StartsOnAppend:
@@ -331,8 +340,9 @@ class _StartsOnAppend:
 
     def append(self, item: Item) -> None:
         self._queue.append(item)
-        self._sender.queue = self._queue
-        self._sender.start()
+        if self._sender.queue is self:
+            self._sender.queue = self._queue
+            self._sender.start()
 
 
 def _in_child() -> None:

@@ -50,7 +50,7 @@ class Receiver:
 
     def __init__(self, path):
         self.path = path
-        self.packets, self.ended, self.accepted = [], set(), 0
+        self.packets, self.ended, self.accepted, self._closed = [], set(), 0, False
         self._connections = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(path)
@@ -62,6 +62,9 @@ class Receiver:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
+                return
+            if self._closed:
+                connection.close()
                 return
             number = self.accepted
             self._connections.append(connection)
@@ -87,6 +90,7 @@ class Receiver:
         return [e["step"] for e in self.events("step", connection)]
 
     def close(self):
+        self._closed = True
         self._listener.close()
         try:
             os.unlink(self.path)

@@ -328,6 +328,7 @@ class Checkpoints(Case):
         run = self.run_()
         until(lambda: receiver.events("hello"))
         run.checkpoint(1, bytes=5)
+        until(lambda: run._sender._aside)
         run.checkpoint(2, path=__file__)
         run.close()
         until(lambda: receiver.events("bye"))

@@ -93,6 +93,22 @@ class Fork(Case):
         until(lambda: receiver.events("bye"))
         self.assertEqual(receiver.steps(0), list(range(40)))
 
+    def test_a_run_that_was_closed_stays_closed_in_a_child(self):
+        receiver = self.receiver()
+        status, out, err = self.script("""
+            import os, stepwatch
+            with stepwatch.Run("r") as run:
+                run.step(1)
+            pid = os.fork()
+            if pid == 0:
+                run.step(2)
+                os._exit(run._sender.running)
+            assert os.waitpid(pid, 0)[1] == 0
+        """)
+        self.assertEqual((status, err), (0, ""))
+        until(lambda: receiver.ended)
+        self.assertEqual((receiver.accepted, receiver.steps()), (1, [1]))
+
     def test_multiprocessing_workers_report_to_the_end(self):
         receiver = self.receiver()
         for method in ("fork", "spawn"):
