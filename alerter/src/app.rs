@@ -146,43 +146,44 @@ impl App {
         self.addr
     }
 
-    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order.
+    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order. Half a service is worse than none:
+    /// whoever supervises it starts it again, and nothing is lost.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), RunError> {
-        let died = loop {
+        let mut served = None;
+        loop {
             tokio::select! {
-                () = shutdown.wait() => break None,
+                () = shutdown.wait() => break,
                 Some(request) = self.reloads.recv() => {
                     let done = self.reload().await;
                     self.note_reload(done.is_ok());
                     let _ = request.reply.send(done);
                 }
-                _ = &mut self.runtime_task => break Some("the runtime"),
-                _ = &mut self.server => break Some("the HTTP server"),
-            }
-        };
-        match died {
-            None => self.stop().await,
-            // Half a service is worse than none: whoever supervises it starts it again, and nothing is lost.
-            Some(part) => {
-                self.stop.fire();
-                self.runtime_stop.fire();
-                Err(RunError::Died(part))
+                ended = &mut self.server => {
+                    served = Some(ended);
+                    break;
+                }
+                _ = &mut self.runtime_task => {
+                    self.stop.fire();
+                    return Err(RunError::Died("the runtime"));
+                }
             }
         }
-    }
-
-    async fn stop(self) -> Result<(), RunError> {
+        let early = served.is_some();
         tracing::info!("stopping: readers, then requests and messages on their way, then the engine");
         self.ingest.stop().await;
         self.stop.fire();
         self.outbox.stopped().await;
-        let served = self.server.await;
+        let served = match served {
+            Some(served) => served,
+            None => self.server.await,
+        };
         self.runtime_stop.fire();
         let ran = self.runtime_task.await;
         self.store.close().await;
         tracing::info!("stopped");
         served.map_err(|_| RunError::Died("the HTTP server"))??;
-        ran.map_err(|_| RunError::Died("the runtime"))
+        ran.map_err(|_| RunError::Died("the runtime"))?;
+        if early { Err(RunError::Died("the HTTP server")) } else { Ok(()) }
     }
 
     /// Takes over the file as it is now, or changes nothing and says why.

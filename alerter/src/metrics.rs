@@ -87,6 +87,7 @@ pub struct RuntimeMetrics {
     pub events: Family<KindLabel, Counter>,
     pub steps: Counter,
     pub runs: Gauge,
+    pub over_limit: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
     pub opened: Family<OpenedLabels, Counter>,
     pub engine_seconds: Histogram,
@@ -117,6 +118,7 @@ impl Default for RuntimeMetrics {
             events: Family::default(),
             steps: Counter::default(),
             runs: Gauge::default(),
+            over_limit: Counter::default(),
             incidents: Family::default(),
             opened: Family::default(),
             // 1 us of an idle pass to 1 s of a backlog after an outage.
@@ -173,6 +175,11 @@ impl RuntimeMetrics {
         r.register("events", "Stream records fed to the engine", m.events.clone());
         r.register("steps", "Step records fed to the engine", m.steps.clone());
         r.register("runs", "Runs heard of and not yet forgotten", m.runs.clone());
+        r.register(
+            "events_over_limit",
+            "Stream records of runs beyond the most that are watched at once; they are not judged",
+            m.over_limit.clone(),
+        );
         r.register("incidents", "Incidents that are not resolved", m.incidents.clone());
         r.register(
             "incidents_opened",

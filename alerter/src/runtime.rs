@@ -162,6 +162,8 @@ impl Runtime {
         self.engine.resume(now);
         self.schedule.last_pass = Instant::now();
         let mut batch = Vec::with_capacity(FEEDS_A_PASS);
+        // The readers stop first, and messages on their way still have an outcome to report.
+        let mut reading = true;
         loop {
             let wake = self.wake_at();
             let room = self.has_room();
@@ -171,10 +173,8 @@ impl Runtime {
                 () = shutdown.wait() => break,
                 Some(command) = self.commands.recv() => self.command(command),
                 Some(feedback) = self.feedback.recv(), if room => self.outcome(feedback),
-                n = self.feeds.recv_many(&mut batch, FEEDS_A_PASS), if room => {
-                    if n == 0 {
-                        break; // every reader is gone, and with them the reason to run
-                    }
+                n = self.feeds.recv_many(&mut batch, FEEDS_A_PASS), if room && reading => {
+                    reading = n > 0;
                     self.judge(&mut batch);
                 }
                 () = tokio::time::sleep_until(wake) => {}

@@ -106,6 +106,8 @@ pub struct RunView {
     pub sources: Vec<String>,
     pub lost_sources: Vec<String>,
     pub last_checkpoint_step: Option<i64>,
+    pub duplicate_steps: u64,
+    pub stale_steps: u64,
     /// Exit code, once the run is over.
     pub ended: Option<i64>,
 }
@@ -245,6 +247,8 @@ impl RunView {
             sources: r.sources.clone(),
             lost_sources: r.lost_sources.clone(),
             last_checkpoint_step: r.last_checkpoint_step,
+            duplicate_steps: r.duplicates,
+            stale_steps: r.stale,
             ended: r.ended,
         }
     }

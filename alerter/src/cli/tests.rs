@@ -187,6 +187,16 @@ async fn a_bad_configuration_leaves_with_64() {
 }
 
 #[tokio::test]
+async fn one_store_serves_one_alerter() {
+    let app = TestApp::start().await;
+    let path = app.dir.path().join("alerter.yml");
+    let (status, _, err) = cli(&["--config", path.to_str().unwrap()]).await;
+    assert_eq!(status, 1);
+    let want = "the alerter does not start: the store does not open:";
+    assert!(err.starts_with(want) && err.contains("in use by another"), "{err}");
+}
+
+#[tokio::test]
 async fn receivers_are_tried_for_real() {
     let app = TestApp::start().await;
     let path = app.dir.path().join("alerter.yml");

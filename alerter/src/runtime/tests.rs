@@ -191,6 +191,18 @@ async fn a_persons_word_is_durable_when_it_is_answered_and_the_first_one_counts(
 }
 
 #[tokio::test]
+async fn people_are_heard_after_the_last_reader_has_gone() {
+    let mut rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    let id = rig.incident().await.id;
+    (rig.feeds, _) = mpsc::channel(1);
+    for _ in 0..3 {
+        assert!(rig.ack(&id, "alice").await.is_some());
+    }
+    assert!(!rig.task.is_finished());
+}
+
+#[tokio::test]
 async fn time_alone_raises_an_incident() {
     let rig = Rig::on(tempfile::tempdir().unwrap(), config(150)).await;
     rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;

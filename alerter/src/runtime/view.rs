@@ -49,6 +49,10 @@ pub struct RunView {
     pub sources: Vec<String>,
     pub lost_sources: Vec<String>,
     pub last_checkpoint_step: Option<i64>,
+    /// Step records that repeated one of the same rank and attempt.
+    pub duplicates: u64,
+    /// Step records of ranks that have not followed a restart.
+    pub stale: u64,
     /// Exit code, once it is over.
     pub ended: Option<i64>,
 }
@@ -77,7 +81,9 @@ impl Runtime {
     pub(super) fn publish(&mut self) {
         self.schedule.publish_due = None;
         let view = RuntimeView::of(&self.engine, &self.pending, self.schedule.retry.is_some());
-        self.metrics.runs.set(view.runs.len() as i64);
+        self.metrics.runs.set((view.runs.len() + view.runs_hidden) as i64);
+        let over_limit = &self.metrics.over_limit;
+        over_limit.inc_by(self.engine.dropped_runs().saturating_sub(over_limit.get()));
         for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
             for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
                 let count = self
@@ -132,6 +138,8 @@ impl RunView {
             sources: f.live.iter().cloned().collect(),
             lost_sources: f.lost.keys().cloned().collect(),
             last_checkpoint_step: f.checkpoints.last_step,
+            duplicates: run.counters.duplicates,
+            stale: run.counters.stale,
             ended: f.ended.as_ref().map(|e| e.code),
         }
     }
