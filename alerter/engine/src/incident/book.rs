@@ -461,9 +461,13 @@ impl IncidentRecord {
             self.detected_step = v.step;
         }
         self.kind = v.kind;
-        v.signal.clone_into(&mut self.signal);
         self.start_step = self.start_step.min(v.start_step);
-        (self.value, self.expected, self.score) = (v.value, v.expected, v.score);
+        // What was usual before the sickness began says more than the last number before the NaN.
+        if v.value.is_finite() || v.signal != self.signal {
+            self.expected = v.expected;
+        }
+        v.signal.clone_into(&mut self.signal);
+        (self.value, self.score) = (v.value, v.score);
         self.summary.clone_from(&v.why);
         self.end_step = None;
         for s in &v.suspects {

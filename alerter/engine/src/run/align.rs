@@ -31,8 +31,8 @@ const LEADER_PATIENCE: u32 = 3;
 pub(super) struct Align {
     leader: Option<u32>,
     leader_missed: u32,
-    /// The last step that became a sample, and its time.
-    last: Option<(i64, Ts)>,
+    /// The last step that became a sample, and its time if the report told it.
+    last: Option<(i64, Option<Ts>)>,
     /// A step that waits for the leader, or for its end.
     pending: Option<Pending>,
 }
@@ -41,6 +41,8 @@ pub(super) struct Align {
 struct Pending {
     step: i64,
     ts: Ts,
+    /// The report told its time; otherwise it is that of its arrival.
+    told: bool,
     rank: u32,
     values: Values,
 }
@@ -115,7 +117,7 @@ impl Align {
     /// Takes a rank's report of a step that is new to that rank; pushes the samples it completes. A sample with `interval` 0
     /// adds to a step already judged.
     pub(super) fn take(&mut self, at: Ts, rank: u32, step: i64, e: &Event, out: &mut Vec<StepSample>) {
-        let values = Values::of(e);
+        let (values, told) = (Values::of(e), e.ts.is_some());
         let judged = self.last.is_some_and(|(last, _)| step <= last);
         if values.nonfinite() && (judged || !self.accepts_leader(rank)) && self.leader != Some(rank) {
             out.push(nonfinite_only(step, at, values));
@@ -125,7 +127,7 @@ impl Align {
         }
         if let Some(p) = self.pending.take_if(|p| p.step < step) {
             self.leader_missed += u32::from(self.leader.is_some());
-            self.emit(p.step, p.ts, p.values, out);
+            self.emit(p.step, p.ts, p.told, p.values, out);
         }
         let leads = values.leads() && self.accepts_leader(rank);
         match &mut self.pending {
@@ -134,14 +136,14 @@ impl Align {
                 self.pending = None;
                 self.leader = Some(rank);
                 self.leader_missed = 0;
-                self.emit(step, at, values, out);
+                self.emit(step, at, told, values, out);
             }
             Some(p) => {
                 if values.leads() && !p.values.leads() || rank < p.rank && !p.values.leads() {
                     (p.rank, p.values) = (rank, values);
                 }
             }
-            None => self.pending = Some(Pending { step, ts: at, rank, values }),
+            None => self.pending = Some(Pending { step, ts: at, told, rank, values }),
         }
     }
 
@@ -154,7 +156,7 @@ impl Align {
             if let Some(p) = self.pending.take() {
                 self.leader = Some(rank);
                 self.leader_missed = 0;
-                self.emit(p.step, p.ts, p.values, out);
+                self.emit(p.step, p.ts, p.told, p.values, out);
             }
         }
     }
@@ -172,12 +174,13 @@ impl Align {
         }
     }
 
-    fn emit(&mut self, step: i64, at: Ts, mut values: Values, out: &mut Vec<StepSample>) {
+    fn emit(&mut self, step: i64, at: Ts, told: bool, mut values: Values, out: &mut Vec<StepSample>) {
         let interval = self.last.map_or(1, |(last, _)| step - last).max(1);
         if values.step_time.is_none() && values.tokens_per_second.is_none() && values.mfu.is_none() {
-            values.step_time = self.last.and_then(|(_, before)| derived_step_time(before, at, interval));
+            let before = self.last.and_then(|(_, before)| before).filter(|_| told);
+            values.step_time = before.and_then(|before| derived_step_time(before, at, interval));
         }
-        self.last = Some((step, at));
+        self.last = Some((step, told.then_some(at)));
         out.push(sample(step, at, interval, values));
     }
 }

@@ -14,6 +14,8 @@ use crate::time::{Span, Ts};
 const MAX_PHASES: usize = 32;
 /// Deaths remembered a run: the first one is the one that matters.
 const MAX_DEATHS: usize = 64;
+/// Exit code after Ctrl-C: a person stopped it and needs no telling.
+const INTERRUPTED: i64 = 130;
 const CHECKPOINTS_KEPT: usize = 8;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -193,7 +195,7 @@ impl Facts {
         if let Some(r) = self.ranks.get_mut(&rank) {
             r.done = true;
         }
-        if code != 0 {
+        if code != 0 && code != INTERRUPTED {
             let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
             self.died(now, rank, format!("exited with code {code}{last_words}"));
         }
