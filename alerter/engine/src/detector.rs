@@ -82,6 +82,7 @@ detectors! {
     step {
         nonfinite: nonfinite::Nonfinite,
         loss_spike: loss_spike::LossSpike,
+        loss_shift: loss_shift::LossShift,
         learning: learning::Learning,
         grad_spike: grad_spike::GradSpike,
         grad_level_shift: grad_level_shift::GradLevelShift,

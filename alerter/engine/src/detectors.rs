@@ -7,6 +7,7 @@ pub mod grad_level_shift;
 pub mod grad_spike;
 pub mod hang;
 pub mod learning;
+pub mod loss_shift;
 pub mod loss_spike;
 pub mod mfu_droop;
 pub mod nonfinite;

@@ -13,7 +13,7 @@
 //! * `grad_instability`: hits come far more often than they used to. With an exponential memory of 128 samples, 3.5 hits and 5 times the
 //!   run's own long-term rate are a ticket, 5 hits a page.
 //!
-//! While the learning rate warms up nothing pages: gradients are still finding their level.
+//! While the learning rate warms up, gradients are still finding their level: what would page is a ticket.
 
 use serde::{Deserialize, Serialize};
 
@@ -207,18 +207,17 @@ impl GradSpike {
         let usual = number(r.expected);
         let now = number(r.norm);
         let ticket_or = |page: bool| if page { Severity::Page } else { Severity::Ticket };
-        let ready = !shared.schedule.warming_up();
         if spike && self.rises >= c.run_up {
             let text = format!(
                 "grad norm rose {} samples in a row to {now}, {times}x its usual {usual}; a loss spike usually follows",
                 self.rises
             );
-            return ready.then_some((Severity::Page, text));
+            return Some((Severity::Page, text));
         }
         if spike && shared.coupling.loss_is_hot() {
             let text =
                 format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
-            return ready.then_some((Severity::Page, text));
+            return Some((Severity::Page, text));
         }
         let persistent = hits >= c.page_hits || extreme >= 2;
         if persistent || spikes >= 2 {
@@ -226,14 +225,14 @@ impl GradSpike {
                 "grad norm above {}x its usual {usual} in {hits} of the last {WINDOW} samples, now {now} ({times}x)",
                 number(c.hit_ratio)
             );
-            return ready.then_some((ticket_or(persistent), text));
+            return Some((ticket_or(persistent), text));
         }
         if self.large.of(1) == 1 && r.interval >= SPARSE {
             let text = format!(
                 "grad norm {now} is {times}x its usual {usual} at step {}; with one step in {} logged, it is hardly the only one",
                 s.step, r.interval
             );
-            return ready.then_some((Severity::Ticket, text));
+            return Some((Severity::Ticket, text));
         }
         None
     }
@@ -267,7 +266,13 @@ impl GradSpike {
     }
 
     fn tell(&mut self, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Verdict>) {
-        if let Some((severity, why)) = self.judge(s, r, shared) {
+        let judged = self.judge(s, r, shared).and_then(|(severity, why)| match severity {
+            // Gradients are still finding their level: what would page later is worth a look now.
+            Severity::Page if shared.schedule.warming_up() => Some((Severity::Ticket, why)),
+            _ if shared.schedule.warming_up() => None,
+            _ => Some((severity, why)),
+        });
+        if let Some((severity, why)) = judged {
             if self.spike.raise(severity) {
                 out.push(self.finding(Kind::GradSpike, r, why).raise(s, severity));
             }

@@ -7,7 +7,7 @@
 //! S = clip(S + min(z, cap) − 2.5, 0, 4h),  f += (L − f)/3,  best = least f so far
 //! alarm: S > h, d > rise, f > best + rise
 //! ```
-//! a = 1/20, h = 16. The cap keeps one bad batch from alarming, `best` the convexity of early training, and q the heavy tail of
+//! a = 1/20 upwards and 1/5 downwards, h = 16. The cap keeps one bad batch from alarming, `best` the convexity of early training, and q the heavy tail of
 //! a small batch. A rise is measured in nats where the loss is a cross-entropy of usual size, and relative
 //! to the level where it is not ([`unit`]), so small and large losses are judged alike.
 //!
@@ -66,7 +66,9 @@ impl Default for Config {
     }
 }
 
+/// Weight of a sample above the baseline, and of one below it: a falling loss must not leave the baseline behind.
 const RATE: f64 = 1.0 / 20.0;
+const FALL_RATE: f64 = 1.0 / 5.0;
 const SCALE_RATE: f64 = 1.0 / 40.0;
 /// CUSUM drift, and the largest score of one sample.
 const DRIFT: f64 = 2.5;
@@ -203,7 +205,7 @@ impl LossSpike {
     fn update(&mut self, s: &StepSample, r: &Reading) {
         let suspicious = self.cusum.value() > 0.5 * self.config.h && r.d > 0.0;
         let weight = if suspicious { 0.1 } else { 1.0 };
-        let a = RATE.max(1.0 / f64::from(self.n + 1));
+        let a = if r.d > 0.0 { RATE } else { FALL_RATE }.max(1.0 / f64::from(self.n + 1));
         self.m += a * weight * r.d.clamp(-8.0 * self.s, 2.0 * self.s);
         let floor = (FLOOR * self.m.abs()).max(f64::MIN_POSITIVE);
         let scale_rate = SCALE_RATE.max(1.0 / f64::from(self.n + 1));

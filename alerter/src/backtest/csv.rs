@@ -1,0 +1,141 @@
+//! CSV with a header: one row a step, an empty cell where something was not logged.
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, num};
+
+/// Rows longer than this many cells are not ours.
+const MAX_CELLS: usize = 256;
+/// Characters of a bad cell that are shown.
+const SHOWN: usize = 32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Step,
+    Timestamp,
+    Rank,
+    Node,
+    Metric(&'static str),
+    /// Not known: left alone.
+    Other,
+}
+
+impl Column {
+    fn of(name: &str) -> Self {
+        match name.trim().trim_matches('"').to_ascii_lowercase().as_str() {
+            "step" => Self::Step,
+            "timestamp" => Self::Timestamp,
+            "rank" => Self::Rank,
+            "node" => Self::Node,
+            "loss" => Self::Metric(metric::LOSS),
+            "grad_norm" => Self::Metric(metric::GRAD_NORM),
+            "lr" => Self::Metric(metric::LR),
+            "step_time_seconds" => Self::Metric(metric::STEP_TIME),
+            "tokens_per_second" => Self::Metric(metric::TOKENS_PER_SECOND),
+            "mfu" => Self::Metric(metric::MFU),
+            _ => Self::Other,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Header(Vec<Column>);
+
+impl Header {
+    /// `None` if the line is no header of ours: it needs `step` and something measured.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let columns: Vec<_> = line.split(',').take(MAX_CELLS).map(Column::of).collect();
+        let measured = columns.iter().any(|c| matches!(c, Column::Metric(_) | Column::Timestamp));
+        (columns.contains(&Column::Step) && measured).then_some(Self(columns))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Rows {
+    header: Header,
+}
+
+impl Rows {
+    pub(super) fn new(header: Header) -> Self {
+        Self { header }
+    }
+
+    pub(super) fn event(&self, line: &str) -> Result<Event, String> {
+        let mut event = Event::step("", 0);
+        (event.run, event.step) = (None, None);
+        let mut cells = 0;
+        for (column, cell) in self.header.0.iter().zip(line.split(',')) {
+            cells += 1;
+            let cell = cell.trim().trim_matches('"').trim();
+            if !cell.is_empty() {
+                take(&mut event, *column, cell)?;
+            }
+        }
+        if event.step.is_none() {
+            return Err(format!("no step in {cells} cells"));
+        }
+        Ok(event)
+    }
+}
+
+fn take(event: &mut Event, column: Column, cell: &str) -> Result<(), String> {
+    let shown = || cell.chars().take(SHOWN).collect::<String>();
+    let number = |name: &str| num::parse(cell).ok_or_else(|| format!("{name} is not a number: {:?}", shown()));
+    match column {
+        Column::Step => event.step = Some(step(number("step")?).ok_or_else(|| format!("step is not an integer: {:?}", shown()))?),
+        Column::Timestamp => event.ts = Some(timestamp(cell).ok_or_else(|| format!("timestamp is neither Unix seconds nor RFC 3339: {:?}", shown()))?),
+        Column::Rank => {
+            let rank = cell.parse().map_err(|_| format!("rank is not a small integer: {:?}", shown()))?;
+            event.rank = Some(rank);
+        }
+        Column::Node => event.node = Some(cell.chars().take(stepwatch_wire::MAX_TEXT).collect()),
+        Column::Metric(name) => {
+            event.m.set(name, number(name)?);
+        }
+        Column::Other => {}
+    }
+    Ok(())
+}
+
+/// Spreadsheets and data frames write integers as `7.0`.
+fn step(v: f64) -> Option<i64> {
+    (v.fract() == 0.0 && v.abs() < 1e15).then_some(v as i64)
+}
+
+fn timestamp(cell: &str) -> Option<f64> {
+    // The range is that of a 64-bit count of milliseconds, with room for sums.
+    let unix = num::parse(cell).filter(|t| t.is_finite() && t.abs() < 1e12);
+    unix.or_else(|| cell.parse::<jiff::Timestamp>().ok().map(|t| t.as_millisecond() as f64 / 1000.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_header_names() {
+        let header = Header::parse("step,loss,mystery,grad_norm,step_time_seconds,timestamp,rank,node").unwrap();
+        let rows = Rows::new(header);
+        let e = rows.event("12.0,2.5,x,,0.25,2026-11-21T02:16:56.5Z,3,node007").unwrap();
+        assert_eq!((e.step, e.rank, e.node.as_deref()), (Some(12), Some(3), Some("node007")));
+        assert_eq!((e.m.get("loss"), e.m.get("grad_norm"), e.m.get("step_time")), (Some(2.5), None, Some(0.25)));
+        assert_eq!(e.ts, Some(1_795_227_416.5));
+        let e = rows.event("13,-inf,,nan").unwrap();
+        assert_eq!(e.m.get("loss"), Some(f64::NEG_INFINITY));
+        assert!(e.m.get("grad_norm").unwrap().is_nan());
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let rows = Rows::new(Header::parse("step,loss").unwrap());
+        for (line, reason) in [
+            ("1.5,2", "step is not an integer: \"1.5\""),
+            ("1,two", "loss is not a number: \"two\""),
+            (",2", "no step in 2 cells"),
+        ] {
+            assert_eq!(rows.event(line).unwrap_err(), reason);
+        }
+        for no_header in ["loss,lr", "step", "1,2,3", "iteration 5 | loss 2, step 3"] {
+            assert!(Header::parse(no_header).is_none(), "{no_header}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! From the lines of a file to events, whatever the file is.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::Path;
+
+use stepwatch_formats::{Reader, UnknownFormat};
+use stepwatch_wire::Event;
+
+use super::csv::{Header, Rows};
+
+/// Longest line read; of a longer one nothing is used.
+const MAX_LINE_BYTES: u64 = 64 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InputError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Format(#[from] UnknownFormat),
+    #[error("no training step found; a CSV needs a header with `step`, and a log a format that is known")]
+    NoSteps,
+    /// The line is left out, the file goes on.
+    #[error("line {line}: {reason}")]
+    Line { line: u64, reason: String },
+}
+
+#[derive(Debug)]
+pub(super) struct Input<R = BufReader<File>> {
+    source: R,
+    line: u64,
+    text: Vec<u8>,
+    kind: Option<Kind>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Csv(Rows),
+    Events,
+    Log(Box<Reader>),
+}
+
+impl Input {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(BufReader::new(File::open(path)?)))
+    }
+}
+
+impl<R: BufRead> Input<R> {
+    pub(super) fn new(source: R) -> Self {
+        Self { source, line: 0, text: Vec::new(), kind: None }
+    }
+
+    /// The events of the next line that has any; `None` at the end. After a bad line the next call goes on behind it.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
+        while self.read_line()? {
+            let text = String::from_utf8_lossy(&self.text);
+            let text = text.trim_start_matches('\u{feff}').trim_end_matches(['\n', '\r']);
+            if text.trim().is_empty() {
+                continue;
+            }
+            let Some(kind) = &mut self.kind else {
+                let (kind, is_header) = Kind::of(text)?;
+                let kind = self.kind.insert(kind);
+                if is_header {
+                    continue;
+                }
+                if let Some(events) = kind.read(text, self.line)? {
+                    return Ok(Some(events));
+                }
+                continue;
+            };
+            if let Some(events) = kind.read(text, self.line)? {
+                return Ok(Some(events));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_line(&mut self) -> Result<bool, InputError> {
+        self.text.clear();
+        self.line += 1;
+        let n = (&mut self.source).take(MAX_LINE_BYTES).read_until(b'\n', &mut self.text)?;
+        if n as u64 == MAX_LINE_BYTES && self.text.last() != Some(&b'\n') {
+            self.skip_line()?;
+            return Err(self.bad(format!("longer than {MAX_LINE_BYTES} bytes")));
+        }
+        Ok(n > 0)
+    }
+
+    fn skip_line(&mut self) -> io::Result<()> {
+        loop {
+            let (found, n) = match self.source.fill_buf()? {
+                [] => return Ok(()),
+                bytes => bytes.iter().position(|b| *b == b'\n').map_or((false, bytes.len()), |at| (true, at + 1)),
+            };
+            self.source.consume(n);
+            if found {
+                return Ok(());
+            }
+        }
+    }
+
+    fn bad(&self, reason: String) -> InputError {
+        InputError::Line { line: self.line, reason }
+    }
+}
+
+impl Kind {
+    /// What a file is that begins with this line, and whether the line is a mere header.
+    fn of(first: &str) -> Result<(Self, bool), InputError> {
+        if let Some(header) = Header::parse(first) {
+            return Ok((Self::Csv(Rows::new(header)), true));
+        }
+        if first.trim_start().starts_with('{') && Event::parse(first.as_bytes()).is_ok() {
+            return Ok((Self::Events, false));
+        }
+        Ok((Self::Log(Box::new(Reader::new(None)?)), false))
+    }
+
+    fn read(&mut self, text: &str, line: u64) -> Result<Option<Vec<Event>>, InputError> {
+        let bad = |reason| InputError::Line { line, reason };
+        let events = match self {
+            Self::Csv(rows) => vec![rows.event(text).map_err(bad)?],
+            Self::Events => vec![Event::parse(text.as_bytes()).map_err(|e| bad(e.to_string()))?],
+            Self::Log(reader) => {
+                let mut events = Vec::new();
+                reader.line(text, &mut events);
+                events
+            }
+        };
+        Ok(Some(events).filter(|e| !e.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read_all(text: &[u8]) -> (Vec<Event>, Vec<(u64, String)>) {
+        let mut input = Input::new(text);
+        let (mut events, mut bad) = (Vec::new(), Vec::new());
+        loop {
+            match input.next() {
+                Ok(Some(more)) => events.extend(more),
+                Ok(None) => return (events, bad),
+                Err(InputError::Line { line, reason }) => bad.push((line, reason)),
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    #[test]
+    fn finds_out_what_a_file_is() {
+        let (csv, _) = read_all(b"\xef\xbb\xbfstep,loss\n1,2.5\n\n2,nan\n");
+        assert_eq!(csv.len(), 2);
+        assert!(csv[1].m.get("loss").unwrap().is_nan());
+        let (jsonl, bad) = read_all(b"{\"k\":\"step\",\"step\":1,\"m\":{\"loss\":2.5}}\n{\"k\":\"step\"}\n");
+        assert_eq!((jsonl.len(), bad.len()), (1, 1));
+        assert_eq!(bad[0], (2, "field \"step\": is required".to_owned()));
+        let log = b" iteration 7/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: 2.5E+00 |\n";
+        let (log, _) = read_all(log);
+        assert_eq!(log[0].step, Some(7));
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_left_out() {
+        let mut text = b"step,loss\n1,2\nx,3\n".to_vec();
+        text.extend(vec![b'9'; 100_000]);
+        text.extend(b"\n2,2\n");
+        let (events, bad) = read_all(&text);
+        assert_eq!(events.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(bad.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_to_the_end(bytes: Vec<u8>) {
+            read_all(&bytes);
+        }
+
+        #[test]
+        fn a_damaged_file_is_read_to_the_end(at in 0usize..200, byte: u8) {
+            let mut text = b"step,loss,grad_norm,timestamp\n".to_vec();
+            for i in 0..10 {
+                text.extend(format!("{i},2.{i},0.5,{}\n", 1000 + i).bytes());
+            }
+            let at = at % text.len();
+            text[at] = byte;
+            read_all(&text);
+        }
+    }
+}

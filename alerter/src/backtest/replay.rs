@@ -1,0 +1,144 @@
+//! The engine and its clock: what live would be done by sockets and timers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepwatch_engine::Engine;
+use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::effect::{Effect, Input};
+use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Kind};
+
+/// The name that the engine knows the file by.
+const SOURCE: &str = "backtest";
+/// Seconds a step, while none is known.
+const UNKNOWN_STEP: f64 = 1.0;
+/// Deadlines run between two events: a gap of days has only so many of them.
+const MAX_TICKS: u32 = 10_000;
+/// Signals that a summary names, in the order it does.
+const SIGNALS: &[&str] = &[
+    metric::LOSS,
+    metric::GRAD_NORM,
+    metric::LR,
+    metric::LOSS_SCALE,
+    metric::STEP_TIME,
+    metric::TOKENS_PER_SECOND,
+    metric::TOKENS_PER_SECOND_PER_GPU,
+    metric::MFU,
+    metric::MFU_REPORTED,
+    metric::TFLOPS_REPORTED,
+];
+
+#[derive(Debug)]
+pub(super) struct Replay {
+    engine: Engine,
+    run: String,
+    now: Ts,
+    step_time: f64,
+    effects: Vec<Effect>,
+    /// In the order they were opened.
+    incidents: Vec<IncidentRecord>,
+    by_id: BTreeMap<String, usize>,
+    samples: u64,
+    first_step: i64,
+    last_step: i64,
+    signals: BTreeSet<usize>,
+}
+
+impl Replay {
+    /// `run` names the run of events that do not name theirs.
+    pub(super) fn new(config: EngineConfig, run: String) -> Self {
+        Self {
+            engine: Engine::new(config),
+            run,
+            now: Ts(0),
+            step_time: UNKNOWN_STEP,
+            effects: Vec::new(),
+            incidents: Vec::new(),
+            by_id: BTreeMap::new(),
+            samples: 0,
+            first_step: 0,
+            last_step: 0,
+            signals: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn feed(&mut self, mut event: Event) {
+        event.run.get_or_insert_with(|| self.run.clone());
+        self.advance(&event);
+        self.count(&event);
+        self.engine.handle(self.now, Input::Event { source: SOURCE, event: &event }, &mut self.effects);
+        self.absorb();
+    }
+
+    pub(super) fn incidents(&self) -> &[IncidentRecord] {
+        &self.incidents
+    }
+
+    pub(super) fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// First and last step read.
+    pub(super) fn steps(&self) -> (i64, i64) {
+        (self.first_step, self.last_step)
+    }
+
+    pub(super) fn signals(&self) -> Vec<&'static str> {
+        self.signals.iter().map(|i| SIGNALS[*i]).collect()
+    }
+
+    /// Moves the clock to the event, through every deadline on the way.
+    fn advance(&mut self, event: &Event) {
+        let at = event.ts.map_or_else(|| self.now + self.took(event), Ts::from_secs_f64);
+        if self.samples == 0 {
+            self.now = at;
+        }
+        for _ in 0..MAX_TICKS {
+            let Some((due, _)) = self.engine.next_deadline().filter(|(due, _)| *due <= at) else { break };
+            self.now = self.now.max(due);
+            self.engine.tick(self.now, &mut self.effects);
+            self.absorb();
+        }
+        self.now = self.now.max(at);
+    }
+
+    /// How long the event took, where the recording does not tell its time.
+    fn took(&mut self, event: &Event) -> Span {
+        let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else { return Span::ZERO };
+        if let Some(secs) = event.m.get(metric::STEP_TIME).filter(|v| v.is_finite() && *v > 0.0) {
+            self.step_time = secs;
+        }
+        // Another rank's report of the same step takes no time; a restart takes at least a step.
+        let steps = if step < self.last_step { 1 } else { step - self.last_step };
+        Span::from_secs_f64(self.step_time * steps as f64)
+    }
+
+    fn count(&mut self, event: &Event) {
+        let Some(step) = event.step.filter(|_| event.kind == Kind::Step) else { return };
+        if self.samples == 0 {
+            self.first_step = step;
+        }
+        self.samples += 1;
+        self.last_step = step;
+        for (name, _) in event.m.iter() {
+            if let Some(i) = SIGNALS.iter().position(|s| *s == name) {
+                self.signals.insert(i);
+            }
+        }
+    }
+
+    fn absorb(&mut self) {
+        for effect in self.effects.drain(..) {
+            let Effect::Incident(record) = effect else { continue };
+            match self.by_id.get(&record.id) {
+                Some(at) => self.incidents[*at] = *record,
+                None => {
+                    self.by_id.insert(record.id.clone(), self.incidents.len());
+                    self.incidents.push(*record);
+                }
+            }
+        }
+    }
+}
