@@ -3,6 +3,7 @@
 //! A scrape never touches a source, a lock of the training state or the encoder: it gets the last page, whose time is on
 //! it. How many series it holds is bounded; what does not fit is left out and counted.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -221,7 +222,14 @@ impl Pages {
             loop {
                 match changes.recv_timeout(interval) {
                     Ok(changed) => interval = changed,
-                    Err(mpsc::RecvTimeoutError::Timeout) => pages.store(Arc::new(maker.make(&contents))),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        // The page before stays, and its time shows that it does.
+                        let made = catch_unwind(AssertUnwindSafe(|| maker.make(&contents)));
+                        match made.map(Arc::new) {
+                            Ok(page) => pages.store(page),
+                            Err(_) => tracing::error!("making the page panicked; the one before stays"),
+                        }
+                    }
                     Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 }
             }

@@ -118,7 +118,7 @@ impl Training {
         run.heard = now;
         run.world = event.world.or(run.world);
         let Some(rank) = run.rank(number, options.max_ranks, now) else { return self.dropped(Reason::Ranks) };
-        rank.hear(origin, event.kind, now);
+        rank.hear(origin, &event, now);
         match event.kind {
             Kind::Hello => run.hello(&event, context),
             Kind::Step => {
@@ -270,7 +270,8 @@ pub enum ProcessFate {
 }
 
 impl Rank {
-    fn hear(&mut self, origin: &Origin, kind: Kind, now: f64) {
+    fn hear(&mut self, origin: &Origin, event: &Event, now: f64) {
+        let kind = event.kind;
         self.heard = now;
         self.said_bye = kind == Kind::Bye;
         if let Origin::Peer(peer) = origin {
@@ -283,6 +284,9 @@ impl Rank {
         }
         if kind == Kind::Bye {
             self.phases.end_all();
+        }
+        if let (Kind::Hello | Kind::Hb | Kind::Bye, Some(dropped)) = (kind, event.extra.get("dropped")) {
+            self.client_dropped = dropped.as_f64().or(self.client_dropped);
         }
     }
 }

@@ -137,7 +137,7 @@ pub static RANK_UP: Family = Family::gauge(
     "train_rank_up",
     "",
     RANK,
-    "Whether the process of the rank holds its connection; absent for ranks that report in other ways",
+    "Whether the process of the rank holds its connection; absent for ranks that are done or report in other ways",
 );
 pub static HEARTBEAT: Family = Family::gauge(
     "train_heartbeat_timestamp_seconds",
@@ -162,6 +162,12 @@ pub static DATA_WAIT: Family = Family::gauge(
     "ratio",
     RANK,
     "Share of the last step that was spent waiting for data",
+);
+pub static CLIENT_DROPPED: Family = Family::counter(
+    "train_client_dropped_total",
+    "",
+    RANK,
+    "Events that the rank's client dropped because it could not send them, as its process counts",
 );
 pub static RUNS: Family = Family::gauge("stepwatch_exporter_runs", "", &[], "Runs that are tracked now");
 
@@ -207,6 +213,7 @@ pub static FAMILIES: &[&Family] = &[
     &PHASE_SECONDS,
     &PHASE_ACTIVE,
     &DATA_WAIT,
+    &CLIENT_DROPPED,
     &RUNS,
 ];
 

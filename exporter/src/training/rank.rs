@@ -24,6 +24,8 @@ pub(super) struct Rank {
     /// Has ever spoken through a connection, whose closing then means something.
     pub(super) connected_once: bool,
     pub(super) said_bye: bool,
+    /// What its client says it dropped.
+    pub(super) client_dropped: Option<f64>,
     /// When the step was true, where the source said so.
     pub(super) stepped: Option<(i64, f64)>,
 }
@@ -41,6 +43,7 @@ impl Rank {
             connections: BTreeSet::new(),
             connected_once: false,
             said_bye: false,
+            client_dropped: None,
             stepped: None,
         }
     }
@@ -75,8 +78,8 @@ impl Rank {
         self.phases.step(parts, seconds);
     }
 
-    /// `None` when nothing is known of its process.
+    /// `None` when nothing is known of its process, or it is done.
     pub(super) fn is_up(&self) -> Option<bool> {
-        self.connected_once.then_some(!self.connections.is_empty())
+        (self.connected_once && !self.said_bye).then_some(!self.connections.is_empty())
     }
 }

@@ -78,6 +78,7 @@ fn write_rank(run: &str, rank: &Rank, out: &mut Samples) {
     out.maybe(&f::RANK_UP, labels, rank.is_up());
     out.set(&f::HEARTBEAT, labels, rank.heard);
     out.maybe(&f::DATA_WAIT, labels, rank.phases.data_wait);
+    out.maybe(&f::CLIENT_DROPPED, labels, rank.client_dropped);
     for (phase, state) in rank.phases.iter() {
         out.set(&f::PHASE_SECONDS, &[run, &rank.label, phase], state.seconds);
         out.set(&f::PHASE_ACTIVE, &[run, &rank.label, phase], state.since.is_some());

@@ -11,7 +11,7 @@ fn start() -> (tempfile::TempDir, Exporter) {
     (dir, exporter)
 }
 
-fn is_event<'a>(name: &'a str) -> impl FnMut(&Value) -> bool + 'a {
+fn is_event(name: &str) -> impl FnMut(&Value) -> bool {
     move |r| r["k"] == "event" && r["name"] == name
 }
 

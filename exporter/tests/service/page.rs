@@ -55,7 +55,8 @@ fn busy(exporter: &Exporter) -> String {
            {"k":"eval","run":"r","name":"c4","loss":2.2}
            {"k":"ckpt","run":"r","phase":"start","step":1}
            {"k":"ckpt","run":"r","phase":"end","step":1,"bytes":5}
-           {"k":"phase","run":"r","name":"eval","phase":"begin"}"#,
+           {"k":"phase","run":"r","name":"eval","phase":"begin"}
+           {"k":"hb","run":"r","rank":0,"dropped":12}"#,
     );
     exporter.wait_for(r#"train_custom{run="r",name="mine"}"#, 3.0);
     exporter.page().0
