@@ -98,7 +98,9 @@ impl Hang {
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
         // A line that covers many steps varies less than a step.
         let factor = (1.0 + 4.0 / f.interval as f64).max(1.5);
-        let pause = (3.0 * f.longest_pause).min(f.longest_pause + PAUSE_MARGIN);
+        // A log does not say why its first two lines were far apart; the next evaluation will be as long.
+        let seen = if f.heartbeats { f.longest_pause } else { f.longest_pause.max(f.first_gap) };
+        let pause = (3.0 * seen).min(seen + PAUSE_MARGIN);
         let secs = (factor * p99).max(pause);
         (Span::from_secs_f64(secs).max(c.floor), "by its own pace")
     }

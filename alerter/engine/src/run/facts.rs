@@ -42,6 +42,8 @@ pub struct Facts {
     pub pace: Pace,
     /// The longest pause that the run survived, in seconds: an evaluation that nobody declared.
     pub longest_pause: f64,
+    /// Seconds between the first two samples: compilation, and often the first evaluation.
+    pub first_gap: f64,
     /// The trainer sends heartbeats, so it would also declare its phases.
     pub heartbeats: bool,
     pub ranks: BTreeMap<u32, Rank>,
@@ -138,6 +140,7 @@ impl Facts {
             interval: 1,
             pace: Pace::default(),
             longest_pause: 0.0,
+            first_gap: 0.0,
             heartbeats: false,
             ranks: BTreeMap::new(),
             phases: BTreeMap::new(),
@@ -265,8 +268,13 @@ impl Facts {
     pub(super) fn advanced(&mut self, now: Ts, s: &StepSample) {
         // A pause that nobody watched says nothing about the run.
         let watched = self.live_since <= self.last_progress;
-        if let Some(before) = self.last_step_at.filter(|_| watched && self.attempt_steps > 1) {
-            self.paced((s.ts - before).as_secs_f64());
+        if let Some(before) = self.last_step_at.filter(|_| watched) {
+            let secs = (s.ts - before).as_secs_f64();
+            match self.attempt_steps {
+                0 => {}
+                1 => self.first_gap = secs,
+                _ => self.paced(secs),
+            }
         }
         self.wants_look |=
             !self.deaths.is_empty() || self.ended.is_some() || (now - self.last_progress) >= Span::secs(30);
