@@ -225,10 +225,11 @@ impl Pages {
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         // The page before stays, and its time shows that it does.
                         let made = catch_unwind(AssertUnwindSafe(|| maker.make(&contents)));
-                        match made.map(Arc::new) {
-                            Ok(page) => pages.store(page),
-                            Err(_) => tracing::error!("making the page panicked; the one before stays"),
-                        }
+                        let Ok(page) = made else {
+                            tracing::error!("making the page panicked; the one before stays");
+                            continue;
+                        };
+                        pages.store(Arc::new(page));
                     }
                     Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 }
