@@ -70,7 +70,8 @@ impl Run {
             EventKind::Ckpt => self.checkpoint(at, e),
             EventKind::Eval => self.class = self.class.max(Some(ClassMark::Eval)),
             EventKind::Bye => self.facts.bye(now, e),
-            EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) => {
+            // A socket closed by a process that lives on is odd, not a death: if the run stops, that will show.
+            EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
                 self.facts.died(now, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default());
             }
             EventKind::Event
@@ -180,6 +181,10 @@ impl Run {
             }
         }
     }
+}
+
+fn process_lives(e: &Event) -> bool {
+    e.extra.get("process").and_then(stepwatch_wire::Value::as_str) == Some("running")
 }
 
 /// Why a run counts as over: nobody will send its `bye`.
