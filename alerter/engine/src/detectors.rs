@@ -16,3 +16,7 @@ pub mod shared;
 pub mod source_lost;
 pub mod stall;
 pub mod step_time_jitter;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -130,3 +130,31 @@ impl StepDetector for GcTail {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{Noise, healthy, judge, raised};
+
+    /// A slow step every 10 to 20, `excess(step)` above the usual.
+    fn tail(excess: impl Fn(f64) -> f64) -> Vec<StepSample> {
+        let mut noise = Noise::new(101);
+        let mut run = healthy(101, 6000);
+        let mut next = 10;
+        for s in &mut run {
+            if s.step == next {
+                let slow = 1.0 + excess(s.step as f64) * (1.0 + 0.1 * noise.normal());
+                s.step_time = s.step_time.map(|t| t * slow);
+                next += 10 + (10.0 * noise.uniform()) as i64;
+            }
+        }
+        run
+    }
+
+    #[test]
+    fn slow_steps_that_grow_are_found_and_steady_ones_are_not() {
+        let found = raised(&judge(&tail(|step| 0.1 + step * 1e-4)));
+        assert!(matches!(found[..], [(Kind::GcTail, Severity::Ticket, 1000..4000)]), "{found:?}");
+        assert!(raised(&judge(&tail(|_| 0.3))).is_empty());
+    }
+}

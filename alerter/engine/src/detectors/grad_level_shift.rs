@@ -110,3 +110,26 @@ impl StepDetector for GradLevelShift {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, raised};
+
+    fn drifted(factor: f64) -> Vec<(Kind, Severity, i64)> {
+        let mut run = healthy(41, 3000);
+        for (i, s) in run.iter_mut().enumerate() {
+            let share = ((i as f64 - 1500.0) / 500.0).clamp(0.0, 1.0);
+            s.grad_norm = s.grad_norm.map(|g| g * factor.powf(share));
+        }
+        raised(&judge(&run))
+    }
+
+    #[test]
+    fn a_factor_of_eight_is_a_ticket_and_of_two_nothing() {
+        let found = drifted(8.0);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].0, found[0].1), (Kind::GradLevelShift, Severity::Ticket));
+        assert!(drifted(2.0).is_empty());
+    }
+}

@@ -180,9 +180,11 @@ impl GradSpike {
         self.large.push(hit && r.dev.d > self.config.large_ratio.ln());
         self.extreme.push(spike && r.dev.d > self.config.extreme_ratio.ln());
         let decay = 1.0 - 1.0 / MEMORY;
-        self.rate = self.rate * decay + f64::from(u8::from(hit));
+        // A run-up is one jump, however long it lasts.
+        let jump = f64::from(u8::from(hit && self.since_hit > 0));
+        self.rate = self.rate * decay + jump;
         let n = f64::from(self.base.count()).clamp(MEMORY, LONG_MEMORY);
-        self.long_rate += (f64::from(u8::from(hit)) - self.long_rate) / n;
+        self.long_rate += (jump - self.long_rate) / n;
         if hit {
             if self.since_hit > WINDOW && !self.spike.is_raised() {
                 (self.onset, self.peak) = (s.step, 0.0);
@@ -353,5 +355,112 @@ impl StepDetector for GradSpike {
             self.follow_level(&r);
         }
         self.base.update(x, RATE, FLOOR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use crate::verdict::Change;
+    use proptest::prelude::*;
+
+    /// BLOOM-176B, steps 31214 to 31222: gradient norm and loss as logged (BigScience chronicles, 2022-04-12, CC-BY-4.0).
+    const BLOOM: [(f64, f64); 9] = [
+        (0.242, 2.198845),
+        (0.947, 2.220424),
+        (2.390, 2.595213),
+        (15.886, 2.241558),
+        (145.119, 2.345279),
+        (960.351, 5.098124),
+        (353.201, 3.492029),
+        (379.330, 3.213059),
+        (650.246, 2.804948),
+    ];
+
+    fn bloom() -> Vec<StepSample> {
+        let mut run = healthy(31, 700);
+        for (s, (grad, loss)) in run[500..].iter_mut().zip(BLOOM) {
+            (s.grad_norm, s.loss) = (Some(grad), Some(loss));
+        }
+        run
+    }
+
+    #[test]
+    fn blooms_run_up_pages_before_the_loss_jumps() {
+        let verdicts = judge(&bloom());
+        let first = pages(&verdicts)[0];
+        assert_eq!(first, (Kind::GradSpike, 504), "{verdicts:?}");
+        let why = &verdicts.iter().find(|v| v.severity == Severity::Page).unwrap().why;
+        assert!(why.starts_with("grad norm rose 3 samples in a row to 15.89, 6"), "{why}");
+        assert!(
+            !verdicts.iter().any(|v| v.change == Change::Note),
+            "one episode, not a note and a page: {verdicts:?}"
+        );
+        assert!(open(&verdicts).is_empty(), "{verdicts:?}");
+    }
+
+    #[test]
+    fn six_spikes_close_together_page_and_then_clear() {
+        let mut run = healthy(32, 600);
+        (0..6).for_each(|i| run[400 + 2 * i].grad_norm = Some(1.5));
+        let verdicts = judge(&run);
+        assert_eq!(raised(&verdicts)[0], (Kind::GradSpike, Severity::Ticket, 403));
+        assert_eq!(pages(&verdicts)[0], (Kind::GradSpike, 407));
+        assert!(open(&verdicts).is_empty());
+    }
+
+    #[test]
+    fn a_lone_spike_in_a_sparse_log_is_a_ticket() {
+        let mut run = healthy(33, 300);
+        for s in &mut run {
+            (s.step, s.interval) = (s.step * 100, 100);
+        }
+        run[200].grad_norm = Some(5.0);
+        assert_eq!(raised(&judge(&run)), [(Kind::GradSpike, Severity::Ticket, 20_100)]);
+    }
+
+    #[test]
+    fn spikes_that_come_ever_more_often_are_instability() {
+        let mut run = healthy(34, 3000);
+        (0..12).for_each(|i| run[2500 + 20 * i].grad_norm = Some(2.0));
+        let found = raised(&judge(&run));
+        assert!(
+            found.iter().any(|(k, s, _)| *k == Kind::GradInstability && *s == Severity::Page),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_burst_during_warm_up_is_a_ticket() {
+        let mut run = healthy(35, 400);
+        run.iter_mut().for_each(|s| s.lr = Some(1e-6 * s.step as f64));
+        (0..6).for_each(|i| run[200 + i].grad_norm = Some(3.0));
+        let found = raised(&judge(&run));
+        assert!(
+            found.iter().any(|f| f.0 == Kind::GradSpike) && found.iter().all(|f| f.1 == Severity::Ticket),
+            "{found:?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_single_spike_is_never_more_than_a_note(seed: u64, at in 60usize..580, factor in 3.0f64..1e9) {
+            let mut run = healthy(seed, 600);
+            run[at].grad_norm = run[at].grad_norm.map(|g| g * factor);
+            let verdicts = judge(&run);
+            prop_assert!(raised(&verdicts).is_empty(), "{verdicts:?}");
+            prop_assert!(verdicts.len() == 1 && verdicts[0].kind == Kind::GradSpike, "{verdicts:?}");
+        }
+
+        #[test]
+        fn the_unit_of_the_norm_does_not_matter(seed: u64, exponent in -20i32..20) {
+            let mut run = bloom();
+            run.extend(healthy(seed, 300).into_iter().map(|s| StepSample { step: s.step + 700, ..s }));
+            let before = raised(&judge(&run));
+            // A power of two changes no mantissa, so nothing may change at all.
+            run.iter_mut().for_each(|s| s.grad_norm = s.grad_norm.map(|g| g * f64::from(exponent).exp2()));
+            prop_assert_eq!(raised(&judge(&run)), before);
+        }
     }
 }

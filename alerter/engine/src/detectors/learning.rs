@@ -146,3 +146,36 @@ impl StepDetector for Learning {
         self.judge_plateau(s, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+
+    fn with_loss(n: i64, loss: impl Fn(f64) -> f64) -> Vec<StepSample> {
+        let mut noise = Noise::new(71);
+        let mut run = healthy(71, n);
+        run.iter_mut().for_each(|s| s.loss = Some(loss(s.step as f64) + 0.01 * noise.normal()));
+        run
+    }
+
+    #[test]
+    fn a_loss_at_chance_level_is_a_ticket_until_it_falls() {
+        let run = with_loss(5000, |step| if step < 3000.0 { 6.9 } else { 6.9 - (step - 3000.0) * 1e-3 });
+        let verdicts = judge(&run);
+        assert_eq!(raised(&verdicts), [(Kind::NoLearning, Severity::Ticket, 2001)]);
+        assert!(open(&verdicts).is_empty());
+    }
+
+    #[test]
+    fn a_fine_tune_that_gains_little_is_fine() {
+        assert!(raised(&judge(&with_loss(3000, |_| 1.9))).is_empty());
+    }
+
+    #[test]
+    fn a_plateau_is_noted_and_a_power_law_is_not() {
+        let notes = |run: &[StepSample]| judge(run).iter().filter(|v| v.kind == Kind::Plateau).count();
+        assert_eq!(notes(&with_loss(5000, |step| 2.0 + 8.0 * (-step / 200.0).exp())), 1);
+        assert_eq!(notes(&with_loss(5000, |step| 1.7 + 8.0 * step.powf(-0.3))), 0);
+    }
+}

@@ -193,3 +193,48 @@ impl StepDetector for LossShift {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+
+    /// A small batch: heavy noise, and a blip every few hundred steps.
+    fn noisy(seed: u64, n: i64, rise: f64) -> Vec<StepSample> {
+        let mut noise = Noise::new(seed);
+        let mut run = healthy(seed, n);
+        for s in &mut run {
+            let blip = if noise.uniform() < 0.004 { 1.5 } else { 0.0 };
+            let shift = if s.step > n / 2 { rise } else { 0.0 };
+            s.loss = s.loss.map(|v| v + 0.2 * noise.normal() + blip + shift);
+        }
+        run
+    }
+
+    #[test]
+    fn a_shift_under_the_noise_is_found() {
+        let verdicts = judge(&noisy(61, 2000, 0.6));
+        let found = raised(&verdicts);
+        assert!(
+            found.iter().any(|(k, s, step)| *k == Kind::LossShift && *s == Severity::Page && *step <= 1048),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn noise_alone_raises_nothing() {
+        for seed in 0..10 {
+            let verdicts = judge(&noisy(seed, 4000, 0.0));
+            let found: Vec<_> =
+                raised(&verdicts).into_iter().filter(|(k, ..)| *k == Kind::LossShift).collect();
+            assert!(found.is_empty(), "{seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn it_ends_when_the_loss_is_back() {
+        let mut run = noisy(62, 2000, 0.6);
+        run[1200..].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v - 0.6));
+        assert!(open(&judge(&run)).is_empty());
+    }
+}

@@ -107,8 +107,8 @@ pub struct LossSpike {
     s: f64,
     /// Upper quantile of the deviations in scales: the heavy tail that this run lives with.
     q: f64,
-    /// `s` and `q` of 16 to 32 samples ago: an anomaly must not raise the bar for itself.
-    before: [(f64, f64); 2],
+    /// What the baseline was 16 to 32 samples ago: an anomaly must not raise the bar for itself.
+    before: [Before; 2],
     n: u32,
     f: f64,
     best: f64,
@@ -119,12 +119,24 @@ pub struct LossSpike {
     cadence: Cadence,
     onset: i64,
     peak: f64,
-    /// What the loss was when the episode began.
+    /// What the loss and its noise were when the episode began.
     expected: f64,
+    sigma: f64,
     open_for: u32,
     calm: u32,
     below: u32,
     above: u32,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Before {
+    m: f64,
+    s: f64,
+    q: f64,
+}
+
+impl Before {
+    const UNKNOWN: Self = Self { m: f64::NEG_INFINITY, s: f64::INFINITY, q: f64::INFINITY };
 }
 
 /// A loss against its baseline.
@@ -144,7 +156,7 @@ impl LossSpike {
             m: 0.0,
             s: 0.0,
             q: 0.0,
-            before: [(f64::INFINITY, f64::INFINITY); 2],
+            before: [Before::UNKNOWN; 2],
             n: 0,
             f: 0.0,
             best: 0.0,
@@ -156,6 +168,7 @@ impl LossSpike {
             onset: 0,
             peak: 0.0,
             expected: 0.0,
+            sigma: 0.0,
             open_for: 0,
             calm: 0,
             below: 0,
@@ -187,7 +200,7 @@ impl LossSpike {
     fn start_again(&mut self) {
         self.n = 0;
         self.warm.clear();
-        self.before = [(f64::INFINITY, f64::INFINITY); 2];
+        self.before = [Before::UNKNOWN; 2];
         self.cusum.reset();
         self.high.clear();
     }
@@ -198,26 +211,27 @@ impl LossSpike {
     }
 
     fn sigma(&self) -> f64 {
-        let (s, q) = self.before[0];
+        let Before { s, q, .. } = self.before[0];
         self.s.min(s) * (self.q.min(q) / TAIL_SIGMAS).max(1.0)
     }
 
     fn update(&mut self, s: &StepSample, r: &Reading) {
-        let suspicious = self.cusum.value() > 0.5 * self.config.h && r.d > 0.0;
+        let hot = self.cusum.value() > 0.5 * self.config.h;
+        let suspicious = r.d > 0.0 && (hot || self.spike.is_raised());
         let weight = if suspicious { 0.1 } else { 1.0 };
         let a = if r.d > 0.0 { RATE } else { FALL_RATE }.max(1.0 / f64::from(self.n + 1));
         self.m += a * weight * r.d.clamp(-8.0 * self.s, 2.0 * self.s);
         let floor = (FLOOR * self.m.abs()).max(f64::MIN_POSITIVE);
-        let scale_rate = SCALE_RATE.max(1.0 / f64::from(self.n + 1));
+        let scale_rate = weight * SCALE_RATE.max(1.0 / f64::from(self.n + 1));
         self.s = (self.s + scale_rate * (r.d.abs().min(2.5 * self.s) / 0.787 - self.s)).max(floor);
         // Stochastic approximation of a quantile, in steps of a tenth.
         let outlier = r.d > self.q * self.s;
-        if !outlier || !(suspicious || self.spike.is_raised()) {
+        if !(outlier && suspicious) {
             self.q = (self.q * if outlier { 1.1 } else { TAIL_DECAY }).max(NORMAL_TAIL);
         }
         let cap = if r.sparse { SPARSE_CAP } else { CAP };
         if self.n.is_multiple_of(LAG) {
-            self.before = [self.before[1], (self.s, self.q)];
+            self.before = [self.before[1], Before { m: self.m, s: self.s, q: self.q }];
         }
         self.cusum.add(s.step, r.z.min(cap), DRIFT, 4.0 * self.config.h);
         self.f += (r.loss - self.f) / 3.0;
@@ -291,7 +305,9 @@ impl LossSpike {
         let Some((severity, mut why)) = self.judge(r) else { return };
         self.calm = 0;
         if !self.spike.is_raised() {
-            (self.expected, self.open_for, self.peak) = (r.loss - r.d, 0, r.loss);
+            // A few low samples just before are no level to come back to.
+            (self.expected, self.sigma) = ((r.loss - r.d).max(self.before[0].m), r.d / r.z);
+            (self.open_for, self.peak) = (0, r.loss);
         }
         if self.spike.raise(severity) {
             if shared.coupling.grad_spiked_before(s.step) {
@@ -309,7 +325,7 @@ impl LossSpike {
         self.open_for += 1;
         self.peak = self.peak.max(r.loss);
         let over = self.f - self.expected;
-        let back = over < (0.5 * self.config.ticket_rise * r.unit).max(DRIFT * self.sigma());
+        let back = over < (0.5 * self.config.ticket_rise * r.unit).max(DRIFT * self.sigma);
         self.calm = if back { self.calm + 1 } else { 0 };
         if self.calm >= self.config.clear_after {
             let why = format!(
@@ -388,6 +404,98 @@ impl StepDetector for LossSpike {
         if self.n > QUIET {
             self.tell(s, &r, shared, out);
             self.follow(s, &r, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use proptest::prelude::*;
+
+    /// Adds `rise(i)` to the loss from sample `at` on.
+    fn raise_loss(run: &mut [StepSample], at: usize, rise: impl Fn(f64) -> f64) {
+        for (i, s) in run[at..].iter_mut().enumerate() {
+            s.loss = s.loss.map(|v| v + rise(i as f64));
+        }
+    }
+
+    #[test]
+    fn a_bump_pages_within_four_steps_once_and_clears() {
+        let mut run = healthy(51, 900);
+        raise_loss(&mut run, 600, |i| (-i / 12.0).exp());
+        let verdicts = judge(&run);
+        let found = pages(&verdicts);
+        assert_eq!(found.len(), 1, "{verdicts:?}");
+        assert!(found[0].0 == Kind::LossSpike && found[0].1 <= 604, "{found:?}");
+        assert!(open(&verdicts).is_empty());
+    }
+
+    #[test]
+    fn a_loss_that_does_not_come_back_is_a_divergence_then_a_new_level() {
+        let mut run = healthy(52, 3000);
+        raise_loss(&mut run, 500, |_| 0.8);
+        let verdicts = judge(&run);
+        assert!(
+            pages(&verdicts).iter().any(|(k, step)| *k == Kind::Divergence && *step < 720),
+            "{verdicts:?}"
+        );
+        assert!(verdicts.iter().any(|v| v.kind == Kind::LossShift), "{verdicts:?}");
+        assert!(open(&verdicts).is_empty(), "accepted in the end: {verdicts:?}");
+    }
+
+    #[test]
+    fn a_slow_divergence_does_not_take_the_baseline_along() {
+        let mut run = healthy(53, 800);
+        raise_loss(&mut run, 500, |i| 0.01 * i);
+        assert!(pages(&judge(&run)).iter().any(|(_, step)| *step < 560));
+    }
+
+    #[test]
+    fn a_rollback_ends_it() {
+        let mut run = healthy(54, 900);
+        raise_loss(&mut run, 600, |_| 1.5);
+        let again: Vec<_> =
+            healthy(54, 900).split_off(550).into_iter().map(|s| StepSample { attempt: 1, ..s }).collect();
+        run.truncate(650);
+        run.extend(again);
+        let verdicts = judge(&run);
+        assert_eq!(pages(&verdicts).iter().filter(|(k, _)| *k == Kind::LossSpike).count(), 1, "{verdicts:?}");
+        assert!(open(&verdicts).is_empty(), "{verdicts:?}");
+    }
+
+    #[test]
+    fn early_training_is_quiet() {
+        for seed in 0..20 {
+            let mut run = healthy(seed, 400);
+            for s in &mut run {
+                s.loss = s.loss.map(|v| v + 8.0 * (-(s.step as f64) / 15.0).exp());
+            }
+            assert!(raised(&judge(&run)).is_empty(), "{seed}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_bad_batch_is_a_ticket_at_most(seed: u64, at in 60usize..580, rise in 0.0f64..1e6) {
+            let mut run = healthy(seed, 600);
+            run[at].loss = run[at].loss.map(|v| v + rise);
+            let verdicts = judge(&run);
+            prop_assert!(pages(&verdicts).is_empty(), "{verdicts:?}");
+            prop_assert!(rise < 1.0 || raised(&verdicts) == [(Kind::LossSpike, Severity::Ticket, at as i64 + 1)], "{verdicts:?}");
+        }
+
+        #[test]
+        fn small_and_large_losses_are_judged_alike(seed: u64, exponent in prop_oneof![-20i32..-4, 6i32..20]) {
+            // Both scales lie outside the usual range of a cross-entropy, on the same side.
+            let at = |exponent: i32| {
+                let mut run = healthy(seed, 500);
+                raise_loss(&mut run, 300, |i| (-i / 12.0).exp());
+                run.iter_mut().for_each(|s| s.loss = s.loss.map(|v| v * f64::from(exponent).exp2()));
+                raised(&judge(&run)).into_iter().filter(|(k, ..)| *k != Kind::NoLearning).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(at(exponent), at(if exponent < 0 { -3 } else { 5 }));
         }
     }
 }

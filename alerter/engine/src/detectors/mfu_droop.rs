@@ -17,8 +17,6 @@
 //! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays one incident until a
 //! whole cycle passes without it.
 
-use core::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
@@ -75,6 +73,8 @@ const FLOOR: f64 = 0.0025;
 const FIRST_SCALE: f64 = 0.005;
 /// Weight of a block in what is usual, in the long run.
 const RATE: f64 = 1.0 / 32.0;
+/// Further weight of a block that is faster than usual: the reference is what the run can do.
+const DOWN: f64 = 1.0 / 8.0;
 /// Blocks at the start that are no measure of anything: compilation, cold caches.
 const SKIPPED: u32 = 2;
 /// Blocks before the first judgement.
@@ -83,6 +83,8 @@ const YOUNG: u32 = 8;
 const SETTLED: u32 = 32;
 /// Blocks that make a slow-down a lasting one.
 const LASTING: u32 = 16;
+/// Share of the worst of the last blocks, of the peak, that makes an end a sudden one.
+const SUDDEN: f64 = 0.7;
 /// Share of the worst block below which it is getting better by itself.
 const RECOVERING: f64 = 0.8;
 /// Blocks that a level must hold.
@@ -178,6 +180,9 @@ impl MfuDroop {
         let slow = b.median - self.reference() > self.config.ticket;
         let suspicious = slow || self.latch.is_raised() || self.cusum.value() > 0.5 * self.config.h;
         self.level.update_weighted(b.median, RATE, FLOOR, if suspicious { 0.1 } else { 1.0 });
+        if b.median < self.reference() {
+            self.level.pull(b.median, DOWN);
+        }
         let faster = self.reference() - 2.5 * self.level.scale();
         if self.held.iter().all(|h| f64::from(*h) < faster) {
             self.level.anchor(FLOOR);
@@ -233,8 +238,8 @@ impl MfuDroop {
         }
         if fresh {
             self.onset = self.cusum.onset();
-            let history: Vec<f64> = self.history.iter().collect();
-            self.kind = if trend::is_step(&history) { Kind::ThroughputDrop } else { Kind::MfuDroop };
+            let rises: Vec<f64> = self.history.iter().map(|b| b - self.reference()).collect();
+            self.kind = if trend::is_step(&rises) { Kind::ThroughputDrop } else { Kind::MfuDroop };
         }
         out.push(self.finding(b.median, self.sentence()).raise(s, severity));
     }
@@ -242,51 +247,55 @@ impl MfuDroop {
     fn sentence(&self) -> String {
         let slower = self.rise().exp_m1() * 100.0;
         let how = if self.kind == Kind::ThroughputDrop { "at once" } else { "bit by bit" };
-        let mut text = format!(
-            "the usual step became {slower:.1} % slower {how} since step {}: {} is {} where it was {}",
+        let [now, before] =
+            [self.rise() + self.reference(), self.reference()].map(|l| number(self.source.value(l)));
+        format!(
+            "the usual step became {slower:.1} % slower {how} since step {}: {} is {now} where it was {before}",
             self.onset,
-            self.source.signal(),
-            number(self.source.value(self.rise() + self.reference())),
-            number(self.source.value(self.reference()))
-        );
-        if self.cycles.n >= CYCLES {
-            let _ = write!(
-                text,
-                "; it has grown back after each of {} restarts, by {:.0} % in about {} steps: a restart cures it, for a while",
-                self.cycles.n,
-                self.cycles.growth.exp_m1() * 100.0,
-                self.cycles.length
-            );
-        }
-        text
+            self.source.signal()
+        )
+    }
+
+    fn habit(&self) -> String {
+        let c = &self.cycles;
+        format!(
+            "for the {}rd time the usual step grew {:.0} % slower and was cured at once, about every {} steps: a restart cures it, for a while",
+            c.n,
+            c.growth.exp_m1() * 100.0,
+            c.length
+        )
     }
 
     fn maybe_clear(&mut self, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
+        self.peak = self.peak.max(self.rise());
         let gone = b.median - self.reference() < self.config.clear * self.peak.max(self.config.ticket);
         self.better = if gone { self.better + 1 } else { 0 };
-        if self.better == 2 {
-            self.count_cycle(s);
+        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(s) {
+            out.push(self.finding(b.median, self.habit()).raise(s, Severity::Ticket));
+        }
+        if self.better >= 2 {
             self.cusum.reset();
         }
-        let wait =
-            if self.cycles.n >= CYCLES { self.cycles.cured + self.cycles.length * 3 / 2 } else { i64::MIN };
-        if self.better >= 2 && s.step >= wait && self.latch.clear() {
+        let wait = if self.cycles.n >= CYCLES { self.cycles.length * 3 / 2 } else { 0 };
+        let over = s.step.saturating_sub(self.cycles.cured) >= wait;
+        if self.better >= 2 && over && self.latch.clear() {
             let why = format!("the usual step is back at {}", number(self.source.value(b.median)));
             out.push(self.finding(b.median, why).clear(s));
             self.peak = 0.0;
         }
     }
 
-    /// A slope that ended at once was cured by something, mostly a restart.
-    fn count_cycle(&mut self, s: &StepSample) {
+    /// A slope that ends at once was cured by something, mostly a restart. True when that has become a habit.
+    fn count_cure(&mut self, s: &StepSample) -> bool {
         let c = &mut self.cycles;
         if self.kind != Kind::MfuDroop || self.peak < self.config.page {
-            return;
+            return false;
         }
-        let length = s.step - c.cured;
-        let regular = c.length == 0 || (length < 2 * c.length && c.length < 2 * length);
+        let length = s.step.saturating_sub(c.cured);
+        let regular = c.n < 2 || (length / 2 < c.length && c.length / 2 < length);
         c.n = if regular { c.n + 1 } else { 1 };
         (c.length, c.cured, c.growth) = (length, s.step, self.peak);
+        c.n == CYCLES
     }
 
     fn finding(&self, level: f64, why: String) -> Finding {
@@ -313,6 +322,107 @@ impl StepDetector for MfuDroop {
         }
         if let Some(block) = shared.speed.block {
             self.block(s, block, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use proptest::prelude::*;
+
+    fn slowed(n: i64, factor: impl Fn(i64) -> f64) -> Vec<StepSample> {
+        let mut run = healthy(81, n);
+        run.iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * factor(s.step)));
+        run
+    }
+
+    #[test]
+    fn an_abrupt_slow_down_pages_within_24_steps_and_clears() {
+        for percent in [5.0, 10.0, 40.0] {
+            let run =
+                slowed(1000, |step| if (500..800).contains(&step) { 1.0 + percent / 100.0 } else { 1.0 });
+            let verdicts = judge(&run);
+            let found = pages(&verdicts);
+            assert_eq!(found.len(), 1, "{percent} %: {verdicts:?}");
+            assert!(found[0].0 == Kind::ThroughputDrop && (500..=524).contains(&found[0].1), "{found:?}");
+            assert!(open(&verdicts).is_empty());
+        }
+    }
+
+    #[test]
+    fn two_and_a_half_percent_are_a_ticket_and_one_nothing() {
+        let at = |f: f64| raised(&judge(&slowed(1000, |step| if step > 500 { f } else { 1.0 })));
+        let found = at(1.025);
+        assert!(matches!(found[..], [(_, Severity::Ticket, 500..550)]), "{found:?}");
+        assert!(at(1.01).is_empty());
+    }
+
+    #[test]
+    fn a_creeping_slow_down_is_a_droop() {
+        let run = slowed(1500, |step| 1.0 + 0.15 * ((step as f64 - 500.0) / 500.0).clamp(0.0, 1.0));
+        let verdicts = judge(&run);
+        let found = pages(&verdicts);
+        assert!(found[0].0 == Kind::MfuDroop && found[0].1 < 800, "{found:?}");
+        let v = verdicts.iter().find(|v| v.severity == Severity::Page).unwrap();
+        assert!(v.why.contains("slower bit by bit since step"), "{}", v.why);
+    }
+
+    #[test]
+    fn pauses_are_no_droop() {
+        let run = slowed(3000, |step| match step {
+            _ if step % 250 == 0 => 60.0,
+            _ if step % 10 == 0 => 5.0,
+            _ => 1.0,
+        });
+        assert!(
+            raised(&judge(&run)).iter().all(|(k, ..)| *k != Kind::MfuDroop && *k != Kind::ThroughputDrop)
+        );
+    }
+
+    #[test]
+    fn a_sawtooth_becomes_one_incident_that_says_so() {
+        let run = slowed(8000, |step| 1.0 + 0.12 * (step % 1000) as f64 / 1000.0);
+        let verdicts = judge(&run);
+        let last = verdicts
+            .iter()
+            .rfind(|v| v.kind == Kind::MfuDroop && v.change == crate::verdict::Change::Raise)
+            .unwrap();
+        assert!(last.why.contains("a restart cures it, for a while"), "{}", last.why);
+        assert!(
+            last.step < 4000 && open(&verdicts) == [Kind::MfuDroop],
+            "one incident once it is known: {verdicts:?}"
+        );
+    }
+
+    #[test]
+    fn a_run_that_comes_back_slower_is_seen() {
+        let mut run = slowed(1000, |step| if step > 600 { 1.08 } else { 1.0 });
+        run[600..].iter_mut().for_each(|s| s.attempt = 1);
+        let found = pages(&judge(&run));
+        assert!(matches!(found[..], [(_, 600..640)]), "{found:?}");
+    }
+
+    #[test]
+    fn throughput_is_judged_where_there_is_no_step_time() {
+        let mut run = slowed(1000, |step| if step > 600 { 1.1 } else { 1.0 });
+        for s in &mut run {
+            s.tokens_per_second = s.step_time.take().map(|t| 4e6 / t);
+        }
+        let verdicts = judge(&run);
+        assert_eq!(pages(&verdicts).len(), 1);
+        let v = verdicts.iter().find(|v| v.severity == Severity::Page).unwrap();
+        assert!(v.signal == "tokens_per_second" && v.value < v.expected, "{v:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_unit_of_time_does_not_matter(exponent in -6i32..6) {
+            let mut run = slowed(900, |step| if step > 500 { 1.1 } else { 1.0 });
+            let before: Vec<_> = pages(&judge(&run));
+            run.iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * f64::from(exponent).exp2()));
+            prop_assert_eq!(pages(&judge(&run)), before);
         }
     }
 }

@@ -326,3 +326,111 @@ impl StepDetector for Nonfinite {
         self.settle(s, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use crate::verdict::Change;
+    use proptest::prelude::*;
+
+    #[test]
+    fn one_nan_loss_pages_at_once_and_recovery_clears() {
+        let mut run = healthy(1, 200);
+        run[100].loss = Some(f64::NAN);
+        let verdicts = judge(&run);
+        assert_eq!(pages(&verdicts), [(Kind::Nonfinite, 101)]);
+        assert!(
+            verdicts[0].why.starts_with("loss is NaN; the last finite loss was 2."),
+            "{}",
+            verdicts[0].why
+        );
+        assert!(open(&verdicts).is_empty());
+    }
+
+    #[test]
+    fn a_run_born_with_nan_pages_at_its_first_step() {
+        let mut run = healthy(2, 20);
+        run.iter_mut().for_each(|s| (s.loss, s.grad_norm) = (Some(f64::NAN), Some(f64::NAN)));
+        let verdicts = judge(&run);
+        assert_eq!(raised(&verdicts), [(Kind::Nonfinite, Severity::Page, 1)]);
+    }
+
+    #[test]
+    fn a_line_without_its_loss_counts_as_nan() {
+        let mut run = healthy(3, 100);
+        (run[50].loss, run[50].loss_missing) = (None, true);
+        assert_eq!(pages(&judge(&run)), [(Kind::Nonfinite, 51)]);
+    }
+
+    #[test]
+    fn isolated_infinite_gradients_are_notes_and_two_of_eight_a_page() {
+        let mut run = healthy(4, 400);
+        for at in [100, 200, 300] {
+            run[at].grad_norm = Some(f64::INFINITY);
+        }
+        let verdicts = judge(&run);
+        assert!(raised(&verdicts).is_empty(), "{verdicts:?}");
+        assert_eq!(verdicts.iter().filter(|v| v.change == Change::Note).count(), 3);
+        run[303].grad_norm = Some(f64::NAN);
+        assert_eq!(pages(&judge(&run)), [(Kind::Nonfinite, 304)]);
+    }
+
+    #[test]
+    fn a_skipped_iteration_under_loss_scaling_explains_one_bad_line() {
+        let mut run = healthy(5, 300);
+        for s in &mut run {
+            s.loss_scale = Some(65536.0);
+        }
+        for at in [100, 200, 201] {
+            (run[at].loss, run[at].grad_norm, run[at].skipped) =
+                (Some(f64::INFINITY), Some(f64::INFINITY), Some(1.0));
+        }
+        assert_eq!(pages(&judge(&run)), [(Kind::Nonfinite, 202)], "two in a row are not explained");
+    }
+
+    #[test]
+    fn a_loss_scale_in_free_fall_is_a_ticket_then_a_page() {
+        let mut run = healthy(6, 300);
+        for (i, s) in run.iter_mut().enumerate() {
+            s.loss_scale = Some(65536.0 / f64::from(1 << (i.saturating_sub(150) / 5).min(10) as u32));
+        }
+        let severities: Vec<_> = raised(&judge(&run)).into_iter().map(|(_, s, _)| s).collect();
+        assert_eq!(severities, [Severity::Ticket, Severity::Page]);
+    }
+
+    #[test]
+    fn a_constant_loss_pages_unless_repeats_are_how_it_is_printed() {
+        let mut run = healthy(7, 400);
+        let stuck = run[299].loss;
+        run[300..].iter_mut().for_each(|s| s.loss = stuck);
+        assert_eq!(pages(&judge(&run)), [(Kind::Nonfinite, 349)]);
+        // Printed with one decimal, and converged.
+        run.iter_mut().for_each(|s| s.loss = Some(if s.step % 40 == 0 { 0.3 } else { 0.2 }));
+        run[300..].iter_mut().for_each(|s| s.loss = Some(0.2));
+        assert!(pages(&judge(&run)).is_empty());
+    }
+
+    #[test]
+    fn another_rank_may_bring_the_news() {
+        let mut run = healthy(8, 100);
+        let mut other = run[60].clone();
+        (other.interval, other.loss, other.grad_norm) = (0, Some(f64::NAN), None);
+        run.insert(61, other);
+        assert_eq!(pages(&judge(&run)), [(Kind::Nonfinite, 61)]);
+    }
+
+    proptest! {
+        #[test]
+        fn nan_poisons_nothing(seed: u64, at in proptest::collection::vec(0usize..600, 0..40)) {
+            let mut run = healthy(seed, 800);
+            for at in at {
+                (run[at].loss, run[at].grad_norm, run[at].step_time) = (Some(f64::NAN), Some(f64::INFINITY), Some(f64::NAN));
+            }
+            // Whatever happened before, the loss jump at 700 is seen within a few steps.
+            run[700..].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v + 2.0));
+            let found = pages(&judge(&run));
+            prop_assert!(found.iter().any(|(k, step)| *k == Kind::LossSpike && (701..705).contains(step)), "{found:?}");
+        }
+    }
+}

@@ -122,7 +122,7 @@ impl Speed {
         if source > self.source {
             *self = Self { source, ..Self::default() };
         }
-        let interval = self.last_step.map_or(s.interval, |last| s.step - last).max(1);
+        let interval = self.last_step.map_or(s.interval, |last| s.step.saturating_sub(last)).max(1);
         let first = self.last_step.is_none();
         self.last_step = Some(s.step);
         if first || s.class != StepClass::Train {
@@ -163,7 +163,7 @@ const ROUND_SHARE: i64 = 50;
 
 /// Whether an evaluation or a checkpoint would happen at or just before this step.
 fn is_round(step: i64, interval: i64) -> bool {
-    let round = ROUND.into_iter().find(|r| *r >= ROUND_SHARE * interval);
+    let round = ROUND.into_iter().find(|r| *r >= interval.saturating_mul(ROUND_SHARE));
     step > 1 && round.is_some_and(|r| step.rem_euclid(r) <= interval.min(r / ROUND_SHARE).min(1))
 }
 

@@ -142,3 +142,45 @@ impl StepDetector for Stall {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, raised};
+    use crate::sample::StepClass;
+
+    fn stalled(at: &[(i64, f64)]) -> Vec<StepSample> {
+        let mut run = healthy(91, 1500);
+        for (step, seconds) in at {
+            run[*step as usize - 1].step_time = Some(*seconds);
+        }
+        run
+    }
+
+    #[test]
+    fn a_stall_is_a_ticket_and_over_soon() {
+        let verdicts = judge(&stalled(&[(371, 210.0)]));
+        assert_eq!(raised(&verdicts), [(Kind::Stall, Severity::Ticket, 371)]);
+        assert!(open(&verdicts).is_empty());
+        assert!(raised(&judge(&stalled(&[(371, 12.0)]))).is_empty(), "ten seconds lost are nobody's ticket");
+    }
+
+    #[test]
+    fn equal_stalls_name_the_timeout() {
+        let verdicts = judge(&stalled(&[(340, 189.6), (410, 189.1), (671, 188.7)]));
+        let last = verdicts.iter().rfind(|v| v.severity == Severity::Ticket).unwrap();
+        assert!(last.why.contains("how a timeout of about 188.7 s looks"), "{}", last.why);
+    }
+
+    #[test]
+    fn checkpoints_are_no_stalls() {
+        let round: Vec<_> = (1..6).map(|i| (250 * i, 60.0)).collect();
+        assert!(raised(&judge(&stalled(&round))).is_empty(), "at round steps");
+        let periodic: Vec<_> = (1..10).map(|i| (37 + 140 * i, 60.0)).collect();
+        let found = raised(&judge(&stalled(&periodic)));
+        assert_eq!(found.len(), 3, "the fourth is expected: {found:?}");
+        let mut declared = stalled(&[(371, 210.0)]);
+        declared[370].class = StepClass::Checkpoint;
+        assert!(raised(&judge(&declared)).is_empty());
+    }
+}

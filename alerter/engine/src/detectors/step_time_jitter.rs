@@ -116,3 +116,38 @@ impl StepDetector for StepTimeJitter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+
+    #[test]
+    fn a_burst_of_slow_steps_is_a_ticket_and_ends() {
+        let mut noise = Noise::new(111);
+        let mut run = healthy(111, 2000);
+        for s in &mut run[1000..1080] {
+            let factor = if noise.uniform() < 0.4 { 1.7 } else { 1.0 };
+            s.step_time = s.step_time.map(|t| t * factor);
+        }
+        let verdicts = judge(&run);
+        let found = raised(&verdicts);
+        assert!(
+            found
+                .iter()
+                .any(|(k, s, step)| *k == Kind::StepTimeJitter && *s == Severity::Ticket && *step < 1050),
+            "{found:?}"
+        );
+        assert!(open(&verdicts).is_empty());
+    }
+
+    #[test]
+    fn slow_steps_that_this_run_always_had_are_not_a_burst() {
+        let mut run = healthy(112, 3000);
+        for s in run.iter_mut().filter(|s| s.step % 7 == 0) {
+            s.step_time = s.step_time.map(|t| t * 1.4);
+        }
+        let found = raised(&judge(&run));
+        assert!(found.iter().all(|(k, ..)| *k != Kind::StepTimeJitter), "{found:?}");
+    }
+}

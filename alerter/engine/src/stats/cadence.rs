@@ -27,12 +27,13 @@ pub struct Beat {
 impl Cadence {
     /// Takes the step of a sample that carries the signal; `interval` is used where there is none before it.
     pub fn add(&mut self, step: i64, interval: i64) -> Beat {
-        let interval = self.last.map_or(interval, |last| step - last).max(1);
+        let interval = self.last.map_or(interval, |last| step.saturating_sub(last)).max(1);
         self.last = Some(step);
         if self.usual == 0 {
             self.usual = interval;
         }
-        let off = interval >= self.usual * FACTOR || interval * FACTOR <= self.usual;
+        let off =
+            interval >= self.usual.saturating_mul(FACTOR) || interval.saturating_mul(FACTOR) <= self.usual;
         self.off = if off { self.off + 1 } else { 0 };
         let changed = self.off >= SAMPLES;
         if changed {

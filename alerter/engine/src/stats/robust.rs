@@ -95,6 +95,11 @@ impl<const WARM: usize> Robust<WARM> {
         }
     }
 
+    /// Moves the location towards a value, and leaves the scale.
+    pub fn pull(&mut self, x: f64, rate: f64) {
+        self.m += rate * (x - self.m).clamp(-K * self.s, K * self.s);
+    }
+
     /// Replaces the estimate by a better one.
     pub fn set(&mut self, location: f64, scale: f64) {
         (self.m, self.s) = (location, scale);

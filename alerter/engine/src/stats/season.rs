@@ -33,10 +33,11 @@ impl Season {
     fn expects(&self, step: i64, size: f32, interval: i64) -> Option<i64> {
         let n = usize::from(self.len);
         let like = |i: usize| self.sizes[i] < size * SAME_SIZE && size < self.sizes[i] * SAME_SIZE;
-        let holds = |t: i64, slack: i64| (0..n).any(|i| like(i) && (self.steps[i] - t).abs() <= slack);
-        (0..n).filter(|i| like(*i)).map(|i| step - self.steps[i]).find(|gap| {
+        let holds =
+            |t: i64, slack: i64| (0..n).any(|i| like(i) && self.steps[i].abs_diff(t) <= slack.unsigned_abs());
+        (0..n).filter(|i| like(*i)).map(|i| step.saturating_sub(self.steps[i])).find(|gap| {
             let slack = (gap / 100).max(interval);
-            *gap > 2 * slack && (2..=BEFORE).all(|k| holds(step - k * gap, slack))
+            *gap / 2 > slack && (2..=BEFORE).all(|k| holds(step.saturating_sub(gap.saturating_mul(k)), slack))
         })
     }
 
