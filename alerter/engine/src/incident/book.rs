@@ -139,6 +139,8 @@ impl Book {
         record.state = State::Resolved;
         record.resolved_at = Some(now);
         record.end_step = Some(v.step);
+        // It is not open, but its number is used up.
+        self.touched.push(record.id.clone());
         out.push(timeline(now, &record.id, format!("noted: {}", v.why)));
         out.push(Effect::Incident(Box::new(record)));
     }
