@@ -122,6 +122,8 @@ pub struct LossSpike {
     /// What the loss and its noise were when the episode began.
     expected: f64,
     sigma: f64,
+    /// At or below this it is over.
+    home: f64,
     open_for: u32,
     calm: u32,
     below: u32,
@@ -169,6 +171,7 @@ impl LossSpike {
             peak: 0.0,
             expected: 0.0,
             sigma: 0.0,
+            home: 0.0,
             open_for: 0,
             calm: 0,
             below: 0,
@@ -305,8 +308,9 @@ impl LossSpike {
         let Some((severity, mut why)) = self.judge(r) else { return };
         self.calm = 0;
         if !self.spike.is_raised() {
+            (self.expected, self.sigma) = (r.loss - r.d, r.d / r.z);
             // A few low samples just before are no level to come back to.
-            (self.expected, self.sigma) = ((r.loss - r.d).max(self.before[0].m), r.d / r.z);
+            self.home = self.expected.max(self.before[0].m);
             (self.open_for, self.peak) = (0, r.loss);
         }
         if self.spike.raise(severity) {
@@ -324,7 +328,7 @@ impl LossSpike {
         }
         self.open_for += 1;
         self.peak = self.peak.max(r.loss);
-        let over = self.f - self.expected;
+        let over = self.f - self.home;
         let back = over < (0.5 * self.config.ticket_rise * r.unit).max(DRIFT * self.sigma);
         self.calm = if back { self.calm + 1 } else { 0 };
         if self.calm >= self.config.clear_after {
