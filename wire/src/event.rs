@@ -93,6 +93,29 @@ pub enum CkptPhase {
     Fail,
 }
 
+/// Words for an edge; the first one for each is what is written.
+const EDGES: &[(&str, Edge)] = &[
+    ("begin", Edge::Begin),
+    ("start", Edge::Begin),
+    ("enter", Edge::Begin),
+    ("end", Edge::End),
+    ("stop", Edge::End),
+    ("exit", Edge::End),
+];
+
+/// Words for a phase of a checkpoint.
+const CKPT_PHASES: &[(&str, CkptPhase)] = &[
+    ("start", CkptPhase::Start),
+    ("begin", CkptPhase::Start),
+    ("end", CkptPhase::End),
+    ("done", CkptPhase::End),
+    ("success", CkptPhase::End),
+    ("saved", CkptPhase::End),
+    ("fail", CkptPhase::Fail),
+    ("failed", CkptPhase::Fail),
+    ("error", CkptPhase::Fail),
+];
+
 /// Named numbers in the order they came. Short enough that a scan beats a map.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metrics(Vec<(Cow<'static, str>, f64)>);
@@ -280,7 +303,7 @@ impl Event {
         r.end().map_err(EventError::from)?;
         let missing = |field: &str| EventError { field: field.into(), reason: "is required".into() };
         e.kind = kind.ok_or_else(|| missing("k"))?;
-        e.settle();
+        e.settle()?;
         if e.kind == Kind::Step && e.step.is_none() {
             return Err(missing("step"));
         }
@@ -289,7 +312,8 @@ impl Event {
 
     fn take(&mut self, key: &str, v: Value) -> Result<(), EventError> {
         if v == Value::Null {
-            return Ok(()); // null is absent, here and in `m`
+            self.null(key); // otherwise null is absent, here and in `m`
+            return Ok(());
         }
         match key {
             "v" => {
@@ -302,8 +326,13 @@ impl Event {
             "rank" => self.rank = Some(small("rank", &v)?),
             "world" => self.world = Some(small("world", &v)?),
             "attempt" => self.attempt = Some(small("attempt", &v)?),
-            "step" => self.step = Some(integer("step", &v)?),
-            "m" => self.dropped += metrics("m", v, &mut self.m)?,
+            "step" => self.step = Some(step(&v)?),
+            "m" => {
+                if let Value::Map(map) = &v {
+                    map.iter().filter(|(_, v)| **v == Value::Null).for_each(|(name, _)| self.null(name));
+                }
+                self.dropped += metrics("m", v, &mut self.m)?;
+            }
             "t" => self.dropped += metrics("t", v, &mut self.t)?,
             "node" => self.node = Some(text("node", &v)?),
             "name" => self.name = Some(text("name", &v)?),
@@ -317,7 +346,12 @@ impl Event {
             }
             "missing" => {
                 let Value::List(items) = v else { return Err(wrong("missing", "a list of names", &v)) };
-                self.missing = items.iter().filter_map(Value::as_str).take(MAX_EXTRA).map(clip).collect();
+                let names = items.iter().filter_map(Value::as_str).take(MAX_EXTRA).map(clip);
+                for name in names {
+                    if !self.missing.contains(&name) {
+                        self.missing.push(name);
+                    }
+                }
             }
             _ => {
                 if self.extra.len() < MAX_EXTRA {
@@ -330,18 +364,23 @@ impl Event {
         Ok(())
     }
 
+    /// Strict writers turn the NaN of a diverged step into null.
+    fn null(&mut self, name: &str) {
+        if matches!(name, metric::LOSS | metric::GRAD_NORM) && self.missing.iter().all(|m| m != name) {
+            self.missing.push(name.to_owned());
+        }
+    }
+
     /// Settles what depends on the kind, which may stand anywhere in the object.
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Result<(), EventError> {
+        if self.kind != Kind::Step {
+            // A null says something only of a step, whose line should carry the number.
+            self.missing.clear();
+        }
         match self.kind {
             Kind::Phase => {
-                for key in ["phase", "edge", "state"] {
-                    let edge = match self.extra.get(key).and_then(Value::as_str) {
-                        Some("begin" | "start") => Edge::Begin,
-                        Some("end" | "stop") => Edge::End,
-                        _ => continue,
-                    };
-                    self.extra.remove(key);
-                    self.edge = Some(edge);
+                for key in ["phase", "edge"] {
+                    self.edge = one_of(&mut self.extra, key, EDGES)?.or(self.edge);
                 }
                 for (key, edge) in [("begin", Edge::Begin), ("end", Edge::End)] {
                     if self.edge.is_none() && self.extra.remove(key).is_some() {
@@ -349,17 +388,7 @@ impl Event {
                     }
                 }
             }
-            Kind::Ckpt => {
-                self.ckpt = match self.extra.get("phase").and_then(Value::as_str) {
-                    Some("start" | "begin") => Some(CkptPhase::Start),
-                    Some("end") => Some(CkptPhase::End),
-                    Some("fail") => Some(CkptPhase::Fail),
-                    _ => None,
-                };
-                if self.ckpt.is_some() {
-                    self.extra.remove("phase");
-                }
-            }
+            Kind::Ckpt => self.ckpt = one_of(&mut self.extra, "phase", CKPT_PHASES)?,
             // `curl -d '{"k":"step","step":1,"loss":2.5}'` means what it says.
             Kind::Step | Kind::Eval => {
                 let numbers: Vec<_> =
@@ -372,6 +401,7 @@ impl Event {
             }
             _ => {}
         }
+        Ok(())
     }
 
     pub fn to_json(&self) -> String {
@@ -490,6 +520,24 @@ fn integer(field: &str, v: &Value) -> Result<i64, EventError> {
     } else {
         Err(wrong(field, "an integer", v))
     }
+}
+
+fn step(v: &Value) -> Result<i64, EventError> {
+    let want = "an integer of at least 0";
+    integer("step", v).ok().filter(|n| *n >= 0).ok_or_else(|| wrong("step", want, v))
+}
+
+/// Takes the value at `key` out of `extra`, as what its word means. A word that means nothing is an error: taken for the
+/// usual one, a failure would pass for a success.
+fn one_of<T: Copy>(
+    extra: &mut BTreeMap<String, Value>,
+    key: &str,
+    words: &[(&str, T)],
+) -> Result<Option<T>, EventError> {
+    let Some(v) = extra.remove(key) else { return Ok(None) };
+    let named = v.as_str().and_then(|s| words.iter().find(|(word, _)| word.eq_ignore_ascii_case(s)));
+    let want = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" ");
+    named.map(|(_, meaning)| Some(*meaning)).ok_or_else(|| wrong(key, &format!("one of {}", want()), &v))
 }
 
 fn small(field: &str, v: &Value) -> Result<u32, EventError> {

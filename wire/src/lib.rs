@@ -13,6 +13,7 @@ pub mod num;
 
 pub use cursor::{Cursor, CursorError};
 pub use event::{
-    CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_METRICS, MAX_RECORD_BYTES, MAX_TEXT, Metrics,
+    CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_METRICS, MAX_RECORD_BYTES,
+    MAX_TEXT, Metrics,
 };
 pub use json::{JsonError, Value};

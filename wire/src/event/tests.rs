@@ -27,6 +27,10 @@ fn errors_name_the_field() {
         (r#"{"k":"stepp","step":1}"#, "k"),
         (r#"{"k":"step"}"#, "step"),
         (r#"{"k":"step","step":1.5}"#, "step"),
+        (r#"{"k":"step","step":-1}"#, "step"),
+        (r#"{"k":"ckpt","phase":"exploded"}"#, "phase"),
+        (r#"{"k":"ckpt","phase":1}"#, "phase"),
+        (r#"{"k":"phase","name":"eval","phase":"middle"}"#, "phase"),
         (r#"{"k":"step","step":1,"rank":-1}"#, "rank"),
         (r#"{"k":"step","step":1,"m":[]}"#, "m"),
         (r#"{"k":"step","step":1,"m":{"loss":"high"}}"#, "m.loss"),
@@ -50,6 +54,46 @@ fn phases_and_checkpoints() {
     assert_eq!(edge(r#"{"end":true,"name":"eval","k":"phase"}"#), Some(Edge::End));
     let e = Event::parse(br#"{"phase":"fail","k":"ckpt","step":5,"path":"/x"}"#).unwrap();
     assert_eq!((e.ckpt, e.step), (Some(CkptPhase::Fail), Some(5)));
+}
+
+#[test]
+fn a_failed_checkpoint_is_one_in_any_words() {
+    let phase = |word: &str| {
+        let text = format!(r#"{{"k":"ckpt","run":"r","phase":"{word}"}}"#);
+        Event::parse(text.as_bytes()).unwrap().ckpt.unwrap()
+    };
+    for (want, words) in [
+        (CkptPhase::Start, &["start", "begin"][..]),
+        (CkptPhase::End, &["end", "done", "success", "saved", "Saved"]),
+        (CkptPhase::Fail, &["fail", "failed", "error", "FAILED"]),
+    ] {
+        for word in words {
+            assert_eq!(phase(word), want, "{word}");
+        }
+    }
+    let edge = |word: &str| {
+        let text = format!(r#"{{"k":"phase","name":"eval","phase":"{word}"}}"#);
+        Event::parse(text.as_bytes()).unwrap().edge.unwrap()
+    };
+    assert_eq!(["begin", "start", "enter"].map(edge), [Edge::Begin; 3]);
+    assert_eq!(["end", "stop", "exit"].map(edge), [Edge::End; 3]);
+    // No phase at all: a trainer that only says that it saved.
+    assert_eq!(Event::parse(br#"{"k":"ckpt","step":5}"#).unwrap().ckpt, None);
+}
+
+#[test]
+fn a_null_loss_of_a_step_is_a_number_that_its_writer_could_not_write() {
+    for text in [
+        r#"{"k":"step","step":1,"m":{"loss":null,"lr":null}}"#,
+        r#"{"m":{"loss":null},"missing":["loss"],"step":1,"k":"step"}"#,
+        r#"{"k":"step","step":1,"loss":null}"#,
+    ] {
+        assert_eq!(Event::parse(text.as_bytes()).unwrap().missing, ["loss"], "{text}");
+    }
+    let e = Event::parse(br#"{"k":"step","step":1,"m":{"grad_norm":null,"loss":2}}"#).unwrap();
+    assert_eq!(e.missing, ["grad_norm"]);
+    let e = Event::parse(br#"{"k":"eval","step":1,"m":{"loss":null}}"#).unwrap();
+    assert!(e.missing.is_empty());
 }
 
 #[test]
@@ -83,7 +127,7 @@ proptest! {
 
     #[test]
     fn what_is_written_reads_back(
-        step in -1_000_000i64..1_000_000, loss: f64, run in "[a-z\"\\\\é]{1,20}", rank in 0u32..5000,
+        step in 0i64..1_000_000, loss: f64, run in "[a-z\"\\\\é]{1,20}", rank in 0u32..5000,
     ) {
         let mut e = Event::step(&run, step);
         e.rank = Some(rank);
