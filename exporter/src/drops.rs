@@ -36,10 +36,16 @@ pub enum Reason {
     Connections,
     /// Bodies over the limit of one request.
     Body,
+    /// A step so far ahead that it is not believed alone.
+    StepJump,
+    /// A time that cannot be: the event got that of its arrival.
+    Timestamp,
+    /// A value that cannot be, such as a negative norm: the rest of the event stands.
+    Absurd,
 }
 
 impl Reason {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -50,6 +56,9 @@ impl Reason {
         Self::Identities,
         Self::Connections,
         Self::Body,
+        Self::StepJump,
+        Self::Timestamp,
+        Self::Absurd,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -64,6 +73,9 @@ impl Reason {
             Self::Identities => "identities_limit",
             Self::Connections => "connections_limit",
             Self::Body => "body_limit",
+            Self::StepJump => "step_jump",
+            Self::Timestamp => "timestamp",
+            Self::Absurd => "absurd_value",
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod peaks;
 mod phases;
 mod rank;
 mod run;
+mod sane;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -60,6 +61,8 @@ pub struct Training {
     drops: Arc<Drops>,
     /// An attempt began: worth saving at once.
     urgent: bool,
+    /// That there are too many runs was logged, and there still are.
+    told_full: bool,
 }
 
 /// A process that trains, as the collectors of this node want to know it.
@@ -72,7 +75,15 @@ pub struct TrainingProcess {
 
 impl Training {
     pub fn new(options: Options, archive: Archive, drops: Arc<Drops>) -> Self {
-        Self { options, runs: BTreeMap::new(), archive, detected_gpu: None, drops, urgent: false }
+        Self {
+            options,
+            runs: BTreeMap::new(),
+            archive,
+            detected_gpu: None,
+            drops,
+            urgent: false,
+            told_full: false,
+        }
     }
 
     pub fn set_options(&mut self, options: Options) {
@@ -98,6 +109,13 @@ impl Training {
             let reason = "gap is written by the exporter alone".into();
             return Outcome::Rejected(EventError { field: "k".into(), reason });
         }
+        if event.step.is_some_and(|step| step < 0) {
+            let reason = "must be an integer of at least 0".into();
+            return Outcome::Rejected(EventError { field: "step".into(), reason });
+        }
+        let repaired = sane::repair(&mut event, now);
+        self.drops.add(Reason::Timestamp, repaired.times);
+        self.drops.add(Reason::Absurd, repaired.values);
         let Some(name) = event.run.clone() else {
             return without_run(event, now, out);
         };
@@ -124,8 +142,8 @@ impl Training {
             Kind::Step => {
                 let stepped = run.step(&mut event, context);
                 self.drops.add(Reason::Custom, stepped.custom_dropped);
-                if stepped.duplicate {
-                    return self.dropped(Reason::Duplicate);
+                if let Some(reason) = stepped.dropped {
+                    return self.dropped(reason);
                 }
                 if let Some(restart) = stepped.restart {
                     self.urgent = true;
@@ -163,11 +181,24 @@ impl Training {
         Outcome::Dropped(reason)
     }
 
-    /// Makes a run, over the body of one that has ended where need be.
+    /// Makes a run, in the place of another where need be: of one that has ended, or else of the one that has been silent
+    /// for longest. One that spoke within `linger` stays, or two would take turns and neither be followed.
     fn make_room(&mut self, name: &str, now: f64) -> bool {
         if self.runs.len() >= self.options.max_runs {
-            let ended = self.runs.values().filter(|r| r.is_over() && !r.is_connected());
-            let Some(oldest) = ended.min_by(|a, b| a.heard.total_cmp(&b.heard)).map(|r| Arc::clone(&r.name))
+            if !std::mem::replace(&mut self.told_full, true) {
+                let limit = self.options.max_runs;
+                tracing::warn!(
+                    run = name,
+                    limit,
+                    "runs.max_runs is reached: a new run takes the place of one that ended or fell silent, or waits"
+                );
+            }
+            let linger = self.options.linger;
+            let idle = self.runs.values().filter(|r| !r.is_connected());
+            let idle = idle.filter(|r| r.is_over() || now - r.heard >= linger);
+            let Some(oldest) = idle
+                .min_by(|a, b| b.is_over().cmp(&a.is_over()).then(a.heard.total_cmp(&b.heard)))
+                .map(|r| Arc::clone(&r.name))
             else {
                 return false;
             };
@@ -185,7 +216,7 @@ impl Training {
     fn forget(&mut self, name: &Arc<str>) {
         if let Some(run) = self.runs.remove(name) {
             self.archive.runs.insert(name.to_string(), run.past());
-            tracing::info!(run = %name, "the run ended and leaves the page");
+            tracing::info!(run = %name, "the run ended or fell silent, and leaves the page");
         }
     }
 
@@ -218,6 +249,7 @@ impl Training {
         };
         let ended: Vec<_> = self.runs.values().filter(|r| over(r)).map(|r| Arc::clone(&r.name)).collect();
         ended.iter().for_each(|name| self.forget(name));
+        self.told_full &= self.runs.len() >= self.options.max_runs;
         for run in self.runs.values_mut() {
             run.ranks.retain(|_, r| !r.connections.is_empty() || now - r.heard <= forget);
         }

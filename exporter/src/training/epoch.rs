@@ -26,6 +26,14 @@ const IN_FLIGHT_SECONDS: f64 = 5.0;
 /// Steps remembered to recognise a second source telling of the same ones.
 const RECENT: usize = 256;
 
+/// A step that is further ahead than this is a mistake until the next one confirms it: a number from elsewhere, or damage.
+pub(super) const MAX_STEP_JUMP: i64 = 100_000;
+
+/// Whether a step is too far ahead of the one before.
+pub(super) fn is_jump(before: i64, step: i64) -> bool {
+    step.saturating_sub(before) > MAX_STEP_JUMP
+}
+
 /// The run's side: which attempt it is in.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RunEpoch {
@@ -43,6 +51,8 @@ pub(super) struct RankEpoch {
     recent: VecDeque<(i64, Priority)>,
     /// The new process that said hello for this rank and has not stepped yet.
     newborn: Option<u32>,
+    /// A step that was too far ahead to be believed alone.
+    doubted: Option<i64>,
     /// The launcher itself said that the next step is of the run's attempt.
     certain: bool,
 }
@@ -85,7 +95,15 @@ impl RunEpoch {
 
 impl RankEpoch {
     pub(super) fn new(attempt: u32, last: Option<i64>) -> Self {
-        Self { attempt, last, lead: None, recent: VecDeque::new(), newborn: None, certain: false }
+        Self {
+            attempt,
+            last,
+            lead: None,
+            recent: VecDeque::new(),
+            newborn: None,
+            doubted: None,
+            certain: false,
+        }
     }
 
     /// As it was before this exporter was restarted.
@@ -114,6 +132,18 @@ impl RankEpoch {
         self.certain = true;
     }
 
+    /// Whether a step is so far ahead of the rank's last, or of the run's `here` when the rank has none, that it is not
+    /// believed. The one after it is, if it goes on from there.
+    pub(super) fn doubts(&mut self, step: i64, here: Option<i64>) -> bool {
+        let jumped = self.last.or(here).is_some_and(|before| is_jump(before, step));
+        let before = core::mem::replace(&mut self.doubted, jumped.then_some(step));
+        let confirmed = before.is_some_and(|before| step > before && !is_jump(before, step));
+        if confirmed {
+            self.doubted = None;
+        }
+        jumped && !confirmed
+    }
+
     pub(super) fn observe(&mut self, run: &mut RunEpoch, step: i64, source: Priority, now: f64) -> Observed {
         let leads = self.lead.is_none_or(|(lead, at)| source <= lead || now - at > LEAD_SECONDS);
         if !leads {
@@ -135,6 +165,7 @@ impl RankEpoch {
         }
         let advanced = match self.last {
             None => 1,
+            Some(last) if is_jump(last, step) => 1,
             Some(last) => step.saturating_sub(last).max(0),
         };
         self.last = Some(step);
@@ -247,6 +278,18 @@ mod tests {
         // The client has been silent for long: the log leads, and may restart.
         assert_eq!(rank.observe(&mut run, 22, Log, 400.0), step(1));
         assert_eq!(rank.observe(&mut run, 5, Log, 401.0), restart(22));
+    }
+
+    #[test]
+    fn a_wild_step_is_believed_when_the_next_one_goes_on_from_there() {
+        let mut rank = RankEpoch::new(0, Some(10));
+        assert!(rank.doubts(i64::MAX, None));
+        assert!(!rank.doubts(11, None));
+        assert!(rank.doubts(900_000, None) && rank.doubts(900_000, None), "twice the same confirms nothing");
+        assert!(!rank.doubts(900_001, None));
+        let mut new = RankEpoch::new(0, None);
+        assert!(!new.clone().doubts(900_000, None), "a run may begin anywhere");
+        assert!(new.doubts(900_000, Some(10)), "a rank begins where its run is");
     }
 
     #[test]

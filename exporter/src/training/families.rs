@@ -73,7 +73,7 @@ pub static MFU: Family = Family::gauge(
     "train_mfu_ratio",
     "ratio",
     &["run", "convention"],
-    "Model FLOP/s over dense peak FLOP/s at the last step, computed here by each convention of counting FLOPs; convention framework is the trainer's own figure where none can be computed",
+    "Model FLOP/s over dense peak FLOP/s at the last step, computed here by each convention of counting FLOPs",
 );
 pub static MFU_REPORTED: Family = Family::gauge(
     "train_mfu_reported_ratio",

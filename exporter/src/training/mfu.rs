@@ -125,12 +125,10 @@ pub struct Setting<'a> {
 /// Adds to a step's metrics what follows from them: tokens per second, the same per GPU, and MFU.
 /// Returns the MFU under every convention.
 ///
-/// The trainer's own `mfu` moves to `mfu_reported`; it stays in `mfu` as well only where nothing better can be computed.
+/// The trainer's own `mfu` moves to `mfu_reported`: a figure by an unknown convention and peak is never ours.
 pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
-    let theirs = m.get(metric::MFU).or(m.get(metric::MFU_REPORTED));
-    if let Some(reported) = theirs {
+    if let Some(reported) = m.remove(metric::MFU) {
         m.set(metric::MFU_REPORTED, reported);
-        m.set(metric::MFU, reported);
     }
     let positive = |m: &Metrics, name| m.get(name).filter(|v| v.is_finite() && *v > 0.0);
     let gpus = setting.world.filter(|w| *w > 0).map(f64::from);
@@ -217,10 +215,9 @@ mod tests {
         enrich(&mut m, setting(&model, Some(989.4e12)));
         assert_eq!(m.get("mfu_reported"), Some(0.41));
         assert!(m.get("mfu").is_some_and(|v| (v - 0.556).abs() < 0.001));
-        // Nothing better is known: the figure is still good for seeing a droop.
         let mut m = Metrics::from_iter([("mfu", 0.41)]);
-        enrich(&mut m, setting(&model, None));
-        assert_eq!((m.get("mfu"), m.get("mfu_reported")), (Some(0.41), Some(0.41)));
+        assert!(enrich(&mut m, setting(&model, None)).is_empty());
+        assert_eq!((m.get("mfu"), m.get("mfu_reported")), (None, Some(0.41)));
     }
 
     #[test]

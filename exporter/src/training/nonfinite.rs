@@ -19,11 +19,14 @@ struct Count {
     at: Option<(u32, i64)>,
 }
 
+const ALWAYS: [Cause; 4] =
+    [("loss", "value"), ("grad_norm", "value"), ("loss", "missing_field"), ("grad_norm", "missing_field")];
+
 impl Default for Nonfinite {
     /// The causes that matter are there from the beginning, at zero, so that an increase is seen.
     fn default() -> Self {
         let zero = |cause| (cause, Count::default());
-        Self([("loss", "value"), ("grad_norm", "value"), ("loss", "missing_field")].map(zero).into())
+        Self(ALWAYS.map(zero).into())
     }
 }
 
@@ -97,6 +100,10 @@ mod tests {
                 "grad_norm/value=1 loss/value=1",
             ),
             (&[r#"{"k":"step","step":1,"missing":["loss"]}"#], "loss/missing_field=1"),
+            (
+                &[r#"{"k":"step","step":1,"m":{"loss":null,"grad_norm":null}}"#],
+                "grad_norm/missing_field=1 loss/missing_field=1",
+            ),
             (&[r#"{"k":"step","step":1,"missing":["loss"],"m":{"skipped":1}}"#], "loss/overflow=1"),
             (&[r#"{"k":"step","step":10,"m":{"loss":2,"nan_iterations":3}}"#], "loss/reported=3"),
             (

@@ -12,6 +12,8 @@ pub enum Dtype {
     Fp16,
     Fp8,
     Tf32,
+    /// Without tensor cores; the table has no peak for it, and that of TF32 is eight times too high.
+    Fp32,
 }
 
 impl Dtype {
@@ -25,8 +27,10 @@ impl Dtype {
             Some(Self::Bf16)
         } else if any(&["fp16", "float16", "half"]) || t == "16-mixed" {
             Some(Self::Fp16)
-        } else if any(&["tf32", "fp32", "float32"]) {
+        } else if any(&["tf32", "tensorfloat32"]) {
             Some(Self::Tf32)
+        } else if any(&["fp32", "float32"]) {
+            Some(Self::Fp32)
         } else {
             None
         }
@@ -68,7 +72,7 @@ pub fn peak(name: &str, dtype: Dtype) -> Option<f64> {
     }
     let has = |word: &&str| words.contains(word);
     let row = ROWS.iter().find(|r| r.words.iter().all(has) && !r.not.iter().any(has))?;
-    row.peaks[dtype as usize].map(|tera| tera * 1e12)
+    row.peaks.get(dtype as usize).copied().flatten().map(|tera| tera * 1e12)
 }
 
 #[cfg(test)]
@@ -119,6 +123,8 @@ mod tests {
             assert_eq!(tera(name), want, "{name}");
         }
         assert_eq!(peak("Tesla V100-SXM2-32GB", Dtype::Fp16), Some(125e12));
+        assert_eq!(peak("H100", Dtype::Tf32), Some(494.7e12));
+        assert_eq!(peak("H100", Dtype::Fp32), None, "no tensor core does it");
     }
 
     #[test]
@@ -128,7 +134,8 @@ mod tests {
             ("bf16-mixed", Some(Dtype::Bf16)),
             ("fp8", Some(Dtype::Fp8)),
             ("float16", Some(Dtype::Fp16)),
-            ("float32", Some(Dtype::Tf32)),
+            ("float32", Some(Dtype::Fp32)),
+            ("torch.tf32", Some(Dtype::Tf32)),
             ("int8", None),
         ] {
             assert_eq!(Dtype::parse(text), want, "{text}");

@@ -59,8 +59,9 @@ impl Rank {
         if event.m.get(metric::STEP_TIME).is_some() || advanced <= 0 {
             return;
         }
-        if let Some((_, before)) = before {
-            let seconds = (ts - before) / advanced as f64;
+        // Counted from the step that had a time, which the one before this may not have had.
+        if let Some((from, before)) = before.filter(|(from, _)| *from < step) {
+            let seconds = (ts - before) / step.saturating_sub(from) as f64;
             if seconds > 0.0 && seconds.is_finite() {
                 event.m.set(metric::STEP_TIME, seconds);
             }

@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::archive::{PastRank, PastRun};
 use super::checkpoint::Checkpoints;
-use super::epoch::{Observed, Priority, RankEpoch, RunEpoch};
+use super::epoch::{Observed, Priority, RankEpoch, RunEpoch, is_jump};
 use super::families::{ELSEWHERE, GAUGES};
 use super::gauge::{At, Gauge};
 use super::mfu::{self, Convention, Model, Setting};
@@ -16,10 +16,11 @@ use super::nonfinite::Nonfinite;
 use super::peaks::{self, Dtype};
 use super::rank::Rank;
 use super::window::WindowMax;
+use crate::drops::Reason;
 
 /// Distinct evaluation sets of a run on the page.
 const MAX_DATASETS: usize = 32;
-/// Ways of counting FLOPs of a run on the page: ours and the trainer's.
+/// Ways of counting FLOPs of a run on the page: the published ones, and one that the trainer counts by.
 const MAX_CONVENTIONS: usize = 4;
 
 /// What `hello` said, for the info family.
@@ -95,7 +96,8 @@ pub(super) struct Gpu<'a> {
 /// What became of a step.
 #[derive(Debug, PartialEq)]
 pub(super) struct Stepped {
-    pub(super) duplicate: bool,
+    /// Why it was not taken.
+    pub(super) dropped: Option<Reason>,
     /// An event to publish before the step.
     pub(super) restart: Option<Event>,
     /// Custom metrics that the page has no room for.
@@ -204,12 +206,17 @@ impl Run {
 
     pub(super) fn step(&mut self, event: &mut Event, cx: Context<'_>) -> Stepped {
         let (Some(step), number) = (event.step, event.rank.unwrap_or(0)) else {
-            return Stepped { duplicate: false, restart: None, custom_dropped: 0 };
+            return Stepped { dropped: None, restart: None, custom_dropped: 0 };
         };
         let Some(rank) = self.ranks.get_mut(&number) else {
-            return Stepped { duplicate: false, restart: None, custom_dropped: 0 };
+            return Stepped { dropped: None, restart: None, custom_dropped: 0 };
         };
         let last = rank.epoch.last;
+        let here = self.step.filter(|(attempt, _)| *attempt == self.epoch.attempt).map(|(_, step)| step);
+        if rank.epoch.doubts(step, here) {
+            return Stepped { dropped: Some(Reason::StepJump), restart: None, custom_dropped: 0 };
+        }
+        let jumped = last.is_some_and(|last| is_jump(last, step));
         let raised = event.attempt.is_some_and(|a| self.epoch.raise(a, step, cx.now));
         if event.attempt == Some(self.epoch.attempt) {
             rank.epoch.counted_by_launcher();
@@ -217,11 +224,11 @@ impl Run {
         rank.epoch.stepped_by(cx.pid);
         let observed = rank.epoch.observe(&mut self.epoch, step, cx.source, cx.now);
         let Observed::Step { advanced, restarted_from } = observed else {
-            return Stepped { duplicate: true, restart: None, custom_dropped: 0 };
+            return Stepped { dropped: Some(Reason::Duplicate), restart: None, custom_dropped: 0 };
         };
         let restarted = raised || restarted_from.is_some();
         event.attempt = Some(rank.epoch.attempt);
-        rank.derive_step_time(event, advanced, restarted || last.is_none());
+        rank.derive_step_time(event, advanced, restarted || jumped || last.is_none());
         let setting = Setting {
             world: event.world.or(self.world),
             model: &self.model,
@@ -234,7 +241,7 @@ impl Run {
         let restart = restarted.then(|| self.restarted(number, restarted_from.or(last), event));
         self.count(event, at);
         let custom_dropped = self.set_gauges(event, &mfu, at, cx.max_custom);
-        Stepped { duplicate: false, restart, custom_dropped }
+        Stepped { dropped: None, restart, custom_dropped }
     }
 
     fn restarted(&mut self, rank: u32, from: Option<i64>, event: &Event) -> Event {
@@ -269,7 +276,9 @@ impl Run {
     fn count(&mut self, event: &Event, at: At) {
         let here = (at.attempt, at.step);
         let interval = |before: Option<(u32, i64)>| match before {
-            Some((attempt, step)) if attempt == at.attempt => (at.step.saturating_sub(step)).max(0) as f64,
+            // How far it really went over a jump is anybody's guess.
+            Some((attempt, step)) if attempt == at.attempt && is_jump(step, at.step) => 1.0,
+            Some((attempt, step)) if attempt == at.attempt => at.step.saturating_sub(step).max(0) as f64,
             Some(before) if before > here => 0.0,
             _ => 1.0,
         };
@@ -313,9 +322,6 @@ impl Run {
         }
         for (convention, ratio) in mfu {
             offer_named(&mut self.mfu, convention, *ratio, at, MAX_CONVENTIONS);
-        }
-        if let (true, Some(theirs)) = (mfu.is_empty(), event.m.get(metric::MFU_REPORTED)) {
-            offer_named(&mut self.mfu, "framework", theirs, at, MAX_CONVENTIONS);
         }
         dropped
     }

@@ -3,6 +3,8 @@ use super::*;
 use crate::hub::Peer;
 use crate::samples::Samples;
 
+const NOW: f64 = 1_700_001_000.0;
+
 const OPTIONS: Options = Options {
     max_runs: 3,
     max_ranks: 16,
@@ -29,7 +31,7 @@ impl Bench {
     fn with(options: Options, archive: Archive) -> Self {
         let drops = Arc::new(Drops::default());
         let training = Training::new(options, archive, Arc::clone(&drops));
-        Self { training, drops, now: 1_000.0, out: Vec::new() }
+        Self { training, drops, now: NOW, out: Vec::new() }
     }
 
     fn from(&mut self, origin: &Origin, line: &str) -> Outcome {
@@ -64,11 +66,11 @@ fn a_step_reaches_the_page_and_the_stream_with_what_follows_from_it() {
             "model":{"name":"llama-3-8b","n_params":7504924672,"layers":32,"heads":32,"head_dim":128,"seq_len":8192}}"#,
     );
     b.http(
-        r#"{"k":"step","ts":990,"run":"llama","rank":0,"world":8,"step":5,
+        r#"{"k":"step","ts":1700000990,"run":"llama","rank":0,"world":8,"step":5,
             "m":{"loss":2.5,"grad_norm":0.9,"lr":3e-4,"step_time":2,"tokens":152000,"mine":7},"t":{"data":0.5,"fwd_bwd":1.4}}"#,
     );
     let step = b.last();
-    assert_eq!((step.attempt, step.ts), (Some(0), Some(990.0)));
+    assert_eq!((step.attempt, step.ts), (Some(0), Some(1_700_000_990.0)));
     assert_eq!(step.m.get("tokens_per_second_per_gpu"), Some(9_500.0));
     assert!(step.m.get("mfu").is_some_and(|v| (v - 0.556).abs() < 0.001));
     let page = b.page();
@@ -80,7 +82,7 @@ fn a_step_reaches_the_page_and_the_stream_with_what_follows_from_it() {
         (&f::STEPS, &["llama"], 1.0),
         (&f::TOKENS, &["llama"], 152_000.0),
         (&f::TOKENS_PER_SECOND, &["llama"], 76_000.0),
-        (&f::LAST_STEP, &["llama"], 990.0),
+        (&f::LAST_STEP, &["llama"], 1_700_000_990.0),
         (&f::LOSS_MAX, &["llama", "1m"], 2.5),
         (&f::GRAD_NORM_MAX, &["llama", "5m"], 0.9),
         (&f::CUSTOM, &["llama", "mine"], 7.0),
@@ -182,11 +184,11 @@ fn ranks_share_counters_and_have_their_own_series() {
 #[test]
 fn the_time_between_steps_is_their_duration_when_nobody_says() {
     let mut b = Bench::new();
-    b.http(r#"{"k":"step","run":"r","step":10,"ts":100}"#);
-    b.http(r#"{"k":"step","run":"r","step":20,"ts":130}"#);
+    b.http(r#"{"k":"step","run":"r","step":10,"ts":1700000100}"#);
+    b.http(r#"{"k":"step","run":"r","step":20,"ts":1700000130}"#);
     assert_eq!(b.last().m.get("step_time"), Some(3.0));
     // After a restart the gap is not a step.
-    b.http(r#"{"k":"step","run":"r","step":5,"ts":900}"#);
+    b.http(r#"{"k":"step","run":"r","step":5,"ts":1700000900}"#);
     assert_eq!(b.last().m.get("step_time"), None);
     // Lines that all arrive at once say nothing of time.
     b.http(r#"{"k":"step","run":"q","step":1}"#);
@@ -215,7 +217,7 @@ fn a_closed_connection_without_goodbye_is_a_death() {
     b.training.closed(b.now, 2, ProcessFate::Gone, &mut out);
     assert_eq!(out, [], "it said goodbye");
     b.training.closed(b.now, 1, ProcessFate::Gone, &mut out);
-    insta::assert_snapshot!(out[0].to_json(), @r#"{"v":1,"k":"event","ts":1000,"run":"r","rank":3,"attempt":0,"step":12,"name":"rank_dead","text":"process 42 of rank 3 closed its socket without a goodbye after step 12; it is gone, and its exit status cannot be seen from here","level":"error","pid":42,"process":"gone"}"#);
+    insta::assert_snapshot!(out[0].to_json(), @r#"{"v":1,"k":"event","ts":1700001000,"run":"r","rank":3,"attempt":0,"step":12,"name":"rank_dead","text":"process 42 of rank 3 closed its socket without a goodbye after step 12; it is gone, and its exit status cannot be seen from here","level":"error","pid":42,"process":"gone"}"#);
     assert_eq!(b.page().get(&f::RANK_UP, &["r", "3"]), Some(0.0));
     assert_eq!(b.page().get(&f::RANK_DEATHS, &["r"]), Some(1.0));
 }
@@ -282,16 +284,70 @@ fn what_needs_a_run_says_so() {
 }
 
 #[test]
+fn a_run_that_fell_silent_makes_room() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 42), r#"{"k":"step","run":"hung","step":1}"#);
+    b.http(r#"{"k":"hb","run":"first"}"#);
+    b.now += 30.0;
+    b.http(r#"{"k":"hb","run":"second"}"#);
+    assert_eq!(b.http(r#"{"k":"hb","run":"new"}"#), Outcome::Dropped(Reason::Runs), "all spoke a moment ago");
+    b.now += 31.0;
+    assert_eq!(b.http(r#"{"k":"hb","run":"new"}"#), Outcome::Accepted);
+    assert_eq!(b.training.runs.keys().map(|r| &**r).collect::<Vec<_>>(), ["hung", "new", "second"]);
+}
+
+#[test]
+fn one_wild_step_spoils_nothing() {
+    let mut b = Bench::new();
+    for step in [1, 2, 9_000_000_000i64, 3, 4] {
+        b.http(&format!(r#"{{"k":"step","run":"r","step":{step},"tokens":10}}"#));
+    }
+    let page = b.page();
+    assert_eq!((page.get(&f::STEPS, &["r"]), page.get(&f::TOKENS, &["r"])), (Some(4.0), Some(40.0)));
+    assert_eq!((page.get(&f::STEP, &["r"]), page.get(&f::RESTARTS, &["r"])), (Some(4.0), Some(0.0)));
+    assert_eq!(b.drops.get(Reason::StepJump), 1);
+    // Two in a row: it is so. How many steps that were is not known.
+    for step in [1_000_000, 1_000_001] {
+        b.http(&format!(r#"{{"k":"step","run":"r","step":{step}}}"#));
+    }
+    let page = b.page();
+    assert_eq!((page.get(&f::STEPS, &["r"]), page.get(&f::STEP, &["r"])), (Some(5.0), Some(1_000_001.0)));
+    let negative = Event { step: Some(-1), ..Event::step("r", 1) };
+    assert!(matches!(b.training.apply(b.now, &Origin::Http, negative, &mut b.out), Outcome::Rejected(_)));
+}
+
+#[test]
+fn a_time_that_cannot_be_is_that_of_the_arrival_and_measures_nothing() {
+    let mut b = Bench::new();
+    for (step, ts) in [(1, 1_700_000_900.0), (2, 1_700_000_901_000.0), (3, 1_700_000_902.0)] {
+        b.http(&format!(r#"{{"k":"step","run":"r","step":{step},"ts":{ts}}}"#));
+    }
+    let seen: Vec<_> = b.out.iter().map(|e| (e.ts.unwrap(), e.m.get("step_time"))).collect();
+    assert_eq!(seen, [(1_700_000_900.0, None), (NOW, None), (1_700_000_902.0, Some(1.0))]);
+    assert_eq!(b.drops.get(Reason::Timestamp), 1);
+}
+
+#[test]
+fn the_trainers_own_mfu_is_never_ours() {
+    let mut b = Bench::new();
+    b.http(r#"{"k":"step","run":"r","step":1,"mfu":0.41}"#);
+    assert_eq!((b.last().m.get("mfu"), b.last().m.get("mfu_reported")), (None, Some(0.41)));
+    let page = b.page();
+    assert_eq!(page.get(&f::MFU_REPORTED, &["r"]), Some(0.41));
+    assert!(page.iter().all(|s| s.family != &f::MFU));
+}
+
+#[test]
 fn checkpoints_and_phases_on_the_page() {
     let mut b = Bench::new();
-    b.http(r#"{"k":"ckpt","run":"r","phase":"start","step":100,"ts":980}"#);
-    b.http(r#"{"k":"phase","run":"r","name":"ckpt","phase":"begin","ts":980}"#);
+    b.http(r#"{"k":"ckpt","run":"r","phase":"start","step":100,"ts":1700000980}"#);
+    b.http(r#"{"k":"phase","run":"r","name":"ckpt","phase":"begin","ts":1700000980}"#);
     assert_eq!(b.page().get(&f::CKPT_IN_PROGRESS, &["r"]), Some(1.0));
     assert_eq!(b.page().get(&f::PHASE_ACTIVE, &["r", "0", "ckpt"]), Some(1.0));
-    b.http(r#"{"k":"ckpt","run":"r","phase":"end","step":100,"ts":990,"bytes":5e9}"#);
-    b.http(r#"{"k":"phase","run":"r","name":"ckpt","phase":"end","ts":990}"#);
+    b.http(r#"{"k":"ckpt","run":"r","phase":"end","step":100,"ts":1700000990,"bytes":5e9}"#);
+    b.http(r#"{"k":"phase","run":"r","name":"ckpt","phase":"end","ts":1700000990}"#);
     let page = b.page();
-    assert_eq!(page.get(&f::CKPT_SUCCESS, &["r"]), Some(990.0));
+    assert_eq!(page.get(&f::CKPT_SUCCESS, &["r"]), Some(1_700_000_990.0));
     assert_eq!(page.get(&f::CKPT_DURATION, &["r"]), Some(10.0));
     assert_eq!(page.get(&f::CKPT_SIZE, &["r"]), Some(5e9));
     assert_eq!(page.get(&f::PHASE_SECONDS, &["r", "0", "ckpt"]), Some(10.0));

@@ -62,7 +62,7 @@ fn http_names_what_is_wrong_and_keeps_what_is_right() {
     assert_eq!(answer.status, 400);
     let said = answer.json();
     assert_eq!((said["accepted"].clone(), said["rejected"].clone()), (2.into(), 2.into()));
-    assert_eq!(said["error"], "line 3: field \"step\": must be an integer, got \"x\"");
+    assert_eq!(said["error"], "line 3: field \"step\": must be an integer of at least 0, got \"x\"");
     assert_eq!(said["errors"][1]["line"], 4);
     assert_eq!(said["errors"][1]["field"], "run");
     exporter.wait_for(r#"train_step{run="r"}"#, 4.0);

@@ -1,0 +1,71 @@
+//! What no trainer can mean, mended before it is taken in: one clock in milliseconds or one counter gone wild must not spoil
+//! gauges and totals that nobody can set back.
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Kind};
+
+/// A time further ahead of this node's clock than this is of a wrong clock or in another unit.
+const MAX_AHEAD_SECONDS: f64 = 600.0;
+/// 2000-01-01: no event is older.
+const EARLIEST: f64 = 946_684_800.0;
+/// A hundred times the largest batch that anybody trains with.
+const MAX_TOKENS: f64 = 1e12;
+
+/// How much was taken away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Repaired {
+    pub(super) times: u64,
+    pub(super) values: u64,
+}
+
+/// Takes away what cannot be. An event without a time gets that of its arrival later on.
+pub(super) fn repair(event: &mut Event, now: f64) -> Repaired {
+    let mut repaired = Repaired::default();
+    if event.ts.is_some_and(|ts| !(EARLIEST..=now + MAX_AHEAD_SECONDS).contains(&ts)) {
+        event.ts = None;
+        repaired.times = 1;
+    }
+    if event.kind == Kind::Step {
+        for (name, most) in [(metric::TOKENS, MAX_TOKENS), (metric::GRAD_NORM, f64::INFINITY)] {
+            let absurd = |v: f64| v < 0.0 || v.is_finite() && v > most;
+            if event.m.get(name).is_some_and(absurd) {
+                event.m.remove(name);
+                repaired.values += 1;
+            }
+        }
+    }
+    if let Some(run) = event.run.take() {
+        let name: String =
+            run.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+        repaired.values += u64::from(name != run);
+        event.run = Some(name);
+    }
+    repaired
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_is_taken_away_and_the_rest_stands() {
+        let now = 1_800_000_000.0;
+        let repaired = |text: &str| {
+            let mut event = Event::parse(text.as_bytes()).unwrap();
+            let repaired = repair(&mut event, now);
+            ((repaired.times, repaired.values), event)
+        };
+        for ts in ["1800000601", "1800000000000", "-5", "0", "946684799"] {
+            let (count, event) = repaired(&format!(r#"{{"k":"step","step":1,"ts":{ts},"loss":2}}"#));
+            assert_eq!((count, event.ts, event.m.get("loss")), ((1, 0), None, Some(2.0)), "{ts}");
+        }
+        let (count, event) =
+            repaired(r#"{"k":"step","step":1,"ts":1799990000,"tokens":1e300,"grad_norm":-1,"loss":-3}"#);
+        assert_eq!((count, event.ts), ((0, 2), Some(1_799_990_000.0)));
+        assert_eq!(event.m.iter().collect::<Vec<_>>(), [("loss", -3.0)]);
+        let (count, event) = repaired(r#"{"k":"step","step":1,"grad_norm":Infinity,"tokens":5}"#);
+        assert_eq!((count, event.m.len()), ((0, 0), 2), "not a number is for the detectors");
+        let (count, event) = repaired(r#"{"k":"hb","run":"a\u0000b\nc"}"#);
+        assert_eq!((count, event.run.as_deref()), ((0, 1), Some("a\u{fffd}b\u{fffd}c")));
+    }
+}
