@@ -72,7 +72,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
 fn settings(config: Option<&Path>) -> Result<EngineConfig, ConfigError> {
     let Some(path) = config else { return Ok(EngineConfig::default()) };
     let file: File = config::load(path)?;
-    Ok(EngineConfig { resolve_after: file.resolve_after, detectors: file.detectors, ..EngineConfig::default() })
+    Ok(EngineConfig {
+        resolve_after: file.resolve_after,
+        detectors: file.detectors,
+        ..EngineConfig::default()
+    })
 }
 
 fn replay(path: &Path, engine: EngineConfig, err: &mut dyn Write) -> io::Result<Result<Replay, InputError>> {

@@ -79,10 +79,19 @@ impl Rows {
 
 fn take(event: &mut Event, column: Column, cell: &str) -> Result<(), String> {
     let shown = || cell.chars().take(SHOWN).collect::<String>();
-    let number = |name: &str| num::parse(cell).ok_or_else(|| format!("{name} is not a number: {:?}", shown()));
+    let number =
+        |name: &str| num::parse(cell).ok_or_else(|| format!("{name} is not a number: {:?}", shown()));
     match column {
-        Column::Step => event.step = Some(step(number("step")?).ok_or_else(|| format!("step is not an integer: {:?}", shown()))?),
-        Column::Timestamp => event.ts = Some(timestamp(cell).ok_or_else(|| format!("timestamp is neither Unix seconds nor RFC 3339: {:?}", shown()))?),
+        Column::Step => {
+            event.step =
+                Some(step(number("step")?).ok_or_else(|| format!("step is not an integer: {:?}", shown()))?)
+        }
+        Column::Timestamp => {
+            event.ts =
+                Some(timestamp(cell).ok_or_else(|| {
+                    format!("timestamp is neither Unix seconds nor RFC 3339: {:?}", shown())
+                })?)
+        }
         Column::Rank => {
             let rank = cell.parse().map_err(|_| format!("rank is not a small integer: {:?}", shown()))?;
             event.rank = Some(rank);
@@ -113,11 +122,15 @@ mod tests {
 
     #[test]
     fn reads_what_the_header_names() {
-        let header = Header::parse("step,loss,mystery,grad_norm,step_time_seconds,timestamp,rank,node").unwrap();
+        let header =
+            Header::parse("step,loss,mystery,grad_norm,step_time_seconds,timestamp,rank,node").unwrap();
         let rows = Rows::new(header);
         let e = rows.event("12.0,2.5,x,,0.25,2026-11-21T02:16:56.5Z,3,node007").unwrap();
         assert_eq!((e.step, e.rank, e.node.as_deref()), (Some(12), Some(3), Some("node007")));
-        assert_eq!((e.m.get("loss"), e.m.get("grad_norm"), e.m.get("step_time")), (Some(2.5), None, Some(0.25)));
+        assert_eq!(
+            (e.m.get("loss"), e.m.get("grad_norm"), e.m.get("step_time")),
+            (Some(2.5), None, Some(0.25))
+        );
         assert_eq!(e.ts, Some(1_795_227_416.5));
         let e = rows.event("13,-inf,,nan").unwrap();
         assert_eq!(e.m.get("loss"), Some(f64::NEG_INFINITY));

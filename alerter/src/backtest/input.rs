@@ -92,7 +92,9 @@ impl<R: BufRead> Input<R> {
         loop {
             let (found, n) = match self.source.fill_buf()? {
                 [] => return Ok(()),
-                bytes => bytes.iter().position(|b| *b == b'\n').map_or((false, bytes.len()), |at| (true, at + 1)),
+                bytes => {
+                    bytes.iter().position(|b| *b == b'\n').map_or((false, bytes.len()), |at| (true, at + 1))
+                }
             };
             self.source.consume(n);
             if found {

@@ -14,6 +14,8 @@ use stepwatch_wire::{Event, Kind};
 const SOURCE: &str = "backtest";
 /// Seconds a step, while none is known.
 const UNKNOWN_STEP: f64 = 1.0;
+/// Longest time between two steps that is made up.
+const MAX_STEP: f64 = 86_400.0 * 365.0;
 /// Deadlines run between two events: a gap of days has only so many of them.
 const MAX_TICKS: u32 = 10_000;
 /// Signals that a summary names, in the order it does.
@@ -106,13 +108,20 @@ impl Replay {
 
     /// How long the event took, where the recording does not tell its time.
     fn took(&mut self, event: &Event) -> Span {
-        let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else { return Span::ZERO };
+        let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
+            return Span::ZERO;
+        };
+        // Another rank's report of the same step takes no time; a restart takes at least a step.
+        let steps = if step < self.last_step { 1 } else { step.saturating_sub(self.last_step) };
+        if steps == 0 {
+            return Span::ZERO;
+        }
+        // Of the steps that were not logged the step time before tells more than that of this one, which may be a pause.
+        let between = self.step_time * (steps - 1) as f64;
         if let Some(secs) = event.m.get(metric::STEP_TIME).filter(|v| v.is_finite() && *v > 0.0) {
             self.step_time = secs;
         }
-        // Another rank's report of the same step takes no time; a restart takes at least a step.
-        let steps = if step < self.last_step { 1 } else { step - self.last_step };
-        Span::from_secs_f64(self.step_time * steps as f64)
+        Span::from_secs_f64((between + self.step_time).min(MAX_STEP))
     }
 
     fn count(&mut self, event: &Event) {
@@ -132,12 +141,11 @@ impl Replay {
     fn absorb(&mut self) {
         for effect in self.effects.drain(..) {
             let Effect::Incident(record) = effect else { continue };
-            match self.by_id.get(&record.id) {
-                Some(at) => self.incidents[*at] = *record,
-                None => {
-                    self.by_id.insert(record.id.clone(), self.incidents.len());
-                    self.incidents.push(*record);
-                }
+            if let Some(at) = self.by_id.get(&record.id) {
+                self.incidents[*at] = *record;
+            } else {
+                self.by_id.insert(record.id.clone(), self.incidents.len());
+                self.incidents.push(*record);
             }
         }
     }

@@ -74,7 +74,12 @@ fn json(file: &str, replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
 fn text(file: &str, replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = replay.steps();
     let c = Counts::of(replay.incidents());
-    writeln!(out, "{file}: {} samples, steps {first} to {last}: {}", replay.samples(), replay.signals().join(", "))?;
+    writeln!(
+        out,
+        "{file}: {} samples, steps {first} to {last}: {}",
+        replay.samples(),
+        replay.signals().join(", ")
+    )?;
     for r in replay.incidents() {
         let until = r.end_step.map_or("still open".into(), |end| format!("over at {end}"));
         writeln!(
@@ -90,7 +95,7 @@ fn text(file: &str, replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
         )?;
         writeln!(out, "         {}", r.summary)?;
     }
-    writeln!(out, "  {} pages, {} tickets, {} annotations", c.page, c.ticket, c.info)
+    writeln!(out, "  pages: {}, tickets: {}, annotations: {}", c.page, c.ticket, c.info)
 }
 
 impl<'a> Incident<'a> {

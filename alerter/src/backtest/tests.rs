@@ -1,0 +1,119 @@
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::*;
+
+/// Replays files made of these texts, and gives the status, the objects and what was complained about.
+fn backtest(files: &[(&str, &str)], config: Option<&str>) -> (bool, Vec<Value>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| -> PathBuf {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let args = Args {
+        files: files.iter().map(|(name, text)| put(name, text)).collect(),
+        format: Format::Json,
+        config: config.map(|text| put("alerter.yaml", text)),
+    };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let ok = run(&args, &mut out, &mut err).unwrap();
+    let objects = String::from_utf8(out).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let err = String::from_utf8(err).unwrap().replace(&format!("{}/", dir.path().display()), "");
+    (ok, objects, err)
+}
+
+/// A run that is healthy but for what `change` does.
+fn csv(n: i64, change: impl Fn(i64) -> Option<f64>) -> String {
+    let mut text = "step,loss,grad_norm,step_time_seconds\n".to_owned();
+    for step in 1..=n {
+        let wobble = 0.02 * (step as f64 * 1.7).sin();
+        let loss = change(step).unwrap_or(2.5 + wobble);
+        text.push_str(&format!("{step},{loss},{},2.0\n", 0.3 + wobble));
+    }
+    text
+}
+
+#[test]
+fn an_incident_has_the_members_of_the_contract() {
+    let text = csv(300, |step| (step == 200).then_some(f64::NAN));
+    let (ok, objects, err) = backtest(&[("run.csv", &text)], None);
+    assert!(ok && err.is_empty(), "{err}");
+    let incident = &objects[0];
+    let file = incident["file"].as_str().unwrap();
+    assert!(file.ends_with("/run.csv"), "{file}");
+    let mut rest = incident.clone();
+    rest.as_object_mut().unwrap().remove("file");
+    let want = serde_json::json!({
+        "kind": "nonfinite", "severity": "page", "signal": "loss", "start_step": 200, "opened_step": 200,
+        "detected_step": 200, "end_step": 216, "value": "NaN", "expected": rest["expected"], "score": 1.0, "suspects": [],
+    });
+    assert_eq!(rest, want);
+    let summary = &objects[1]["summary"];
+    assert_eq!(summary["samples"], 300);
+    assert_eq!((summary["first_step"].as_i64(), summary["last_step"].as_i64()), (Some(1), Some(300)));
+    assert_eq!(summary["signals"], serde_json::json!(["loss", "grad_norm", "step_time"]));
+    assert_eq!(summary["incidents"], serde_json::json!({"page": 1, "ticket": 0, "info": 0}));
+}
+
+#[test]
+fn a_bad_line_and_a_bad_file_do_not_stop_the_others() {
+    let good = csv(100, |_| None);
+    let damaged = good.replace("50,", "fifty,");
+    let files = [("damaged.csv", damaged.as_str()), ("empty.csv", ""), ("good.csv", good.as_str())];
+    let (ok, objects, err) = backtest(&files, None);
+    assert!(!ok);
+    let samples: Vec<_> = objects.iter().map(|o| o["summary"]["samples"].as_u64().unwrap()).collect();
+    assert_eq!(samples, [99, 100]);
+    assert!(err.contains("damaged.csv:51: step is not a number: \"fifty\""), "{err}");
+    assert!(err.contains("empty.csv: no training step found"), "{err}");
+}
+
+#[test]
+fn settings_come_from_the_configuration_and_need_no_receiver() {
+    let text = csv(300, |step| (step == 200).then_some(f64::NAN));
+    let config = "detectors:\n  nonfinite: {enabled: false}\n";
+    let (_, objects, _) = backtest(&[("run.csv", &text)], Some(config));
+    assert_eq!(objects.len(), 1, "only the summary: {objects:?}");
+}
+
+#[test]
+fn events_and_logs_are_read_like_tables() {
+    let mut events = String::new();
+    let mut log = String::new();
+    for step in 1..=120 {
+        let loss = if step == 100 {
+            "NaN".to_owned()
+        } else {
+            format!("{:.6}", 2.5 + 0.02 * (f64::from(step) * 1.7).sin())
+        };
+        events.push_str(&format!(
+            "{{\"v\":1,\"k\":\"step\",\"run\":\"r\",\"step\":{step},\"m\":{{\"loss\":{loss}}}}}\n"
+        ));
+        log.push_str(&format!(" iteration {step}/ 500 | elapsed time per iteration (ms): 1500.0 | lm loss: {loss} | grad norm: 0.3 |\n"));
+    }
+    let (ok, objects, err) = backtest(&[("run.jsonl", &events), ("run.log", &log)], None);
+    assert!(ok, "{err}");
+    let incidents: Vec<_> = objects.iter().filter(|o| o["summary"].is_null()).collect();
+    assert_eq!(incidents.len(), 2, "{objects:?}");
+    assert!(incidents.iter().all(|i| i["kind"] == "nonfinite" && i["detected_step"] == 100), "{incidents:?}");
+}
+
+#[test]
+fn people_get_sentences() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.csv");
+    fs::write(&path, csv(300, |step| (step == 200).then_some(f64::NAN))).unwrap();
+    let args = Args { files: vec![path], format: Format::Text, config: None };
+    let mut out = Vec::new();
+    run(&args, &mut out, &mut Vec::new()).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(
+        text.contains("page   nonfinite        at step 200, since 200, over at 216; loss is NaN"),
+        "{text}"
+    );
+    assert!(text.contains("every further step is wasted until the run is rolled back"), "{text}");
+    assert!(text.ends_with("pages: 1, tickets: 0, annotations: 0\n"), "{text}");
+}

@@ -12,7 +12,7 @@
 //! to the level where it is not ([`unit`]), so small and large losses are judged alike.
 //!
 //! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
-//! * page: the alarm at a rise of 0.4. Where lines are 3 or more steps apart, two of three samples 0.4 above; and half the z makes
+//! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples 0.45 above; and half the z makes
 //!   a single one a ticket, for what one line in many shows is not alone;
 //! * `divergence` (page): it has not come back after 200 samples;
 //! * `loss_shift` (note): it has settled on a slightly higher level, or stayed for 2,000 samples; the baseline starts again from there.
@@ -56,7 +56,7 @@ impl Default for Config {
             enabled: true,
             h: 16.0,
             ticket_rise: 0.15,
-            page_rise: 0.4,
+            page_rise: 0.45,
             single_rise: 0.8,
             single_z: 15.0,
             diverged_after: 200,

@@ -6,7 +6,7 @@
 //! ref, s = bounded-influence level and scale of block medians (rate 1/32; a tenth of it while suspicious)
 //! rise = median of the last 3 block medians − ref;  σ = scale of a single step within its block
 //! S = clip(S + clip((b − ref − δ/2)/s, ±4), 0, 3h),  δ = 2 %;  alarm: S > h and rise ≥ max(least, k·s, k·σ)
-//! ticket: least 2 %, k = 3;  page: least 4 %, k = 5, and the last block no better than 0.8 of the worst
+//! ticket: least 2 %, k = 3.5;  page: least 4 %, k = 6, and the last block no better than 0.8 of the worst
 //! ```
 //! (Page's CUSUM on block medians; up to half of a block may be pauses.) The least effect does most of the work against
 //! autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise of the host; a slow-down that has lasted 16 blocks needs
@@ -56,8 +56,8 @@ impl Default for Config {
             h: 6.0,
             ticket: 0.02,
             page: 0.04,
-            ticket_sigmas: 3.0,
-            page_sigmas: 5.0,
+            ticket_sigmas: 3.5,
+            page_sigmas: 6.0,
             lasting_sigmas: 2.0,
             clear: 0.4,
         }
