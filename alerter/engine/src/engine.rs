@@ -22,6 +22,10 @@ pub const NO_RUN: &str = "-";
 const MAX_RUNS: usize = 100_000;
 /// How long an ended run is remembered: someone may still ask, and a launcher may restart it.
 const KEEP_ENDED: Span = Span::secs(3600);
+/// A run is looked at no more often than this when nothing happens.
+const LOOK_AGAIN: Span = Span::millis(10);
+/// How long a source that sent nothing of a run still counts as one of its own.
+const FEEDS_FOR: Span = Span::secs(900);
 /// Version of the stored form of every part; a part of another version is not restored.
 const STATE_VERSION: u8 = 1;
 
@@ -104,13 +108,9 @@ impl Engine {
 
     /// A run that ended well takes its incidents with it.
     fn end_of_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
-        let ended_well = self
-            .runs
-            .get(name)
-            .and_then(|r| r.facts.ended.as_ref())
-            .is_some_and(|e| e.code == 0 && e.at == now);
-        if ended_well {
-            self.book.run_over(now, name, "the run ended", out);
+        let ended = self.runs.get(name).and_then(|r| r.facts.ended.as_ref());
+        if let Some(by_hand) = ended.filter(|e| e.well() && e.at == now).map(|e| e.by_hand()) {
+            self.book.run_ended(now, name, by_hand, out);
         }
     }
 
@@ -124,7 +124,11 @@ impl Engine {
     ) {
         let Some(run) = self.runs.get_mut(name) else { return };
         let mut verdicts = core::mem::take(&mut self.scratch);
+        let attempt = run.facts.attempt;
         act(run, &mut verdicts);
+        if run.facts.attempt != attempt {
+            self.book.run_restarted(name);
+        }
         if !verdicts.is_empty() {
             let summary = RunSummary::of(&run.facts);
             for v in &verdicts {
@@ -134,12 +138,16 @@ impl Engine {
         }
         self.scratch = verdicts;
         let key = Key::Run(name.to_owned());
-        self.timers.set_earlier(&key, run_deadline(run));
+        // A deadline that lies behind us was looked at just now.
+        let next = run_deadline(run).map(|at| at.max(now + LOOK_AGAIN));
+        self.timers.set_earlier(&key, next);
         self.dirty.insert(key);
     }
 
     fn each_run_of(&mut self, now: Ts, source: &str, out: &mut Vec<Effect>, act: impl Fn(&mut Run)) {
-        let fed = self.sources.get(source).map(|s| s.runs.clone()).unwrap_or_default();
+        let mut fed = self.sources.get(source).map(|s| s.runs.clone()).unwrap_or_default();
+        // A node that a run has left for good, or whose run is over, is nobody's eyes any more.
+        fed.retain(|name| self.runs.get(name).is_some_and(|r| r.facts.is_fed_by(source, now, FEEDS_FOR)));
         // A source that feeds no run is still somebody's node; once it feeds one, that run speaks for it.
         self.runs
             .entry(NO_RUN.to_owned())
@@ -182,7 +190,7 @@ impl Engine {
             self.sources.values_mut().for_each(|s| {
                 s.runs.remove(name);
             });
-            self.book.run_over(now, name, "nothing was heard of the run any more", out);
+            self.book.run_forgotten(now, name, out);
             self.dirty.insert(Key::Run(name.to_owned()));
             return;
         }
@@ -298,8 +306,8 @@ impl Engine {
 
 fn forget_at(run: &Run) -> Ts {
     match &run.facts.ended {
-        Some(e) => e.at + KEEP_ENDED,
-        None => run.facts.last_heard + FORGET_AFTER,
+        Some(e) if e.well() => e.at + KEEP_ENDED,
+        _ => run.facts.last_heard + FORGET_AFTER,
     }
 }
 

@@ -167,7 +167,7 @@ fn label_of(signal: &str) -> String {
         "step_time" => "Step time".into(),
         "mfu" => "MFU".into(),
         "tokens_per_second" => "Tokens/s".into(),
-        "checkpoint_age" => "Checkpoint age".into(),
+        "unsaved_work" => "Unsaved work".into(),
         "step" => "Silent for".into(),
         other => sentence(other).trim_end_matches('.').replace('_', " "),
     }
@@ -176,7 +176,7 @@ fn label_of(signal: &str) -> String {
 fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     let unit = |v: f64| match r.signal.as_str() {
         "step_time" => format!("{} s", number(v)),
-        "checkpoint_age" | "step" if v.is_finite() => crate::time::Span::from_secs_f64(v).to_string(),
+        "unsaved_work" | "step" if v.is_finite() => crate::time::Span::from_secs_f64(v).to_string(),
         "mfu" => format!("{:.1} %", 100.0 * v),
         _ => number(v),
     };

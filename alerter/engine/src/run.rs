@@ -17,7 +17,7 @@ use crate::verdict::Verdict;
 use align::{Align, Arrival};
 
 /// Ranks kept a run; a larger job is judged by the first that report.
-const MAX_RANKS: usize = 16_384;
+const MAX_RANKS: usize = 65_536;
 
 /// Counted, because nothing is dropped in silence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ impl Run {
             EventKind::Hello => self.facts.hello(e),
             EventKind::Hb => self.facts.heartbeats = true,
             EventKind::Phase => self.phase(at, e),
-            EventKind::Ckpt => self.checkpoint(at, e),
+            EventKind::Ckpt => self.checkpoint(now, e),
             EventKind::Eval => self.class = self.class.max(Some(ClassMark::Eval)),
             EventKind::Bye => self.facts.bye(now, e),
             // A socket closed by a process that lives on is odd, not a death: if the run stops, that will show.
@@ -170,14 +170,14 @@ impl Run {
         self.class = self.class.max(Some(mark));
     }
 
-    fn checkpoint(&mut self, at: Ts, e: &Event) {
+    fn checkpoint(&mut self, now: Ts, e: &Event) {
         self.class = self.class.max(Some(ClassMark::Checkpoint));
         let c = &mut self.facts.checkpoints;
         match e.ckpt {
-            Some(CkptPhase::Start) => c.start(at),
-            Some(CkptPhase::End) | None => c.success(at, e.step.or(self.facts.last_step)),
+            Some(CkptPhase::Start) => c.start(now),
+            Some(CkptPhase::End) | None => c.success(now, e.step.or(self.facts.last_step)),
             Some(CkptPhase::Fail) => {
-                c.failed(at, e.text.as_deref().unwrap_or("the trainer reported a failure"))
+                c.failed(now, e.text.as_deref().unwrap_or("the trainer reported a failure"))
             }
         }
     }

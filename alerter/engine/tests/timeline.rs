@@ -32,7 +32,7 @@ impl World {
             sent: vec![],
             records: vec![],
             history: vec![],
-            parts: Default::default(),
+            parts: std::collections::BTreeMap::default(),
         };
         w.input(Input::SourceUp { source: SOURCE });
         w
@@ -80,8 +80,11 @@ impl World {
         self.now = until;
     }
 
-    /// `n` steps of every rank, one a second, with heartbeats.
+    /// `n` steps of every rank, one a second, by a trainer that declares its evaluations and sends heartbeats.
     fn train(&mut self, from: i64, n: i64, ranks: u32) {
+        let mut eval = Event::new(EventKind::Eval);
+        eval.run = Some("llama".into());
+        self.event(eval);
         for step in from..from + n {
             self.forward(Span::secs(1));
             for rank in 0..ranks {
@@ -165,7 +168,7 @@ fn a_hang_pages_climbs_and_stops_at_the_ack() {
         "{}",
         text.summary
     );
-    assert_eq!(text.reason, "first");
+    assert_eq!(text.reason, "new incident");
     assert!(
         text.facts.iter().any(|f| f.label == "Cost" && f.text.starts_with("$20.00/h (8 GPUs at $2.50)")),
         "{text:?}"
@@ -240,7 +243,9 @@ fn a_bare_log_gets_a_ticket_before_the_page() {
         w.forward(Span::secs(1));
         w.event(step_of(0, step));
     }
-    w.forward(Span::secs(120));
+    w.forward(Span::secs(170));
+    assert!(w.sent.is_empty(), "it may be an evaluation: {:?}", w.history);
+    w.forward(Span::secs(20));
     assert_eq!(w.only().severity, Severity::Ticket);
     w.forward(Span::secs(600));
     assert_eq!(w.only().severity, Severity::Page);
@@ -381,6 +386,8 @@ fn the_end_of_a_run_closes_its_incidents() {
     let mut bye = Event::new(EventKind::Bye);
     (bye.run, bye.rank, bye.code) = (Some("llama".into()), Some(0), Some(0));
     w.event(bye);
+    assert_eq!(w.only().state, State::Open, "nobody has answered the page yet");
+    w.forward(Span::secs(901));
     assert_eq!(w.only().state, State::Resolved);
     w.forward(Span::secs(7200));
     assert_eq!(w.engine.runs().count(), 0, "forgotten an hour after its end");
@@ -419,4 +426,166 @@ fn a_condition_that_comes_and_goes_is_one_incident() {
     assert_eq!(w.records.len(), 2, "{:?}", w.history);
     assert_eq!(w.records[1].flaps, 5);
     assert_eq!(w.sent.len(), 3, "{:?}", w.actions());
+}
+
+fn bye(rank: u32, code: i64) -> Event {
+    let mut bye = Event::new(EventKind::Bye);
+    (bye.run, bye.rank, bye.code) = (Some("llama".into()), Some(rank), Some(code));
+    bye
+}
+
+#[test]
+fn every_crash_is_told_not_only_the_first() {
+    let mut w = World::new(two_levels());
+    for life in 0..3 {
+        w.train(1 + 100 * life, 100, 1);
+        w.event(bye(0, 1));
+        w.forward(Span::secs(40));
+        // The next life goes on where this one ended.
+    }
+    let pages =
+        w.sent.iter().filter(|(_, n)| n.page && n.receiver == "chat" && n.action == Action::Trigger).count();
+    // The third comes while the second is still held open: one incident, which nobody has answered and which goes on climbing.
+    assert_eq!(pages, 2, "{:?}", w.history);
+    assert!(w.history.iter().any(|h| h.starts_with("came back: rank 0 on node001 died")), "{:?}", w.history);
+}
+
+#[test]
+fn a_hang_before_the_first_step_is_told() {
+    let mut w = World::new(two_levels());
+    let mut hello = Event::new(EventKind::Hello);
+    (hello.run, hello.rank) = (Some("llama".into()), Some(0));
+    w.event(hello);
+    w.forward(Span::secs(1790));
+    assert!(w.sent.is_empty());
+    w.forward(Span::secs(20));
+    assert_eq!((w.only().kind, w.only().severity), (Kind::Hang, Severity::Page));
+}
+
+#[test]
+fn a_crash_nobody_answered_stays_open() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    w.event(bye(0, 1));
+    w.forward(Span::secs(12 * 3600));
+    assert_eq!(w.only().state, State::Open);
+}
+
+#[test]
+fn one_rank_that_fails_makes_the_run_fail() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 4);
+    w.event(bye(3, 1));
+    for rank in 0..3 {
+        w.event(bye(rank, 0));
+    }
+    w.forward(Span::secs(31));
+    assert_eq!(
+        (w.only().kind, w.only().severity, w.only().state),
+        (Kind::RankDead, Severity::Page, State::Open)
+    );
+}
+
+#[test]
+fn a_run_stopped_by_hand_or_by_the_scheduler_is_nobodys_page() {
+    for code in [130, 143] {
+        let mut w = World::new(two_levels());
+        w.train(1, 40, 4);
+        for rank in 0..4 {
+            w.event(bye(rank, code));
+        }
+        w.forward(Span::secs(7200));
+        assert!(w.sent.is_empty(), "{code}: {:?}", w.history);
+    }
+}
+
+#[test]
+fn a_restart_with_fewer_ranks_ends_well() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 8);
+    for step in 30..60 {
+        w.forward(Span::secs(1));
+        for rank in 0..4 {
+            let mut e = step_of(rank, step);
+            (e.attempt, e.world) = (Some(1), Some(4));
+            w.event(e);
+        }
+    }
+    for rank in 0..4 {
+        w.event(bye(rank, 0));
+    }
+    w.forward(Span::secs(3000));
+    assert!(w.sent.is_empty(), "{:?}", w.history);
+}
+
+#[test]
+fn neither_a_queue_nor_a_rollback_nor_a_pause_makes_a_checkpoint_stale() {
+    let mut w = World::new(two_levels());
+    let saved = |w: &mut World, step| {
+        let mut c = Event::new(EventKind::Ckpt);
+        (c.run, c.step, c.ckpt) = (Some("llama".into()), Some(step), Some(CkptPhase::End));
+        w.event(c);
+    };
+    for round in 0..4 {
+        w.train(1 + round * 400, 400, 1);
+        saved(&mut w, 400 * (round + 1));
+    }
+    w.event(bye(0, 143));
+    // Five hours in the queue, then on from an earlier checkpoint, which is saved anew.
+    w.forward(Span::secs(5 * 3600));
+    for step in 1201..1700 {
+        w.forward(Span::secs(1));
+        let mut e = step_of(0, step);
+        e.attempt = Some(1);
+        w.event(e);
+        if step == 1600 {
+            saved(&mut w, 1600);
+        }
+    }
+    assert!(w.sent.is_empty(), "{:?}", w.history);
+    assert_eq!(w.engine.runs().next().unwrap().facts.checkpoints.last_step, Some(1600));
+}
+
+#[test]
+fn a_backlog_that_tells_of_its_own_end_wakes_nobody() {
+    let mut w = World::new(two_levels());
+    let old = w.now;
+    w.now = w.now + Span::secs(3600);
+    let feed = |w: &mut World, i: i64, mut e: Event| {
+        e.ts = Some(Ts(old.0 + 1000 * i).as_secs_f64());
+        w.input(Input::Event { source: SOURCE, event: &e });
+    };
+    for step in 1..300 {
+        let mut e = step_of(0, step);
+        e.m.set(
+            "loss",
+            if (200..205).contains(&step) { f64::NAN } else { 2.0 + 0.001 * f64::from(step as i32 % 7) },
+        );
+        feed(&mut w, step, e);
+    }
+    feed(&mut w, 300, bye(0, 0));
+    w.forward(Span::secs(3600));
+    assert!(w.sent.is_empty(), "{:?}", w.history);
+}
+
+#[test]
+fn draining_a_node_that_the_run_has_left_is_not_a_loss() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    // The run moves to another node.
+    for step in 41..1100 {
+        w.forward(Span::secs(1));
+        let mut e = step_of(0, step);
+        e.ts = Some(w.now.as_secs_f64());
+        w.input(Input::Event { source: "node002:9765", event: &e });
+    }
+    w.input(Input::SourceDown { source: SOURCE, reason: "refused" });
+    for step in 1100..1190 {
+        w.forward(Span::secs(1));
+        let mut e = step_of(0, step);
+        e.ts = Some(w.now.as_secs_f64());
+        w.input(Input::Event { source: "node002:9765", event: &e });
+    }
+    assert_eq!(w.records.len(), 1);
+    assert!(w.records.iter().all(|r| r.run != "llama"), "{:?}", w.history);
 }

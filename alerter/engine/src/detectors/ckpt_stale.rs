@@ -1,8 +1,9 @@
-//! Work at risk: no checkpoint for longer than this run usually goes without one, one that takes far too long, or one that failed.
+//! Work at risk: no checkpoint for more work than this run usually does between two, one that takes far too long, or one that failed.
 //!
-//! Expected interval: the median of the last 8 intervals between successes, once two are known. A ticket at 1.5 times that (plus the
-//! usual duration), a page at 3 times; a save that runs 3 times its usual duration is a ticket. Deadlines are never shorter
-//! than `floor`: losing a few minutes is not worth a word.
+//! Work is the run's own time while it moves (`run::Checkpoints`): a queue, a pause or a clock that differs from ours adds none. What is usual
+//! is the median of the last 8 intervals, once two are known. A ticket at 1.5 times that (plus the usual duration), a page
+//! at 3 times; a save that runs 3 times its usual duration is a ticket. No ticket before `floor`, no page before
+//! twice of it: losing a few minutes is not worth a word.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,23 +47,27 @@ impl CkptStale {
         Self { config: config.clone(), raised: None, failure_told: None }
     }
 
-    /// When a checkpoint counts as late, and as dangerously late.
-    fn due(&self, f: &Facts) -> Option<(Ts, Ts)> {
+    /// Seconds of work without a checkpoint that make a ticket, and a page.
+    fn due(&self, f: &Facts) -> Option<(f64, f64)> {
         let c = &f.checkpoints;
-        // A run that stands still is told about by others; it has nothing new to save.
-        if !self.config.enabled || f.ended.is_some() || f.live.is_empty() {
-            return None;
-        }
-        let (last, interval) = (c.last_at?, c.usual_interval()?);
+        c.last_at?;
+        let interval = c.usual_interval()?;
         let takes = c.usual_duration().unwrap_or(0.0);
-        let at = |times: f64| last + Span::from_secs_f64(times * interval + takes).max(self.config.floor);
-        Some((at(self.config.ticket_at), at(self.config.page_at)))
+        let floor = self.config.floor.as_secs_f64();
+        let at = |times: f64, floor: f64| (times * interval + takes).max(floor);
+        Some((at(self.config.ticket_at, floor), at(self.config.page_at, 2.0 * floor)))
     }
 
     fn slow_at(&self, f: &Facts) -> Option<Ts> {
         let c = &f.checkpoints;
         let allowed = Span::from_secs_f64(self.config.slow_at * c.usual_duration()?).max(Span::secs(60));
         (self.config.enabled && f.ended.is_none()).then_some(c.in_progress? + allowed)
+    }
+
+    fn clear(&mut self, now: Ts, f: &Facts, why: &str, out: &mut Vec<Verdict>) {
+        if self.raised.take().is_some() {
+            out.push(verdict(now, f, Change::Clear, Severity::Info, why.to_owned()));
+        }
     }
 
     fn failure(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
@@ -75,7 +80,7 @@ impl CkptStale {
                 f,
                 Change::Raise,
                 Severity::Ticket,
-                format!("a checkpoint failed: {text}{}", at_risk(now, f)),
+                format!("a checkpoint failed: {text}{}", at_risk(f)),
             ));
         }
     }
@@ -83,36 +88,33 @@ impl CkptStale {
 
 impl ClockDetector for CkptStale {
     fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !self.config.enabled {
+            return;
+        }
+        if f.ended.is_some() {
+            self.clear(now, f, "the run ended", out);
+            return;
+        }
         self.failure(now, f, out);
+        let work = f.checkpoints.work;
         let severity = match (self.due(f), self.slow_at(f)) {
-            (Some((_, page)), _) if now >= page => Some(Severity::Page),
-            (Some((ticket, _)), _) if now >= ticket => Some(Severity::Ticket),
+            (Some((_, page)), _) if work >= page => Some(Severity::Page),
+            (Some((ticket, _)), _) if work >= ticket => Some(Severity::Ticket),
             (_, Some(slow)) if now >= slow => Some(Severity::Ticket),
             _ => None,
         };
-        match (severity, self.raised) {
-            (Some(s), raised) if raised.is_none_or(|r| r < s) => {
+        match severity {
+            Some(s) if self.raised.is_none_or(|had| had < s) => {
                 self.raised = Some(s);
                 out.push(verdict(now, f, Change::Raise, s, sentence(now, f)));
             }
-            (None, Some(_))
-                if f.checkpoints.failure.is_none() && (f.ended.is_some() || !f.live.is_empty()) =>
-            {
-                self.raised = None;
-                out.push(verdict(now, f, Change::Clear, Severity::Info, "a checkpoint was written".into()));
-            }
+            None if f.checkpoints.failure.is_none() => self.clear(now, f, "a checkpoint was written", out),
             _ => {}
         }
     }
 
     fn deadline(&self, f: &Facts) -> Option<Ts> {
-        let late = self.due(f).and_then(|(ticket, page)| match self.raised {
-            None => Some(ticket),
-            Some(Severity::Page) => None,
-            Some(_) => Some(page),
-        });
-        let slow = self.slow_at(f).filter(|_| self.raised.is_none());
-        [late, slow].into_iter().flatten().min()
+        self.slow_at(f).filter(|_| self.raised.is_none())
     }
 }
 
@@ -122,30 +124,32 @@ fn sentence(now: Ts, f: &Facts) -> String {
         .usual_interval()
         .map_or_else(String::new, |s| format!("; one is usual every {}", Span::from_secs_f64(s)));
     match c.in_progress {
-        Some(since) => format!("a checkpoint has been running for {}{}{usual}", now - since, at_risk(now, f)),
-        None => format!("no checkpoint{}{usual}", at_risk(now, f)),
+        Some(since) => format!("a checkpoint has been running for {}{}{usual}", now - since, at_risk(f)),
+        None => format!("no checkpoint{}{usual}", at_risk(f)),
     }
 }
 
-fn at_risk(now: Ts, f: &Facts) -> String {
-    f.checkpoints.last_at.map_or_else(String::new, |last| format!("; {} of work would be lost", now - last))
+fn at_risk(f: &Facts) -> String {
+    if f.checkpoints.last_at.is_none() {
+        return String::new();
+    }
+    format!("; {} of work would be lost", Span::from_secs_f64(f.checkpoints.work))
 }
 
 fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
     let c = &f.checkpoints;
-    let age = c.last_at.map_or(0.0, |last| (now - last).as_secs_f64());
     let expected = c.usual_interval().unwrap_or(0.0);
     Verdict {
         change,
         kind: Kind::CkptStale,
         severity,
-        signal: "checkpoint_age",
+        signal: "unsaved_work",
         step: f.last_step.unwrap_or(0),
         ts: now,
         start_step: c.last_step.or(f.last_step).unwrap_or(0),
-        value: age,
+        value: c.work,
         expected,
-        score: if expected > 0.0 { age / expected } else { 0.0 },
+        score: if expected > 0.0 { c.work / expected } else { 0.0 },
         why,
         suspects: Vec::new(),
     }

@@ -3,15 +3,15 @@
 //! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause survived and k = 5 for every-step logs (the safety factor of
 //! NVIDIA's resiliency extension, docs "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or
 //! evaluation gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that declare
-//! their phases are paged at the deadline. A bare log may be silent because of an evaluation nobody declared: it gets a
-//! ticket at the deadline and the page after `undeclared_floor`.
+//! their phases are paged at the deadline; others may be in an evaluation that nobody declared: they get a ticket after
+//! `undeclared_ticket` and the page after `undeclared_floor`.
 //!
 //! Silence of the telemetry is not silence of the run: without a live source nothing is judged.
 
 use serde::{Deserialize, Serialize};
 
 use crate::detector::ClockDetector;
-use crate::run::Facts;
+use crate::run::{Facts, Rank};
 use crate::time::{Span, Ts};
 use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
 
@@ -21,7 +21,9 @@ pub struct Config {
     pub enabled: bool,
     /// Shortest deadline.
     pub floor: Span,
-    /// Shortest silence that pages when the trainer sends no heartbeats, so declares no phases.
+    /// Shortest silence that makes a ticket, and a page, when the trainer has never declared a phase, a checkpoint or an evaluation:
+    /// it may be in one.
+    pub undeclared_ticket: Span,
     pub undeclared_floor: Span,
     /// Before the pace of an attempt is known: loading, compilation, the first checkpoint read.
     pub start: Span,
@@ -34,6 +36,7 @@ impl Default for Config {
         Self {
             enabled: true,
             floor: Span::secs(60),
+            undeclared_ticket: Span::secs(180),
             undeclared_floor: Span::secs(600),
             start: Span::secs(1800),
             first_phase: Span::secs(1800),
@@ -73,17 +76,20 @@ impl Hang {
     }
 
     fn due(&self, f: &Facts) -> Option<Due> {
-        if !self.config.enabled || f.ended.is_some() || f.live.is_empty() || f.total_steps == 0 {
+        // A run that said hello and never took a step hangs too, in its very first collective.
+        let begun = f.total_steps > 0 || f.greeted;
+        if !self.config.enabled || f.ended.is_some() || f.live.is_empty() || !begun {
             return None;
         }
         let since = f.last_progress.max(f.last_sign).max(f.live_since);
         let (allowed, why) = self.allowed(f);
-        let page = if f.heartbeats || f.open_phase().is_some() {
-            allowed
+        let declared = f.declares || f.open_phase().is_some() || f.total_steps == 0;
+        let (ticket, page) = if declared {
+            (allowed, allowed)
         } else {
-            allowed.max(self.config.undeclared_floor)
+            (allowed.max(self.config.undeclared_ticket), allowed.max(self.config.undeclared_floor))
         };
-        Some(Due { ticket: since + allowed, page: since + page, allowed, why })
+        Some(Due { ticket: since + ticket, page: since + page, allowed, why })
     }
 
     fn allowed(&self, f: &Facts) -> (Span, &'static str) {
@@ -166,12 +172,16 @@ fn sentence(f: &Facts, idle: Span, due: &Due) -> String {
 }
 
 fn seconds(s: f64) -> String {
-    if s < 10.0 { format!("{s:.2} s") } else { format!("{s:.0} s") }
+    match s {
+        _ if s < 0.1 => format!("{:.0} ms", 1000.0 * s),
+        _ if s < 10.0 => format!("{s:.2} s"),
+        _ => format!("{s:.0} s"),
+    }
 }
 
 /// Ranks that stopped earlier than the others, else ranks that went quiet, else the group as a whole.
 fn suspects(now: Ts, f: &Facts) -> Vec<Suspect> {
-    let steps = || f.ranks.iter().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((*n, r, r.last_step?)));
+    let steps = || f.members().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r, r.last_step?)));
     let (Some(low), Some(high)) = (steps().map(|s| s.2).min(), steps().map(|s| s.2).max()) else {
         return Vec::new();
     };
@@ -188,12 +198,8 @@ fn suspects(now: Ts, f: &Facts) -> Vec<Suspect> {
             return named(&behind, &format!("stopped at step {low}, the others reached {high}"));
         }
     }
-    let quiet: Vec<_> = f
-        .ranks
-        .iter()
-        .filter(|(_, r)| f.heartbeats && !r.done && (now - r.last_seen) > Span::secs(30))
-        .map(|(n, r)| (*n, r.node.as_deref()))
-        .collect();
+    let silent = |r: &Rank| f.heartbeats && !r.done && (now - r.last_seen) > Span::secs(30);
+    let quiet: Vec<_> = f.members().filter(|(_, r)| silent(r)).map(|(n, r)| (n, r.node.as_deref())).collect();
     if !quiet.is_empty() && quiet.len() < total {
         return named(&quiet, "no heartbeat for 30 s while other ranks send theirs");
     }

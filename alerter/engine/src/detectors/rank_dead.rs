@@ -26,20 +26,10 @@ impl Default for Config {
     }
 }
 
-/// Steps of the new attempt, or of the survivors, that prove that the run goes on.
-const PROOF_STEPS: u64 = 3;
-
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RankDead {
     config: Config,
-    raised: Option<Raised>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Raised {
-    severity: Severity,
-    deaths: usize,
-    total_steps: u64,
+    raised: Option<Severity>,
 }
 
 impl RankDead {
@@ -53,7 +43,7 @@ impl RankDead {
 
     fn page_at(&self, f: &Facts) -> Option<Ts> {
         let first = f.deaths.values().map(|d| d.at).min()?;
-        Some(first.max(f.last_progress) + self.config.page_after)
+        Some(first.max(f.last_progress).max(f.live_since) + self.config.page_after)
     }
 }
 
@@ -62,22 +52,18 @@ impl ClockDetector for RankDead {
         if !self.config.enabled {
             return;
         }
-        if let Some(r) = &self.raised {
-            if f.deaths.is_empty() || f.total_steps >= r.total_steps + PROOF_STEPS {
-                self.raised = None;
-                out.push(verdict(now, f, Change::Clear, Severity::Info, "the run goes on".into()));
-            }
+        let stopped = f.ended.as_ref().is_some_and(|e| e.well());
+        if self.raised.is_some() && (f.deaths.is_empty() || stopped) {
+            self.raised = None;
+            let why = if stopped { "the run was ended" } else { "the run goes on" };
+            out.push(verdict(now, f, Change::Clear, Severity::Info, why.into()));
         }
-        let Some(page_at) = self.page_at(f) else { return };
+        let Some(page_at) = self.page_at(f).filter(|_| !stopped) else { return };
         let severity = if now >= page_at { Severity::Page } else { Severity::Ticket };
-        let known = self.raised.as_ref().is_some_and(|r| r.severity >= severity);
-        let proven =
-            self.raised.is_none() && f.deaths.values().all(|d| d.at < f.last_progress) && f.total_steps > 0;
-        if known || proven {
+        if self.raised.is_some_and(|had| had >= severity) {
             return;
         }
-        let total_steps = self.raised.as_ref().map_or(f.total_steps, |r| r.total_steps);
-        self.raised = Some(Raised { severity, deaths: f.deaths.len(), total_steps });
+        self.raised = Some(severity);
         let mut v = verdict(now, f, Change::Raise, severity, sentence(now, f));
         v.suspects = first_deaths(f);
         out.push(v);
@@ -85,7 +71,7 @@ impl ClockDetector for RankDead {
 
     fn deadline(&self, f: &Facts) -> Option<Ts> {
         match &self.raised {
-            Some(r) if r.severity < Severity::Page => self.page_at(f),
+            Some(had) if *had < Severity::Page => self.page_at(f),
             _ => None,
         }
     }

@@ -70,7 +70,8 @@ impl ClockDetector for SourceLost {
             }
             (None, Some(_)) => {
                 self.raised = None;
-                out.push(verdict(now, f, Change::Clear, Severity::Info, "every source answers again".into()));
+                let why = if f.ended.is_some() { "the run ended" } else { "every source answers again" };
+                out.push(verdict(now, f, Change::Clear, Severity::Info, why.into()));
             }
             _ => {}
         }

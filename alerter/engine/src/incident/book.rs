@@ -22,6 +22,12 @@ use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
 pub(crate) const FLAP_MEMORY: Span = Span::secs(3600);
 /// The hold doubles at most this often.
 const MAX_DOUBLINGS: u32 = 5;
+/// A verdict about a step this long ago is read from a backlog, whose end may tell that it is over.
+const LATE: Span = Span::secs(120);
+/// How long such news waits for the end of the backlog before anyone is told.
+const BACKLOG: Span = Span::secs(10);
+/// How long a page that nobody answered outlives a run that ended by itself.
+const UNANSWERED: Span = Span::secs(900);
 /// Suspects kept an incident.
 const MAX_SUSPECTS: usize = 8;
 
@@ -52,6 +58,9 @@ pub(crate) struct Memory {
     /// Kinds that a person closed by hand while they still held: quiet until they clear or get worse.
     closed: BTreeMap<Kind, Severity>,
 }
+
+/// The reason of the first message.
+const NEW: &str = "new incident";
 
 /// What survives apart from the incidents themselves.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -84,6 +93,10 @@ impl Book {
         self.config = config;
     }
 
+    fn is_of(&self, id: &str, kind: Kind) -> bool {
+        self.open.get(id).is_some_and(|i| i.record.cause == kind.cause())
+    }
+
     fn find(&self, run: &str, cause: Cause) -> Option<String> {
         self.open
             .values()
@@ -92,9 +105,12 @@ impl Book {
     }
 
     pub(crate) fn verdict(&mut self, now: Ts, run: &RunSummary, v: &Verdict, out: &mut Vec<Effect>) {
-        let open = self.find(&run.name, v.kind.cause());
+        let open = self.find(&run.name, v.kind.cause()).or_else(|| self.hang_that_was(run, v));
         match (v.change, open) {
-            (Change::Raise, Some(id)) => self.update(now, &id, run, v, out),
+            (Change::Raise, Some(id)) if self.is_of(&id, v.kind) => self.update(now, &id, run, v, out),
+            (Change::Raise, Some(id)) => {
+                out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)))
+            }
             (Change::Raise, None) if self.closed_by_hand(&run.name, v) => {}
             (Change::Raise, None) => self.create(now, run, v, out),
             (Change::Note, Some(id)) => {
@@ -109,6 +125,12 @@ impl Book {
                 }
             }
         }
+    }
+
+    /// The step that ends a hang is a long one: that is the hang, not a second sickness.
+    fn hang_that_was(&self, run: &RunSummary, v: &Verdict) -> Option<String> {
+        let stall = v.kind == Kind::Stall && v.change != Change::Clear;
+        if stall { self.find(&run.name, Cause::Progress) } else { None }
     }
 
     fn create(&mut self, now: Ts, run: &RunSummary, v: &Verdict, out: &mut Vec<Effect>) {
@@ -130,7 +152,7 @@ impl Book {
             lanes: BTreeMap::new(),
         };
         self.open.insert(id.clone(), incident);
-        self.announce(now, &id, "first", out);
+        self.announce(now, &id, v.ts, NEW, out);
         self.finish(&id, out);
     }
 
@@ -182,7 +204,11 @@ impl Book {
         if i.resolve_at.take().is_some() {
             i.record.flaps += 1;
             out.push(timeline(now, id, format!("came back: {}", v.why)));
+            if i.record.state == State::Acknowledged {
+                self.tell_all(now, id, Action::Update, "it came back", out);
+            }
         }
+        let Some(i) = self.open.get_mut(id) else { return };
         i.raised.insert(v.kind, v.severity);
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
@@ -199,15 +225,12 @@ impl Book {
             ));
             // Worse than what was acknowledged: someone has to look again.
             i.record.state = State::Open;
+            (i.record.acked_by, i.record.acked_at) = (None, None);
             if had_severity == Severity::Info {
                 i.record.opened_step = v.step;
             }
-            self.announce(
-                now,
-                id,
-                &format!("raised from {} to {}", had_severity.as_str(), v.severity.as_str()),
-                out,
-            );
+            let reason = format!("raised from {} to {}", had_severity.as_str(), v.severity.as_str());
+            self.announce(now, id, v.ts, &reason, out);
         } else if leads && v.kind != had_kind {
             out.push(timeline(now, id, format!("{} became {}: {}", had_kind.title(), v.kind.title(), v.why)));
             self.tell_all(
@@ -244,12 +267,13 @@ impl Book {
     }
 
     /// Tells the people of its route, from the first level on. Nobody is told of an annotation.
-    fn announce(&mut self, now: Ts, id: &str, reason: &str, out: &mut Vec<Effect>) {
+    fn announce(&mut self, now: Ts, id: &str, at: Ts, reason: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get_mut(id) else { return };
         if i.record.severity == Severity::Info {
             return;
         }
-        i.ladder = Some(Ladder::new(now, self.router.levels(&self.config, &i.record)));
+        let from = if now - at > LATE { now + BACKLOG } else { now };
+        i.ladder = Some(Ladder::new(from, self.router.levels(&self.config, &i.record)));
         self.climb(now, id, reason, out);
     }
 
@@ -357,14 +381,45 @@ impl Book {
         self.memory_mut(now, &run, cause).flaps = flaps;
     }
 
-    /// Resolves everything of a run that ended well, or that nobody has heard of for too long.
-    pub(crate) fn run_over(&mut self, now: Ts, run: &str, reason: &str, out: &mut Vec<Effect>) {
-        let ids: Vec<String> =
-            self.open.values().filter(|i| i.record.run == run).map(|i| i.record.id.clone()).collect();
+    /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a while: an idle cluster is
+    /// somebody's business too, unless a person stopped the run.
+    pub(crate) fn run_ended(&mut self, now: Ts, run: &str, by_hand: bool, out: &mut Vec<Effect>) {
+        let ids: Vec<String> = self.of_run(run);
         for id in ids {
-            self.resolve(now, &id, "engine", reason, out);
+            let Some(i) = self.open.get_mut(&id) else { continue };
+            let unanswered = i.record.severity == Severity::Page && i.record.state == State::Open;
+            if unanswered && !by_hand {
+                i.resolve_at = Some(now + UNANSWERED);
+                i.raised.clear();
+                out.push(timeline(
+                    now,
+                    &id,
+                    format!("the run ended; resolves in {UNANSWERED} if nobody answers"),
+                ));
+                self.finish(&id, out);
+            } else {
+                let reason = if by_hand { "the run was stopped" } else { "the run ended" };
+                self.resolve(now, &id, "engine", reason, out);
+            }
         }
         self.ledger.memory.retain(|m| m.run != run);
+    }
+
+    /// Nothing was heard of the run for so long that it is forgotten.
+    pub(crate) fn run_forgotten(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
+        for id in self.of_run(run) {
+            self.resolve(now, &id, "engine", "nothing was heard of the run any more", out);
+        }
+        self.ledger.memory.retain(|m| m.run != run);
+    }
+
+    /// A new attempt is judged afresh, whatever was closed by hand before.
+    pub(crate) fn run_restarted(&mut self, run: &str) {
+        self.ledger.memory.iter_mut().filter(|m| m.run == run).for_each(|m| m.closed.clear());
+    }
+
+    fn of_run(&self, run: &str) -> Vec<String> {
+        self.open.values().filter(|i| i.record.run == run).map(|i| i.record.id.clone()).collect()
     }
 
     pub(crate) fn tick(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
@@ -373,9 +428,22 @@ impl Book {
             let lasted = now - i.record.opened_at;
             self.resolve(now, id, "engine", &format!("resolved by itself after {lasted}"), out);
         } else if i.record.next_at.is_some_and(|at| at <= now) {
-            self.climb(now, id, "still firing", out);
+            self.climb_if_it_holds(now, id, out);
             self.finish(id, out);
         }
+    }
+
+    /// What was over before anyone was told is told to nobody.
+    fn climb_if_it_holds(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        if i.record.level == 0 && i.raised.is_empty() {
+            i.ladder = None;
+            i.record.next_at = None;
+            out.push(timeline(now, id, "over before the backlog was read: nobody was told".into()));
+            return;
+        }
+        let reason = if i.record.level == 0 { NEW } else { "still firing" };
+        self.climb(now, id, reason, out);
     }
 
     pub(crate) fn deadline(&self, id: &str) -> Option<(Ts, &'static str)> {

@@ -52,13 +52,13 @@ impl Ladder {
 
     /// The round that is due at `now`, if any, and moves on.
     pub(super) fn due(&mut self, now: Ts, page: bool) -> Option<Due> {
-        let at = self.next.filter(|at| *at <= now)?;
+        self.next.filter(|at| *at <= now)?;
         // Repeats of the level before come first.
         if let Some(current) = self.at.checked_sub(1).and_then(|i| self.levels.get(i)) {
             if self.repeats < current.repeat {
                 self.repeats += 1;
                 let due = Due { level: self.at as u32, repeat: self.repeats, notify: current.notify.clone() };
-                self.next = self.after_current(at, page);
+                self.next = self.after_current(now, page);
                 return Some(due);
             }
         }
@@ -66,7 +66,7 @@ impl Ladder {
         let due = Due { level: self.at as u32 + 1, repeat: 0, notify: level.notify.clone() };
         self.at += 1;
         self.repeats = 0;
-        self.next = self.after_current(at, page);
+        self.next = self.after_current(now, page);
         Some(due)
     }
 
@@ -81,7 +81,7 @@ impl Ladder {
         })
     }
 
-    /// When the next round after level `self.at - 1` is due.
+    /// When the next round after level `self.at - 1` is due. Counted from now: after an outage of ours nobody gets all levels at once.
     fn after_current(&self, at: Ts, page: bool) -> Option<Ts> {
         let current = self.levels.get(self.at.checked_sub(1)?)?;
         if self.repeats < current.repeat {

@@ -14,8 +14,14 @@ use crate::time::{Span, Ts};
 const MAX_PHASES: usize = 32;
 /// Deaths remembered a run: the first one is the one that matters.
 const MAX_DEATHS: usize = 64;
-/// Exit code after Ctrl-C: a person stopped it and needs no telling.
-const INTERRUPTED: i64 = 130;
+/// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped it, and nobody needs telling.
+const STOPPED: [i64; 2] = [130, 143];
+/// Steps after a death that prove that the run goes on without it.
+const PROOF_STEPS: u64 = 3;
+/// How long steps of the attempt that was left are still on their way.
+const IN_FLIGHT: Span = Span::secs(30);
+/// Work between two looks of the clock detectors at a run that moves.
+const LOOK_EVERY_SECS: f64 = 10.0;
 const CHECKPOINTS_KEPT: usize = 8;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -34,6 +40,10 @@ pub struct Facts {
     pub last_sign: Ts,
     /// When that step happened, by its own clock.
     pub last_step_at: Option<Ts>,
+    /// When the attempt began, by our clock.
+    pub attempt_at: Ts,
+    /// The exit code of the attempt that says most: not that of whoever spoke last.
+    pub worst_code: i64,
     /// Samples since the attempt began, and ever.
     pub attempt_steps: u64,
     pub total_steps: u64,
@@ -44,16 +54,20 @@ pub struct Facts {
     pub longest_pause: f64,
     /// Seconds between the first two samples: compilation, and often the first evaluation.
     pub first_gap: f64,
-    /// The trainer sends heartbeats, so it would also declare its phases.
     pub heartbeats: bool,
+    /// The trainer declares its phases, checkpoints or evaluations, so a pause that it does not declare is none of them.
+    pub declares: bool,
+    /// A process of the run has said hello.
+    pub greeted: bool,
     pub ranks: BTreeMap<u32, Rank>,
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
     pub deaths: BTreeMap<u32, Death>,
+    steps_since_death: u64,
     pub ended: Option<Ended>,
-    /// Sources that feed the run.
-    pub live: BTreeSet<String>,
+    /// Sources that feed the run, and when each did so last.
+    pub live: BTreeMap<String, Ts>,
     pub lost: BTreeMap<String, Lost>,
     /// Since when we have seen the run without interruption: silence before it says nothing.
     pub live_since: Ts,
@@ -100,12 +114,20 @@ pub struct Lost {
     pub reason: String,
 }
 
+/// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's own time while it moves: neither a
+/// queue, nor a pause, nor a clock that differs from ours makes a checkpoint stale.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Checkpoints {
+    /// When the last success arrived, by our clock.
     pub last_at: Option<Ts>,
     pub last_step: Option<i64>,
     pub in_progress: Option<Ts>,
-    /// Seconds between the last successes, and seconds each took.
+    /// Seconds of work since the last success or the start of the attempt.
+    pub work: f64,
+    looked_at: f64,
+    /// The work since the last success was not all seen: it is no measure of what is usual.
+    unsure: bool,
+    /// Seconds of work between the last successes, and seconds each save took.
     pub intervals: VecDeque<f64>,
     pub durations: VecDeque<f64>,
     pub failure: Option<(Ts, String)>,
@@ -120,6 +142,17 @@ pub(super) fn phase_class(name: &str) -> Option<StepClass> {
         Some(StepClass::Eval)
     } else {
         None
+    }
+}
+
+impl Ended {
+    /// It came to its end, or somebody stopped it.
+    pub fn well(&self) -> bool {
+        self.code == 0 || self.by_hand()
+    }
+
+    pub fn by_hand(&self) -> bool {
+        STOPPED.contains(&self.code)
     }
 }
 
@@ -142,12 +175,17 @@ impl Facts {
             longest_pause: 0.0,
             first_gap: 0.0,
             heartbeats: false,
+            declares: false,
+            greeted: false,
+            attempt_at: now,
+            worst_code: 0,
             ranks: BTreeMap::new(),
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
             deaths: BTreeMap::new(),
+            steps_since_death: 0,
             ended: None,
-            live: BTreeSet::new(),
+            live: BTreeMap::new(),
             lost: BTreeMap::new(),
             live_since: now,
             wants_look: false,
@@ -161,14 +199,25 @@ impl Facts {
 
     pub(super) fn heard(&mut self, now: Ts, source: &str, e: &Event) {
         self.last_heard = now;
-        if matches!(e.kind, Kind::Hello | Kind::Phase | Kind::Ckpt | Kind::Eval) {
-            self.last_sign = now;
+        match e.kind {
+            Kind::Hello => {
+                self.last_sign = now;
+                self.greeted = true;
+            }
+            Kind::Phase | Kind::Ckpt | Kind::Eval => {
+                self.last_sign = now;
+                self.declares = true;
+            }
+            _ => {}
         }
         if e.world.is_some() {
             self.world = e.world;
         }
-        if !self.live.contains(source) {
-            self.live.insert(source.to_owned());
+        match self.live.get_mut(source) {
+            Some(at) => *at = now,
+            None => {
+                self.live.insert(source.to_owned(), now);
+            }
         }
         if let Some(rank) = e.rank {
             if let Some(r) = self.ranks.get_mut(&rank) {
@@ -198,25 +247,38 @@ impl Facts {
         if let Some(r) = self.ranks.get_mut(&rank) {
             r.done = true;
         }
-        if code != 0 && code != INTERRUPTED {
+        let failed = code != 0 && !STOPPED.contains(&code);
+        if failed {
             let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
             self.died(now, rank, format!("exited with code {code}{last_words}"));
         }
-        // The run is over when every rank we know has said so; one that never spoke is not waited for.
-        if self.ranks.values().all(|r| r.done) || e.rank.is_none() {
-            self.ended = Some(Ended { at: now, code, text: e.text.clone() });
+        if failed || self.worst_code == 0 {
+            self.worst_code = code;
+        }
+        // The run is over when every rank of this attempt has said so; one that never spoke is not waited for.
+        if e.rank.is_none() || self.members().all(|(_, r)| r.done) {
+            self.ended = Some(Ended { at: now, code: self.worst_code, text: e.text.clone() });
         }
     }
 
+    /// The ranks of the current attempt: after a restart with fewer, the others are history.
+    pub fn members(&self) -> impl Iterator<Item = (u32, &Rank)> {
+        let world = self.world.unwrap_or(u32::MAX);
+        self.ranks.iter().filter(move |(n, r)| !r.stale && **n < world).map(|(n, r)| (*n, r))
+    }
+
     pub(super) fn died(&mut self, now: Ts, rank: u32, text: String) {
-        if self.deaths.len() < MAX_DEATHS {
-            self.deaths.entry(rank).or_insert(Death { at: now, text });
+        self.steps_since_death = 0;
+        // A rank may die again in a later life.
+        let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
+        if news && self.deaths.len() < MAX_DEATHS {
+            self.deaths.insert(rank, Death { at: now, text });
         }
     }
 
     /// Decides what a step of `rank` is, and moves the rank.
     pub(super) fn rank_step(&mut self, now: Ts, rank: u32, step: i64, attempt: Option<u32>) -> Arrival {
-        let run_step = self.last_step;
+        let (run_step, attempt_at) = (self.last_step, self.attempt_at);
         let r = self.ranks.entry(rank).or_default();
         r.last_seen = now;
         let restarted = match (r.last_step, r.attempt, attempt) {
@@ -228,16 +290,15 @@ impl Facts {
         if restarted {
             let follows = r.stale;
             (r.last_step, r.attempt, r.stale) = (Some(step), attempt, false);
-            let back = run_step.is_some_and(|last| step <= last);
-            return if back && !follows { Arrival::Restarted } else { Arrival::Next };
+            return if follows || run_step.is_none() { Arrival::Next } else { Arrival::Restarted };
         }
         match r.last_step {
             Some(last) if step < last => return Arrival::Duplicate,
             Some(last) if step == last => return Arrival::Again,
             _ => {}
         }
-        // Without attempt numbers, a rank has followed a restart when it is where the run is.
-        if r.stale && (attempt.is_some() || run_step.is_none_or(|last| step > last + 1)) {
+        // Steps of the attempt that was left may still be on their way. A rank that goes on after that was never part of the restart.
+        if r.stale && now - attempt_at < IN_FLIGHT && run_step.is_none_or(|last| step > last + 1) {
             return Arrival::Stale;
         }
         r.stale = false;
@@ -248,7 +309,9 @@ impl Facts {
     /// Rank `first` came back at an earlier step; the others are expected to follow.
     pub(super) fn restarted(&mut self, now: Ts, first: u32) {
         self.attempt += 1;
+        self.attempt_at = now;
         self.attempt_steps = 0;
+        self.worst_code = 0;
         self.last_step = None;
         self.last_step_at = None;
         self.last_progress = now;
@@ -259,7 +322,7 @@ impl Facts {
             p.open = None;
             p.ranks.clear();
         });
-        self.checkpoints.in_progress = None;
+        self.checkpoints.restarted();
         for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
             r.stale = r.last_step.is_some();
         }
@@ -268,12 +331,27 @@ impl Facts {
     pub(super) fn advanced(&mut self, now: Ts, s: &StepSample) {
         // A pause that nobody watched says nothing about the run.
         let watched = self.live_since <= self.last_progress;
+        if let Some(before) = self.last_step_at {
+            let secs = (s.ts - before).as_secs_f64();
+            let usual = self.pace.quantile(0.99).unwrap_or(f64::INFINITY);
+            self.wants_look |= self.checkpoints.worked(secs.clamp(0.0, 3.0 * usual));
+            if !watched {
+                self.checkpoints.unsure = true;
+            }
+        }
         if let Some(before) = self.last_step_at.filter(|_| watched) {
             let secs = (s.ts - before).as_secs_f64();
             match self.attempt_steps {
                 0 => {}
                 1 => self.first_gap = secs,
                 _ => self.paced(secs),
+            }
+        }
+        if !self.deaths.is_empty() {
+            self.steps_since_death += 1;
+            if self.steps_since_death >= PROOF_STEPS {
+                self.deaths.clear();
+                self.wants_look = true;
             }
         }
         self.wants_look |=
@@ -329,16 +407,27 @@ impl Facts {
     /// Nobody listened until `now`.
     pub(crate) fn resume(&mut self, now: Ts) {
         self.live_since = now;
+        self.checkpoints.in_progress = None;
         for lost in self.lost.values_mut() {
             lost.since = now;
         }
+    }
+
+    /// Whether losing `source` at `now` would make us blind to the run.
+    pub(crate) fn is_fed_by(&self, source: &str, now: Ts, within: Span) -> bool {
+        if self.lost.contains_key(source) {
+            return true;
+        }
+        // Measured from the run's last word: a run that is silent everywhere has not left this node.
+        let fed = self.live.get(source).is_some_and(|at| self.last_heard - *at < within);
+        fed && self.ended.is_none() && now - self.last_heard < super::FORGET_AFTER
     }
 
     pub fn source_up(&mut self, now: Ts, source: &str) {
         if self.lost.remove(source).is_some() {
             self.live_since = now;
         }
-        self.live.insert(source.to_owned());
+        self.live.insert(source.to_owned(), now);
     }
 
     pub fn source_down(&mut self, now: Ts, source: &str, reason: &str) {
@@ -353,29 +442,51 @@ impl Facts {
 }
 
 impl Checkpoints {
-    pub(super) fn start(&mut self, at: Ts) {
-        self.in_progress.get_or_insert(at);
+    /// Counts work; true when it is time to look again.
+    fn worked(&mut self, secs: f64) -> bool {
+        self.work += secs;
+        let look = self.work - self.looked_at > LOOK_EVERY_SECS;
+        if look {
+            self.looked_at = self.work;
+        }
+        look
     }
 
-    pub(super) fn success(&mut self, at: Ts, step: Option<i64>) {
-        if step.is_some() && step == self.last_step {
+    fn reset_work(&mut self) {
+        (self.work, self.looked_at, self.unsure) = (0.0, 0.0, false);
+    }
+
+    /// What was not saved is lost already; the next checkpoint may be of a step that was saved before.
+    fn restarted(&mut self) {
+        self.in_progress = None;
+        self.reset_work();
+        self.unsure = true;
+    }
+
+    pub(super) fn start(&mut self, now: Ts) {
+        self.in_progress.get_or_insert(now);
+    }
+
+    pub(super) fn success(&mut self, now: Ts, step: Option<i64>) {
+        if step.is_some() && step == self.last_step && self.work < LOOK_EVERY_SECS && !self.unsure {
             self.in_progress = None;
             return; // another rank's word for the same checkpoint
         }
-        if let Some(last) = self.last_at {
-            keep(&mut self.intervals, (at - last).as_secs_f64());
+        if self.last_at.is_some() && !self.unsure {
+            keep(&mut self.intervals, self.work);
         }
         if let Some(start) = self.in_progress.take() {
-            keep(&mut self.durations, (at - start).as_secs_f64());
+            keep(&mut self.durations, (now - start).as_secs_f64());
         }
-        self.last_at = Some(at);
+        self.last_at = Some(now);
         self.last_step = step;
         self.failure = None;
+        self.reset_work();
     }
 
-    pub(super) fn failed(&mut self, at: Ts, why: &str) {
+    pub(super) fn failed(&mut self, now: Ts, why: &str) {
         self.in_progress = None;
-        self.failure = Some((at, why.to_owned()));
+        self.failure = Some((now, why.to_owned()));
     }
 
     /// Median of the last intervals, once there are two.
