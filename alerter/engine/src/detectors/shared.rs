@@ -103,8 +103,6 @@ pub struct Timing {
     pub slowness: f64,
     /// Times the usual step; `None` until there is one.
     pub ratio: Option<f64>,
-    /// Steps since the last timed one.
-    pub interval: i64,
     /// A pause that was expected: it returns at a fixed gap, or stands at a round step where trainers evaluate and save.
     pub expected_pause: bool,
 }
@@ -131,7 +129,7 @@ impl Speed {
         let ratio = self.usual().map(|usual| (slowness - usual).exp());
         let expected_pause =
             ratio.filter(|r| *r > PAUSE).is_some_and(|r| self.is_expected(s.step, r - 1.0, interval));
-        self.now = Some(Timing { slowness, ratio, interval, expected_pause });
+        self.now = Some(Timing { slowness, ratio, expected_pause });
         self.block = self.blocks.add(s.step, slowness);
         if let Some(b) = self.block {
             self.levels.rotate_left(1);
@@ -203,11 +201,6 @@ impl Schedule {
             Some(_) => self.flat < FLAT,
             None => self.step - self.first_step < Self::UNKNOWN_WARM_UP,
         }
-    }
-
-    /// Steps since the attempt was first seen.
-    pub fn age(&self) -> i64 {
-        self.step - self.first_step
     }
 }
 

@@ -65,15 +65,6 @@ impl<const N: usize> Window<N> {
         self.values[split..end].iter().chain(&self.values[..split]).map(|v| f64::from(*v))
     }
 
-    pub fn last(&self) -> Option<f64> {
-        let at = usize::from(self.at);
-        match (at, self.full) {
-            (0, false) => None,
-            (0, true) => Some(f64::from(self.values[N - 1])),
-            _ => Some(f64::from(self.values[at - 1])),
-        }
-    }
-
     pub fn median(&self) -> f64 {
         let mut copy = self.values;
         median(&mut copy[..self.len()])
@@ -108,7 +99,6 @@ mod tests {
             xs.iter().for_each(|x| w.push(f64::from(*x)));
             let want: Vec<f64> = xs.iter().skip(xs.len().saturating_sub(8)).map(|x| f64::from(*x)).collect();
             prop_assert_eq!(w.iter().collect::<Vec<_>>(), want.clone());
-            prop_assert_eq!(w.last(), want.last().copied());
             prop_assert_eq!(w.len(), want.len());
         }
     }
