@@ -135,7 +135,7 @@ impl RunView {
             steps: f.total_steps,
             world: f.world,
             ranks: f.ranks.len(),
-            sources: f.live.iter().cloned().collect(),
+            sources: f.live.keys().cloned().collect(),
             lost_sources: f.lost.keys().cloned().collect(),
             last_checkpoint_step: f.checkpoints.last_step,
             duplicates: run.counters.duplicates,

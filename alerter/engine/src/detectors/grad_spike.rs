@@ -222,7 +222,9 @@ impl GradSpike {
             return Some((Severity::Page, text));
         }
         let persistent = hits >= c.page_hits || extreme >= 2;
-        if persistent || spikes >= 2 {
+        // A run-up in progress is told when it is certain, in one word and not in two.
+        let rising = self.rises + 1 == c.run_up;
+        if persistent || (spikes >= 2 && !rising) {
             let text = format!(
                 "grad norm above {}x its usual {usual} in {hits} of the last {WINDOW} samples, now {now} ({times}x)",
                 number(c.hit_ratio)
@@ -318,6 +320,17 @@ impl GradSpike {
         }
     }
 
+    /// A new attempt is judged afresh.
+    fn close(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+        for (was, kind) in
+            [(self.spike.clear(), Kind::GradSpike), (self.unstable.clear(), Kind::GradInstability)]
+        {
+            if was {
+                out.push(self.finding(kind, r, "the run restarted".to_owned()).clear(s));
+            }
+        }
+    }
+
     /// A level that stays is the new baseline; wild swings are not a level.
     fn follow_level(&mut self, r: &Reading) {
         self.out_of_place = if r.dev.d > 1.5 * self.base.scale() { self.out_of_place + 1 } else { 0 };
@@ -347,6 +360,9 @@ impl StepDetector for GradSpike {
         let x = norm.ln();
         if let Some(dev) = self.base.deviation(x) {
             let r = Reading { norm, expected: self.base.location().exp(), dev, interval: beat.interval };
+            if shared.restarted {
+                self.close(s, &r, out);
+            }
             if self.vote(s, &r) {
                 shared.coupling.grad_hit(s.step);
                 self.tell(s, &r, shared, out);

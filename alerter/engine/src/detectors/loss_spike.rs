@@ -396,6 +396,11 @@ impl StepDetector for LossSpike {
             return;
         }
         let beat = self.cadence.add(s.step, s.interval);
+        if shared.restarted {
+            // A new attempt is judged afresh.
+            let r = self.read(beat, loss);
+            self.close(s, &r, "the run restarted".to_owned(), out);
+        }
         if shared.restarted || beat.changed {
             self.start_again();
         }

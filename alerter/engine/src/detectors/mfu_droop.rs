@@ -12,7 +12,7 @@
 //! autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise of the host; a slow-down that has lasted 16 blocks needs
 //! two less of either. Three blocks below the reference lower it at once: it follows a run that gets faster. A slow step is often followed by a
 //! few that recover from it: hence the last condition. The first 64 samples judge nothing, and after 256 the reference is taken anew: clocks,
-//! caches and expert routers settle.
+//! caches and expert routers settle. Nothing is told before it has lasted `ticket_after`, nobody woken before `page_after`.
 //!
 //! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays one incident until a
 //! whole cycle passes without it.
@@ -30,6 +30,7 @@ use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::robust::Robust;
 use crate::stats::trend;
+use crate::time::{Span, Ts};
 use crate::verdict::{Kind, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,6 +48,9 @@ pub struct Config {
     pub lasting_sigmas: f64,
     /// Share of the slow-down that may be left when the incident ends.
     pub clear: f64,
+    /// How long it must have lasted, by the clock: with short steps many blocks are only a moment.
+    pub ticket_after: Span,
+    pub page_after: Span,
 }
 
 impl Default for Config {
@@ -60,6 +64,8 @@ impl Default for Config {
             page_sigmas: 6.0,
             lasting_sigmas: 2.0,
             clear: 0.4,
+            ticket_after: Span::secs(15),
+            page_after: Span::secs(30),
         }
     }
 }
@@ -108,6 +114,8 @@ pub struct MfuDroop {
     onset: i64,
     peak: f64,
     better: u32,
+    /// Since when the CUSUM has not been at rest.
+    slow_since: Option<Ts>,
     slow_for: u32,
     cycles: Cycles,
 }
@@ -132,6 +140,7 @@ impl MfuDroop {
             blocks: 0,
             level: Robust::default(),
             sigma: 0.0,
+            slow_since: None,
             slow_for: 0,
             cusum: Cusum::default(),
             history: Window::default(),
@@ -164,6 +173,7 @@ impl MfuDroop {
         self.history.push(b.median);
         let score = ((b.median - self.reference() - DRIFT) / self.level.scale()).clamp(-CAP, CAP);
         self.cusum.add(b.first, score, 0.0, 3.0 * self.config.h);
+        self.slow_since = if self.cusum.value() > 0.0 { self.slow_since.or(Some(s.ts)) } else { None };
         self.judge(s, b, out);
         self.learn(b);
     }
@@ -212,6 +222,14 @@ impl MfuDroop {
         }
     }
 
+    fn patient(&self, severity: Severity, lasted: Span) -> Option<Severity> {
+        match severity {
+            Severity::Page if lasted >= self.config.page_after => Some(severity),
+            Severity::Page | Severity::Ticket if lasted >= self.config.ticket_after => Some(Severity::Ticket),
+            _ => None,
+        }
+    }
+
     /// The worst of the last blocks, against the reference.
     fn worst(&self) -> f64 {
         f64::from(self.held.iter().copied().fold(f32::MIN, f32::max)) - self.reference()
@@ -220,7 +238,8 @@ impl MfuDroop {
     fn judge(&mut self, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
         let rise = self.rise();
         self.slow_for = if rise > self.config.ticket { self.slow_for.saturating_add(1) } else { 0 };
-        if let Some(severity) = self.severity(rise, b) {
+        let lasted = self.slow_since.map_or(Span::ZERO, |since| s.ts - since);
+        if let Some(severity) = self.severity(rise, b).and_then(|severity| self.patient(severity, lasted)) {
             self.peak = self.peak.max(rise);
             self.better = 0;
             self.tell(s, b, severity, out);

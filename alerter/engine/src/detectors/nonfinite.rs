@@ -307,6 +307,10 @@ impl StepDetector for Nonfinite {
             self.halvings = 0.0;
             self.scale = None;
             self.equal = 0;
+            // A new attempt is judged afresh: what was bad before it says nothing about it.
+            self.finite = self.config.clear_after;
+            self.settle(s, out);
+            self.finite = 0;
         }
         self.samples = self.samples.saturating_add(1);
         let troubles = [self.loss(s), self.grad(s), self.loss_scale(s), self.constant(s)];

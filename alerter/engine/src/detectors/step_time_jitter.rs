@@ -2,7 +2,7 @@
 //!
 //! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (32 samples) against the run's own slow
 //! one (2,000 samples): a ticket when the fast one is above 10 % and above three times the slow one, with 6 slow steps among the
-//! last 32.
+//! last 32, for as long as `ticket_after`: with short steps all of them are only a moment.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use crate::message::number;
 use crate::sample::StepSample;
 use crate::stats::latch::Latch;
 use crate::stats::votes::Votes;
+use crate::time::{Span, Ts};
 use crate::verdict::{Kind, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,11 +27,20 @@ pub struct Config {
     /// Share above the usual step that makes a step slow, and how many of the last 32 must be.
     pub slow: f64,
     pub slow_steps: u32,
+    /// How long it must last, by the clock.
+    pub ticket_after: Span,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, cost: 0.10, ratio: 3.0, slow: 0.10, slow_steps: 6 }
+        Self {
+            enabled: true,
+            cost: 0.10,
+            ratio: 3.0,
+            slow: 0.10,
+            slow_steps: 6,
+            ticket_after: Span::secs(15),
+        }
     }
 }
 
@@ -49,6 +59,7 @@ pub struct StepTimeJitter {
     slow: f64,
     n: u32,
     onset: i64,
+    bad_since: Option<Ts>,
 }
 
 impl StepTimeJitter {
@@ -61,6 +72,7 @@ impl StepTimeJitter {
             slow: 0.0,
             n: 0,
             onset: 0,
+            bad_since: None,
         }
     }
 
@@ -100,8 +112,10 @@ impl StepDetector for StepTimeJitter {
         }
         let usual = timing.slowness.exp() / ratio;
         let many = self.slow_votes.of(WINDOW) >= self.config.slow_steps;
-        if many && self.fast > self.config.cost && self.fast > self.config.ratio * self.slow {
-            if self.latch.raise(Severity::Ticket) {
+        let bad = many && self.fast > self.config.cost && self.fast > self.config.ratio * self.slow;
+        self.bad_since = if bad { self.bad_since.or(Some(s.ts)) } else { None };
+        if let Some(since) = self.bad_since {
+            if s.ts - since >= self.config.ticket_after && self.latch.raise(Severity::Ticket) {
                 let why = format!(
                     "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time; the usual step is still {} s",
                     self.slow_votes.of(WINDOW),

@@ -2,6 +2,7 @@
 
 use crate::detector::{Detectors, DetectorsConfig};
 use crate::sample::{StepClass, StepSample};
+use crate::time::Ts;
 use crate::verdict::{Change, Kind, Severity, Verdict};
 
 /// Roughly normal, and the same every time.
@@ -36,6 +37,7 @@ pub(crate) fn healthy(seed: u64, n: i64) -> Vec<StepSample> {
     (1..=n)
         .map(|step| StepSample {
             step,
+            ts: Ts(2000 * step),
             interval: 1,
             class: if step == 1 { StepClass::First } else { StepClass::Train },
             loss: Some(2.2 + 6.0 / (step as f64 + 20.0).sqrt() + 0.02 * noise.normal()),
