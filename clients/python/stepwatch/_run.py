@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Type, TypeVar, cast
 
-from . import _identity
+from . import _identity, _signals
 from ._checkpoint import Checkpoint
 from ._events import RESERVED, Builder
 from ._sender import EXIT_WAIT, QUEUE_LIMIT, Sender, finish_all
@@ -168,6 +168,8 @@ class Run:
             self._sender.start()
             _runs.add(self)
             _close_with_worker()
+            if self._sender.running:
+                _signals.install(_close_terminated)
         except Exception as e:
             log.warning("stepwatch: nothing will be reported: %r", e)
 
@@ -330,6 +332,13 @@ def _close_all() -> None:
         except Exception:
             pass
     finish_all([run._sender for run in runs], EXIT_WAIT)
+
+
+def _close_terminated() -> None:
+    runs = list(_runs)
+    for run in runs:
+        run._finish(_signals.CODE, _signals.TEXT)
+    finish_all([run._sender for run in runs])
 
 
 def _close_with_worker() -> None:
