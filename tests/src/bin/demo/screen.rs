@@ -124,19 +124,20 @@ impl Screen {
     }
 }
 
-/// Breaks a line at spaces.
+/// Breaks a line at spaces; what it is indented by stays.
 pub(crate) fn wrap(line: &str, width: usize) -> Vec<String> {
     if line.chars().count() <= width {
         return vec![line.to_owned()];
     }
-    let mut out = vec![String::new()];
-    for word in line.split(' ') {
-        let last =
-            out.last_mut().filter(|l| l.chars().count() + word.chars().count() < width || l.is_empty());
-        match last {
-            Some(l) if l.is_empty() => l.push_str(word),
+    let words = line.trim_start_matches(' ');
+    let mut out = vec![" ".repeat(line.len() - words.len())];
+    for word in words.split(' ') {
+        let fits = |l: &String| l.trim().is_empty() || l.chars().count() + word.chars().count() < width;
+        match out.last_mut().filter(|l| fits(l)) {
             Some(l) => {
-                l.push(' ');
+                if !l.trim().is_empty() {
+                    l.push(' ');
+                }
                 l.push_str(word);
             }
             None => out.push(word.to_owned()),
