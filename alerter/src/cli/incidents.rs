@@ -69,9 +69,9 @@ pub(super) struct AnswerArgs {
     client: ClientArgs,
     /// Its id, or any unique beginning of it
     incident: String,
-    /// Who answers
-    #[arg(long, env = "USER")]
-    by: String,
+    /// Who answers; by default the user of this shell
+    #[arg(long)]
+    by: Option<String>,
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -114,17 +114,27 @@ async fn list(args: ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
 
 async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -> Result<(), CliError> {
     let client = args.client.client()?;
-    let by = By { by: args.by.clone() };
+    let me = args.by.unwrap_or_else(|| whoami(|name| std::env::var(name).ok()));
+    let by = By { by: me.clone() };
     let incident: IncidentView = client.post(&["incidents", &args.incident, verb], &by).await?;
     if args.format == Format::Json {
         return json(out, &incident);
     }
-    let who = match &incident.acked_by {
+    let (already, who, when) = match (&incident.acked_by, incident.acked_at) {
         // Somebody was faster: that is the name which counts.
-        Some(first) if verb == "ack" => first.clone(),
-        _ => args.by,
+        (Some(first), at) if verb == "ack" && first != me.trim() => {
+            ("was already ", first.clone(), at.map(|at| format!(" at {}", at.0)).unwrap_or_default())
+        }
+        _ => ("", me, String::new()),
     };
-    Ok(writeln!(out, "{} {done} by {}: {}", incident.id, plain(&who), plain(&incident.summary))?)
+    let (id, summary) = (&incident.id, plain(&incident.summary));
+    Ok(writeln!(out, "{id} {already}{done} by {}{when}: {summary}", plain(&who))?)
+}
+
+/// A name for whoever types: at 3 am in a container without a user, an answer must not fail for want of one.
+pub(super) fn whoami(env: impl Fn(&str) -> Option<String>) -> String {
+    let named = ["USER", "LOGNAME"].into_iter().filter_map(env).find(|name| !name.trim().is_empty());
+    named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
 }
 
 fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {

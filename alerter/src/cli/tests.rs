@@ -139,14 +139,17 @@ fn help() {
         .find_subcommand_mut("incidents")
         .and_then(|c| c.find_subcommand_mut("ack"))
         .map(|c| c.render_help().to_string());
-    // Without the environment of whoever runs the test.
-    let ack = ack
-        .unwrap()
-        .lines()
-        .map(|l| l.split("[env: USER").next().unwrap().trim_end())
-        .collect::<Vec<_>>()
-        .join("\n");
-    assert_snapshot!(format!("{main}\n{ack}"));
+    assert_snapshot!(format!("{main}\n{}", ack.unwrap()));
+}
+
+#[test]
+fn whoever_answers_has_a_name() {
+    let name = |set: &'static [(&str, &str)]| {
+        incidents::whoami(|key| set.iter().find(|(k, _)| *k == key).map(|(_, v)| (*v).to_owned()))
+    };
+    assert_eq!(name(&[("USER", "alice"), ("LOGNAME", "bob")]), "alice");
+    assert_eq!(name(&[("USER", ""), ("LOGNAME", "bob")]), "bob");
+    assert_eq!(name(&[]), format!("uid {}", rustix::process::getuid().as_raw()));
 }
 
 #[test]
@@ -231,8 +234,13 @@ async fn incidents_are_answered_from_a_shell() {
     let (status, out, _) = ask(&["incidents", "ack", &id, "--by", "alice"]).await;
     assert!(status == 0 && out.contains("acknowledged by alice"), "{out}");
     // Whoever comes second learns who was first.
-    let (_, out, _) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
-    assert!(out.contains("acknowledged by alice"), "{out}");
+    let (status, out, _) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
+    assert!(status == 0 && out.contains("was already acknowledged by alice at 2"), "{out}");
+    // Whoever repeats a word does not.
+    let (_, out, _) = ask(&["incidents", "ack", &id, "--by", "alice"]).await;
+    assert!(out.contains(" acknowledged by alice: "), "{out}");
+    // Without a name it is answered all the same.
+    assert_eq!(ask(&["incidents", "ack", &id]).await.0, 0);
     let (_, out, _) = ask(&["incidents", "show", &id]).await;
     assert!(out.contains("acknowledged by alice after"), "{out}");
     let (status, _, _) = ask(&["incidents", "resolve", &id, "--by", "bob"]).await;

@@ -80,6 +80,11 @@ impl Http {
         let error = format!("{}: HTTP {status}{sep}{excerpt}", self.service);
         match status {
             StatusCode::TOO_MANY_REQUESTS => Failure::rate_limited(error, retry_after(&answer.headers)),
+            // Asked to wait, it is as if limited; that it is overloaded does not tell whether it acted first.
+            StatusCode::SERVICE_UNAVAILABLE if retry_after(&answer.headers).is_some() => {
+                let failure = Failure::rate_limited(error, retry_after(&answer.headers));
+                Failure { ambiguous: true, ..failure }
+            }
             // A gateway's word does not tell whether the service behind it acted.
             status if status.is_server_error() => Failure::transient(error, true),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => Failure::transient(error, true),
@@ -185,6 +190,15 @@ mod tests {
         for bad in ["", "-1", "soon", "NaN", "inf", "1e99"] {
             assert_eq!(after(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_overloaded_service_says_when_to_come_back() {
+        let http = Http::new("webhook", Vec::new()).unwrap();
+        let failure = http.refused(&answer(503, &[("retry-after", "30")], ""));
+        let asked = FailureClass::RateLimited { retry_after: Some(Duration::from_secs(30)) };
+        assert_eq!((failure.class, failure.ambiguous), (asked, true));
+        assert_eq!(http.refused(&answer(503, &[], "")).class, FailureClass::Transient);
     }
 
     #[test]

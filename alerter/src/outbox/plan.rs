@@ -16,6 +16,8 @@ pub(crate) struct LaneRow {
     pub notification: Notification,
     /// An earlier attempt may have arrived.
     pub ambiguous: bool,
+    /// An attempt has failed.
+    pub failed: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -39,7 +41,8 @@ pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool) -> Plan {
         // What may have arrived must be repeated as it was, or a receiver could not recognise it.
         let fresh = head.notification.action == Action::Trigger && !head.ambiguous;
         let resolve = follows(rows, superseded, Action::Resolve).filter(|_| fresh)?;
-        Some(fired_and_resolved(&head.notification.message, &resolve.notification.message))
+        let (fired, resolved) = (&head.notification.message, &resolve.notification.message);
+        Some(fired_and_resolved(fired, resolved, head.failed))
     });
     Plan { superseded, words }
 }
@@ -50,15 +53,14 @@ fn follows(rows: &[LaneRow], i: usize, action: Action) -> Option<&LaneRow> {
 
 /// The incident ended before its first message got out: one message tells both, so that nobody hunts a fire that is out and
 /// nobody misses that it burnt.
-fn fired_and_resolved(fired: &Message, resolved: &Message) -> Message {
+fn fired_and_resolved(fired: &Message, resolved: &Message, failed: bool) -> Message {
+    let why =
+        if failed { "; both told now because this receiver could not be reached in between" } else { "" };
     let title = format!("Fired and resolved: {}", fired.title);
     Message {
         title: title.chars().take(TITLE_MAX).collect(),
         status: Status::Resolved,
-        reason: format!(
-            "fired at {}, {}; both told now because this receiver could not be reached in between",
-            fired.at, resolved.reason
-        ),
+        reason: format!("fired at {}, {}{why}", fired.at, resolved.reason),
         severity: fired.severity,
         ..resolved.clone()
     }
@@ -76,6 +78,7 @@ mod tests {
         rows.map(|(i, action)| LaneRow {
             notification: notification("pd", i as u32 + 1, *action),
             ambiguous: false,
+            failed: false,
         })
         .collect()
     }
@@ -90,6 +93,19 @@ mod tests {
         assert!(words.title.chars().count() <= TITLE_MAX);
         assert_eq!(words.status, Status::Resolved);
         assert!(words.reason.contains("2026-11-21T02:16:56Z"), "{}", words.reason);
+    }
+
+    #[test]
+    fn an_outage_is_named_only_if_there_was_one() {
+        let mut rows = lane(&[Action::Trigger, Action::Resolve]);
+        let reason = |rows: &[LaneRow]| plan(rows, State::Resolved, true).words.unwrap().reason;
+        assert!(!reason(&rows).contains("could not be reached"), "{}", reason(&rows));
+        rows[0].failed = true;
+        assert!(
+            reason(&rows).ends_with("this receiver could not be reached in between"),
+            "{}",
+            reason(&rows)
+        );
     }
 
     #[test]

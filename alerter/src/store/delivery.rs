@@ -264,7 +264,7 @@ struct Row {
 }
 
 async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Vec<Row>> {
-    let sql = "SELECT idem_key, state, attempts, created_ms, notification FROM outbox WHERE receiver = $2 \
+    let sql = "SELECT idem_key, state, attempts, created_ms, notification, error FROM outbox WHERE receiver = $2 \
                AND incident = $1 AND state IN ('pending', 'attempting', 'ambiguous') ORDER BY seq";
     let found = sqlx::query(sql).bind(incident).bind(receiver).fetch_all(&mut *tx).await?;
     let mut rows = Vec::with_capacity(found.len());
@@ -296,7 +296,12 @@ fn read(row: &SqliteRow) -> Result<Row> {
     let notification = serde_json::from_str(row.try_get("notification")?)
         .map_err(|source| StoreError::Damaged { what: "a notification".to_owned(), source })?;
     Ok(Row {
-        lane: LaneRow { notification, ambiguous: state == DeliveryState::Ambiguous },
+        lane: LaneRow {
+            notification,
+            ambiguous: state == DeliveryState::Ambiguous,
+            // Not the attempts: those that a receiver refused for being too many do not count as any.
+            failed: row.try_get::<Option<&str>, _>("error")?.is_some(),
+        },
         attempting: state == DeliveryState::Attempting,
         attempts: row.try_get::<i64, _>("attempts")? as u32,
         created_at: Ts(row.try_get("created_ms")?),

@@ -67,15 +67,19 @@ impl Store {
         Ok(sqlx::query_as(sql).fetch_all(&*self.reader()).await?)
     }
 
+    /// Where to go on reading each source. One that does not read is left out: its source is read from the oldest record
+    /// it still has, which repeats some and loses none.
     pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
         let sql = "SELECT source, cursor FROM cursors ORDER BY source";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
-        rows.into_iter()
-            .map(|(source, text)| match text.parse() {
-                Ok(cursor) => Ok((source, cursor)),
-                Err(_) => Err(StoreError::Unknown { what: "a cursor", found: text }),
-            })
-            .collect()
+        let readable = rows.into_iter().filter_map(|(source, text)| match text.parse() {
+            Ok(cursor) => Some((source, cursor)),
+            Err(_) => {
+                tracing::warn!(source, cursor = text, "a cursor in the store does not read: left out");
+                None
+            }
+        });
+        Ok(readable.collect())
     }
 
     /// Incidents that pass the filter, the latest first.

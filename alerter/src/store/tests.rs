@@ -127,6 +127,17 @@ async fn a_batch_survives_whole() {
 }
 
 #[tokio::test]
+async fn a_cursor_that_does_not_read_costs_only_itself() {
+    let (_dir, store) = open().await;
+    let mut commit = effects(vec![]);
+    commit.cursors = ["a", "b"].map(|s| (s.into(), Cursor { boot: "b00t".into(), seq: 42 })).into();
+    store.commit(&commit).await.unwrap();
+    let sql = "UPDATE cursors SET cursor = 'nonsense' WHERE source = 'a'";
+    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+    assert_eq!(store.load_cursors().await.unwrap(), commit.cursors[1..]);
+}
+
+#[tokio::test]
 async fn a_batch_that_was_not_committed_left_nothing() {
     let (_dir, store) = open().await;
     let n = page("chat", 1, Action::Trigger);
