@@ -6,8 +6,10 @@
 
 mod check;
 mod describe;
+mod matchers;
 #[cfg(test)]
 mod tests;
+mod thresholds;
 
 use std::path::{Path, PathBuf};
 
@@ -118,6 +120,7 @@ impl Config {
         }
         check::values(&file, &mut errors);
         check::references(&file, &mut errors);
+        thresholds::check(&file.detectors, &mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
         let exporters: Vec<Exporters> = file.sources.iter().map(|Source::Exporters(e)| e.clone()).collect();
         let plan = Plan::new(&exporters).map_err(|wrong| errors.extend(wrong));

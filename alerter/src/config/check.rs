@@ -6,7 +6,7 @@ use stepwatch_engine::config::Policy;
 use stepwatch_engine::route::Router;
 use stepwatch_engine::time::Span;
 
-use super::File;
+use super::{File, matchers};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
 
@@ -58,6 +58,9 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     }
     if let Err(wrong) = Router::new(&file.routes) {
         errors.extend(wrong);
+    }
+    for (i, route) in file.routes.iter().enumerate() {
+        matchers::check(&format!("routes[{i}]"), &route.matchers, errors);
     }
 }
 

@@ -126,7 +126,20 @@ fn differences(path: &str, set: &Value, default: &Value, out: &mut Vec<String>) 
             }
         }
         _ if set == default => {}
-        _ => out.push(format!("{path}: {set} (default {default})")),
+        _ => out.push(format!("{path}: {} (default {})", as_written(set), as_written(default))),
+    }
+}
+
+/// A setting as people write it: durations are milliseconds where they are JSON.
+fn as_written(value: &Value) -> String {
+    const UNITS: [(&str, i64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+    let Some(Span(ms)) = value.as_str().and_then(|text| Span::parse(text).ok()) else {
+        return value.to_string();
+    };
+    match UNITS.iter().find(|(_, scale)| ms >= *scale && ms % scale == 0) {
+        Some((unit, scale)) => format!("{}{unit}", ms / scale),
+        None if ms == 0 => "0s".into(),
+        None => format!("{ms}ms"),
     }
 }
 

@@ -138,6 +138,15 @@ fn a_secret_that_cannot_be_read_is_found_now() {
 }
 
 #[test]
+fn durations_are_printed_as_they_are_written() {
+    let text =
+        parse("detectors: {ckpt_stale: {floor: 90s}, source_lost: {page_after: 600s}}").unwrap().to_string();
+    for want in ["ckpt_stale.floor: 90s (default 5m)", "source_lost.page_after: 10m (default 5m)"] {
+        assert!(text.contains(want), "{text}");
+    }
+}
+
+#[test]
 fn paths_begin_at_the_file() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("secrets")).unwrap();
