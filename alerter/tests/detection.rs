@@ -91,7 +91,8 @@ fn window(label: &Label, steps: &[i64]) -> (i64, i64) {
 }
 
 fn concerns(kind: &str, class: &str) -> bool {
-    let speed = ["mfu_droop", "throughput_drop", "step_time_jitter", "stall", "gc_tail"].contains(&kind);
+    let speed =
+        ["mfu_droop", "throughput_drop", "step_time_jitter", "stall", "hang", "gc_tail"].contains(&kind);
     match class {
         "throughput_shift" | "droop" | "sawtooth_droop" | "gc_tail_growth" | "stall" | "restart"
         | "restart_or_ckpt" => speed,

@@ -62,7 +62,7 @@ impl Default for Config {
             hit_ratio: 2.0,
             spike_z: 8.0,
             spike_ratio: 3.0,
-            large_ratio: 8.0,
+            large_ratio: 6.0,
             extreme_ratio: 100.0,
             page_hits: 4,
             run_up: 3,
