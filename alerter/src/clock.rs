@@ -2,7 +2,7 @@
 //!
 //! Every deadline of the engine is a difference of readings of this clock, so a wall clock that is set forward by an hour must
 //! not make every run look hung, and one that is set back must not stop an escalation. Readings advance with the monotonic
-//! clock and approach the wall by at most [`SLEW`]: the drift that NTP corrects is followed at once, a step of ten minutes over
+//! clock and approach the wall by at most `SLEW`: the drift that NTP corrects is followed at once, a step of ten minutes over
 //! three hours. They never go backwards.
 
 use std::time::{Duration, Instant, SystemTime};

@@ -4,7 +4,7 @@
 //! except what it hands back as memory: all of that is the outbox's, which alone knows what survived a crash.
 //!
 //! One file a kind of receiver, holding its configuration, rendering, sending and judging of answers; and one line in
-//! [`notifiers!`] below.
+//! `notifiers!` below.
 
 pub(crate) mod http;
 pub mod pagerduty;

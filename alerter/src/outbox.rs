@@ -12,7 +12,7 @@
 //! repeats it under the same key (PagerDuty, webhooks).
 //!
 //! Order holds within a lane, which is one incident to one receiver: one message of a lane at a time, and a lane that waits
-//! holds up no other. A receiver is one [`destination::Destination`]: its concurrency, pace and health. No receiver slows
+//! holds up no other. A receiver is one destination (`outbox::destination`): its concurrency, pace and health. No receiver slows
 //! another, and in each of them pages go first and have room of their own.
 
 mod backoff;

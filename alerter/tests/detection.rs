@@ -3,6 +3,7 @@
 //! Where the data come from is told in `data/SOURCES.md`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -166,7 +167,7 @@ fn blooms_spike_is_one_page_before_the_loss_jumps() {
         let usual = (0.24 + 0.015 * wave, 2.22 + 0.012 * wave);
         let (grad, loss) =
             usize::try_from(step - 31_214).ok().and_then(|i| BLOOM.get(i)).copied().unwrap_or(usual);
-        text.push_str(&format!("{step},{loss},{grad},5.28e-5,{}\n", 106.3 + 0.2 * wave));
+        writeln!(text, "{step},{loss},{grad},5.28e-5,{}", 106.3 + 0.2 * wave).unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bloom.csv");
