@@ -103,17 +103,16 @@ impl Default for Storage {
 
 impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let file: File = stepwatch_kit::config::load(path)?;
-        Self::check(path, file)
+        Self::parse(path, &stepwatch_kit::config::read(path)?)
     }
 
     /// `path` is what errors name, and its directory is where relative paths begin.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file: File = stepwatch_kit::config::parse(&path.display().to_string(), text)?;
-        Self::check(path, file)
+        Self::check(path, text, file)
     }
 
-    fn check(path: &Path, mut file: File) -> Result<Self, ConfigError> {
+    fn check(path: &Path, text: &str, mut file: File) -> Result<Self, ConfigError> {
         let mut errors = Vec::new();
         if let Err(e) = file.anchor(path.parent().unwrap_or(Path::new(""))) {
             errors.push(e);
@@ -129,7 +128,7 @@ impl Config {
                 let (engine, warnings) = (file.engine(), check::warnings(&file));
                 Ok(Self { path: path.to_owned(), file, engine, receivers, plan, warnings })
             }
-            _ => Err(ConfigError::many(path.display().to_string(), errors)),
+            _ => Err(ConfigError::at_paths(path.display().to_string(), text, errors)),
         }
     }
 }
@@ -141,9 +140,8 @@ impl File {
         for Source::Exporters(e) in &mut self.sources {
             e.anchor(base);
         }
-        for receiver in &mut self.receivers {
-            let anchored = anchor_files(receiver, base);
-            *receiver = anchored.map_err(|e| format!("receiver {:?}: {e}", receiver.name))?;
+        for (i, receiver) in self.receivers.iter_mut().enumerate() {
+            *receiver = anchor_files(receiver, base).map_err(|e| format!("receivers[{i}]: {e}"))?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 mod error;
 pub mod keys;
 mod period;
+mod places;
 mod secret;
 
 use std::path::Path;
@@ -41,6 +42,11 @@ pub fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, ConfigErr
     let source = if is_blank(text) { "{}" } else { text };
     serde_saphyr::from_str_with_options(source, options)
         .map_err(|err| ConfigError::at_caret(name, text, &err))
+}
+
+/// Reads a file whose text is wanted again: [`ConfigError::at_paths`] shows places in it.
+pub fn read(path: &Path) -> Result<String, ConfigError> {
+    read_text(path).map_err(|why| ConfigError::new(path.display().to_string(), why))
 }
 
 fn read_text(path: &Path) -> Result<String, String> {

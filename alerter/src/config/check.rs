@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
 use stepwatch_engine::config::Policy;
-use stepwatch_engine::route::Router;
 use stepwatch_engine::time::Span;
 
 use super::{File, matchers};
@@ -40,12 +40,12 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     let receivers = unique("receivers", file.receivers.iter().map(|r| r.name.as_str()), errors);
     let policies = unique("policies", file.policies.iter().map(|p| p.name.as_str()), errors);
     for (i, policy) in file.policies.iter().enumerate() {
-        levels(&format!("policies[{i}] ({})", policy.name), policy, &receivers, errors);
+        levels(&format!("policies[{i}]"), policy, &receivers, errors);
     }
     for (i, route) in file.routes.iter().enumerate() {
         let at = format!("routes[{i}]");
         known(
-            &format!("{at}.notify"),
+            &format!("{at}.notify[]"),
             "receiver",
             route.notify.iter().map(String::as_str),
             &receivers,
@@ -56,11 +56,8 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
             errors.push(format!("{at}: has both policy and notify, expected one of them"));
         }
     }
-    if let Err(wrong) = Router::new(&file.routes) {
-        errors.extend(wrong);
-    }
     for (i, route) in file.routes.iter().enumerate() {
-        matchers::check(&format!("routes[{i}]"), &route.matchers, errors);
+        matchers::check(&format!("routes[{i}].match"), &route.matchers, errors);
     }
 }
 
@@ -77,7 +74,7 @@ fn levels(at: &str, policy: &Policy, receivers: &BTreeSet<&str>, errors: &mut Ve
             errors.push(format!("{at}: repeats without a pause, expected `after` above 0s"));
         }
         known(
-            &format!("{at}.notify"),
+            &format!("{at}.notify[]"),
             "receiver",
             level.notify.iter().map(String::as_str),
             receivers,
@@ -115,7 +112,8 @@ fn known<'a>(
     errors: &mut Vec<String>,
 ) {
     let mut seen = BTreeSet::new();
-    for name in used {
+    for (i, name) in used.into_iter().enumerate() {
+        let at = at.replace("[]", &format!("[{i}]"));
         if !exist.contains(name) {
             let all = exist.iter().copied().collect::<Vec<_>>().join(", ");
             let all = if all.is_empty() { "none".to_owned() } else { all };
@@ -130,13 +128,29 @@ fn known<'a>(
 /// Builds every receiver: reads its secrets, prepares its client.
 pub(super) fn receivers(configs: &[ReceiverConfig], errors: &mut Vec<String>) -> Receivers {
     let mut built = BTreeMap::new();
-    for config in configs {
+    for (i, config) in configs.iter().enumerate() {
         match config.build() {
             Ok(notifier) => drop(built.insert(config.name.clone(), notifier)),
-            Err(e) => errors.push(e),
+            Err(e) => errors.push(format!("receivers[{i}]{}: {e}", culprit(config, &e))),
         }
     }
     built
+}
+
+/// The path, within the receiver, of the file that the message is about.
+fn culprit(config: &ReceiverConfig, message: &str) -> String {
+    fn walk(value: &Value, path: &str, message: &str) -> Option<String> {
+        let Value::Object(map) = value else { return None };
+        map.iter().find_map(|(key, value)| {
+            let path = format!("{path}.{key}");
+            match value {
+                Value::String(file) if key.ends_with("_file") => message.contains(file).then_some(path),
+                value => walk(value, &path, message),
+            }
+        })
+    }
+    let value = serde_json::to_value(config).unwrap_or_default();
+    walk(&value, "", message).unwrap_or_default()
 }
 
 /// What is allowed and probably not meant.

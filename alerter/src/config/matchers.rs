@@ -1,8 +1,9 @@
-//! Matchers that are well formed and mean nothing: they compare with a value that no incident has.
+//! Matchers that are not well formed, or that are and mean nothing: they compare with a value that no incident has.
 //!
 //! `severity="critical"` would match nothing and `severity!="critical"` everything, both silently, and a page would go
 //! where nobody looks.
 
+use stepwatch_engine::route::Matcher;
 use stepwatch_engine::verdict::{Kind, Severity};
 
 /// Every value of a label, for those that have a fixed set of them.
@@ -20,12 +21,16 @@ fn values(label: &str) -> Option<Vec<&'static str>> {
 
 /// Regular expressions may be ahead of the kinds there are; plain values may not.
 pub(super) fn check(at: &str, matchers: &[String], errors: &mut Vec<String>) {
-    for text in matchers {
+    for (i, text) in matchers.iter().enumerate() {
+        if let Err(e) = Matcher::parse(text) {
+            errors.push(format!("{at}[{i}]: {e}"));
+            continue;
+        }
         let Some((label, value)) = plain(text) else { continue };
         let Some(all) = values(label) else { continue };
         if !all.contains(&value) {
             errors.push(format!(
-                "{at}: matcher {}: no incident has the {label} {value:?}; those that exist: {}",
+                "{at}[{i}]: matcher {}: no incident has the {label} {value:?}; those that exist: {}",
                 format_args!("{text:?}"),
                 all.join(", ")
             ));
@@ -47,7 +52,7 @@ mod tests {
 
     fn mistakes(text: &str) -> Vec<String> {
         let mut errors = Vec::new();
-        check("routes[0]", &[text.to_owned()], &mut errors);
+        check("routes[0].match", &[text.to_owned()], &mut errors);
         errors
     }
 

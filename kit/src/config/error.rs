@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_saphyr::{Location, RenderOptions, SnippetMode, UserMessageFormatter};
 
+use super::places::Places;
+
 /// Everything that is wrong with one configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -38,6 +40,18 @@ impl ConfigError {
     pub fn many(file: impl Into<String>, messages: Vec<String>) -> Self {
         let problems = messages.into_iter().map(|message| Problem { message, place: None }).collect();
         Self { file: file.into(), problems }
+    }
+
+    /// Mistakes across fields of a text that parses, all of them at once. Each begins with the path of its value
+    /// (`routes[1].notify: ...`) and is shown there.
+    pub fn at_paths(file: impl Into<String>, text: &str, messages: Vec<String>) -> Self {
+        let places = Places::read(text);
+        let place = |message: &str| {
+            let (path, _) = message.split_once(": ")?;
+            Place::find(text, places.as_ref()?.find(path)?)
+        };
+        let problem = |message: String| Problem { place: place(&message), message };
+        Self { file: file.into(), problems: messages.into_iter().map(problem).collect() }
     }
 
     /// What is wrong, without the place.

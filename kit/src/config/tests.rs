@@ -47,6 +47,21 @@ fn message(text: &str) -> String {
 
 /// Every mistake people make, one after the other, in one page to read.
 #[test]
+fn mistakes_between_values_are_shown_where_they_are() {
+    let text = "a:\n  - b: [x, yy]\nc: 1\n";
+    let told = |messages: &[&str]| {
+        ConfigError::at_paths("a.yml", text, messages.iter().map(|m| (*m).to_owned()).collect()).to_string()
+    };
+    assert_eq!(
+        told(&["a[0].b[1]: bad"]),
+        "a.yml:2:12: a[0].b[1]: bad\n  |\n2 |   - b: [x, yy]\n  |            ^^"
+    );
+    // What is missing is shown where it would be, and what has no place without one.
+    assert!(told(&["a[0].d: is missing"]).starts_with("a.yml:2:5: "), "{}", told(&["a[0].d: is missing"]));
+    assert_eq!(told(&["z: bad", "no path"]), "a.yml: z: bad\na.yml: no path");
+}
+
+#[test]
 fn mistakes_are_pointed_at() {
     let mistakes = [
         "listn: x\n",
@@ -120,6 +135,7 @@ fn all_cross_field_errors_are_reported() {
 proptest! {
     #[test]
     fn never_panics(text in "([a-z]{1,8}|: |- |\n|  |\"|'|[{}\\[\\],&*|>!#%@`\t]|\\PC){0,40}") {
+        let _ = ConfigError::at_paths("sample.yml", &text, vec!["a[0].b: bad".into()]).to_string();
         if let Err(err) = parse::<Sample>("sample.yml", &text) {
             let _ = err.to_string();
             let _ = err.without_values().to_string();
