@@ -67,7 +67,7 @@ fn demo(w: &Workspace) -> Result<Closing, String> {
 
 fn python_tests(w: &Workspace) -> Result<Closing, String> {
     let mut python = Command::new(install::python(w));
-    python.args(["-m", "unittest", "discover", "-s", "tests", "-t", "."]);
+    python.args(["-m", "unittest", "discover", "-s", "tests"]);
     let out = w.run("python", python.current_dir(w.root.join("clients/python")))?;
     Ok(out.last(2))
 }
