@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
