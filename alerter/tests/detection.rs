@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 

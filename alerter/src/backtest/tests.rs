@@ -32,7 +32,7 @@ fn csv(n: i64, change: impl Fn(i64) -> Option<f64>) -> String {
     for step in 1..=n {
         let wobble = 0.02 * (step as f64 * 1.7).sin();
         let loss = change(step).unwrap_or(2.5 + wobble);
-        write!(text, "{step},{loss},{},2.0\n", 0.3 + wobble).unwrap();
+        writeln!(text, "{step},{loss},{},2.0", 0.3 + wobble).unwrap();
     }
     text
 }
@@ -90,12 +90,12 @@ fn events_and_logs_are_read_like_tables() {
         } else {
             format!("{:.6}", 2.5 + 0.02 * (f64::from(step) * 1.7).sin())
         };
-        write!(
+        writeln!(
             events,
-            "{{\"v\":1,\"k\":\"step\",\"run\":\"r\",\"step\":{step},\"m\":{{\"loss\":{loss}}}}}\n"
+            "{{\"v\":1,\"k\":\"step\",\"run\":\"r\",\"step\":{step},\"m\":{{\"loss\":{loss}}}}}"
         )
         .unwrap();
-        write!(log, " iteration {step}/ 500 | elapsed time per iteration (ms): 1500.0 | lm loss: {loss} | grad norm: 0.3 |\n").unwrap();
+        writeln!(log, " iteration {step}/ 500 | elapsed time per iteration (ms): 1500.0 | lm loss: {loss} | grad norm: 0.3 |").unwrap();
     }
     let (ok, objects, err) = backtest(&[("run.jsonl", &events), ("run.log", &log)], None);
     assert!(ok, "{err}");
