@@ -72,12 +72,12 @@ impl Store {
     pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
         let sql = "SELECT source, cursor FROM cursors ORDER BY source";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
-        let readable = rows.into_iter().filter_map(|(source, text)| match text.parse() {
-            Ok(cursor) => Some((source, cursor)),
-            Err(_) => {
+        let readable = rows.into_iter().filter_map(|(source, text)| {
+            let cursor = text.parse().ok();
+            if cursor.is_none() {
                 tracing::warn!(source, cursor = text, "a cursor in the store does not read: left out");
-                None
             }
+            Some((source, cursor?))
         });
         Ok(readable.collect())
     }
