@@ -93,6 +93,9 @@ impl App {
         let latch = admin.latch("the first page");
         let pages = Arc::new(Pages::start(Arc::clone(&contents), config.page.interval.into())?);
         latch.open();
+        if !persistent {
+            hub.state_not_saved();
+        }
         let saving = persistent
             .then(|| tokio::spawn(state::keep(hub.clone(), config.state_dir.clone(), shutdown.clone())));
         let live = Live::new(setup, config, hub.clone(), Arc::clone(&contents), Arc::clone(&pages));
@@ -196,6 +199,8 @@ impl Live {
             metrics: self.contents.serve.clone(),
             // After the stream itself gave the reader up, and counted it.
             stall_timeout: self.config.stream.slow_after.as_duration() * 2,
+            // Each route that takes a body has a limit of its own, and counts what is over it.
+            body_bytes: usize::MAX,
             ..serve::Limits::default()
         }
     }

@@ -15,6 +15,7 @@ use crate::family::Family;
 use crate::lock::Locked as _;
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
+use crate::state::SAVE_FAILURES;
 use crate::stream::{Limits, Ring};
 use crate::training::{Archive, Options, Priority, ProcessFate, Training, TrainingProcess};
 
@@ -70,6 +71,7 @@ struct Inner {
     drops: Arc<Drops>,
     taken: [AtomicU64; VIA.len()],
     connections: AtomicU64,
+    save_failures: AtomicU64,
     /// Wakes whoever saves the state.
     urgent: tokio::sync::Notify,
 }
@@ -99,6 +101,7 @@ impl Hub {
             drops,
             taken: Default::default(),
             connections: AtomicU64::new(0),
+            save_failures: AtomicU64::new(0),
             urgent: tokio::sync::Notify::new(),
         }))
     }
@@ -193,6 +196,11 @@ impl Hub {
         self.0.training.locked().archive(unix_now())
     }
 
+    /// Counts that the state could not be saved.
+    pub fn state_not_saved(&self) {
+        self.0.save_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Returns when something happened that is worth saving at once.
     pub async fn urgent(&self) {
         self.0.urgent.notified().await;
@@ -208,6 +216,7 @@ impl Hub {
         }
         self.0.sources.write(out);
         self.0.drops.write(out);
+        out.set(&SAVE_FAILURES, &[], self.0.save_failures.load(Ordering::Relaxed));
         for (via, taken) in VIA.iter().zip(&self.0.taken) {
             out.set(&EVENTS, &[via], taken.load(Ordering::Relaxed));
         }

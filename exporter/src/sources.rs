@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::Event;
 
-use crate::hub::{Hub, Origin};
+use crate::hub::{Hub, Origin, Outcome};
 use crate::source::SourceHandle;
 
 pub use tail::{From, TailConfig};
@@ -26,7 +26,7 @@ pub enum SourceConfig {
 
 /// Where sources put what they read: the hub.
 pub trait Sink: Send {
-    fn publish(&self, origin: Origin, event: Event);
+    fn publish(&self, origin: Origin, event: Event) -> Outcome;
 
     /// The last step known of a rank: what a source reads again after a crash is recognised by it.
     fn last_step(&self, run: &str, rank: u32) -> Option<i64>;
@@ -35,9 +35,8 @@ pub trait Sink: Send {
 }
 
 impl Sink for Hub {
-    fn publish(&self, origin: Origin, event: Event) {
-        // Refusals are counted where they happen; a log has nobody to tell.
-        let _ = Hub::publish(self, origin, event);
+    fn publish(&self, origin: Origin, event: Event) -> Outcome {
+        Hub::publish(self, origin, event)
     }
 
     fn last_step(&self, run: &str, rank: u32) -> Option<i64> {

@@ -5,11 +5,21 @@ use std::time::Duration;
 
 use stepwatch_kit::shutdown::Shutdown;
 
+use crate::family::Family;
 use crate::hub::Hub;
 use crate::training::Archive;
 
 /// Steps of this long may be forgotten by a crash, which costs nothing: they only went forward.
 const INTERVAL: Duration = Duration::from_secs(5);
+
+pub static SAVE_FAILURES: Family = Family::counter(
+    "stepwatch_exporter_state_save_failures_total",
+    "",
+    &[],
+    "Times that what must survive a restart could not be saved: attempts and file positions are forgotten by one now",
+);
+
+pub static FAMILIES: &[&Family] = &[&SAVE_FAILURES];
 
 /// Makes the directory; without one, says what that costs and goes on.
 pub fn prepare(dir: &std::path::Path) -> bool {
@@ -45,11 +55,12 @@ pub async fn keep(hub: Hub, dir: PathBuf, shutdown: Shutdown) {
                     saved = archive;
                     failing = false;
                 }
-                Err(error) if !failing => {
-                    failing = true;
-                    tracing::error!(dir = %dir.display(), %error, "cannot save the state; trying again");
+                Err(error) => {
+                    hub.state_not_saved();
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::error!(dir = %dir.display(), %error, "cannot save the state; trying again");
+                    }
                 }
-                Err(_) => {}
             }
         }
         if shutdown.is_set() {

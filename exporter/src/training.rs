@@ -331,14 +331,18 @@ fn phase(rank: &mut Rank, event: &Event, now: f64) {
 
 /// Events of the node and free text need no run; what trains does.
 fn without_run(event: Event, now: f64, out: &mut Vec<Event>) -> Outcome {
-    match event.kind {
-        Kind::Step | Kind::Eval | Kind::Ckpt | Kind::Phase | Kind::Hello | Kind::Bye | Kind::Gap => {
-            Outcome::Rejected(EventError { field: "run".into(), reason: "is required".into() })
-        }
-        Kind::Hb | Kind::Event | Kind::Xid | Kind::Link | Kind::Hw | Kind::Health => {
-            out.push(stamped(event, now));
-            Outcome::Accepted
-        }
+    if needs_run(event.kind) {
+        return Outcome::Rejected(EventError { field: "run".into(), reason: "is required".into() });
+    }
+    out.push(stamped(event, now));
+    Outcome::Accepted
+}
+
+/// Whether an event of this kind means nothing without its run.
+pub fn needs_run(kind: Kind) -> bool {
+    match kind {
+        Kind::Step | Kind::Eval | Kind::Ckpt | Kind::Phase | Kind::Hello | Kind::Bye | Kind::Gap => true,
+        Kind::Hb | Kind::Event | Kind::Xid | Kind::Link | Kind::Hw | Kind::Health => false,
     }
 }
 

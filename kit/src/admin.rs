@@ -102,7 +102,7 @@ async fn ready(State(admin): State<Admin>) -> Response {
 }
 
 async fn reload(State(admin): State<Admin>) -> Response {
-    match request_reload(&admin.reload).await {
+    match request_reload(&admin.reload, "POST /-/reload").await {
         Ok(()) => "reloaded\n".into_response(),
         Err((code, why)) => (code, format!("{why}\n")).into_response(),
     }
@@ -124,7 +124,20 @@ async fn set_log_level(State(admin): State<Admin>, filter: String) -> Response {
     }
 }
 
-async fn request_reload(queue: &mpsc::Sender<ReloadRequest>) -> Result<(), (StatusCode, String)> {
+/// Has the program reload and logs what came of it; `by` says who asked.
+async fn request_reload(
+    queue: &mpsc::Sender<ReloadRequest>,
+    by: &'static str,
+) -> Result<(), (StatusCode, String)> {
+    let result = reload_by_program(queue).await;
+    match &result {
+        Ok(()) => tracing::info!(by, "reloaded"),
+        Err((_, why)) => tracing::error!(by, why, "reload failed; the old configuration stays"),
+    }
+    result
+}
+
+async fn reload_by_program(queue: &mpsc::Sender<ReloadRequest>) -> Result<(), (StatusCode, String)> {
     let (reply, answer) = oneshot::channel();
     let busy = |_| {
         (StatusCode::SERVICE_UNAVAILABLE, "another reload is waiting, or this program is stopping".into())
@@ -144,10 +157,8 @@ async fn reload_on_sighup(mut hangups: Signal, queue: mpsc::Sender<ReloadRequest
             () = queue.closed() => return,
             got = hangups.recv() => if got.is_none() { return },
         }
-        match request_reload(&queue).await {
-            Ok(()) => tracing::info!("reloaded on SIGHUP"),
-            Err((_, why)) => tracing::error!(why, "reload on SIGHUP failed; the old configuration stays"),
-        }
+        // Nobody waits for an answer; the log has it.
+        let _ = request_reload(&queue, "SIGHUP").await;
     }
 }
 

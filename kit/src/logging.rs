@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -73,6 +74,13 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             "an empty filter; expected a level (off error warn info debug trace) or target=level".into()
         );
     }
+    // Alone, a word is a level to people and a target to the filter, which would then log next to nothing.
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
+    if let Some(word) = words.into_iter().find(|word| word.parse::<LevelFilter>().is_err()) {
+        return Err(format!(
+            "{word:?} is no level; expected off, error, warn, info, debug or trace, or target=level,..."
+        ));
+    }
     EnvFilter::builder().parse(text.trim()).map_err(|err| {
         format!("{text:?}: {err}; expected a level (off error warn info debug trace) or target=level,...")
     })
@@ -88,7 +96,7 @@ mod tests {
         assert_eq!(log.get(), "info");
         log.set("  warn,stepwatch_kit=trace\n").unwrap();
         assert_eq!(log.get(), "warn,stepwatch_kit=trace");
-        for bad in ["", "kit=loudly", "a=b=c"] {
+        for bad in ["", "kit=loudly", "a=b=c", "debgu", "info,debgu"] {
             assert!(log.set(bad).is_err(), "{bad}");
         }
         assert_eq!(log.get(), "warn,stepwatch_kit=trace");

@@ -64,7 +64,13 @@ pub(crate) struct Jsonl {
     tokens: Option<(i64, f64)>,
     /// The loss was there before: its absence means something.
     has_loss: bool,
+    /// Steps in a row whose record had everything that the configuration tells of.
+    whole: u32,
 }
+
+/// After so many whole records, one that lacks the loss alone is a loss that could not be written. A file that logs the loss
+/// every few steps never comes that far.
+const WHOLE: u32 = 20;
 
 impl Jsonl {
     pub(crate) fn with_keys<'a>(keys: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
@@ -129,9 +135,10 @@ impl Jsonl {
         if e.kind != Kind::Step {
             return;
         }
+        self.absent(v, e);
         // Strict writers turn NaN into null.
         let null = at(v, self.keys.get(metric::LOSS).map_or("loss", String::as_str)) == Some(&Value::Null);
-        if null && had_loss && e.m.get(metric::LOSS).is_none() {
+        if null && had_loss && e.missing.is_empty() && e.m.get(metric::LOSS).is_none() {
             e.missing.push(metric::LOSS.to_owned());
         }
         let counted = TOKEN_KEYS.iter().find_map(|k| v.get(k)?.as_f64()).filter(|n| n.is_finite());
@@ -142,6 +149,20 @@ impl Jsonl {
                 }
             }
             self.tokens = Some((step, now));
+        }
+    }
+}
+
+impl Jsonl {
+    /// Notices a loss that the configuration tells of, that every record had so far, and that this one alone lacks.
+    fn absent(&mut self, v: &Value, e: &mut Event) {
+        let Some(loss) = self.keys.get(metric::LOSS) else { return };
+        let others = self.keys.values().filter(|key| *key != loss).all(|key| at(v, key).is_some());
+        let has_loss = at(v, loss).is_some();
+        if others && !has_loss && self.whole >= WHOLE {
+            e.missing.push(metric::LOSS.to_owned());
+        } else {
+            self.whole = if others && has_loss { self.whole.saturating_add(1) } else { 0 };
         }
     }
 }
@@ -344,6 +365,24 @@ mod tests {
         assert_eq!((e[0].step, e[0].rank, e[0].ts), (Some(7), Some(3), Some(1795227416.98)));
         assert_eq!(e[0].m.iter().collect::<Vec<_>>(), [("loss", 2.5), ("lr", 0.1)]);
         assert_eq!((e[1].ts, &e[1].missing), (Some(1775059572.572), &vec!["loss".to_owned()]));
+    }
+
+    #[test]
+    fn a_loss_that_every_record_had_is_missed() {
+        let keys = || Reader::with_keys([("step", "it"), ("loss", "l"), ("lr", "lr")]);
+        let whole = |n: u32| format!(r#"{{"it":{n},"l":2.5,"lr":0.1}}"#);
+        let without = |n: u32| format!(r#"{{"it":{n},"lr":0.1}}"#);
+        let read = |lines: Vec<String>| {
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            let missing = with(keys(), &lines).into_iter().filter(|e| e.missing == ["loss"]);
+            missing.map(|e| e.step.unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(read((1..=20).map(whole).chain([without(21), without(22)]).collect()), [21, 22]);
+        assert_eq!(read((1..=19).map(whole).chain([without(20)]).collect()), [0; 0], "too early to tell");
+        let other = r#"{"it":21,"note":1}"#.to_owned();
+        assert_eq!(read((1..=20).map(whole).chain([other]).collect()), [0; 0], "a record of something else");
+        let every_tenth = |n| if n % 10 == 0 { whole(n) } else { without(n) };
+        assert_eq!(read((1..=200).map(every_tenth).collect()), [0; 0]);
     }
 
     #[test]

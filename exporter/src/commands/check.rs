@@ -179,8 +179,9 @@ fn collectors(config: &Config, roots: &Arc<Roots>) -> Vec<Finding> {
         let verdict = match s.state {
             State::Disabled => return None,
             State::Healthy | State::Unsupported => Verdict::Ok,
-            State::Failed | State::Stuck => Verdict::Unhealthy,
-            State::Starting => Verdict::Unknown,
+            // It reads or it does not: a failure says that nothing could be seen, not that something is broken.
+            State::Failed | State::Starting => Verdict::Unknown,
+            State::Stuck => Verdict::Unhealthy,
         };
         Some(finding("collector", verdict, format!("{} {}: {}", s.name, s.state.as_str(), s.detail)))
     });
@@ -248,6 +249,11 @@ mod tests {
         let report = run(&config(&dir), &roots);
         assert_eq!(report.exit, 1);
         assert!(report.text().contains("hpet is slow"), "{}", report.text());
+        let (dir, mut roots) =
+            node(&[("sys/class/net/eth0/operstate", "up\n"), ("sys/class/net/eth0/flags", "0x1003\n")]);
+        roots.procfs = dir.path().join("nothing");
+        let report = run(&config(&dir), &roots);
+        assert_eq!((report.verdict, report.exit), (Verdict::Unknown, 2), "{}", report.text());
         let (dir, roots) = node(&[]);
         let report = run(&config(&dir), &roots);
         assert_eq!((report.verdict, report.exit), (Verdict::Unknown, 2), "{}", report.text());

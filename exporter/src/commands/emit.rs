@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use stepwatch_wire::Event;
 
 use crate::ingest::IngestConfig;
+use crate::training::needs_run;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// More than any answer of the exporter.
@@ -34,6 +35,9 @@ impl Emit {
     pub fn run(&self) -> anyhow::Result<()> {
         let text = event_text(&self.event)?;
         let event = Event::parse(text.as_bytes()).context("this is not an event")?;
+        if event.run.is_none() && needs_run(event.kind) {
+            bail!("a {} event needs its run: add run=NAME", event.kind.as_str());
+        }
         let text = event.to_json();
         match &self.url {
             Some(url) => post(url, &text),
@@ -115,6 +119,14 @@ mod tests {
             r#"{"v":1,"k":"event","run":"42","text":"swapped a cable"}"#
         );
         assert_eq!(event(&[r#"{"k":"hb","run":"r"}"#]).unwrap(), r#"{"v":1,"k":"hb","run":"r"}"#);
+        let emit = |words: &[&str]| Emit {
+            event: words.iter().map(|w| (*w).to_owned()).collect(),
+            socket: Some("/nowhere/at/all".into()),
+            url: None,
+        };
+        let why = |words: &[&str]| emit(words).run().unwrap_err().to_string();
+        assert_eq!(why(&["ckpt", "phase=failed"]), "a ckpt event needs its run: add run=NAME");
+        assert!(why(&["event", "text=x"]).starts_with("cannot send"), "free text needs none");
         assert!(event(&["step", "run"]).unwrap_err().to_string().contains("KEY=VALUE"));
         assert!(event(&["stepp"]).unwrap_err().to_string().contains("one of hello step"));
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::collectors::COLLECTORS;
 use crate::family::Family;
-use crate::{drops, hub, ingest, page, schedule, source, stream, training};
+use crate::{drops, hub, ingest, page, schedule, source, state, stream, training};
 
 /// A family and where it comes from.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -43,10 +43,11 @@ static KIT: &[Family] = &[
 
 /// Every family of every source, in the order of sources.
 pub fn entries() -> Vec<Entry> {
-    let own: [(&str, &[&Family]); 8] = [
+    let own: [(&str, &[&Family]); 9] = [
         ("training", training::FAMILIES),
         ("training", source::FAMILIES),
         ("ingest", hub::FAMILIES),
+        ("state", state::FAMILIES),
         ("ingest", drops::FAMILIES),
         ("ingest", ingest::FAMILIES),
         ("stream", stream::FAMILIES),

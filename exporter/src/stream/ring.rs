@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use stepwatch_wire::{Cursor, Event, Kind};
+use stepwatch_wire::{Cursor, Event, Kind, Value};
 use tokio::sync::watch;
 
 use crate::lock::Locked as _;
@@ -57,8 +57,17 @@ pub struct Start {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Gap {
     pub lost: u64,
-    /// The cursor was given out by an earlier start of this exporter, so more may be lost than is known.
-    pub other_boot: bool,
+    pub why: Why,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// The ring was too small for how long the reader was away.
+    FellOff,
+    /// The cursor was given out by another start of this exporter, so more may be lost than is known.
+    OtherBoot,
+    /// This start of the exporter never gave out the cursor: it was damaged, or is of another exporter.
+    Ahead,
 }
 
 #[derive(Debug)]
@@ -139,10 +148,13 @@ impl Ring {
             None => Start { after: oldest, gap: None },
             Some(c) if c.boot == self.boot && c.seq <= head => {
                 let lost = oldest.saturating_sub(c.seq);
-                let gap = (lost > 0).then_some(Gap { lost, other_boot: false });
+                let gap = (lost > 0).then_some(Gap { lost, why: Why::FellOff });
                 Start { after: c.seq.max(oldest), gap }
             }
-            Some(_) => Start { after: oldest, gap: Some(Gap { lost: oldest, other_boot: true }) },
+            Some(c) => {
+                let why = if c.boot == self.boot { Why::Ahead } else { Why::OtherBoot };
+                Start { after: oldest, gap: Some(Gap { lost: oldest, why }) }
+            }
         }
     }
 
@@ -186,12 +198,19 @@ impl Ring {
 
 impl Gap {
     pub fn event(&self) -> Event {
-        let text = if self.other_boot {
-            "the cursor is of an earlier start of this exporter; records of that start are lost as well"
-        } else {
-            "the records fell off the ring before they were read"
+        let text = match self.why {
+            Why::FellOff => "the records fell off the ring before they were read",
+            Why::OtherBoot => {
+                "the cursor is of an earlier start of this exporter; records of that start are lost as well"
+            }
+            Why::Ahead => "the cursor is ahead of everything that this exporter has told; it begins anew",
         };
-        Event { lost: Some(self.lost), text: Some(text.into()), ..Event::new(Kind::Gap) }
+        let mut event = Event { lost: Some(self.lost), text: Some(text.into()), ..Event::new(Kind::Gap) };
+        if self.why == Why::OtherBoot {
+            // How much of the other start is lost, `lost` does not say: nobody knows.
+            event.extra.insert("boot_changed".into(), Value::Bool(true));
+        }
+        event
     }
 }
 
@@ -234,11 +253,13 @@ mod tests {
         let at = |seq| Cursor { boot: "b00t".into(), seq };
         assert_eq!(ring.start(Some(&at(8))), Start { after: 8, gap: None });
         assert_eq!(ring.start(None), Start { after: 6, gap: None });
-        let gap = |lost, other_boot| Some(Gap { lost, other_boot });
-        assert_eq!(ring.start(Some(&at(2))), Start { after: 6, gap: gap(4, false) });
+        let gap = |lost, why| Some(Gap { lost, why });
+        assert_eq!(ring.start(Some(&at(2))), Start { after: 6, gap: gap(4, Why::FellOff) });
         let other = Cursor { boot: "old".into(), seq: 99 };
-        assert_eq!(ring.start(Some(&other)), Start { after: 6, gap: gap(6, true) });
-        assert_eq!(ring.start(Some(&at(11))).gap, gap(6, true), "a cursor from the future is not ours");
+        assert_eq!(ring.start(Some(&other)), Start { after: 6, gap: gap(6, Why::OtherBoot) });
+        assert_eq!(ring.start(Some(&at(11))).gap, gap(6, Why::Ahead), "a cursor from the future");
+        let changed = |why| Gap { lost: 6, why }.event().extra.contains_key("boot_changed");
+        assert_eq!([Why::FellOff, Why::OtherBoot, Why::Ahead].map(changed), [false, true, false]);
     }
 
     #[test]

@@ -72,8 +72,11 @@ fn http_names_what_is_wrong_and_keeps_what_is_right() {
     assert_eq!((one.status, one.json()["errors"][0]["field"].clone()), (400, "step".into()));
     assert_eq!(exporter.post("\n").status, 204);
     assert_eq!(exporter.request_with("POST", "/v1/events", "content-encoding: gzip\r\n", "x").status, 415);
-    let big = exporter.post(&"x".repeat(2 << 20));
-    assert!(big.status == 413 && big.json()["error"].as_str().unwrap().contains("at most 1048576"));
+    for megabytes in [2, 3] {
+        let big = exporter.post(&"x".repeat(megabytes << 20));
+        assert!(big.status == 413 && big.json()["error"].as_str().unwrap().contains("at most 1048576"));
+    }
+    exporter.wait_for(r#"stepwatch_exporter_ingest_dropped_total{reason="body_limit"}"#, 2.0);
 }
 
 /// A process of its own that says these packets and then ends as it is told.
@@ -180,9 +183,12 @@ fn emit_from_a_shell() {
     let url = format!("http://{}", exporter.addr);
     assert!(emit(&["--url", &url, r#"{"k":"step","run":"url","step":9}"#]).status.success());
     exporter.wait_for(r#"train_step{run="url"}"#, 9.0);
-    let refused = emit(&["--url", &url, "step", "step=9"]);
+    let refused = emit(&["--url", &url, "gap", "run=shell"]);
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && said.contains("400") && said.contains("run"), "{said}");
+    assert!(!refused.status.success() && said.contains("400") && said.contains("gap"), "{said}");
+    let refused = emit(&["ckpt", "phase=failed"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("add run=NAME"), "{said}");
     assert!(!emit(&["stepp"]).status.success());
 }
 

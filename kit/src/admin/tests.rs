@@ -49,6 +49,43 @@ async fn a_reload_answers_what_came_of_it() {
     assert_eq!(call(&admin, "GET", "/-/reload", "").await.0, StatusCode::METHOD_NOT_ALLOWED);
 }
 
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_reload_by_http_is_logged_as_well() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let (admin, mut requests) = Admin::new(LogControl::detached());
+    let program = async {
+        for answer in [Ok(()), Err("exporter.yml:1:1: bad".to_owned())] {
+            requests.recv().await.unwrap().reply.send(answer).unwrap();
+        }
+    };
+    let calls = async {
+        call(&admin, "POST", "/-/reload", "").await;
+        call(&admin, "POST", "/-/reload", "").await;
+    };
+    tokio::join!(program, calls);
+    let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(said.contains("reloaded by=\"POST /-/reload\""), "{said}");
+    assert!(said.contains("ERROR") && said.contains("exporter.yml:1:1: bad"), "{said}");
+}
+
 #[tokio::test]
 async fn a_hangup_asks_for_a_reload() {
     let (_admin, mut requests) = Admin::new(LogControl::detached());

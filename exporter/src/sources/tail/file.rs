@@ -1,5 +1,6 @@
 //! One followed file: its lines become events that know their run, their time and their place.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use super::follow::{Begin, Counts, Follower, RawLine, modified};
 use super::state::{Position, Saved, Store};
 use super::zone::Zone;
 use super::{From, TailConfig, name};
-use crate::hub::Origin;
+use crate::drops::Reason;
+use crate::hub::{Origin, Outcome};
 use crate::source::SourceHandle;
 use crate::sources::Sink;
 use crate::training::Priority;
@@ -26,6 +28,8 @@ const OVER_AFTER_SECONDS: f64 = 86_400.0;
 const CONTEXT_BYTES: usize = 64 * 1024;
 /// Lines without a step move the saved position only this often: reading them again does no harm.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
+/// How often a file that waits for room among the runs tries again.
+pub(super) const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// A stamp further in the future than this is of another time zone, or of a wrong clock.
 const FUTURE_SECONDS: f64 = 60.0;
 
@@ -37,6 +41,10 @@ pub(super) struct TailedFile {
     labels: Labels,
     last_step: Option<i64>,
     again: Again,
+    /// Read, and refused because there are too many runs: it waits, and so does the rest of the file.
+    waiting: VecDeque<Event>,
+    /// When it is offered again.
+    retry: Option<Instant>,
     /// When the position was last saved; `None` if it never was.
     saved: Option<Instant>,
     unsaved: bool,
@@ -54,6 +62,15 @@ struct Labels {
     fallback_run: String,
     rank: Option<u32>,
     node: Option<String>,
+}
+
+impl Labels {
+    fn put_on(&self, mut event: Event) -> Event {
+        event.run = self.run.clone().or(event.run).or_else(|| Some(self.fallback_run.clone()));
+        event.rank = self.rank.or(event.rank);
+        event.node = self.node.clone().or(event.node);
+        event
+    }
 }
 
 impl TailedFile {
@@ -79,6 +96,8 @@ impl TailedFile {
             labels,
             last_step: None,
             again: Again::default(),
+            waiting: VecDeque::new(),
+            retry: None,
             saved: None,
             unsaved: true,
             counts: Counts::default(),
@@ -130,7 +149,7 @@ impl TailedFile {
 
     /// Nothing of it is left, under this name or another.
     pub(super) fn is_over(&self) -> bool {
-        self.follower.is_gone() && self.saved.is_some()
+        self.follower.is_gone() && self.saved.is_some() && self.waiting.is_empty()
     }
 
     pub(super) fn forget(&self) {
@@ -152,6 +171,12 @@ impl TailedFile {
         sink: &dyn Sink,
         health: &SourceHandle,
     ) -> io::Result<bool> {
+        if self.retry.is_some_and(|at| now < at) {
+            return Ok(false);
+        }
+        if !self.waiting.is_empty() {
+            return Ok(self.publish_waiting(now, unix, sink, health));
+        }
         let before = self.follower.positions();
         let mut lines = Vec::new();
         let more = self.follower.poll(now, &mut lines);
@@ -167,15 +192,13 @@ impl TailedFile {
                 self.save(before.clone(), now, health);
             }
         }
-        for event in events {
-            self.publish(event, unix, sink, health);
-        }
-        if published {
-            crash::point("tail.published");
-        }
+        self.waiting.extend(events.into_iter().map(|e| self.labels.put_on(e)));
         self.unsaved |= published || self.follower.positions() != before;
+        if published && !self.publish_waiting(now, unix, sink, health) {
+            return Ok(false);
+        }
         let due = self.saved.is_none_or(|at| now.duration_since(at) >= SAVE_EVERY);
-        if self.unsaved && (published || due) {
+        if self.unsaved && due {
             self.save(self.follower.positions(), now, health);
         }
         self.report(health);
@@ -207,11 +230,34 @@ impl TailedFile {
         }
     }
 
-    fn publish(&mut self, mut event: Event, unix: f64, sink: &dyn Sink, health: &SourceHandle) {
-        let labels = &self.labels;
-        event.run = labels.run.clone().or(event.run).or_else(|| Some(labels.fallback_run.clone()));
-        event.rank = labels.rank.or(event.rank);
-        event.node = labels.node.clone().or(event.node);
+    /// Publishes what was read. False if some of it must wait for room; the position is not saved until then, so nothing is
+    /// lost by a restart meanwhile either.
+    fn publish_waiting(&mut self, now: Instant, unix: f64, sink: &dyn Sink, health: &SourceHandle) -> bool {
+        while let Some(event) = self.waiting.pop_front() {
+            let copy = event.clone();
+            if self.publish(event, unix, sink, health) == Some(Outcome::Dropped(Reason::Runs)) {
+                self.waiting.push_front(copy);
+                if self.retry.is_none() {
+                    tracing::warn!(path = %self.labels.path.display(), "a tailed file waits: there are too many runs (runs.max_runs)");
+                }
+                self.retry = Some(now + RETRY_EVERY);
+                return false;
+            }
+        }
+        self.retry = None;
+        crash::point("tail.published");
+        self.save(self.follower.positions(), now, health);
+        true
+    }
+
+    /// `None` for what was published before.
+    fn publish(
+        &mut self,
+        event: Event,
+        unix: f64,
+        sink: &dyn Sink,
+        health: &SourceHandle,
+    ) -> Option<Outcome> {
         if let Some(ts) = event.ts {
             health.lag_seconds(unix - ts);
         }
@@ -220,10 +266,10 @@ impl TailedFile {
         }
         if self.again.is(&event, |rank| sink.last_step(event.run.as_deref()?, rank)) {
             health.dropped("read_again", 1);
-            return;
+            return None;
         }
         let priority = if self.reader.name() == "jsonl" { Priority::Jsonl } else { Priority::Log };
-        sink.publish(Origin::Tail { path: Arc::clone(&labels.path), priority }, event);
+        Some(sink.publish(Origin::Tail { path: Arc::clone(&self.labels.path), priority }, event))
     }
 
     fn save(&mut self, files: Vec<Position>, now: Instant, health: &SourceHandle) {

@@ -15,7 +15,8 @@ use stepwatch_wire::{Event, Kind};
 
 use super::follow::{DRAIN, MAX_LINE_BYTES};
 use super::*;
-use crate::hub::Origin;
+use crate::drops::Reason;
+use crate::hub::{Origin, Outcome};
 use crate::samples::Samples;
 use crate::source::{DROPPED, LAG, RESOLUTION, Sources, UNMATCHED, UP};
 use crate::training::Priority;
@@ -29,16 +30,22 @@ struct List {
     events: Arc<Mutex<Vec<(Priority, Event)>>>,
     sources: Arc<Sources>,
     last: Arc<Mutex<Option<i64>>>,
+    /// There is no room for another run.
+    full: Arc<Mutex<bool>>,
     /// Where positions are saved, and what is there at the last publish: what a crash right after it would leave.
     saved: Arc<Mutex<(PathBuf, Option<Vec<u8>>)>>,
 }
 
 impl Sink for List {
-    fn publish(&self, origin: Origin, event: Event) {
+    fn publish(&self, origin: Origin, event: Event) -> Outcome {
+        if *self.full.lock().unwrap() {
+            return Outcome::Dropped(Reason::Runs);
+        }
         *self.last.lock().unwrap() = event.step;
         let mut saved = self.saved.lock().unwrap();
         saved.1 = saved_file(&saved.0).map(|file| fs::read(file).unwrap());
         self.events.lock().unwrap().push((origin.priority(), event));
+        Outcome::Accepted
     }
 
     fn last_step(&self, _: &str, _: u32) -> Option<i64> {

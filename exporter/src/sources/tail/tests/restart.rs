@@ -49,6 +49,25 @@ fn what_was_published_before_a_crash_is_not_published_again() {
 }
 
 #[test]
+fn what_is_refused_for_too_many_runs_waits() {
+    let mut b = Bench::new("run.log");
+    *b.list.full.lock().unwrap() = true;
+    b.steps("run.log", 1..4);
+    assert_eq!(b.poll_steps(), NONE);
+    b.kill();
+    b.steps("run.log", 4..6);
+    assert_eq!(b.poll_steps(), NONE, "a restart changes nothing");
+    *b.list.full.lock().unwrap() = false;
+    assert_eq!(b.poll_steps(), NONE, "it does not ask all the time");
+    b.wait(file::RETRY_EVERY);
+    assert_eq!(b.poll_steps(), range(1..6));
+    b.steps("run.log", 6..8);
+    assert_eq!(b.poll_steps(), [6, 7]);
+    b.kill();
+    assert_eq!(b.poll_steps(), NONE);
+}
+
+#[test]
 fn rotation_while_the_exporter_is_down() {
     let mut b = Bench::new("run.log");
     b.steps("run.log", 1..3);
