@@ -322,6 +322,7 @@ impl GradSpike {
 
     /// A new attempt is judged afresh.
     fn close(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+        self.since_hit = u32::MAX;
         for (was, kind) in
             [(self.spike.clear(), Kind::GradSpike), (self.unstable.clear(), Kind::GradInstability)]
         {
