@@ -4,9 +4,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use stepwatch_alerter::cli::Cli;
+use stepwatch_kit::config::EXIT_CONFIG;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(err) => {
+            // A wrong argument is a wrong configuration; 2 would say something else after `check`.
+            let _ = err.print();
+            return if err.use_stderr() { EXIT_CONFIG.into() } else { ExitCode::SUCCESS };
+        }
+    };
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => ExitCode::from(runtime.block_on(cli.main())),
         Err(err) => {

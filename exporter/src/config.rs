@@ -135,20 +135,25 @@ impl Default for PageConfig {
 
 impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = stepwatch_kit::config::load(path)?;
-        config.check(&path.display().to_string())?;
-        Ok(config)
+        Self::parse(&path.display().to_string(), &stepwatch_kit::config::read(path)?)
     }
 
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
         let config: Self = stepwatch_kit::config::parse(name, text)?;
-        config.check(name)?;
-        Ok(config)
+        let wrong = config.check();
+        if wrong.is_empty() { Ok(config) } else { Err(ConfigError::at_paths(name, text, wrong)) }
     }
 
-    /// What no single key shows to be wrong; all of it at once.
-    fn check(&self, name: &str) -> Result<(), ConfigError> {
+    /// What the types do not show to be wrong, all of it at once; each begins with the path of its value.
+    fn check(&self) -> Vec<String> {
         let mut wrong = sources::check(&self.sources);
+        let empty = |p: &Path| p.as_os_str().is_empty();
+        if self.ingest.socket.as_deref().is_some_and(empty) {
+            wrong.push("ingest.socket: must be a path".to_owned());
+        }
+        if empty(&self.state_dir) {
+            wrong.push("state_dir: must be a directory".to_owned());
+        }
         let positive = [
             ("ingest.max_connections", self.ingest.max_connections),
             ("runs.max_runs", self.runs.max_runs),
@@ -180,7 +185,7 @@ impl Config {
                 wrong.push(format!("collectors.nic.exclude: {pattern:?} is not a pattern: {e}"));
             }
         }
-        if wrong.is_empty() { Ok(()) } else { Err(ConfigError::many(name, wrong)) }
+        wrong
     }
 
     pub fn training(&self) -> Options {
@@ -234,6 +239,16 @@ sources:
 collectors:
   gpu: {enabled: true}                           # one key a collector
 "#;
+
+    #[test]
+    fn mistakes_that_parse_are_shown_where_they_are() {
+        let text =
+            "state_dir: ''\nruns: {max_runs: 0}\nsources:\n  - tail: {path: /x.log, format: megatrn}\n";
+        let shown = Config::parse("exporter.yml", text).unwrap_err().to_string();
+        for part in ["exporter.yml:1:", "exporter.yml:2:", "exporter.yml:4:", "^", "megatron"] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
 
     #[test]
     fn the_smallest_useful_file_and_the_empty_one() {

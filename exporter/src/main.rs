@@ -15,7 +15,14 @@ use stepwatch_kit::shutdown::Shutdown;
 const WORKERS: usize = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(err) => {
+            // A wrong argument is a wrong configuration; 2 would say something else after `check`.
+            let _ = err.print();
+            return if err.use_stderr() { EXIT_CONFIG.into() } else { ExitCode::SUCCESS };
+        }
+    };
     match run(&cli) {
         Ok(code) => code,
         Err(error) if error.is::<ConfigError>() => {

@@ -112,7 +112,7 @@ fn word(b: &[u8]) -> Option<usize> {
 /// How finely each metric is printed: below this step, detectors see noise of the printer and not of the training.
 ///
 /// Frameworks that drop trailing zeros sometimes look coarser than they are, and a number of four significant
-/// digits gets finer as it falls: it is the finest step seen in the last one to two [`WINDOW`]s of values.
+/// digits gets finer as it falls: it is the finest step seen in the last one to two `WINDOW`s of values.
 #[derive(Debug, Clone, Default)]
 pub struct Resolution(Vec<Metric>);
 

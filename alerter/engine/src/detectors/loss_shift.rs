@@ -6,7 +6,7 @@
 //! s += (min(|d|, 2.5s)/0.787 − s)/32,   S = clip(S + clip(z, ±6) − 2, 0, 3h),  h = 8
 //! alarm: S > h and the lower of the last two blocks above m by the rise and by 4s
 //! ```
-//! A rise of 0.15 ([`unit`]) is a ticket, one of 0.4 a page: the severities of [`super::loss_spike`], which is faster where the noise lets
+//! A rise of 0.15 ([`unit()`]) is a ticket, one of 0.4 a page: the severities of [`super::loss_spike`], which is faster where the noise lets
 //! it be. Half of a block may be blips.
 
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub struct Config {
     pub enabled: bool,
     /// Bound of the CUSUM, in sigmas of a block.
     pub h: f64,
-    /// Rises above the baseline, in nats (see [`unit`]).
+    /// Rises above the baseline, in nats (see [`unit()`]).
     pub ticket_rise: f64,
     pub page_rise: f64,
     /// The same in sigmas of a block.

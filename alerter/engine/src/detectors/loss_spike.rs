@@ -9,7 +9,7 @@
 //! ```
 //! a = 1/20 upwards and 1/5 downwards, h = 16. The cap keeps one bad batch from alarming, `best` the convexity of early training, and q the heavy tail of
 //! a small batch. A rise is measured in nats where the loss is a cross-entropy of usual size, and relative
-//! to the level where it is not ([`unit`]), so small and large losses are judged alike.
+//! to the level where it is not ([`unit()`]), so small and large losses are judged alike.
 //!
 //! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
 //! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples 0.45 above; and half the z makes
@@ -37,7 +37,7 @@ pub struct Config {
     pub enabled: bool,
     /// Bound of the CUSUM, in sigmas.
     pub h: f64,
-    /// Rises above the baseline, in nats (see [`unit`]).
+    /// Rises above the baseline, in nats (see [`unit()`]).
     pub ticket_rise: f64,
     pub page_rise: f64,
     /// A single sample that is a ticket.
