@@ -1,4 +1,4 @@
-//! What the engine needs of the configuration: its part of the YAML file of DESIGN 4.4.
+//! What the engine needs of the configuration: its part of the YAML file.
 
 use serde::{Deserialize, Serialize};
 

@@ -58,7 +58,7 @@ impl Cause {
 
 macro_rules! kinds {
     ($($name:ident $text:literal $cause:ident $title:literal;)*) => {
-        /// Kinds of incident. The text forms are a contract (DESIGN 4.3).
+        /// Kinds of incident. The text forms are a contract: scripts, routes and dashboards match on them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Kind { $($name),* }

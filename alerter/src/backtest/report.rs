@@ -10,7 +10,7 @@ use stepwatch_engine::verdict::{Kind, Severity, Suspect};
 use super::Format;
 use super::replay::Replay;
 
-/// One incident, as DESIGN names its members.
+/// One incident, with the members that scripts rely on.
 #[derive(Debug, Serialize)]
 struct Incident<'a> {
     file: &'a str,
