@@ -67,8 +67,8 @@ impl Workspace {
         if status.success() {
             return Ok(Output { lines });
         }
-        let tail = if self.verbose { &[] } else { &lines[lines.len().saturating_sub(FAILURE_TAIL)..] };
-        Err(format!("{}\n{shown}: {status}; whole output in {}", tail.join("\n"), path.display()))
+        let shown_lines = if self.verbose { Vec::new() } else { excerpt(&lines) };
+        Err(format!("{}\n{shown}: {status}; whole output in {}", shown_lines.join("\n"), path.display()))
     }
 
     fn collect(
@@ -91,6 +91,21 @@ impl Workspace {
     }
 }
 
+/// What a person wants to see of a failure: the failures that a test runner lists, else the end.
+fn excerpt(lines: &[String]) -> Vec<&str> {
+    let mut listed = Vec::new();
+    let mut inside = false;
+    for line in lines {
+        inside |= line == "failures:";
+        if inside {
+            listed.push(line.as_str());
+        }
+        inside &= !line.starts_with("test result:");
+    }
+    let all = if listed.is_empty() { lines.iter().map(String::as_str).collect() } else { listed };
+    all[all.len().saturating_sub(FAILURE_TAIL)..].to_vec()
+}
+
 /// `cargo ARGS` with the toolchain that runs us.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -101,4 +116,19 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
 /// The path of a program on `PATH`.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(|p| p.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_shows_the_failed_tests() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let log = lines(
+            "test a ... ok\ntest b ... FAILED\nfailures:\nwhy\ntest result: FAILED.\ntest c ... ok\ntest result: ok.",
+        );
+        assert_eq!(excerpt(&log), ["failures:", "why", "test result: FAILED."]);
+        assert_eq!(excerpt(&lines("error: x\nend")), ["error: x", "end"]);
+    }
 }
