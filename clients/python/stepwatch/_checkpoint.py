@@ -25,6 +25,7 @@ class Checkpoint:
     def __init__(self, sender: Sender, timings: Any, step: Any, path: Any, size: Any, extra: Dict[str, Any]) -> None:
         self.path = path
         self.bytes = size
+        self.seconds: Optional[float] = None
         self.name = "ckpt"
         self.since = time.monotonic()
         self._sender, self._timings, self._step, self._extra = sender, timings, step, extra
@@ -45,7 +46,7 @@ class Checkpoint:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         try:
-            self._timings.leave(self)
+            self.seconds = float(self._timings.leave(self))
             if kind is None:
                 self._sender.put("ckpt", self._step, None, _End(self))
             else:
@@ -95,6 +96,8 @@ class _End:
                 self._size.wait(CLOSING_TIME)
             size = self._size.bytes
         event["phase"] = "end"
+        if c.seconds is not None:
+            event["seconds"] = round(c.seconds, 6)  # the next one may have started before this size was known
         for key, value in c._extra.items():
             event[key] = plain(value)
         if c.path is not None:

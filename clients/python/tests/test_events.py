@@ -296,6 +296,7 @@ class Checkpoints(Case):
         until(lambda: receiver.steps() == [501])
         self.assertEqual(self.kinds(receiver), [("start", 500), ("end", 500)])
         self.assertEqual(receiver.events("ckpt")[1]["bytes"], 77)
+        self.assertGreater(receiver.events("ckpt")[1]["seconds"], 0)
         self.assertIn("ckpt", receiver.events("step")[0]["t"])
 
     def test_failure(self):
