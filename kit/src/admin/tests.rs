@@ -43,14 +43,19 @@ impl std::io::Write for Log {
     }
 }
 
-/// One test of both, because a place that logs is asked once in a process whether anybody listens: two tests that reach it at
-/// the same time would race for the answer.
-#[tokio::test]
-async fn a_reload_answers_and_logs_what_came_of_it() {
+/// What this process logs, whoever logs it: a subscriber of one thread would race with other tests for the answer to whether
+/// anybody listens at a place that logs, which is asked once in a process.
+static LOG: std::sync::LazyLock<Log> = std::sync::LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    log
+});
+
+#[tokio::test]
+async fn a_reload_answers_and_logs_what_came_of_it() {
+    let log = std::sync::LazyLock::force(&LOG);
     let (admin, mut requests) = Admin::new(LogControl::detached());
     let program = tokio::spawn(async move {
         for answer in [Ok(()), Err("exporter.yml:1:1: unknown field `x`".to_owned())] {
