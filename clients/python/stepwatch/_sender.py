@@ -33,6 +33,8 @@ ASIDE_LIMIT = 16
 POLL = 0.02
 #: Seconds that leaving the ``with`` block or the process waits for the last events: 50 ms is the promise, a busy machine wakes us late.
 EXIT_WAIT = 0.03
+#: Seconds that it may wait instead while nothing but a busy machine holds them up: a lost goodbye is a false alarm of a dead rank.
+EXIT_WAIT_FLOWING = 0.25
 #: Seconds that the thread itself goes on trying after that, while the process lives.
 LINGER = 2.0
 #: Seconds before each further attempt to connect; the last repeats.
@@ -151,6 +153,15 @@ class Sender:
         thread = self._thread
         if thread is not None and self._pid == os.getpid() and thread is not threading.current_thread():
             thread.join(max(0.0, timeout))
+
+    @property
+    def flowing(self) -> bool:
+        """Whether the thread has something to do and nobody to wait for."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread() or not thread.is_alive():
+            return False
+        way = self._way
+        return not self._last_try if way is None else way.prompt and not self._full_wait
 
     def _rouse(self) -> None:
         try:
@@ -355,9 +366,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def finish_all(senders: Sequence[Sender], timeout: float = EXIT_WAIT) -> None:
-    """Ends all of them within one timeout."""
-    deadline = time.monotonic() + timeout
+    """Ends all of them within one timeout; only those that lack nothing but processor time get longer."""
+    start = time.monotonic()
     for sender in senders:
         sender.finish()
     for sender in senders:
-        sender.join(deadline - time.monotonic())
+        sender.join(start + timeout - time.monotonic())
+        while sender.flowing and time.monotonic() < start + EXIT_WAIT_FLOWING:
+            sender.join(0.005)

@@ -29,6 +29,8 @@ class Transport:
     batch = 1
     #: Whether the other side wants to hear that we are alive.
     live = True
+    #: Whether ``send`` answers without waiting for anybody.
+    prompt = True
     #: Lines that the receiver will never take.
     refused = 0
 
@@ -87,6 +89,7 @@ class Http(Transport):
 
     name = "http"
     batch = 64
+    prompt = False
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url if "//" in url else "http://" + url)

@@ -2,10 +2,11 @@
 
 import time
 import unittest
+from unittest import mock
 
 from support import Case, StoppableReceiver, until
 
-from stepwatch import _sender
+from stepwatch import _sender, _transport
 
 
 class Stopped(Case):
@@ -53,6 +54,23 @@ class Stopped(Case):
             run.close()
             took.append(time.perf_counter() - start)
         self.assertLessEqual(min(took), 0.05)
+
+
+class Busy(Case):
+    def test_a_goodbye_is_not_lost_for_want_of_processor_time(self):
+        receiver = self.receiver()
+        run = self.run_()
+        until(lambda: receiver.events("hello"))
+        real = _transport.SeqPacket.send
+
+        def starved(way, lines):
+            time.sleep(0.1)
+            return real(way, lines)
+
+        with mock.patch.object(_transport.SeqPacket, "send", starved):
+            run.close()
+            self.assertFalse(run._sender._thread.is_alive())
+        until(lambda: receiver.events("bye"))
 
 
 class Absent(Case):
