@@ -19,6 +19,7 @@
 //! ```
 
 mod clean;
+mod file;
 mod format;
 mod number;
 mod python;
@@ -30,6 +31,7 @@ mod tqdm;
 mod composer;
 mod huggingface;
 mod jsonl;
+mod latest;
 mod llmc;
 mod maxtext;
 mod megatron;
@@ -40,6 +42,9 @@ mod torchtitan;
 mod verl;
 
 pub use clean::MAX_JOINED_BYTES;
+pub use file::{
+    FileKind, FileReader, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of, known_name,
+};
 pub use format::{Format, Line, Out, Outcome, names};
 pub use number::Resolution;
 pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};

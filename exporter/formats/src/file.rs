@@ -1,0 +1,149 @@
+//! Files that are not lines: what a file is, and the readers of those that hold records or are written anew as a whole.
+//!
+//! * [`FileKind::Lines`] is for [`crate::Reader`].
+//! * [`FileKind::Records`] grow at the end: TensorBoard event files, W&B transaction logs. Offer every byte once, in order.
+//!   What `push` does not consume (the beginning of a record, never more than [`MAX_PENDING_BYTES`]) is offered again with more
+//!   behind it.
+//! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed; what was told before is not told again.
+//!
+//! Two positions are kept apart. `consumed` is what the caller may forget, [`FileReader::position`] is what it may *save*: a
+//! TensorBoard step is spread over several records, and while one is being gathered the position stays before it. Handed to
+//! [`FileReader::resume`] in a later life, nothing is lost and no other state is needed. Of `Records` it is the offset in the file
+//! to go on reading at; of `Whole` it counts entries, and the whole file is offered again.
+
+use core::fmt;
+use std::path::Path;
+
+use stepwatch_wire::Event;
+
+use crate::format::Out;
+use crate::latest::Latest;
+use crate::number::Resolution;
+
+/// The longest record that is looked into; a longer one (an image, a model graph) is passed over and counted.
+pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
+/// With this much offered, `push` consumes something: the most that a caller of `Records` must hold.
+pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
+/// The largest file that is read as a whole: a caller leaves a larger one alone and counts it.
+pub const MAX_WHOLE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// How a file is written, told by its name and first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// Text that grows by lines.
+    Lines,
+    /// Records that grow at the end.
+    Records,
+    /// Written anew each time: read from its start when it changed.
+    Whole,
+}
+
+/// What came of some bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// Bytes of what was offered that the caller may forget. Of a `Whole` file all of them, or none of one that was caught half
+    /// written: offer it again when it changed.
+    pub consumed: usize,
+    /// Records whose checksum or structure is wrong; they were passed over.
+    pub bad_records: u64,
+    /// Records and values that were read and say nothing about training.
+    pub unmatched: u64,
+    /// Records longer than [`MAX_RECORD_BYTES`].
+    pub oversized: u64,
+    /// Why nothing beyond this point can be read.
+    pub stop: Option<&'static str>,
+}
+
+/// Reads one file of records or one that is written as a whole.
+#[derive(Debug)]
+pub struct FileReader {
+    kind: FileKind,
+    format: Box<dyn FileFormat>,
+    resolution: Resolution,
+}
+
+/// Some bytes of a file, and where they stand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chunk<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Nothing was appended for a while.
+    pub(crate) at_rest: bool,
+}
+
+/// One way to write a file that is not lines. Reads any bytes without panicking.
+pub(crate) trait FileFormat: fmt::Debug + Send {
+    fn name(&self) -> &'static str;
+    fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed;
+    fn position(&self) -> u64;
+    fn resume(&mut self, position: u64, last_step: Option<i64>);
+}
+
+/// Looks at the name and the first bytes: `head` may be shorter than the file, or empty when it was not read yet.
+pub fn kind_of(path: &Path, head: &[u8]) -> FileKind {
+    recognise(path, head).map_or(FileKind::Lines, |known| known.kind)
+}
+
+/// Whether a file of this name is something that a search of a directory should follow.
+pub fn known_name(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|n| n.to_str()) else { return false };
+    let ends = |suffix: &str| name.ends_with(suffix);
+    recognise(path, &[]).is_some()
+        || name == "progress.txt"
+        || ends(".jsonl")
+        || ends(".log")
+        || ends(".out")
+        || ends(".err")
+        || (name.starts_with("log_") && ends(".txt"))
+}
+
+/// A reader of one kind of file, before it is made.
+struct Known {
+    kind: FileKind,
+    new: fn(&Path) -> Box<dyn FileFormat>,
+}
+
+/// The one list of them.
+fn recognise(path: &Path, _head: &[u8]) -> Option<Known> {
+    let name = path.file_name()?.to_str()?;
+    (name == "latest_checkpointed_iteration.txt")
+        .then_some(Known { kind: FileKind::Whole, new: |path| Box::new(Latest::new(path)) })
+}
+
+impl FileReader {
+    /// `None` for a file of lines.
+    pub fn new(path: &Path, head: &[u8]) -> Option<Self> {
+        let known = recognise(path, head)?;
+        Some(Self { kind: known.kind, format: (known.new)(path), resolution: Resolution::default() })
+    }
+
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.format.name()
+    }
+
+    /// Reads bytes and appends what they say to `out`. `at_rest` says that nothing was appended for a while: what was being
+    /// gathered is given out.
+    pub fn push(&mut self, bytes: &[u8], at_rest: bool, out: &mut Vec<Event>) -> Pushed {
+        let mut out = Out::new(out, &mut self.resolution);
+        self.format.push(Chunk { bytes, at_rest }, &mut out)
+    }
+
+    /// What to save once the events given out so far were published.
+    pub fn position(&self) -> u64 {
+        self.format.position()
+    }
+
+    /// Goes on where an earlier life stopped, before anything is pushed. `last_step` is the last step that is known of the run:
+    /// a file that repeats the whole history, as `trainer_state.json` does, tells only what came after it.
+    pub fn resume(&mut self, position: u64, last_step: Option<i64>) {
+        self.format.resume(position, last_step);
+    }
+
+    /// How finely the metrics of this file are printed; empty for binary numbers.
+    pub fn resolution(&self) -> &Resolution {
+        &self.resolution
+    }
+}
