@@ -3,7 +3,6 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
 //! for a reader of the stream, a scrape or a disk.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,13 +30,37 @@ pub enum Origin {
     Peer(Peer),
     Datagram,
     Http,
-    /// A file that is followed.
-    Tail {
-        path: Arc<Path>,
+    /// What speaks on the trainer's behalf: a file that is followed, telemetry meant for others, the output of a command.
+    Source {
+        via: Via,
+        /// Which one of its kind, the same for all it tells: a path, an endpoint. Steps going backwards are told apart by it.
+        name: Arc<str>,
         priority: Priority,
     },
     /// This exporter: collectors and the like.
     Node,
+}
+
+/// By what way an event came in; the label of [`EVENTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    Seqpacket,
+    Datagram,
+    Http,
+    Tail,
+    Node,
+    Otlp,
+    Kubeflow,
+    Scrape,
+    Statsd,
+    /// Output of a command that the launcher runs.
+    Launcher,
+    /// Pages in shared memory.
+    Heartbeat,
+    /// Directories of checkpoints that are watched.
+    Checkpoints,
+    /// What was found running on this node.
+    Discover,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,14 +92,12 @@ struct Inner {
     ring: Ring,
     sources: Sources,
     drops: Arc<Drops>,
-    taken: [AtomicU64; VIA.len()],
+    taken: [AtomicU64; Via::ALL.len()],
     connections: AtomicU64,
     save_failures: AtomicU64,
     /// Wakes whoever saves the state.
     urgent: tokio::sync::Notify,
 }
-
-const VIA: [&str; 5] = ["seqpacket", "datagram", "http", "tail", "node"];
 
 /// What a hub is made of.
 #[derive(Debug)]
@@ -113,7 +134,7 @@ impl Hub {
 
     pub fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
         event.cursor = None;
-        if event.node.is_none() || !matches!(origin, Origin::Http | Origin::Tail { .. }) {
+        if event.node.is_none() || !matches!(origin, Origin::Http | Origin::Source { .. }) {
             event.node = Some(self.0.node.clone());
         }
         self.0.drops.add(Reason::Entries, u64::from(event.dropped));
@@ -126,7 +147,7 @@ impl Hub {
         drop(training);
         match &outcome {
             Outcome::Accepted => {
-                self.0.taken[origin.via()].fetch_add(1, Ordering::Relaxed);
+                self.0.taken[origin.via() as usize].fetch_add(1, Ordering::Relaxed);
             }
             Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
             Outcome::Dropped(_) => {}
@@ -217,16 +238,57 @@ impl Hub {
         self.0.sources.write(out);
         self.0.drops.write(out);
         out.set(&SAVE_FAILURES, &[], self.0.save_failures.load(Ordering::Relaxed));
-        for (via, taken) in VIA.iter().zip(&self.0.taken) {
-            out.set(&EVENTS, &[via], taken.load(Ordering::Relaxed));
+        for (via, taken) in Via::ALL.iter().zip(&self.0.taken) {
+            out.set(&EVENTS, &[via.as_str()], taken.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Via {
+    /// In the order of the declaration.
+    pub const ALL: [Self; 13] = [
+        Self::Seqpacket,
+        Self::Datagram,
+        Self::Http,
+        Self::Tail,
+        Self::Node,
+        Self::Otlp,
+        Self::Kubeflow,
+        Self::Scrape,
+        Self::Statsd,
+        Self::Launcher,
+        Self::Heartbeat,
+        Self::Checkpoints,
+        Self::Discover,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Seqpacket => "seqpacket",
+            Self::Datagram => "datagram",
+            Self::Http => "http",
+            Self::Tail => "tail",
+            Self::Node => "node",
+            Self::Otlp => "otlp",
+            Self::Kubeflow => "kubeflow",
+            Self::Scrape => "scrape",
+            Self::Statsd => "statsd",
+            Self::Launcher => "launcher",
+            Self::Heartbeat => "heartbeat",
+            Self::Checkpoints => "checkpoints",
+            Self::Discover => "discover",
         }
     }
 }
 
 impl Origin {
+    pub fn source(via: Via, name: &Arc<str>, priority: Priority) -> Self {
+        Self::Source { via, name: Arc::clone(name), priority }
+    }
+
     pub fn priority(&self) -> Priority {
         match self {
-            Self::Tail { priority, .. } => *priority,
+            Self::Source { priority, .. } => *priority,
             Self::Peer(_) | Self::Datagram | Self::Http | Self::Node => Priority::Client,
         }
     }
@@ -234,17 +296,17 @@ impl Origin {
     pub fn pid(&self) -> Option<u32> {
         match self {
             Self::Peer(peer) => peer.pid,
-            Self::Datagram | Self::Http | Self::Tail { .. } | Self::Node => None,
+            Self::Datagram | Self::Http | Self::Source { .. } | Self::Node => None,
         }
     }
 
-    fn via(&self) -> usize {
+    pub fn via(&self) -> Via {
         match self {
-            Self::Peer(_) => 0,
-            Self::Datagram => 1,
-            Self::Http => 2,
-            Self::Tail { .. } => 3,
-            Self::Node => 4,
+            Self::Peer(_) => Via::Seqpacket,
+            Self::Datagram => Via::Datagram,
+            Self::Http => Via::Http,
+            Self::Source { via, .. } => *via,
+            Self::Node => Via::Node,
         }
     }
 }

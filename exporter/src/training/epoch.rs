@@ -13,8 +13,11 @@ use std::collections::VecDeque;
 pub enum Priority {
     /// The trainer itself, by socket or HTTP.
     Client,
-    /// A file of structured records.
-    Jsonl,
+    /// A file of records, which keeps every digit: JSONL, TensorBoard, W&B, CSV.
+    #[serde(alias = "jsonl")]
+    File,
+    /// What the trainer measures for others, as of an interval: OTLP, statsd, a Prometheus endpoint.
+    Telemetry,
     /// A log for people.
     Log,
 }
@@ -203,7 +206,7 @@ impl RankEpoch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Priority::{Client, Jsonl, Log};
+    use Priority::{Client, File, Log};
 
     fn step(advanced: i64) -> Observed {
         Observed::Step { advanced, restarted_from: None }
@@ -271,7 +274,7 @@ mod tests {
             rank.observe(&mut run, s, Client, 0.0);
         }
         assert_eq!(rank.observe(&mut run, 18, Log, 1.0), Observed::Duplicate);
-        assert_eq!(rank.observe(&mut run, 18, Jsonl, 1.0), Observed::Duplicate);
+        assert_eq!(rank.observe(&mut run, 18, File, 1.0), Observed::Duplicate);
         assert_eq!(rank.observe(&mut run, 21, Log, 1.0), step(0), "only the log has it so far");
         assert_eq!(rank.observe(&mut run, 21, Client, 1.0), step(1));
         assert_eq!(run.attempt, 0);
@@ -307,7 +310,7 @@ mod tests {
             let mut ranks = vec![RankEpoch::new(0, None); 4];
             let mut last = 0;
             for (i, (s, source, rank)) in steps.into_iter().enumerate() {
-                ranks[rank].observe(&mut run, s, [Client, Jsonl, Log][source], i as f64);
+                ranks[rank].observe(&mut run, s, [Client, File, Log][source], i as f64);
                 proptest::prop_assert!(run.attempt >= last && ranks[rank].attempt <= run.attempt);
                 last = run.attempt;
             }

@@ -1,6 +1,6 @@
 use super::families as f;
 use super::*;
-use crate::hub::Peer;
+use crate::hub::{Peer, Via};
 use crate::samples::Samples;
 
 const NOW: f64 = 1_700_001_000.0;
@@ -199,7 +199,7 @@ fn the_time_between_steps_is_their_duration_when_nobody_says() {
 #[test]
 fn a_lower_source_is_dropped_where_a_higher_one_spoke() {
     let mut b = Bench::new();
-    let log = Origin::Tail { path: std::path::Path::new("/logs/run.log").into(), priority: Priority::Log };
+    let log = Origin::source(Via::Tail, &"/logs/run.log".into(), Priority::Log);
     b.from(&log, r#"{"k":"step","run":"r","step":7,"loss":2.5}"#);
     b.http(r#"{"k":"step","run":"r","step":8,"loss":2.4}"#);
     let dup = b.from(&log, r#"{"k":"step","run":"r","step":8,"loss":2.4}"#);

@@ -17,7 +17,7 @@ use super::state::{Position, Saved, Store};
 use super::zone::Zone;
 use super::{From, TailConfig, name};
 use crate::drops::Reason;
-use crate::hub::{Origin, Outcome};
+use crate::hub::{Origin, Outcome, Via};
 use crate::source::SourceHandle;
 use crate::sources::Sink;
 use crate::training::Priority;
@@ -58,6 +58,8 @@ pub(super) struct TailedFile {
 /// What the configuration says about every event of the file.
 struct Labels {
     path: Arc<Path>,
+    /// The path as the name of a source.
+    source: Arc<str>,
     run: Option<String>,
     fallback_run: String,
     rank: Option<u32>,
@@ -83,6 +85,7 @@ impl TailedFile {
         };
         let labels = Labels {
             path: path.into(),
+            source: path.to_string_lossy().into(),
             run: config.run.clone(),
             fallback_run: name::run_of(path),
             rank: config.rank,
@@ -268,8 +271,8 @@ impl TailedFile {
             health.dropped("read_again", 1);
             return None;
         }
-        let priority = if self.reader.name() == "jsonl" { Priority::Jsonl } else { Priority::Log };
-        Some(sink.publish(Origin::Tail { path: Arc::clone(&self.labels.path), priority }, event))
+        let priority = if self.reader.name() == "jsonl" { Priority::File } else { Priority::Log };
+        Some(sink.publish(Origin::source(Via::Tail, &self.labels.source, priority), event))
     }
 
     fn save(&mut self, files: Vec<Position>, now: Instant, health: &SourceHandle) {

@@ -55,7 +55,7 @@ fn progress_bars_that_never_end_a_line() {
 #[test]
 fn records_are_more_exact_than_logs() {
     for (name, text, priority) in [
-        ("a.jsonl", "{\"step\":2,\"loss\":1}\n".to_owned(), Priority::Jsonl),
+        ("a.jsonl", "{\"step\":2,\"loss\":1}\n".to_owned(), Priority::File),
         ("a.log", step(1), Priority::Log),
     ] {
         let mut b = Bench::new(name);
