@@ -27,6 +27,8 @@ pub mod metric {
     pub const EPOCH: &str = "epoch";
     pub const NUM_ZEROS: &str = "num_zeros";
     pub const PARAMS_NORM: &str = "params_norm";
+    /// Sum over the step's documents of their length squared: what attention costs when sequences are packed.
+    pub const SEQLEN_SQUARED_SUM: &str = "seqlen_squared_sum";
 
     /// Every name above: parsing borrows these instead of allocating.
     pub const ALL: &[&str] = &[
@@ -47,6 +49,7 @@ pub mod metric {
         EPOCH,
         NUM_ZEROS,
         PARAMS_NORM,
+        SEQLEN_SQUARED_SUM,
     ];
 }
 

@@ -4,13 +4,14 @@
 //! conventions, which differ by a quarter on long sequences, so the convention is part of the number's name. Nothing is
 //! derived from a printed MFU: its peak is unknown.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+mod model;
 
+use stepwatch_wire::Metrics;
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{Metrics, Value};
 
-/// How FLOPs per token are counted, forward and backward together, without recomputation.
+pub use model::Model;
+
+/// How FLOPs per token are counted, forward and backward together, without recomputation; the formulas are in [`model`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Convention {
@@ -22,93 +23,21 @@ pub enum Convention {
     /// `6N`, no attention.
     #[serde(rename = "6n")]
     SixN,
+    /// Every matrix product of the model's dimensions, and the causal half of attention: Megatron today.
+    Exact,
 }
 
 impl Convention {
-    pub const ALL: [Self; 3] = [Self::Full, Self::Causal, Self::SixN];
+    pub const ALL: [Self; 4] = [Self::Full, Self::Causal, Self::SixN, Self::Exact];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
             Self::Causal => "causal",
             Self::SixN => "6n",
+            Self::Exact => "exact",
         }
     }
-}
-
-/// What a trainer tells of its model in `hello`, as far as FLOPs depend on it.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Model {
-    pub name: Option<String>,
-    /// Parameters that work on each token: the active ones of a mixture of experts.
-    params: Option<f64>,
-    /// `L H Q T`: layers x width of the attention heads x sequence length.
-    attention: Option<f64>,
-    /// FLOPs per token as the trainer counts them, and by which convention.
-    given: Option<(f64, String)>,
-}
-
-impl Model {
-    /// Reads `model` of a hello event: an object under the names that frameworks use for the same thing, or just a name.
-    pub fn from_hello(extra: &BTreeMap<String, Value>) -> Self {
-        let fields = match extra.get("model") {
-            Some(Value::Map(fields)) => Cow::Borrowed(fields),
-            Some(Value::Text(name)) => {
-                return Self { name: Some(name.clone()), given: given(extra), ..Self::default() };
-            }
-            _ => Cow::Owned(BTreeMap::new()),
-        };
-        let number = |names: &[&str]| {
-            let value = names.iter().find_map(|n| fields.get(*n)).and_then(Value::as_f64);
-            value.filter(|v| v.is_finite() && *v > 0.0)
-        };
-        let layers = number(&["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"]);
-        let heads = number(&["heads", "n_heads", "n_head", "num_heads", "num_attention_heads"]);
-        let width = heads
-            .zip(number(&["head_dim", "d_head", "kv_channels"]))
-            .map(|(h, q)| h * q)
-            .or_else(|| number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]));
-        let length = number(&["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"]);
-        let attention = layers.zip(width).zip(length).map(|((l, w), t)| l * w * t);
-        Self {
-            name: fields.get("name").and_then(Value::as_str).map(str::to_owned),
-            params: number(&["n_active", "active_params"])
-                .or_else(|| number(&["n_params", "params", "num_params", "num_parameters", "parameters"])),
-            attention,
-            given: given(&fields).or_else(|| given(extra)),
-        }
-    }
-
-    /// FLOPs per token under each convention that can be computed; what the trainer gave comes first.
-    pub fn flops_per_token(&self) -> Vec<(Cow<'_, str>, f64)> {
-        let mut all: Vec<(Cow<'_, str>, f64)> = Vec::new();
-        if let Some((flops, convention)) = &self.given {
-            all.push((convention.into(), *flops));
-        }
-        for convention in Convention::ALL {
-            let flops = match (convention, self.params, self.attention) {
-                (Convention::SixN, Some(n), _) => 6.0 * n,
-                (Convention::Causal, Some(n), Some(a)) => 6.0 * n + 6.0 * a,
-                (Convention::Full, Some(n), Some(a)) => 6.0 * n + 12.0 * a,
-                _ => continue,
-            };
-            if all.iter().all(|(name, _)| name != convention.as_str()) {
-                all.push((convention.as_str().into(), flops));
-            }
-        }
-        all
-    }
-
-    pub fn is_known(&self) -> bool {
-        self.params.is_some() || self.given.is_some()
-    }
-}
-
-fn given(fields: &BTreeMap<String, Value>) -> Option<(f64, String)> {
-    let flops = fields.get("flops_per_token").and_then(Value::as_f64)?;
-    let convention = ["convention", "flops_convention"].iter().find_map(|k| fields.get(*k)?.as_str());
-    let name = convention.unwrap_or("given").chars().take(32).collect();
-    (flops.is_finite() && flops > 0.0).then_some((flops, name))
 }
 
 /// What is known of the machine and the model when a step arrives.
@@ -148,9 +77,10 @@ pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
 
 fn own_mfu(m: &mut Metrics, per_gpu: Option<f64>, setting: Setting<'_>) -> Vec<(String, f64)> {
     let Some((per_gpu, peak)) = per_gpu.zip(setting.peak) else { return Vec::new() };
+    let attended = attended(m);
     let all: Vec<(String, f64)> = setting
         .model
-        .flops_per_token()
+        .flops_per_token(attended)
         .into_iter()
         .map(|(convention, flops)| (convention.into_owned(), per_gpu * flops / peak))
         .collect();
@@ -159,6 +89,12 @@ fn own_mfu(m: &mut Metrics, per_gpu: Option<f64>, setting: Setting<'_>) -> Vec<(
         m.set(metric::MFU, *mfu);
     }
     all
+}
+
+/// What attention saw of a token's sequence in this step, `Σ L² / Σ L`, when the trainer packs documents and says so.
+fn attended(m: &Metrics) -> Option<f64> {
+    let length = m.get(metric::SEQLEN_SQUARED_SUM)? / m.get(metric::TOKENS)?;
+    (length.is_finite() && length > 0.0).then_some(length)
 }
 
 #[cfg(test)]
@@ -189,12 +125,33 @@ mod tests {
         let mfu = enrich(&mut m, setting(&model, peak("NVIDIA H100 80GB HBM3", Dtype::Bf16)));
         assert_eq!(m.get("tokens_per_second"), Some(76_000.0));
         assert_eq!(m.get("tokens_per_second_per_gpu"), Some(9_500.0));
-        for (convention, percent) in [("6n", 43.3), ("causal", 49.4), ("full", 55.6)] {
-            let ours = mfu.iter().find(|(n, _)| n == convention).unwrap().1 * 100.0;
+        let nanogpt = br#"{"k":"hello","run":"r","model":{"n_params":8030261248,"n_layer":32,"n_embd":4096,"block_size":8192}}"#;
+        let nanogpt = Model::from_hello(&Event::parse(nanogpt).unwrap().extra);
+        let all_params = enrich(&mut m.clone(), setting(&nanogpt, Some(989.4e12)));
+        let nanogpt = all_params.iter().find(|(c, _)| c == "full").map(|(_, v)| ("nanogpt", *v)).unwrap();
+        let ours = mfu.iter().map(|(c, v)| (c.as_str(), *v)).chain([nanogpt]).collect::<Vec<_>>();
+        for (convention, percent) in [("6n", 43.3), ("causal", 49.4), ("full", 55.6), ("nanogpt", 58.7)] {
+            let ours = ours.iter().find(|(n, _)| *n == convention).unwrap().1 * 100.0;
             // The published figures divide by 989, the datasheet says 989.4.
             assert!((ours - percent).abs() < 0.07, "{convention} {ours} {percent}");
         }
         assert_eq!(m.get("mfu"), mfu.iter().find(|(c, _)| c == "full").map(|(_, v)| *v));
+    }
+
+    #[test]
+    fn a_packed_step_has_the_attention_of_its_documents() {
+        let model = llama_8b();
+        let mfu = |squares: Option<f64>| {
+            let mut m = Metrics::from_iter([("tokens", 8192.0), ("tokens_per_second_per_gpu", 9_500.0)]);
+            if let Some(squares) = squares {
+                m.set("seqlen_squared_sum", squares);
+            }
+            enrich(&mut m, setting(&model, Some(989.4e12))).into_iter().find(|(c, _)| c == "full").unwrap().1
+        };
+        // One document of the whole length, or eight of an eighth.
+        assert_eq!(mfu(Some(8192.0 * 8192.0)), mfu(None));
+        let eighths = mfu(Some(8.0 * 1024.0 * 1024.0));
+        assert!(eighths < mfu(None) && eighths > 0.43, "{eighths}");
     }
 
     #[test]
@@ -225,7 +182,7 @@ mod tests {
         let hello =
             br#"{"k":"hello","run":"r","model":"mystery","flops_per_token":6e10,"convention":"megatron"}"#;
         let model = Model::from_hello(&Event::parse(hello).unwrap().extra);
-        assert_eq!(model.flops_per_token(), [("megatron".into(), 6e10)]);
+        assert_eq!(model.flops_per_token(None), [("megatron".into(), 6e10)]);
         let mut m = Metrics::from_iter([("tokens_per_second_per_gpu", 5_000.0)]);
         let mfu = enrich(&mut m, Setting { world: None, ..setting(&model, Some(1e15)) });
         assert_eq!(mfu, [("megatron".to_owned(), 0.3)]);

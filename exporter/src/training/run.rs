@@ -21,7 +21,7 @@ use crate::drops::Reason;
 /// Distinct evaluation sets of a run on the page.
 const MAX_DATASETS: usize = 32;
 /// Ways of counting FLOPs of a run on the page: the published ones, and one that the trainer counts by.
-const MAX_CONVENTIONS: usize = 4;
+const MAX_CONVENTIONS: usize = 5;
 
 /// What `hello` said, for the info family.
 #[derive(Debug, Clone, Default)]
