@@ -1,0 +1,109 @@
+"""The calculator, held to the cases that the exporter's own figures are held to."""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import tempfile
+import unittest
+
+from stepwatch import _mfu, _mfu_command, _peaks
+
+ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "..")
+TRAINING = os.path.join(ROOT, "exporter", "src", "training")
+
+
+def command(*args):
+    """Exit code, standard output and standard error of ``stepwatch mfu``."""
+    parser = argparse.ArgumentParser()
+    _mfu_command.arguments(parser)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = _mfu_command.run(parser.parse_args(list(args)))
+        except SystemExit as stop:
+            code = stop.code
+    return code, out.getvalue(), err.getvalue()
+
+
+class Flops(unittest.TestCase):
+    def test_the_cases_of_the_exporter(self):
+        with open(os.path.join(TRAINING, "mfu", "cases.json")) as f:
+            cases = json.load(f)
+        self.assertGreaterEqual(len(cases), 8)
+        for case in cases:
+            got, want = _mfu.Model(case["model"]).flops_per_token(), case["flops_per_token_want"]
+            self.assertEqual(set(got), set(want), case["name"])
+            for convention in want:
+                self.assertAlmostEqual(got[convention] / want[convention], 1, 9, (case["name"], convention))
+
+    def test_the_table_is_the_exporters(self):
+        with open(os.path.join(TRAINING, "peaks.csv")) as theirs:
+            table = theirs.read()
+        self.assertEqual(_peaks.TABLE, table)
+        for line in table.splitlines():
+            self.assertTrue(line.startswith("#") or line.count(",") == 6, line)
+
+    def test_peaks(self):
+        for name, dtype, tera in [
+            ("NVIDIA H100 80GB HBM3", "bf16", 989.4),
+            ("NVIDIA H100 PCIe", "fp8", 1513),
+            ("NVIDIA H20", "bf16", 148),
+            ("AMD Instinct MI300X", "bf16", 1307.4),
+            ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+            ("Tesla V100-SXM2-32GB", "bf16", None),
+            ("abacus", "bf16", None),
+        ]:
+            peak = _mfu.peak(name, dtype)
+            self.assertEqual(peak and peak.flops / 1e12, tera, name)
+
+
+class Command(unittest.TestCase):
+    LLAMA = ["--params", "7504924672", "--layers", "32", "--heads", "32", "--head-dim", "128", "--seq-len", "8192"]
+
+    def test_the_worked_example(self):
+        code, out, _ = command(*self.LLAMA, "--tokens-per-second-per-gpu", "9500", "--device", "H100")
+        self.assertEqual(code, 0, out)
+        mfu = {line.split()[0]: float(line.split()[-2]) for line in out.splitlines() if line.endswith("%")}
+        self.assertEqual(set(mfu), {"full", "causal", "6n"})
+        for convention, percent in [("6n", 43.3), ("causal", 49.4), ("full", 55.6)]:
+            self.assertAlmostEqual(mfu[convention], percent, delta=0.1)
+        self.assertIn("no figure for exact: not told are --hidden, --ffn, --vocab, --gated or --not-gated", out)
+
+    def test_a_config_json_and_the_speed_of_the_whole_job(self):
+        config = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+                  "intermediate_size": 14336, "vocab_size": 128256, "hidden_act": "silu"}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            json.dump(config, f)
+            f.flush()
+            code, out, _ = command("--config", f.name, "--seq-len", "8k", "--tokens-per-step", "4M", "--step-time", "3.5",
+                                   "--world", "128", "--device", "NVIDIA H100 80GB HBM3", "--format", "json")
+        self.assertEqual(code, 0, out)
+        figures = json.loads(out)
+        self.assertEqual(set(figures["conventions"]), set(_mfu.CONVENTIONS))
+        exact = figures["conventions"]["exact"]
+        self.assertAlmostEqual(exact["mfu"], exact["flops_per_token"] * 4e6 / 3.5 / 128 / 989.4e12)
+
+    def test_a_figure_that_cannot_be_true_is_pointed_out(self):
+        _, out, _ = command(*self.LLAMA, "--tokens-per-second-per-gpu", "19k", "--device", "H100")
+        self.assertIn("nobody trains that fast", out)
+
+    def test_what_is_wrong_is_named(self):
+        for args, words in [
+            ([], "--params"),
+            (["--params", "8B", "--device", "abacus"], "--peak-tflops"),
+            (["--params", "8B", "--tokens-per-second", "1e6"], "--world"),
+            (["--params", "8B", "--tokens-per-step", "4M"], "--step-time"),
+            (["--config", "/nonexistent/config.json"], "No such file"),
+        ]:
+            code, _, err = command(*args)
+            self.assertEqual(code, 64, args)
+            self.assertIn(words, err)
+        code, _, err = command("--params", "many")
+        self.assertIn("positive number such as 8e9", err)
+        self.assertNotEqual(code, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
