@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use stepwatch_wire::Event;
+use stepwatch_wire::{CkptPhase, Event, Kind};
 
 use crate::number::{self, Resolution};
 use crate::time::Stamp;
@@ -18,6 +18,11 @@ pub trait Format: fmt::Debug + Send {
     /// The last step read in an earlier life of the reader: formats that must count steps go on from there.
     fn resume(&mut self, last_step: i64) {
         let _ = last_step;
+    }
+
+    /// Nothing more has come for a while: gives out what was gathered of a record of several lines.
+    fn rest(&mut self, out: &mut Out<'_>) {
+        let _ = out;
     }
 }
 
@@ -47,6 +52,28 @@ impl Line<'_> {
     pub(crate) fn unix(&self, stamp: Stamp) -> f64 {
         stamp.unix(self.utc_offset)
     }
+
+    /// An event at the time of this line.
+    pub(crate) fn event(&self, kind: Kind, step: Option<i64>) -> Event {
+        Event { step, ts: self.ts, ..Event::new(kind) }
+    }
+
+    pub(crate) fn step(&self, step: i64) -> Event {
+        self.event(Kind::Step, Some(step))
+    }
+
+    pub(crate) fn eval(&self, step: Option<i64>, name: &str) -> Event {
+        Event { name: Some(name.to_owned()), ..self.event(Kind::Eval, step) }
+    }
+
+    pub(crate) fn checkpoint(&self, phase: CkptPhase, step: Option<i64>) -> Event {
+        Event { ckpt: Some(phase), ..self.event(Kind::Ckpt, step) }
+    }
+
+    /// The job ended because it was done: silence after this is no hang.
+    pub(crate) fn done(&self, step: Option<i64>) -> Event {
+        Event { code: Some(0), ..self.event(Kind::Bye, step) }
+    }
 }
 
 /// Where a format puts what it read.
@@ -69,10 +96,21 @@ impl<'a> Out<'a> {
     /// Text that is not a number sets nothing: absent is not zero.
     pub fn metric(&mut self, event: &mut Event, name: &str, text: &str, divisor: f64) -> Option<f64> {
         let n = number::lex(text)?;
-        if let Some(quantum) = n.quantum {
-            self.resolution.saw(name, quantum / divisor);
+        self.number(event, name, n.value / divisor, n.quantum.map(|q| q / divisor))
+    }
+
+    /// Sets a number whose printed resolution is known.
+    pub(crate) fn number(
+        &mut self,
+        event: &mut Event,
+        name: &str,
+        value: f64,
+        quantum: Option<f64>,
+    ) -> Option<f64> {
+        if let Some(quantum) = quantum {
+            self.resolution.saw(name, quantum);
         }
-        self.value(event, name, n.value / divisor)
+        self.value(event, name, value)
     }
 
     /// Sets a number that was already read.

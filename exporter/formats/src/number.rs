@@ -47,6 +47,34 @@ pub(crate) fn lex(text: &str) -> Option<Number<'_>> {
     Some(Number { value, quantum, rest: &t[at..] })
 }
 
+/// A number with a decimal suffix for people behind it: `5.39M`, `14K`, `2.34`.
+pub(crate) fn human(text: &str) -> Option<Number<'_>> {
+    let n = lex(text)?;
+    let mut rest = n.rest.chars();
+    let scale = match rest.next() {
+        Some('K') => 1e3,
+        Some('M') => 1e6,
+        Some('B' | 'G') => 1e9,
+        Some('T') => 1e12,
+        Some('P') => 1e15,
+        Some('E') => 1e18,
+        _ => return Some(n),
+    };
+    if rest.clone().next().is_some_and(char::is_alphanumeric) {
+        return Some(n);
+    }
+    Some(Number { value: n.value * scale, quantum: n.quantum.map(|q| q * scale), rest: rest.as_str() })
+}
+
+/// The quantum of a value that was printed with so many significant digits, whether or not its trailing zeros were.
+pub(crate) fn quantum_of_digits(value: f64, digits: i32) -> Option<f64> {
+    if !value.is_finite() || value == 0.0 {
+        return None;
+    }
+    let exponent: i32 = format!("{value:e}").split_once('e')?.1.parse().ok()?;
+    Some(10f64.powi(exponent + 1 - digits)).filter(|q| q.is_normal())
+}
+
 /// The largest step there may be: what a JSON number carries exactly. Sums and differences of two never overflow.
 const MAX_INTEGER: i64 = 1 << 53;
 
@@ -186,6 +214,36 @@ mod tests {
     }
 
     #[test]
+    fn suffixes_for_people() {
+        for (text, value, quantum, rest) in [
+            ("5.39M |", 5.39e6, 1e4, " |"),
+            ("14K", 14e3, 1e3, ""),
+            ("1.2T", 1.2e12, 1e11, ""),
+            ("236B", 236e9, 1e9, ""),
+            ("2.34", 2.34, 0.01, ""),
+            ("48.87GiB", 48.87, 0.01, "GiB"),
+            ("-1.5K", -1500.0, 100.0, ""),
+        ] {
+            let n = human(text).unwrap();
+            assert_eq!((n.value, n.rest), (value, rest), "{text}");
+            assert!((n.quantum.unwrap() / quantum - 1.0).abs() < 1e-9, "{text}");
+        }
+        assert!(human("nan").unwrap().value.is_nan() && human("K").is_none());
+    }
+
+    #[test]
+    fn significant_digits() {
+        for (value, digits, want) in
+            [(5.39e6, 3, 1e4), (14e3, 3, 100.0), (2.0, 3, 0.01), (1000.0, 3, 10.0), (-0.0002, 3, 1e-6)]
+        {
+            assert!((quantum_of_digits(value, digits).unwrap() / want - 1.0).abs() < 1e-9, "{value}");
+        }
+        for value in [0.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(quantum_of_digits(value, 3), None);
+        }
+    }
+
+    #[test]
     fn markers_begin_words() {
         assert_eq!(after("val_loss:1 loss:2", "loss:"), Some("2"));
         assert_eq!(after("train/loss: 1", "loss:"), None);
@@ -209,13 +267,14 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics(text in "\\PC{0,40}") {
-            let _ = (lex(&text), integer(&text), after(&text, "a:"));
+            let _ = (lex(&text), integer(&text), after(&text, "a:"), human(&text));
         }
 
         #[test]
         fn reads_back_any_number(v: f64) {
             let text = format!("{v:?} x");
             let n = lex(&text).unwrap();
+            let _ = quantum_of_digits(v, 3);
             proptest::prop_assert!(n.value == v || (v.is_nan() && n.value.is_nan()), "{}", text);
         }
     }

@@ -158,6 +158,15 @@ impl Reader {
         best
     }
 
+    /// Nothing was appended for a while: appends what was gathered of a record of several lines.
+    pub fn rest(&mut self, out: &mut Vec<Event>) {
+        let first = out.len();
+        if let Some(c) = self.current.and_then(|i| self.candidates.get_mut(i)) {
+            c.format.rest(&mut Out::new(out, &mut self.resolution));
+        }
+        self.keep_ended(first, out);
+    }
+
     fn segment(&mut self, segment: &str, out: &mut Vec<Event>) -> Outcome {
         if let Some((text, stamp)) = docker(segment) {
             return self.text(text.trim(), stamp, out);
