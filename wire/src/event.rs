@@ -181,6 +181,9 @@ pub struct Event {
     pub step: Option<i64>,
     /// Metrics of the step or the evaluation, keys in [`crate::names::metric`] where they have one.
     pub m: Metrics,
+    /// How finely values of `m` were printed: the step between two neighbouring values, in the same unit. A smaller change is
+    /// the printer's, not the training's. Absent for a value that kept its digits. JSON key `q`: `"q":{"loss":0.01}`.
+    pub q: Metrics,
     /// Seconds of the step spent in each phase.
     pub t: Metrics,
     /// Host that the event was received on; set by the exporter.
@@ -251,6 +254,7 @@ impl Event {
             world: None,
             step: None,
             m: Metrics::default(),
+            q: Metrics::default(),
             t: Metrics::default(),
             node: None,
             attempt: None,
@@ -333,6 +337,8 @@ impl Event {
                 }
                 self.dropped += metrics("m", v, &mut self.m)?;
             }
+            // A flat `"q":0.7` is somebody's own metric.
+            "q" if matches!(v, Value::Map(_)) => self.quanta(&v),
             "t" => self.dropped += metrics("t", v, &mut self.t)?,
             "node" => self.node = Some(text("node", &v)?),
             "name" => self.name = Some(text("name", &v)?),
@@ -362,6 +368,16 @@ impl Event {
             }
         }
         Ok(())
+    }
+
+    /// A resolution is of use only where it is one: what is not a positive number says nothing.
+    fn quanta(&mut self, v: &Value) {
+        let Value::Map(map) = v else { return };
+        for (name, v) in map {
+            if let Some(quantum) = v.as_f64().filter(|q| q.is_finite() && *q > 0.0) {
+                self.dropped += u32::from(!self.q.set(name, quantum));
+            }
+        }
     }
 
     /// Strict writers turn the NaN of a diverged step into null.
@@ -451,7 +467,7 @@ impl Event {
             (None, Some(CkptPhase::Fail)) => o.text("phase", "fail"),
             (None, None) => {}
         }
-        for (key, m) in [("m", &self.m), ("t", &self.t)] {
+        for (key, m) in [("m", &self.m), ("q", &self.q), ("t", &self.t)] {
             if !m.is_empty() {
                 let mut inner = Object::open(o.key(key));
                 for (name, v) in m.iter() {

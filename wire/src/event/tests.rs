@@ -97,6 +97,16 @@ fn a_null_loss_of_a_step_is_a_number_that_its_writer_could_not_write() {
 }
 
 #[test]
+fn a_resolution_is_a_positive_number_or_nothing() {
+    let text = r#"{"k":"step","step":1,"m":{"loss":2.34},"q":{"loss":0.01,"lr":0,"grad_norm":NaN,"mfu":"x","tokens":null}}"#;
+    let e = Event::parse(text.as_bytes()).unwrap();
+    assert_eq!((e.q.iter().collect::<Vec<_>>(), e.dropped), (vec![("loss", 0.01)], 0));
+    assert_eq!(e.to_json(), r#"{"v":1,"k":"step","step":1,"m":{"loss":2.34},"q":{"loss":0.01}}"#);
+    let e = Event::parse(br#"{"k":"step","step":1,"q":0.7}"#).unwrap();
+    assert_eq!((e.m.get("q"), e.q.len()), (Some(0.7), 0), "a metric of that name");
+}
+
+#[test]
 fn flat_numbers_of_a_step_are_metrics() {
     let e = Event::parse(br#"{"k":"step","step":3,"loss":2.5,"note":"x"}"#).unwrap();
     assert_eq!(e.m.get("loss"), Some(2.5));
@@ -127,11 +137,12 @@ proptest! {
 
     #[test]
     fn what_is_written_reads_back(
-        step in 0i64..1_000_000, loss: f64, run in "[a-z\"\\\\é]{1,20}", rank in 0u32..5000,
+        step in 0i64..1_000_000, loss: f64, run in "[a-z\"\\\\é]{1,20}", rank in 0u32..5000, quantum in 1e-12f64..1e3,
     ) {
         let mut e = Event::step(&run, step);
         e.rank = Some(rank);
         e.m.set("loss", loss);
+        e.q.set("loss", quantum);
         let again = Event::parse(e.to_json().as_bytes()).unwrap();
         prop_assert_eq!(again.to_json(), e.to_json());
         prop_assert_eq!(again.run, e.run);
