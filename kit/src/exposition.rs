@@ -4,6 +4,7 @@
 //! that a scrape costs a pointer and a copy to the socket.
 
 mod negotiate;
+pub mod read;
 mod text_004;
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! HTTP serving that survives the clients it gets: an accept loop of our own over hyper's HTTP/1.1.
+//! HTTP serving that survives the clients it gets: an accept loop of our own over hyper's HTTP/1.1, and HTTP/2 where a
+//! service wants it (gRPC does).
 //!
 //! A client that sends its header a byte a minute, opens sockets and says nothing, posts without end, or stops
 //! reading costs a bounded time and one of a bounded number of connections. On shutdown the port closes at
@@ -10,6 +11,7 @@
 mod connection;
 mod listen;
 mod metrics;
+mod sniff;
 mod stall;
 
 use std::io;
@@ -33,6 +35,12 @@ pub use metrics::ServeMetrics;
 /// What one client, and all of them together, may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// What the port is for, where a program has several: a word for the log.
+    pub purpose: Option<&'static str>,
+    /// Whether HTTP/2 is served beside HTTP/1.1, on plain connections with prior knowledge.
+    pub http2: bool,
+    /// How long an HTTP/2 connection is kept without a request. Clients of gRPC keep one for life and send every minute.
+    pub http2_idle_timeout: Duration,
     /// For a whole request header to arrive; also how long an idle connection is kept.
     pub header_timeout: Duration,
     pub tls_handshake_timeout: Duration,
@@ -55,6 +63,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            purpose: None,
+            http2: false,
+            http2_idle_timeout: Duration::from_mins(5),
             header_timeout: Duration::from_secs(10),
             tls_handshake_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
@@ -83,7 +94,10 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> io::Result<()> {
     let tls = web.as_ref().is_some_and(WebConfig::is_tls);
-    tracing::info!(addr = %listener.local_addr()?, tls, "listening");
+    match limits.purpose {
+        None => tracing::info!(addr = %listener.local_addr()?, tls, "listening"),
+        Some(purpose) => tracing::info!(addr = %listener.local_addr()?, tls, "listening for {purpose}"),
+    }
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
     let server = Arc::new(Server { router, limits, web, shutdown });

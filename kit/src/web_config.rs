@@ -39,9 +39,16 @@ struct Shared {
 
 #[derive(Debug)]
 struct Loaded {
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Tls>,
     users: Users,
     headers: HeaderMap,
+}
+
+/// One configuration, for ports that serve HTTP/1.1 and for those that serve HTTP/2 beside it.
+#[derive(Debug)]
+struct Tls {
+    http1: Arc<ServerConfig>,
+    both: Arc<ServerConfig>,
 }
 
 /// Changes whenever a file is rewritten, replaced, removed or appears.
@@ -64,8 +71,10 @@ impl WebConfig {
         self.0.current.load().tls.is_some()
     }
 
-    pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
-        self.fresh().tls.clone()
+    pub(crate) fn tls(&self, http2: bool) -> Option<Arc<ServerConfig>> {
+        let loaded = self.fresh();
+        let tls = loaded.tls.as_ref()?;
+        Some(Arc::clone(if http2 { &tls.both } else { &tls.http1 }))
     }
 
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
@@ -141,7 +150,12 @@ fn read(path: &Path) -> (Result<Loaded, ConfigError>, Vec<FileState>) {
 fn build(file: &WebFile, path: &Path, base: &Path) -> Result<Loaded, ConfigError> {
     let name = path.display().to_string();
     let tls = match &file.tls_server_config {
-        Some(section) => Some(tls::server_config(section, base).map_err(|why| ConfigError::new(&name, why))?),
+        Some(section) => {
+            let http1 = tls::server_config(section, base).map_err(|why| ConfigError::new(&name, why))?;
+            let mut both = ServerConfig::clone(&http1);
+            both.alpn_protocols.insert(0, b"h2".to_vec());
+            Some(Tls { http1, both: Arc::new(both) })
+        }
         None => None,
     };
     let headers = file.http_server_config.header_map().map_err(|why| ConfigError::new(&name, why))?;

@@ -4,25 +4,28 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH};
-use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use axum::response::IntoResponse;
 use http_body_util::Limited;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::Limits;
+use super::sniff::Sniffed;
 use super::stall::StallGuard;
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
@@ -39,12 +42,19 @@ pub(super) struct Server {
 /// The request header with its first line.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
+/// Requests at once on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 64;
+/// Of one response on an HTTP/2 connection, waiting for its reader.
+const MAX_SEND_BYTES: usize = 256 << 10;
+/// How often an HTTP/2 client is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
     // Fails only on a socket that is gone already.
     let _ = stream.set_nodelay(true);
     let stream = StallGuard::new(stream, server.limits.stall_timeout);
-    let Some(tls) = server.web.as_ref().and_then(WebConfig::tls) else {
+    let Some(tls) = server.web.as_ref().and_then(|web| web.tls(server.limits.http2)) else {
         return http(server, stream, peer).await;
     };
     let handshake = timeout(server.limits.tls_handshake_timeout, TlsAcceptor::from(tls).accept(stream));
@@ -66,6 +76,25 @@ pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAdd
 }
 
 async fn http<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut io = Sniffed::unread(io);
+    if !server.limits.http2 {
+        return http1(server, io, peer).await;
+    }
+    let told = tokio::select! {
+        () = server.shutdown.wait() => return,
+        told = timeout(server.limits.header_timeout, io.is_http2()) => told,
+    };
+    match told {
+        Ok(Ok(true)) => http2(server, io, peer).await,
+        Ok(Ok(false)) => http1(server, io, peer).await,
+        Ok(Err(_)) | Err(_) => tracing::debug!(%peer, "said nothing"),
+    }
+}
+
+async fn http1<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
@@ -89,17 +118,98 @@ where
     }
 }
 
+/// HTTP/2 has no pause between requests that a timeout could be set for, so an idle connection is one on which nothing is
+/// being answered and nothing was for a while.
+async fn http2<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (shared, busy) = (Arc::clone(server), Arc::new(Busy::default()));
+    let requests = Arc::clone(&busy);
+    let service = service_fn(move |request| {
+        let (server, request_of) = (Arc::clone(&shared), Arc::clone(&requests));
+        async move {
+            let _busy = request_of.enter();
+            answer(server, peer, request).await
+        }
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .max_send_buf_size(MAX_SEND_BYTES)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = over(server, &busy) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(err) = outcome {
+        tracing::debug!(%peer, %err, "connection ended");
+    }
+}
+
+/// Returns when the program stops or the connection has been idle for too long.
+async fn over(server: &Server, busy: &Busy) {
+    let idle = async {
+        loop {
+            let before = busy.begun.load(Ordering::Relaxed);
+            sleep(server.limits.http2_idle_timeout).await;
+            if busy.now.load(Ordering::Relaxed) == 0 && busy.begun.load(Ordering::Relaxed) == before {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = server.shutdown.wait() => {}
+        () = idle => {}
+    }
+}
+
+/// Requests of one connection: how many are being answered, how many ever were.
+#[derive(Debug, Default)]
+struct Busy {
+    now: AtomicUsize,
+    begun: AtomicUsize,
+}
+
+struct Entered<'a>(&'a Busy);
+
+impl Busy {
+    fn enter(&self) -> Entered<'_> {
+        self.now.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        Entered(self)
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 async fn answer(
     server: Arc<Server>,
     peer: SocketAddr,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let limits = &server.limits;
+    let version = request.version();
     let routed = timeout(limits.request_timeout, route(&server, peer, request));
     // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what was answered 5xx.
     let mut response = routed.await.unwrap_or_else(|_| {
         closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
     });
+    if version == Version::HTTP_2 {
+        // It speaks of connections in frames.
+        response.headers_mut().remove(CONNECTION);
+    }
     if let Some(web) = &server.web {
         web.add_headers(response.headers_mut());
     }

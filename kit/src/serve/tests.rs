@@ -74,8 +74,17 @@ fn page(metrics: &ServeMetrics) -> String {
 
 #[tokio::test]
 async fn slow_headers_and_silent_sockets_are_closed() {
-    let limits = Limits { header_timeout: Duration::from_millis(200), ..Limits::default() };
+    for http2 in [false, true] {
+        slow_headers_and_silent_sockets(http2).await;
+    }
+}
+
+async fn slow_headers_and_silent_sockets(http2: bool) {
+    let limits = Limits { header_timeout: Duration::from_millis(200), http2, ..Limits::default() };
     let server = start(hello(), limits).await;
+    let mut preface = server.connect().await;
+    preface.write_all(b"PRI * HTTP").await.unwrap();
+    let _ = read_to_end(&mut preface).await;
     let mut silent = server.connect().await;
     let mut slow = server.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: ").await.unwrap();
@@ -242,5 +251,88 @@ async fn handlers_see_who_asks() {
     let server = start(Router::new().route("/", get(who)), Limits::default()).await;
     let got = request(&mut server.connect().await, GET).await;
     assert!(got.ends_with("127.0.0.1 hello"), "{got}");
+    server.stop().await;
+}
+
+/// A client of HTTP/2 with prior knowledge, as gRPC is, and the task that drives its connection.
+async fn http2(server: &Running) -> (hyper::client::conn::http2::SendRequest<Body>, JoinHandle<()>) {
+    let io = hyper_util::rt::TokioIo::new(server.connect().await);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (client, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    (client, tokio::spawn(async move { drop(connection.await) }))
+}
+
+fn post_to(path: &str, body: impl Into<Body>) -> axum::http::Request<Body> {
+    axum::http::Request::post(format!("http://x{path}")).body(body.into()).unwrap()
+}
+
+#[tokio::test]
+async fn http2_is_served_beside_http1_where_wanted() {
+    let limits = Limits { http2: true, body_bytes: 1000, ..Limits::default() };
+    let metrics = limits.metrics.clone();
+    let router = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/", post(|body: Bytes| async move { format!("{} bytes", body.len()) }));
+    let server = start(router, limits).await;
+    let (mut client, _) = http2(&server).await;
+    let ok = client.send_request(post_to("/", vec![0; 1000])).await.unwrap();
+    assert_eq!((ok.status().as_u16(), ok.version()), (200, axum::http::Version::HTTP_2));
+    let large = client.send_request(post_to("/", vec![0; 1001])).await.unwrap();
+    assert_eq!(large.status(), 413);
+    // The connection survives the refusal, and HTTP/1.1 is served as ever.
+    assert_eq!(client.send_request(post_to("/", vec![])).await.unwrap().status(), 200);
+    assert!(request(&mut server.connect().await, GET).await.contains("200 OK"));
+    assert!(page(&metrics).contains("test_http_requests_total{code=\"200\"} 3"), "{}", page(&metrics));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn http2_is_not_served_where_it_is_not_wanted() {
+    let server = start(hello(), Limits::default()).await;
+    let (mut client, _) = http2(&server).await;
+    assert!(client.send_request(post_to("/", vec![])).await.is_err());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn idle_http2_connections_are_closed_and_busy_ones_are_not() {
+    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
+    let handler = move || async move {
+        inner_entered.notify_one();
+        inner_release.notified().await;
+        "hello"
+    };
+    let idle = Duration::from_millis(100);
+    let limits = Limits { http2: true, http2_idle_timeout: idle, ..Limits::default() };
+    let server = start(Router::new().route("/", post(handler)), limits).await;
+    let (mut busy, _busy) = http2(&server).await;
+    let (_silent, silent) = http2(&server).await;
+    let answer = tokio::spawn(busy.send_request(post_to("/", vec![])));
+    entered.notified().await;
+    tokio::time::timeout(DEADLINE, silent).await.unwrap().unwrap();
+    assert!(!answer.is_finished());
+    release.notify_one();
+    assert_eq!(answer.await.unwrap().unwrap().status(), 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_http2_request_in_flight_is_finished_on_shutdown() {
+    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
+    let handler = move || async move {
+        inner_entered.notify_one();
+        inner_release.notified().await;
+        "hello"
+    };
+    let limits = Limits { http2: true, ..Limits::default() };
+    let server = start(Router::new().route("/", post(handler)), limits).await;
+    let (mut client, _connection) = http2(&server).await;
+    let answer = tokio::spawn(client.send_request(post_to("/", vec![])));
+    entered.notified().await;
+    server.trigger.fire();
+    release.notify_one();
+    assert_eq!(answer.await.unwrap().unwrap().status(), 200);
     server.stop().await;
 }

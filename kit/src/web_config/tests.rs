@@ -270,7 +270,9 @@ fn suites_and_curves_are_chosen_by_their_go_names() {
         "{TLS}, cipher_suites: [TLS_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256], \
          curve_preferences: [X25519, CurveP256]}}\n"
     ));
-    let tls = web.tls().unwrap();
+    let tls = web.tls(false).unwrap();
+    assert_eq!(tls.alpn_protocols, [b"http/1.1".to_vec()]);
+    assert_eq!(web.tls(true).unwrap().alpn_protocols, [b"h2".to_vec(), b"http/1.1".to_vec()]);
     let provider = tls.crypto_provider();
     assert_eq!(provider.cipher_suites.len(), 2);
     assert_eq!(format!("{:?}", provider.kx_groups[1].name()), "secp256r1");
