@@ -19,6 +19,7 @@ use stepwatch_wire::Event;
 use crate::format::Out;
 use crate::latest::Latest;
 use crate::number::Resolution;
+use crate::tfevents::TfEvents;
 
 /// The longest record that is looked into; a longer one (an image, a model graph) is passed over and counted.
 pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
@@ -86,14 +87,11 @@ pub fn kind_of(path: &Path, head: &[u8]) -> FileKind {
 /// Whether a file of this name is something that a search of a directory should follow.
 pub fn known_name(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|n| n.to_str()) else { return false };
-    let ends = |suffix: &str| name.ends_with(suffix);
+    let ends = |suffixes: &[&str]| suffixes.iter().any(|s| name.ends_with(s));
     recognise(path, &[]).is_some()
         || name == "progress.txt"
-        || ends(".jsonl")
-        || ends(".log")
-        || ends(".out")
-        || ends(".err")
-        || (name.starts_with("log_") && ends(".txt"))
+        || ends(&[".jsonl", ".log", ".out", ".err"])
+        || (name.starts_with("log_") && ends(&[".txt"]))
 }
 
 /// A reader of one kind of file, before it is made.
@@ -103,10 +101,18 @@ struct Known {
 }
 
 /// The one list of them.
-fn recognise(path: &Path, _head: &[u8]) -> Option<Known> {
+fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
     let name = path.file_name()?.to_str()?;
-    (name == "latest_checkpointed_iteration.txt")
-        .then_some(Known { kind: FileKind::Whole, new: |path| Box::new(Latest::new(path)) })
+    let records = |new| Some(Known { kind: FileKind::Records, new });
+    let whole = |new| Some(Known { kind: FileKind::Whole, new });
+    match name {
+        "latest_checkpointed_iteration.txt" => whole(|path| Box::new(Latest::new(path))),
+        // Beside a profile lies an empty event file that only marks the directory.
+        _ if name.contains("tfevents") && !name.ends_with(".profile-empty") => {
+            records(|_| Box::new(TfEvents::default()))
+        }
+        _ => None,
+    }
 }
 
 impl FileReader {

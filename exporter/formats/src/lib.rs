@@ -18,12 +18,15 @@
 //! # Ok::<(), stepwatch_formats::UnknownFormat>(())
 //! ```
 
+mod axis;
 mod clean;
 mod file;
 mod format;
 mod number;
+mod protobuf;
 mod python;
 mod reader;
+mod scalars;
 mod tags;
 mod time;
 mod tqdm;
@@ -38,6 +41,7 @@ mod megatron;
 mod modded_nanogpt;
 mod nanochat;
 mod nanogpt;
+mod tfevents;
 mod torchtitan;
 mod verl;
 

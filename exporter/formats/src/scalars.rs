@@ -1,0 +1,381 @@
+//! Named numbers of one step, as loggers of scalars keep them, made into events.
+//!
+//! TensorBoard, W&B and Lightning all write `(tag, step, value)`; what differs is only the file. A tag is a metric of ours, a part
+//! of the step's time, a number of an evaluation, or a number with the framework's own name, and is looked up once.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Kind};
+
+use crate::axis::{Axis, Evidence};
+use crate::format::Out;
+use crate::tags;
+
+/// Tags that are known at once; numbers under further ones are not kept.
+const MAX_TAGS: usize = 4096;
+/// Bytes of a tag that is kept.
+const MAX_TAG_BYTES: usize = 200;
+/// What numbers under the framework's own names may take of an event's JSON.
+const MAX_CUSTOM_BYTES: usize = 5 * 1024;
+/// What a number takes of it beside its name, at most.
+const NUMBER_BYTES: usize = 28;
+
+/// Where an evaluation is told from training by the beginning of the tag, and what it is called.
+const EVAL_PREFIXES: &[(&str, &str)] = &[
+    ("validation_metrics/", "validation"),
+    ("metrics/eval/", "eval"),
+    ("eval/", "eval"),
+    ("eval_", "eval"),
+    ("val/", "val"),
+    ("val_", "val"),
+    ("valid/", "validation"),
+    ("validation/", "validation"),
+    ("validation_", "validation"),
+    ("test/", "test"),
+    ("test_", "test"),
+];
+/// Megatron puts it behind.
+const EVAL_SUFFIXES: &[(&str, &str)] = &[
+    (" validation", "validation"),
+    (" validation ppl", "validation"),
+    (" test", "test"),
+    (" test ppl", "test"),
+];
+/// What an evaluation calls its loss, where training does not.
+const EVAL_LOSSES: &[&str] = &["avg_loss", "loss_epoch", "languagecrossentropy"];
+
+/// DeepSpeed's timers: tag and part of the step.
+const TIMERS_MS: &[(&str, &str)] = &[
+    ("elapsed_time_ms_forward", "forward"),
+    ("elapsed_time_ms_backward", "backward"),
+    ("elapsed_time_ms_step", "optim"),
+];
+
+/// Names that are plain words, and a metric of ours only beside Megatron's loss.
+const MEGATRON: &[(&str, &str)] = &[("throughput", metric::TFLOPS_REPORTED), ("batch-size", metric::SAMPLES)];
+
+/// Ends of tags that tell the unit, our ends, and the divisor to base units.
+const UNITS: &[(&str, &str, f64)] =
+    &[("(%)", "_ratio", 100.0), ("(GiB)", "_bytes", 1.0 / 1_073_741_824.0), ("(s)", "_seconds", 1.0)];
+
+/// What a tag means.
+#[derive(Debug, Clone, PartialEq)]
+enum Class {
+    Metric(&'static str, f64),
+    Part(String, f64),
+    /// The framework's own name, with its unit made a base unit.
+    Custom(String, f64),
+    Eval {
+        set: &'static str,
+        rest: String,
+    },
+}
+
+/// The tags of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Scalars {
+    ids: BTreeMap<Box<str>, Option<Id>>,
+    tags: Vec<Tag>,
+    /// Numbers under tags beyond [`MAX_TAGS`] that were not told of yet.
+    lost: u64,
+    pub(crate) axis: Axis,
+}
+
+#[derive(Debug)]
+struct Tag {
+    name: Box<str>,
+    class: Class,
+    last_step: i64,
+}
+
+/// A tag that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Id(usize);
+
+impl Scalars {
+    /// `None` for a tag that is not wanted: another axis of a number that is there anyway, or one too many.
+    pub(crate) fn id(&mut self, tag: &str) -> Option<Id> {
+        if let Some(id) = self.ids.get(tag) {
+            return *id;
+        }
+        if self.ids.len() >= MAX_TAGS {
+            self.lost += 1;
+            return None;
+        }
+        let wanted = !tags::other_axis(tag)
+            && !tag.is_empty()
+            && tag.len() <= MAX_TAG_BYTES
+            && !tag.contains(char::is_control);
+        let id = wanted.then(|| {
+            self.tags.push(Tag { name: tag.into(), class: class(tag), last_step: i64::MIN });
+            Id(self.tags.len() - 1)
+        });
+        if tag.len() <= MAX_TAG_BYTES {
+            self.ids.insert(tag.into(), id);
+        }
+        id
+    }
+
+    /// Gives out what was logged at a step. Returns how many numbers were not, because their step is no training step or there
+    /// are too many tags.
+    pub(crate) fn give(
+        &mut self,
+        step: i64,
+        ts: Option<f64>,
+        values: &[(Id, f64)],
+        out: &mut Out<'_>,
+    ) -> u64 {
+        let mut e = Event { step: Some(step), ts, ..Event::new(Kind::Step) };
+        let mut evals: Vec<(&str, &str, f64)> = Vec::new();
+        let mut customs: Vec<(&str, f64)> = Vec::new();
+        let mut evidence = Evidence { main: false, went_back: false };
+        let megatron =
+            values.iter().any(|(id, _)| self.tags.get(id.0).is_some_and(|t| &*t.name == "lm loss"));
+        for (id, value) in values {
+            let Some(tag) = self.tags.get(id.0) else { continue };
+            match &tag.class {
+                Class::Eval { set, rest } => evals.push((set, rest, *value)),
+                Class::Part(name, divisor) => drop(e.t.set(name, value / divisor)),
+                Class::Metric(name, divisor) if e.m.get(name).is_none() => {
+                    evidence.main |= matches!(*name, metric::LOSS | metric::GRAD_NORM | metric::LR);
+                    evidence.went_back |= tag.last_step > step;
+                    e.m.set(name, value / divisor);
+                }
+                // Where two tags mean the same, the first stands.
+                Class::Metric(..) => customs.push((&tag.name, *value)),
+                Class::Custom(name, divisor) => match MEGATRON.iter().find(|(n, _)| megatron && n == name) {
+                    Some((_, ours)) => drop(e.m.set(ours, *value)),
+                    None => customs.push((name, value / divisor)),
+                },
+            }
+        }
+        add_customs(&customs, &mut e);
+        let numbers = (e.m.len() + e.t.len()) as u64 + u64::from(e.dropped);
+        evaluations(step, ts, &evals, out);
+        for (id, _) in values {
+            if let Some(tag) = self.tags.get_mut(id.0) {
+                tag.last_step = step;
+            }
+        }
+        let lost = core::mem::take(&mut self.lost);
+        if numbers == 0 {
+            return lost;
+        }
+        if step < 0 || !self.axis.admits(step, evidence) {
+            return lost + numbers;
+        }
+        out.push(e);
+        lost
+    }
+}
+
+/// Adds numbers under the framework's own names, as many as an event holds.
+fn add_customs(customs: &[(&str, f64)], e: &mut Event) {
+    let mut room = MAX_CUSTOM_BYTES;
+    for (name, value) in customs {
+        let cost = name.len() + name.bytes().filter(|b| matches!(b, b'"' | b'\\')).count() + NUMBER_BYTES;
+        let fits = cost <= room && e.m.set(name, *value);
+        if fits {
+            room -= cost;
+        } else {
+            e.dropped += 1;
+        }
+    }
+}
+
+/// One event for each set that was evaluated. A set of its own is known by its loss, and takes what begins with its name.
+fn evaluations(step: i64, ts: Option<f64>, values: &[(&str, &str, f64)], out: &mut Out<'_>) {
+    let own: Vec<&str> = values.iter().filter_map(|(_, rest, _)| set_of_its_own(rest)).collect();
+    let mut events: BTreeMap<&str, Event> = BTreeMap::new();
+    for (set, rest, value) in values {
+        let of_own = own.iter().find_map(|own| {
+            let name = rest.strip_prefix(own)?.strip_prefix(['/', '_'])?;
+            Some((*own, name))
+        });
+        let (set, name) = of_own.unwrap_or((set, rest));
+        let name = if is_loss(name) { metric::LOSS } else { name };
+        let e = events.entry(set).or_insert_with(|| Event {
+            step: Some(step),
+            ts,
+            name: Some(set.to_owned()),
+            ..Event::new(Kind::Eval)
+        });
+        if name == metric::LOSS {
+            e.m.set(name, *value);
+        } else {
+            add_customs(&[(name, *value)], e);
+        }
+    }
+    for e in events.into_values() {
+        out.push(e);
+    }
+}
+
+/// `c4` of `c4_loss` and of `c4/CE loss`.
+fn set_of_its_own(rest: &str) -> Option<&str> {
+    let by_path = rest.rsplit_once('/').filter(|(_, name)| is_loss(name)).map(|(set, _)| set);
+    by_path.or_else(|| rest.strip_suffix("_loss").filter(|_| !is_loss(rest))).filter(|set| !set.is_empty())
+}
+
+fn is_loss(name: &str) -> bool {
+    EVAL_LOSSES.iter().any(|l| l.eq_ignore_ascii_case(name))
+        || tags::canonical(name).is_some_and(|(ours, _)| ours == metric::LOSS)
+}
+
+fn class(tag: &str) -> Class {
+    if let Some(class) = evaluation(tag) {
+        return class;
+    }
+    if let Some((_, part)) = TIMERS_MS.iter().find(|(t, _)| *t == tag) {
+        return Class::Part((*part).to_owned(), 1000.0);
+    }
+    if let Some(part) = tags::part(tag) {
+        return Class::Part(part.to_owned(), 1.0);
+    }
+    if let Some((name, divisor)) = tags::canonical(tag) {
+        return Class::Metric(name, divisor);
+    }
+    let unit = UNITS.iter().find_map(|(unit, ours, divisor)| Some((tag.strip_suffix(unit)?, ours, divisor)));
+    match unit {
+        Some((name, ours, divisor)) => {
+            Class::Custom(format!("{}{ours}", name.trim_end()).replace(' ', "_"), *divisor)
+        }
+        None => Class::Custom(tag.replace(' ', "_"), 1.0),
+    }
+}
+
+fn evaluation(tag: &str) -> Option<Class> {
+    let before = EVAL_SUFFIXES.iter().find_map(|(suffix, set)| {
+        let name = tag.strip_suffix(suffix)?;
+        let perplexity = suffix.ends_with(" ppl");
+        Some((*set, if perplexity { format!("{name}_ppl").replace(' ', "_") } else { name.to_owned() }))
+    });
+    let behind = || {
+        EVAL_PREFIXES.iter().find_map(|(prefix, set)| {
+            let start = tag.get(..prefix.len())?;
+            start.eq_ignore_ascii_case(prefix).then(|| (*set, tag[prefix.len()..].to_owned()))
+        })
+    };
+    before.or_else(behind).filter(|(_, rest)| !rest.is_empty()).map(|(set, rest)| Class::Eval { set, rest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::number::Resolution;
+
+    fn give(scalars: &mut Scalars, step: i64, values: &[(&str, f64)]) -> Vec<Event> {
+        let mut events = Vec::new();
+        let ids: Vec<_> = values.iter().filter_map(|(t, v)| Some((scalars.id(t)?, *v))).collect();
+        scalars.give(step, Some(5.0), &ids, &mut Out::new(&mut events, &mut Resolution::default()));
+        events
+    }
+
+    fn once(values: &[(&str, f64)]) -> Vec<Event> {
+        give(&mut Scalars::default(), 7, values)
+    }
+
+    fn metrics(e: &Event) -> Vec<(&str, f64)> {
+        e.m.iter().collect()
+    }
+
+    #[test]
+    fn tags_of_frameworks() {
+        let megatron = once(&[
+            ("lm loss", 2.5),
+            ("lm loss vs samples", 2.5),
+            ("learning-rate", 0.1),
+            ("throughput", 400.0),
+            ("mtp_1 loss", 3.0),
+        ]);
+        assert_eq!(
+            metrics(&megatron[0]),
+            [("loss", 2.5), ("lr", 0.1), ("tflops_reported", 400.0), ("mtp_1_loss", 3.0)]
+        );
+        let titan = once(&[
+            ("loss_metrics/global_avg_loss", 2.5),
+            ("mfu(%)", 40.0),
+            ("throughput(tps)", 4000.0),
+            ("time_metrics/data_loading(s)", 0.25),
+            ("time_metrics/data_loading(%)", 5.0),
+            ("memory/max_active(GiB)", 2.0),
+        ]);
+        assert_eq!(titan[0].t.get("data"), Some(0.25));
+        assert_eq!(
+            metrics(&titan[0]),
+            [
+                ("loss", 2.5),
+                ("mfu_reported", 0.4),
+                ("tokens_per_second_per_gpu", 4000.0),
+                ("time_metrics/data_loading_ratio", 0.05),
+                ("memory/max_active_bytes", 2147483648.0),
+            ]
+        );
+        let lightning =
+            once(&[("train_loss_step", 1.0), ("train_loss_epoch", 1.5), ("lr-AdamW", 0.1), ("epoch", 0.0)]);
+        assert_eq!(
+            metrics(&lightning[0]),
+            [("loss", 1.0), ("lr", 0.1), ("epoch", 0.0), ("train_loss_epoch", 1.5)]
+        );
+        let two = once(&[("lr-AdamW/pg1", 0.1), ("lr-AdamW/pg2", 0.2)]);
+        assert_eq!(metrics(&two[0]), [("lr", 0.1), ("lr-AdamW/pg2", 0.2)]);
+    }
+
+    #[test]
+    fn evaluations_of_frameworks() {
+        let of = |tags: &[&str]| {
+            let values: Vec<_> = tags.iter().zip(1..).map(|(t, i)| (*t, f64::from(i))).collect();
+            let events = once(&values);
+            assert!(events.iter().all(|e| e.kind == Kind::Eval && e.step == Some(7)), "{tags:?}");
+            events
+                .iter()
+                .map(|e| {
+                    let numbers: Vec<_> = e.m.iter().map(|(n, v)| format!("{n}={v}")).collect();
+                    format!("{}: {}", e.name.as_deref().unwrap(), numbers.join(" "))
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(&["lm loss validation", "lm loss validation ppl"]),
+            ["validation: loss=1 lm_loss_ppl=2"]
+        );
+        assert_eq!(of(&["validation_metrics/loss"]), ["validation: loss=1"]);
+        assert_eq!(of(&["eval/loss", "eval/runtime"]), ["eval: loss=1 runtime=2"]);
+        assert_eq!(of(&["eval/c4_loss", "eval/c4_runtime", "eval/x"]), ["c4: loss=1 runtime=2", "eval: x=3"]);
+        assert_eq!(of(&["val_loss", "val_acc"]), ["val: loss=1 acc=2"]);
+        assert_eq!(of(&["eval/lm/c4_en-validation/CE loss"]), ["lm/c4_en-validation: loss=1"]);
+        assert_eq!(of(&["metrics/eval/LanguageCrossEntropy"]), ["eval: loss=1"]);
+    }
+
+    #[test]
+    fn a_step_and_its_evaluation_are_apart() {
+        let events = once(&[("train/loss", 2.0), ("eval/loss", 3.0)]);
+        let seen: Vec<_> = events.iter().map(|e| (e.kind, e.m.get("loss"))).collect();
+        assert_eq!(seen, [(Kind::Eval, Some(3.0)), (Kind::Step, Some(2.0))]);
+    }
+
+    #[test]
+    fn an_event_stays_small() {
+        let names: Vec<String> = (0..600).map(|i| format!("layers.{i}.attention.\"q\".grad_norm")).collect();
+        let mut values: Vec<_> = names.iter().map(|n| (n.as_str(), f64::MIN_POSITIVE)).collect();
+        values.push(("loss", 2.5));
+        let events = once(&values);
+        assert_eq!(events[0].m.get("loss"), Some(2.5), "what matters is kept");
+        assert!(events[0].dropped > 300);
+        assert!(events[0].to_json().len() < stepwatch_wire::MAX_EVENT_BYTES);
+    }
+
+    #[test]
+    fn tags_are_bounded() {
+        let mut s = Scalars::default();
+        assert!(
+            s.id(&"x".repeat(MAX_TAG_BYTES + 1)).is_none() && s.id("").is_none() && s.id("a\nb").is_none()
+        );
+        for i in 0..MAX_TAGS + 10 {
+            s.id(&format!("tag {i}"));
+        }
+        assert_eq!(s.ids.len(), MAX_TAGS);
+        assert!(s.id("another").is_none());
+    }
+}

@@ -1,0 +1,269 @@
+//! TensorBoard event files: `events.out.tfevents.*`, by whichever library they were written.
+//!
+//! A record is a length and bytes, each with a masked CRC-32C. A wrong checksum of the bytes costs that record; a wrong one of the
+//! length ends the file, because nothing tells where the next record begins. A record that is not all there yet is waited for,
+//! so is a hole of zeros, which network file systems show before the bytes arrive.
+//!
+//! A step is spread over as many records as it has tags. They are gathered until a record of another step comes or the file is at
+//! rest; [`FileFormat::position`] stays before the first of them. A file belongs to one writer, and a job that goes on from a
+//! checkpoint writes a new one, whose first step is lower than the run's last: that, and not a mark in the file, is what tells
+//! of a new attempt. `SessionLog` START (TensorFlow, `purge_step` of PyTorch) says it inside a file: from then on the steps may
+//! begin anywhere, and the first lower one is the new attempt.
+//!
+//! Values are 32-bit floats in most files. They are given out as the shortest decimal that is the same float, which is what the
+//! trainer logged and prints elsewhere, and carry no resolution: it is finer than any noise of training.
+
+mod record;
+mod samples;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use crate::file::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
+use crate::format::Out;
+use crate::protobuf::Malformed;
+use crate::scalars::{Id, Scalars};
+use record::{Content, Scalar};
+use samples::Samples;
+
+/// Before the bytes of a record: their length and its checksum.
+const HEADER_BYTES: usize = 12;
+/// Behind them: their checksum.
+const FOOTER_BYTES: usize = 4;
+/// Numbers of one step that are held; a step with more is given out in pieces.
+const MAX_GATHERED: usize = 4096;
+/// Tags remembered as not scalar.
+const MAX_PLUGIN_TAGS: usize = 4096;
+
+const DAMAGED: &str = "the length of a record has a wrong checksum";
+
+/// Reads the records of one file.
+#[derive(Debug, Default)]
+pub(crate) struct TfEvents {
+    /// Bytes consumed since the beginning of the file.
+    offset: u64,
+    /// The beginning of the first record whose numbers were not given out.
+    position: u64,
+    /// Bytes to come of a record that is too long to be looked into.
+    passing: u64,
+    gathered: Gathered,
+    samples: Samples,
+    scalars: Scalars,
+    /// Tags that the first record of said they are of another plugin: the later ones do not repeat it.
+    not_scalar: BTreeSet<Box<str>>,
+    damaged: bool,
+}
+
+/// Numbers of the step that is being gathered.
+#[derive(Debug, Default)]
+struct Gathered {
+    step: i64,
+    ts: Option<f64>,
+    values: Vec<(Id, f64)>,
+}
+
+/// What stands at the beginning of some bytes.
+#[derive(Debug)]
+enum Frame<'a> {
+    /// Not all of it is there.
+    Partial,
+    Record(&'a [u8]),
+    /// The bytes are not those that were written.
+    Bad {
+        len: u64,
+    },
+    Long {
+        len: u64,
+    },
+    Damaged,
+}
+
+impl FileFormat for TfEvents {
+    fn name(&self) -> &'static str {
+        "tfevents"
+    }
+
+    fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed {
+        let mut pushed = Pushed::default();
+        let mut rest = chunk.bytes;
+        while !self.damaged {
+            rest = self.pass(rest);
+            match frame(rest) {
+                Frame::Partial => break,
+                Frame::Record(data) => {
+                    self.record(data, &mut pushed, out);
+                    rest = self.advance(rest, framed(data.len() as u64));
+                }
+                Frame::Bad { len } => {
+                    pushed.bad_records += 1;
+                    rest = self.advance(rest, framed(len));
+                }
+                Frame::Long { len } => {
+                    pushed.oversized += 1;
+                    self.passing = framed(len);
+                }
+                Frame::Damaged => {
+                    self.flush(&mut pushed, out);
+                    self.damaged = true;
+                }
+            }
+        }
+        if chunk.at_rest {
+            self.flush(&mut pushed, out);
+        }
+        pushed.consumed = chunk.bytes.len() - rest.len();
+        if self.damaged {
+            (pushed.consumed, pushed.stop) = (chunk.bytes.len(), Some(DAMAGED));
+        }
+        pushed
+    }
+
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn resume(&mut self, position: u64, last_step: Option<i64>) {
+        (self.offset, self.position) = (position, position);
+        if let Some(step) = last_step.filter(|_| position > 0) {
+            self.scalars.axis.resume(step);
+        }
+    }
+}
+
+impl TfEvents {
+    /// Consumes `len` bytes of a record that has been dealt with.
+    fn advance<'a>(&mut self, bytes: &'a [u8], len: u64) -> &'a [u8] {
+        let here = usize::try_from(len).unwrap_or(usize::MAX).min(bytes.len());
+        self.offset += here as u64;
+        self.settle();
+        &bytes[here..]
+    }
+
+    /// Consumes what is there of a record that is passed over.
+    fn pass<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.passing == 0 {
+            return bytes;
+        }
+        let here = usize::try_from(self.passing).unwrap_or(usize::MAX).min(bytes.len());
+        self.offset += here as u64;
+        self.passing -= here as u64;
+        self.settle();
+        &bytes[here..]
+    }
+
+    /// Moves the position to here, if nothing before here is still needed.
+    fn settle(&mut self) {
+        if self.passing == 0 && self.gathered.values.is_empty() && !self.samples.is_waiting() {
+            self.position = self.offset;
+        }
+    }
+
+    fn record(&mut self, data: &[u8], pushed: &mut Pushed, out: &mut Out<'_>) {
+        match record::event(data) {
+            Ok(record::Event { step, wall_time, content: Content::Summary(summary) }) => {
+                for value in record::values(summary) {
+                    match value.and_then(|v| record::scalar(v)) {
+                        Ok(Some(scalar)) => self.scalar(step, wall_time, &scalar, pushed, out),
+                        Ok(None) => {}
+                        Err(Malformed) => {
+                            pushed.bad_records += 1;
+                            break;
+                        }
+                    }
+                }
+            }
+            Ok(record::Event { content: Content::SessionStart, .. }) => {
+                self.flush(pushed, out);
+                self.scalars.axis.restart();
+            }
+            Ok(_) => {}
+            Err(Malformed) => pushed.bad_records += 1,
+        }
+    }
+
+    fn scalar(
+        &mut self,
+        step: i64,
+        ts: Option<f64>,
+        scalar: &Scalar<'_>,
+        pushed: &mut Pushed,
+        out: &mut Out<'_>,
+    ) {
+        if scalar.other_plugin {
+            if self.not_scalar.len() < MAX_PLUGIN_TAGS {
+                self.not_scalar.insert(scalar.tag.into());
+            }
+            return;
+        }
+        let Some(value) = scalar.value.filter(|_| !self.not_scalar.contains(scalar.tag)) else { return };
+        if let Some(name) = samples::name(scalar.tag) {
+            pushed.unmatched += self.samples.push(samples::Value { name: name.into(), step, ts, value });
+            while let Some(v) = self.samples.pop() {
+                self.gather(v.step, v.ts, &v.name, v.value, pushed, out);
+            }
+        } else {
+            self.gather(step, ts, scalar.tag, value, pushed, out);
+        }
+    }
+
+    fn gather(
+        &mut self,
+        step: i64,
+        ts: Option<f64>,
+        tag: &str,
+        value: f64,
+        pushed: &mut Pushed,
+        out: &mut Out<'_>,
+    ) {
+        let Some(id) = self.scalars.id(tag) else { return };
+        if step != self.gathered.step || self.gathered.values.len() >= MAX_GATHERED {
+            self.flush(pushed, out);
+        }
+        if self.gathered.values.is_empty() {
+            (self.gathered.step, self.gathered.ts) = (step, ts);
+        }
+        self.gathered.values.push((id, value));
+    }
+
+    /// Gives out what was gathered. The record being read, if there is one, is not consumed yet, so the position ends before it.
+    fn flush(&mut self, pushed: &mut Pushed, out: &mut Out<'_>) {
+        let Gathered { step, ts, values } = &mut self.gathered;
+        if !values.is_empty() {
+            pushed.unmatched += self.scalars.give(*step, *ts, values, out);
+            values.clear();
+            self.settle();
+        }
+    }
+}
+
+/// Looks at the record that `bytes` begin with.
+fn frame(bytes: &[u8]) -> Frame<'_> {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Frame::Partial };
+    let (len_bytes, len_crc) = header.split_at(8);
+    let len = len_bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+    if !is_checksum(len_crc, len_bytes) {
+        let unwritten = bytes.iter().all(|b| *b == 0);
+        return if unwritten { Frame::Partial } else { Frame::Damaged };
+    }
+    let Some(size) = usize::try_from(len).ok().filter(|n| *n <= MAX_RECORD_BYTES) else {
+        return Frame::Long { len };
+    };
+    let Some(rest) = bytes[HEADER_BYTES..].get(..size + FOOTER_BYTES) else { return Frame::Partial };
+    let (data, crc) = rest.split_at(size);
+    if is_checksum(crc, data) { Frame::Record(data) } else { Frame::Bad { len } }
+}
+
+/// Bytes in the file of a record with so many bytes in it.
+fn framed(len: u64) -> u64 {
+    len.saturating_add((HEADER_BYTES + FOOTER_BYTES) as u64)
+}
+
+fn is_checksum(stored: &[u8], data: &[u8]) -> bool {
+    stored == masked_crc(data).to_le_bytes()
+}
+
+/// A checksum of bytes that hold checksums would be weak, so it is rotated and moved.
+fn masked_crc(data: &[u8]) -> u32 {
+    crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
+}
