@@ -1,0 +1,79 @@
+//! A Python script that writes what a trainer would, step by step as it is told.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, bail};
+use stepwatch_tests::daemon::command;
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::{bins, say, trainer};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// A running script. It prints `ok` when it has done what a line told it, and ends when there are no more.
+pub(crate) struct Writer {
+    child: Child,
+    told: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+/// True where the interpreter of the tests can import all of these modules. Says loudly that it cannot, and fails where
+/// `STEPWATCH_REQUIRE_PEERS=1` promises that it can.
+pub(crate) async fn has(modules: &[&str]) -> bool {
+    let imports: Vec<_> = modules.iter().map(|m| format!("import {m}")).collect();
+    let mut python = command(trainer::python());
+    let found = python.args(["-c", &imports.join(";")]).stderr(Stdio::null()).status().await;
+    let found = found.is_ok_and(|s| s.success());
+    if !found {
+        let required = std::env::var_os("STEPWATCH_REQUIRE_PEERS").is_some_and(|v| v == "1");
+        let list = modules.join(", ");
+        assert!(!required, "{list} cannot be imported by STEPWATCH_PYTHON, and STEPWATCH_REQUIRE_PEERS=1");
+        say::loud(&format!("NOT TESTED: Python cannot import {list} (cargo verify installs it)"));
+    }
+    found
+}
+
+/// The script of this name in this directory.
+pub(crate) fn script(name: &str) -> PathBuf {
+    bins::root().join("tests/tests/writers").join(name)
+}
+
+/// `name dir`, in a directory of its own; the caller may set more.
+pub(crate) fn python(name: &str, dir: &Path) -> Command {
+    let mut python = command(trainer::python());
+    python.arg(script(name)).arg(dir).current_dir(dir).env("PYTHONDONTWRITEBYTECODE", "1");
+    python
+}
+
+impl Writer {
+    pub(crate) fn start(mut python: Command) -> anyhow::Result<Self> {
+        python.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = python.spawn().context("cannot start Python")?;
+        let answers = child.stdout.take().context("stdout is piped")?;
+        let told = child.stdin.take();
+        Ok(Self { child, told, answers: BufReader::new(answers).lines() })
+    }
+
+    /// Tells it a line and waits until it has done it.
+    pub(crate) async fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        let told = self.told.as_mut().context("it was told to end")?;
+        told.write_all(format!("{line}\n").as_bytes()).await?;
+        told.flush().await?;
+        let answer = async {
+            while let Some(answer) = self.answers.next_line().await? {
+                if answer == "ok" {
+                    return Ok(());
+                }
+            }
+            bail!("the writer ended at {line:?}")
+        };
+        tokio::time::timeout(PATIENCE, answer).await.with_context(|| format!("no answer to {line:?}"))?
+    }
+
+    /// Lets it end, and returns its exit code.
+    pub(crate) async fn end(mut self) -> anyhow::Result<Option<i32>> {
+        self.told = None;
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.context("it does not end")??;
+        Ok(status.code())
+    }
+}
