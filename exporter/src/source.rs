@@ -56,6 +56,7 @@ struct Health {
     unmatched: AtomicU64,
     dropped: Mutex<BTreeMap<String, u64>>,
     resolution: Mutex<BTreeMap<&'static str, f64>>,
+    samples: Mutex<Samples>,
 }
 
 /// A source's own line to the page. Cheap to clone; the source is on the page while a clone lives.
@@ -85,6 +86,11 @@ impl SourceHandle {
         self.0.resolution.locked().insert(metric, step);
     }
 
+    /// Families that only this kind of source has, in place of those of before.
+    pub fn samples(&self, samples: Samples) {
+        *self.0.samples.locked() = samples;
+    }
+
     pub fn unmatched_lines(&self, lines: u64) {
         self.0.unmatched.fetch_add(lines, Ordering::Relaxed);
     }
@@ -104,6 +110,7 @@ impl Sources {
             unmatched: AtomicU64::new(0),
             dropped: Mutex::default(),
             resolution: Mutex::default(),
+            samples: Mutex::default(),
         });
         let mut all = self.0.locked();
         all.retain(|w| w.strong_count() > 0);
@@ -117,6 +124,7 @@ impl Sources {
             out.set(&UP, labels, health.up.load(Ordering::Relaxed));
             out.set(&LAG, labels, f64::from_bits(health.lag.load(Ordering::Relaxed)));
             out.set(&UNMATCHED, labels, health.unmatched.load(Ordering::Relaxed));
+            out.extend(&health.samples.locked());
             for (metric, step) in health.resolution.locked().iter() {
                 out.set(&RESOLUTION, &[&health.name, metric], *step);
             }

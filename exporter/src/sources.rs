@@ -1,6 +1,6 @@
-//! Places that training metrics are fetched from, as opposed to those that bring them: one kind, one file, one line here.
+//! Places that training metrics are fetched from, as opposed to those that bring them. One kind takes one file and one line here.
 
-mod tail;
+mod poll;
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::Event;
 
+use crate::family::Family;
 use crate::hub::{Hub, Origin, Outcome};
 use crate::source::SourceHandle;
 
@@ -16,12 +17,43 @@ pub use tail::{From, TailConfig};
 /// Entries of the configuration; each has a thread of its own.
 pub const MAX_SOURCES: usize = 64;
 
-/// One entry of `sources:`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SourceConfig {
+/// One line a kind: `module: Variant(its configuration)`. The module offers `check` on the configuration (what is wrong, each as
+/// `key: reason`), `start(config, hub, state_dir, shutdown)` and `FAMILIES`, families of its own beside those of every source.
+macro_rules! sources {
+    ($($(#[$doc:meta])* $name:ident: $variant:ident($config:ident),)*) => {
+        $(mod $name;)*
+
+        /// One entry of `sources:`.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum SourceConfig {
+            $($(#[$doc])* $variant($name::$config),)*
+        }
+
+        impl SourceConfig {
+            /// Key of the entry, and what is wrong with it.
+            fn check(&self) -> (&'static str, Vec<String>) {
+                match self {
+                    $(Self::$variant(config) => (stringify!($name), config.check()),)*
+                }
+            }
+
+            fn start(&self, hub: &Hub, state_dir: &Path, shutdown: &Shutdown) {
+                match self {
+                    $(Self::$variant(config) => $name::start(config.clone(), hub, state_dir, shutdown.clone()),)*
+                }
+            }
+        }
+
+        pub static FAMILIES: &[&[&Family]] = &[$($name::FAMILIES,)*];
+    };
+}
+
+sources! {
     /// Log and JSONL files, followed as they grow.
-    Tail(TailConfig),
+    tail: Tail(TailConfig),
+    /// Directories that checkpoints are written to.
+    checkpoints: Checkpoints(CheckpointsConfig),
 }
 
 /// Where sources put what they read: the hub.
@@ -55,8 +87,8 @@ pub fn check(sources: &[SourceConfig]) -> Vec<String> {
         wrong.push(format!("sources: {} entries, the limit is {MAX_SOURCES}", sources.len()));
     }
     for (i, source) in sources.iter().enumerate() {
-        let SourceConfig::Tail(tail) = source;
-        wrong.extend(tail.check().into_iter().map(|e| format!("sources[{i}].tail.{e}")));
+        let (key, mistakes) = source.check();
+        wrong.extend(mistakes.into_iter().map(|e| format!("sources[{i}].{key}.{e}")));
     }
     wrong
 }
@@ -65,7 +97,6 @@ pub fn check(sources: &[SourceConfig]) -> Vec<String> {
 /// nobody waits for: a file system that hangs may hold it for ever. Must be called inside a Tokio runtime.
 pub fn start(sources: &[SourceConfig], hub: &Hub, state_dir: &Path, shutdown: &Shutdown) {
     for source in sources.iter().take(MAX_SOURCES) {
-        let SourceConfig::Tail(config) = source;
-        tail::start(config.clone(), Box::new(hub.clone()), state_dir, shutdown.clone());
+        source.start(hub, state_dir, shutdown);
     }
 }

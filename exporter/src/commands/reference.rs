@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::collectors::COLLECTORS;
 use crate::family::Family;
-use crate::{drops, hub, ingest, page, schedule, source, state, stream, training};
+use crate::{drops, hub, ingest, page, schedule, source, sources, state, stream, training};
 
 /// A family and where it comes from.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -58,6 +58,7 @@ pub fn entries() -> Vec<Entry> {
         families.iter().map(|family| Entry { family, source }).collect()
     }
     let mut entries: Vec<Entry> = own.into_iter().flat_map(|(source, f)| all(source, f)).collect();
+    entries.extend(sources::FAMILIES.iter().flat_map(|families| all("sources", families)));
     entries.extend(COLLECTORS.iter().flat_map(|c| all(c.name, c.families)));
     entries.extend(KIT.iter().map(|family| Entry { family, source: "service" }));
     entries

@@ -15,9 +15,6 @@ mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +23,9 @@ use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 
 use super::Sink;
-use crate::hub::unix_now;
+use super::poll::{self, Poll};
+use crate::family::Family;
+use crate::hub::Hub;
 use crate::source::SourceHandle;
 use file::TailedFile;
 
@@ -34,8 +33,9 @@ use file::TailedFile;
 const MAX_FILES: usize = 256;
 /// How often a pattern is matched again: directory listings are dear on parallel file systems.
 const SCAN_EVERY: Duration = Duration::from_secs(5);
-/// A poll that takes this long is stuck in the file system.
-const STUCK_AFTER: Duration = Duration::from_secs(10);
+
+/// A tail has nothing on the page but what every source has.
+pub(super) static FAMILIES: &[&Family] = &[];
 
 /// Where to begin in a file that is seen for the first time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,58 +217,20 @@ fn matching(config: &TailConfig) -> Vec<PathBuf> {
     paths.flatten().filter(|p| p.is_file() && !name::is_rotated(p)).collect()
 }
 
-/// Starts the thread of one entry, and what watches it.
-pub(super) fn start(config: TailConfig, sink: Box<dyn Sink>, state_dir: &Path, shutdown: Shutdown) {
-    let path = config.path.clone();
-    let interval = config.poll_interval.as_duration();
-    let mut tail = Tail::new(config, sink, state_dir);
+/// Starts the thread of one entry.
+pub(super) fn start(config: TailConfig, hub: &Hub, state_dir: &Path, shutdown: Shutdown) {
+    start_into(Box::new(hub.clone()), config, state_dir, shutdown);
+}
+
+fn start_into(sink: Box<dyn Sink>, config: TailConfig, state_dir: &Path, shutdown: Shutdown) {
+    let (path, interval) = (config.path.clone(), config.poll_interval.as_duration());
+    let tail = Tail::new(config, sink, state_dir);
     let health = tail.health.clone();
-    let (stop, stopped) = channel();
-    let beat = Arc::new(AtomicU64::new(0));
-    let pulse = Arc::clone(&beat);
-    let work = move || run(&mut tail, interval, &stopped, &pulse);
-    match std::thread::Builder::new().name("tail".into()).spawn(work) {
-        Ok(_) => drop(tokio::spawn(watch(path, health, beat, stop, shutdown))),
-        Err(err) => tracing::error!(path, %err, "cannot start the thread of a tail"),
-    }
+    poll::start("tail", path, health, interval, tail, shutdown);
 }
 
-fn run(tail: &mut Tail, interval: Duration, stopped: &Receiver<()>, beat: &AtomicU64) {
-    loop {
-        let more = tail.poll(Instant::now(), unix_now());
-        beat.fetch_add(1, Ordering::Relaxed);
-        let pause = if more { Duration::ZERO } else { interval };
-        if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
+impl Poll for Tail {
+    fn poll(&mut self, now: Instant, unix: f64) -> bool {
+        Self::poll(self, now, unix)
     }
-}
-
-/// Marks the source as down while its thread hangs, which the thread itself cannot, and stops it in the end.
-async fn watch(
-    path: String,
-    health: SourceHandle,
-    beat: Arc<AtomicU64>,
-    stop: Sender<()>,
-    shutdown: Shutdown,
-) {
-    let mut last = None;
-    let mut stuck = false;
-    loop {
-        tokio::select! {
-            () = shutdown.wait() => break,
-            () = tokio::time::sleep(STUCK_AFTER) => {}
-        }
-        let now = beat.load(Ordering::Relaxed);
-        let hangs = last == Some(now);
-        if hangs {
-            health.up(false);
-        }
-        if hangs != stuck {
-            stuck = hangs;
-            tracing::warn!(path, stuck, "the file system of a tail does not answer, or does again");
-        }
-        last = Some(now);
-    }
-    drop(stop);
 }

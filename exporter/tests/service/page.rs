@@ -65,7 +65,11 @@ fn busy(exporter: &Exporter) -> String {
 #[test]
 fn every_family_of_the_page_is_in_the_reference() {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start(dir.path(), "");
+    let half = dir.path().join("ckpt/step-2");
+    std::fs::create_dir_all(&half).unwrap();
+    std::fs::write(half.join("__0_0.distcp"), "x").unwrap();
+    let checkpoints = format!("sources: [{{checkpoints: {{path: {}}}}}]", dir.path().join("ckpt").display());
+    let exporter = Exporter::start(dir.path(), &checkpoints);
     let page = busy(&exporter);
     let reference = String::from_utf8(binary().arg("metrics").output().unwrap().stdout).unwrap();
     let known: BTreeSet<&str> =

@@ -84,7 +84,7 @@ async fn the_thread_stops_when_asked() {
     let mut b = Bench::with("run.log", |c| c.poll_interval = Period::millis(10));
     b.steps("run.log", 1..3);
     let (trigger, shutdown) = Shutdown::manual();
-    start(b.config.clone(), Box::new(b.list.clone()), b.dir.path(), shutdown);
+    start_into(Box::new(b.list.clone()), b.config.clone(), b.dir.path(), shutdown);
     let deadline = Instant::now() + Duration::from_secs(20);
     let until = async |condition: &dyn Fn() -> bool| {
         while !condition() && Instant::now() < deadline {

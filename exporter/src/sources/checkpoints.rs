@@ -1,0 +1,389 @@
+//! Checkpoints as they lie on disk: their age, size and growth, and whether they are whole, from any framework that writes one entry a
+//! checkpoint into a directory. Nothing is opened but small tracker files, and nothing is ever written there.
+//!
+//! A checkpoint is whole when the tracker beside it names it or a later one; else when the file that its framework writes last is
+//! there; else, for layouts that have neither, when it has kept its size and its name for [`CheckpointsConfig::settle`].
+
+mod layout;
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_kit::config::Period;
+use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::{CkptPhase, Event, Kind, Value};
+
+use super::Sink;
+use super::poll::{self, Poll};
+use crate::family::Family;
+use crate::hub::{Hub, Origin, Via};
+use crate::samples::Samples;
+use crate::source::SourceHandle;
+use crate::training::Priority;
+
+/// Checkpoints of one directory that are looked at, the latest of them.
+const MAX_CHECKPOINTS: usize = 256;
+/// Entries of the directory that are read.
+const MAX_ENTRIES: usize = 10_000;
+/// Files of one checkpoint whose size is added up: two a rank of the largest jobs.
+const MAX_FILES: usize = 50_000;
+/// Directories inside one another within a checkpoint.
+const MAX_DEPTH: usize = 6;
+/// A tracker is a number or a name.
+const MAX_TRACKER_BYTES: u64 = 4096;
+/// One that stopped growing for this long before it was whole will not be.
+const GIVEN_UP_AFTER: Duration = Duration::from_mins(30);
+
+static CHECKPOINTS: Family =
+    Family::gauge("train_checkpoints", "", &["run", "state"], "Checkpoints on disk, whole or incomplete");
+static TOTAL_BYTES: Family = Family::gauge(
+    "train_checkpoints_bytes",
+    "bytes",
+    &["run"],
+    "Size of all checkpoints of the run that are on disk",
+);
+static WRITTEN: Family = Family::gauge(
+    "train_checkpoint_written_bytes",
+    "bytes",
+    &["run"],
+    "What is on disk of the checkpoint being written; absent when none is",
+);
+
+pub(super) static FAMILIES: &[&Family] = &[&CHECKPOINTS, &TOTAL_BYTES, &WRITTEN];
+
+/// `checkpoints: {path: /ckpt/llama-70b, run: llama-70b}`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointsConfig {
+    /// The directory that holds one entry a checkpoint.
+    pub path: PathBuf,
+    /// The run it belongs to; otherwise the name of the directory, or of the one above where that says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    #[serde(default = "interval")]
+    pub interval: Period,
+    /// How long one must not change to count as whole, where its framework leaves no other sign.
+    #[serde(default = "settle")]
+    pub settle: Period,
+}
+
+fn interval() -> Period {
+    Period::secs(10)
+}
+
+fn settle() -> Period {
+    Period::secs(60)
+}
+
+impl CheckpointsConfig {
+    pub(super) fn check(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if self.path.as_os_str().is_empty() {
+            wrong.push("path: must not be empty".into());
+        }
+        if self.interval < Period::millis(100) {
+            wrong.push("interval: must be at least 100ms".into());
+        }
+        if self.settle < self.interval {
+            wrong.push("settle: must be at least one interval".into());
+        }
+        wrong
+    }
+
+    fn run(&self) -> String {
+        let named = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
+        let own = named(&self.path).unwrap_or_default();
+        let generic = ["checkpoints", "checkpoint", "ckpts", "ckpt", "save", "weights", "output", "outputs"];
+        let above = || self.path.parent().and_then(named);
+        let found =
+            if generic.contains(&own.to_ascii_lowercase().as_str()) { above().unwrap_or(own) } else { own };
+        self.run.clone().unwrap_or(found)
+    }
+}
+
+struct Watched {
+    config: CheckpointsConfig,
+    run: String,
+    sink: Box<dyn Sink>,
+    health: SourceHandle,
+    /// By step and name.
+    known: BTreeMap<(i64, String), Checkpoint>,
+    /// The directory was read once: what comes after that is news.
+    seen: bool,
+    /// A whole checkpoint with its framework's last file was seen, so one without is not whole.
+    marked: bool,
+    complained: bool,
+}
+
+/// One entry.
+#[derive(Debug, Clone)]
+struct Checkpoint {
+    state: State,
+    look: Look,
+    /// When it was first seen, and when it last changed, by our clock.
+    since: f64,
+    changed: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Writing,
+    Whole,
+    /// Half of one, left behind.
+    GivenUp,
+}
+
+/// An entry of the directory that is a checkpoint by its name.
+#[derive(Debug)]
+struct Listed {
+    key: (i64, String),
+    path: PathBuf,
+    temporary: bool,
+}
+
+/// What one sees of a checkpoint from outside.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Look {
+    bytes: u64,
+    files: usize,
+    /// When anything in it was last written, in Unix seconds.
+    modified: f64,
+    marked: bool,
+    /// There were more files than are counted.
+    cut: bool,
+}
+
+impl Look {
+    fn at(path: &Path, meta: &Metadata) -> Self {
+        let mut look = Self::default();
+        if meta.is_dir() {
+            look.modified = modified(meta);
+            look.walk(path, 0);
+        } else {
+            look.add(meta);
+        }
+        look
+    }
+
+    fn add(&mut self, meta: &Metadata) {
+        self.bytes += meta.len();
+        self.files += 1;
+        self.modified = self.modified.max(modified(meta));
+    }
+
+    fn walk(&mut self, dir: &Path, depth: usize) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            if self.files >= MAX_FILES {
+                self.cut = true;
+                return;
+            }
+            let Ok(meta) = entry.metadata() else { continue };
+            if meta.is_dir() && depth < MAX_DEPTH {
+                self.walk(&entry.path(), depth + 1);
+            } else if meta.is_file() {
+                self.marked |= depth == 0 && entry.file_name().to_str().is_some_and(layout::is_marker);
+                self.add(&meta);
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn new(config: CheckpointsConfig, sink: Box<dyn Sink>) -> Self {
+        let health = sink.source(&config.path.to_string_lossy(), "checkpoints");
+        let run = config.run();
+        Self {
+            config,
+            run,
+            sink,
+            health,
+            known: BTreeMap::new(),
+            seen: false,
+            marked: false,
+            complained: false,
+        }
+    }
+
+    fn look(&mut self, now: Instant, unix: f64) -> std::io::Result<()> {
+        let found = self.list()?;
+        let tracked = self.tracked();
+        for listed in &found {
+            self.entry(listed, tracked, now, unix);
+        }
+        self.known.retain(|key, _| found.iter().any(|listed| listed.key == *key));
+        if !self.seen {
+            self.seen = true;
+            self.begin();
+        }
+        Ok(())
+    }
+
+    /// Checkpoints in the directory, the latest of them.
+    fn list(&self) -> std::io::Result<Vec<Listed>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.config.path)?.take(MAX_ENTRIES).flatten() {
+            let text = entry.file_name().to_string_lossy().into_owned();
+            if let Some(name) = layout::name(&text) {
+                found.push(Listed { key: (name.step, text), path: entry.path(), temporary: name.temporary });
+            }
+        }
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        let over = found.len().saturating_sub(MAX_CHECKPOINTS);
+        Ok(found.split_off(over))
+    }
+
+    /// The step of the last whole checkpoint as the framework says, where it does.
+    fn tracked(&self) -> Option<i64> {
+        let read = |name: &&str| {
+            let path = self.config.path.join(name);
+            let small = |m: &Metadata| m.is_file() && m.len() <= MAX_TRACKER_BYTES;
+            std::fs::metadata(&path).ok().filter(small)?;
+            layout::tracked(&std::fs::read_to_string(path).ok()?)
+        };
+        layout::TRACKERS.iter().filter_map(read).max()
+    }
+
+    fn entry(&mut self, listed: &Listed, tracked: Option<i64>, now: Instant, unix: f64) {
+        let Listed { key, path, temporary } = listed;
+        // The size of a whole one is known.
+        if self.known.get(key).is_some_and(|c| c.state == State::Whole) {
+            return;
+        }
+        let Ok(meta) = std::fs::metadata(path) else { return };
+        let look = Look::at(path, &meta);
+        if look.cut {
+            self.health.dropped("files_not_counted", 1);
+        }
+        let news = !self.known.contains_key(key);
+        // Frameworks that write under a temporary name rename when all of it is there.
+        let renamed =
+            news && !temporary && self.known.keys().any(|(step, name)| *step == key.0 && is_temporary(name));
+        let checkpoint = self.known.entry(key.clone()).or_insert(Checkpoint {
+            state: State::Writing,
+            look,
+            since: if self.seen { unix } else { look.modified },
+            changed: now,
+        });
+        if checkpoint.look != look {
+            (checkpoint.look, checkpoint.changed) = (look, now);
+            if checkpoint.state == State::GivenUp {
+                checkpoint.state = State::Writing;
+            }
+        }
+        let still = now.duration_since(checkpoint.changed);
+        let settled = still >= self.config.settle.as_duration()
+            || !self.seen && unix - look.modified >= self.config.settle.as_duration().as_secs_f64();
+        let whole = !temporary
+            && look.files > 0
+            && match tracked {
+                Some(last) => key.0 <= last,
+                None => look.marked || renamed || settled && !self.marked,
+            };
+        self.marked |= whole && look.marked && tracked.is_none();
+        if whole {
+            self.whole(key, path);
+        } else if news && self.seen {
+            self.publish(CkptPhase::Start, key, path, unix, None);
+        } else if still >= GIVEN_UP_AFTER {
+            self.give_up(key, path, unix);
+        }
+    }
+
+    fn whole(&mut self, key: &(i64, String), path: &Path) {
+        let Some(checkpoint) = self.known.get_mut(key) else { return };
+        checkpoint.state = State::Whole;
+        let ts = checkpoint.look.modified;
+        if self.seen {
+            self.publish(CkptPhase::End, key, path, ts, None);
+        }
+    }
+
+    fn give_up(&mut self, key: &(i64, String), path: &Path, unix: f64) {
+        let Some(checkpoint) = self.known.get_mut(key).filter(|c| c.state == State::Writing) else { return };
+        checkpoint.state = State::GivenUp;
+        let text = format!("{} stopped growing at {} bytes and is not whole", key.1, checkpoint.look.bytes);
+        self.publish(CkptPhase::Fail, key, path, unix, Some(text));
+    }
+
+    /// Of what was there before us only the last whole one is told: how old it is counts, and one that is being written.
+    fn begin(&self) {
+        let whole = self.known.iter().rev().find(|(_, c)| c.state == State::Whole);
+        let writing = self.known.iter().rev().take_while(|(_, c)| c.state != State::Whole).last();
+        if let Some((key, c)) = whole {
+            self.publish(CkptPhase::End, key, &self.config.path.join(&key.1), c.look.modified, None);
+        }
+        if let Some((key, c)) = writing.filter(|(_, c)| c.state == State::Writing) {
+            self.publish(CkptPhase::Start, key, &self.config.path.join(&key.1), c.since, None);
+        }
+    }
+
+    fn publish(&self, phase: CkptPhase, key: &(i64, String), path: &Path, ts: f64, text: Option<String>) {
+        let mut event = Event {
+            run: Some(self.run.clone()),
+            step: Some(key.0),
+            ts: Some(ts),
+            ckpt: Some(phase),
+            text,
+            ..Event::new(Kind::Ckpt)
+        };
+        event.extra.insert("path".into(), Value::Text(path.to_string_lossy().into_owned()));
+        if let Some(c) = self.known.get(key).filter(|_| phase == CkptPhase::End) {
+            event.extra.insert("bytes".into(), Value::Number(c.look.bytes as f64));
+            if c.look.modified > c.since {
+                event.extra.insert("seconds".into(), Value::Number(c.look.modified - c.since));
+            }
+        }
+        let name = Arc::from(self.config.path.to_string_lossy());
+        self.sink.publish(Origin::Source { via: Via::Checkpoints, name, priority: Priority::Log }, event);
+    }
+
+    fn report(&self) {
+        let mut out = Samples::default();
+        let count =
+            |whole: bool| self.known.values().filter(|c| (c.state == State::Whole) == whole).count() as u64;
+        out.set(&CHECKPOINTS, &[&self.run, "whole"], count(true));
+        out.set(&CHECKPOINTS, &[&self.run, "incomplete"], count(false));
+        out.set(&TOTAL_BYTES, &[&self.run], self.known.values().map(|c| c.look.bytes).sum::<u64>());
+        let writing: Vec<u64> =
+            self.known.values().filter(|c| c.state == State::Writing).map(|c| c.look.bytes).collect();
+        out.maybe(&WRITTEN, &[&self.run], (!writing.is_empty()).then(|| writing.iter().sum::<u64>()));
+        self.health.samples(out);
+    }
+}
+
+impl Poll for Watched {
+    fn poll(&mut self, now: Instant, unix: f64) -> bool {
+        let looked = self.look(now, unix);
+        self.health.up(looked.is_ok());
+        let complained = looked.is_err();
+        if let (Err(err), false) = (looked, self.complained) {
+            tracing::warn!(path = %self.config.path.display(), %err, "cannot read a directory of checkpoints");
+        }
+        self.complained = complained;
+        self.report();
+        false
+    }
+}
+
+pub(super) fn start(config: CheckpointsConfig, hub: &Hub, _state_dir: &Path, shutdown: Shutdown) {
+    let (name, interval) = (config.path.to_string_lossy().into_owned(), config.interval.as_duration());
+    let watched = Watched::new(config, Box::new(hub.clone()));
+    let health = watched.health.clone();
+    poll::start("checkpoints", name, health, interval, watched, shutdown);
+}
+
+fn is_temporary(name: &str) -> bool {
+    layout::name(name).is_some_and(|n| n.temporary)
+}
+
+fn modified(meta: &Metadata) -> f64 {
+    let since = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
+    since.map_or(0.0, |s| s.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests;

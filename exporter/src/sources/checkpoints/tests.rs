@@ -1,0 +1,242 @@
+//! Real directories, virtual time, and a list in place of the hub.
+
+use std::fs;
+use std::sync::Mutex;
+
+use super::*;
+use crate::hub::Outcome;
+use crate::source::Sources;
+
+#[derive(Clone, Default)]
+struct List {
+    events: Arc<Mutex<Vec<Event>>>,
+    sources: Arc<Sources>,
+}
+
+impl Sink for List {
+    fn publish(&self, _: Origin, event: Event) -> Outcome {
+        self.events.lock().unwrap().push(event);
+        Outcome::Accepted
+    }
+
+    fn last_step(&self, _: &str, _: u32) -> Option<i64> {
+        None
+    }
+
+    fn source(&self, name: &str, kind: &str) -> SourceHandle {
+        self.sources.register(name, kind)
+    }
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    list: List,
+    watched: Watched,
+    begun: Instant,
+    unix: f64,
+    elapsed: Duration,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::over(|_| {})
+    }
+
+    fn over(lay: impl FnOnce(&Path)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        lay(dir.path());
+        let config = CheckpointsConfig {
+            path: dir.path().to_owned(),
+            run: Some("r".into()),
+            interval: interval(),
+            settle: settle(),
+        };
+        let list = List::default();
+        let watched = Watched::new(config, Box::new(list.clone()));
+        let mut bench =
+            Self { dir, list, watched, begun: Instant::now(), unix: now_unix(), elapsed: Duration::ZERO };
+        bench.poll();
+        bench
+    }
+
+    fn write(&self, path: &str, bytes: usize) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, vec![0; bytes]).unwrap();
+    }
+
+    fn poll(&mut self) {
+        let unix = self.unix + self.elapsed.as_secs_f64();
+        assert!(!Poll::poll(&mut self.watched, self.begun + self.elapsed, unix));
+    }
+
+    /// Lets time pass with its polls.
+    fn pass(&mut self, time: Duration) {
+        let end = self.elapsed + time;
+        while self.elapsed < end {
+            self.elapsed += interval().as_duration();
+            self.poll();
+        }
+    }
+
+    /// What was told since the last call.
+    fn told(&self) -> Vec<(CkptPhase, i64)> {
+        let events = std::mem::take(&mut *self.list.events.lock().unwrap());
+        events.iter().map(|e| (e.ckpt.unwrap(), e.step.unwrap())).collect()
+    }
+
+    fn page(&self) -> Samples {
+        let mut out = Samples::default();
+        self.list.sources.write(&mut out);
+        out
+    }
+}
+
+fn now_unix() -> f64 {
+    crate::hub::unix_now()
+}
+
+/// Sets when a file and its directory were last written.
+fn age(path: &Path, seconds: u64) {
+    let at = std::time::SystemTime::now() - Duration::from_secs(seconds);
+    for path in [path, path.parent().unwrap()] {
+        fs::File::open(path).unwrap().set_modified(at).unwrap();
+    }
+}
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+use CkptPhase::{End, Fail, Start};
+
+#[test]
+fn a_checkpoint_of_torch_distributed_is_whole_with_its_metadata() {
+    let mut b = Bench::new();
+    b.write("step-100/__0_0.distcp", 1000);
+    b.poll();
+    b.write("step-100/__1_0.distcp", 500);
+    b.poll();
+    assert_eq!(b.told(), [(Start, 100)]);
+    assert_eq!(b.page().get(&WRITTEN, &["r"]), Some(1500.0));
+    b.write("step-100/.metadata", 24);
+    b.poll();
+    let end = b.list.events.lock().unwrap().last().unwrap().clone();
+    assert_eq!(end.extra["bytes"].as_f64(), Some(1524.0));
+    assert!(end.extra["path"].as_str().unwrap().ends_with("/step-100"));
+    assert!((end.ts.unwrap() - now_unix()).abs() < 60.0, "when it was written");
+    assert_eq!(b.told(), [(End, 100)]);
+    b.poll();
+    assert!(b.told().is_empty(), "once");
+    assert_eq!(b.page().get(&CHECKPOINTS, &["r", "whole"]), Some(1.0));
+    assert_eq!(b.page().get(&TOTAL_BYTES, &["r"]), Some(1524.0));
+    assert_eq!(b.page().get(&WRITTEN, &["r"]), None);
+}
+
+#[test]
+fn megatrons_tracker_has_the_last_word() {
+    let mut b = Bench::new();
+    b.write("latest_checkpointed_iteration.txt", 0);
+    fs::write(b.dir.path().join("latest_checkpointed_iteration.txt"), "1000").unwrap();
+    b.write("iter_0001000/.metadata", 10);
+    b.poll();
+    assert_eq!(b.told(), [(End, 1000)]);
+    b.write("iter_0002000/mp_rank_00/model.pt", 10);
+    b.write("iter_0002000/.metadata", 10);
+    b.pass(5 * MINUTE);
+    assert_eq!(b.told(), [(Start, 2000)], "the tracker does not name it yet");
+    fs::write(b.dir.path().join("latest_checkpointed_iteration.txt"), "2000\n").unwrap();
+    b.poll();
+    assert_eq!(b.told(), [(End, 2000)]);
+}
+
+#[test]
+fn without_any_sign_one_that_stopped_changing_is_whole() {
+    let mut b = Bench::new();
+    b.write("model_000500.pt", 10);
+    b.poll();
+    b.write("model_000500.pt", 20);
+    b.poll();
+    b.pass(settle().as_duration());
+    assert_eq!(b.told(), [(Start, 500), (End, 500)]);
+    // One that will be renamed is not.
+    b.write("tmp-checkpoint-600/model.safetensors", 10);
+    b.pass(5 * MINUTE);
+    assert_eq!(b.told(), [(Start, 600)]);
+    fs::rename(b.dir.path().join("tmp-checkpoint-600"), b.dir.path().join("checkpoint-600")).unwrap();
+    b.poll();
+    assert_eq!(b.told(), [(End, 600)]);
+}
+
+#[test]
+fn where_the_framework_leaves_its_mark_one_without_it_never_is_whole() {
+    let mut b = Bench::new();
+    b.write("checkpoint-10/model.safetensors", 10);
+    b.write("checkpoint-10/trainer_state.json", 10);
+    b.poll();
+    b.write("checkpoint-20/model.safetensors", 7);
+    b.poll();
+    b.pass(10 * MINUTE);
+    assert_eq!(b.told(), [(End, 10), (Start, 20)]);
+    b.pass(GIVEN_UP_AFTER);
+    let fail = b.list.events.lock().unwrap().last().unwrap().clone();
+    assert_eq!(fail.text.as_deref(), Some("checkpoint-20 stopped growing at 7 bytes and is not whole"));
+    assert_eq!(b.told(), [(Fail, 20)]);
+    assert_eq!(b.page().get(&CHECKPOINTS, &["r", "incomplete"]), Some(1.0));
+    // It went on after all.
+    b.write("checkpoint-20/trainer_state.json", 10);
+    b.poll();
+    assert_eq!(b.told(), [(End, 20)]);
+}
+
+#[test]
+fn of_what_was_there_before_only_the_last_is_told_with_its_age() {
+    let b = Bench::over(|dir| {
+        for step in [100, 200] {
+            fs::create_dir_all(dir.join(format!("step-{step}"))).unwrap();
+            fs::write(dir.join(format!("step-{step}/.metadata")), "x").unwrap();
+            age(&dir.join(format!("step-{step}/.metadata")), 7200 - step);
+        }
+        fs::create_dir_all(dir.join("step-300")).unwrap();
+        fs::write(dir.join("step-300/__0_0.distcp"), "x").unwrap();
+    });
+    let first = b.list.events.lock().unwrap()[0].clone();
+    assert!((first.ts.unwrap() - (now_unix() - 7000.0)).abs() < 60.0, "{first:?}");
+    assert_eq!(b.told(), [(End, 200), (Start, 300)]);
+}
+
+#[test]
+fn a_checkpoint_that_is_rotated_away_is_not_missed_and_a_missing_directory_is_down() {
+    let mut b = Bench::new();
+    b.write("step-1/.metadata", 10);
+    b.poll();
+    b.told();
+    fs::remove_dir_all(b.dir.path().join("step-1")).unwrap();
+    b.poll();
+    assert!(b.told().is_empty());
+    assert_eq!(b.page().get(&TOTAL_BYTES, &["r"]), Some(0.0));
+    let name = b.dir.path().to_string_lossy().into_owned();
+    assert_eq!(b.page().get(&crate::source::UP, &[&name, "checkpoints"]), Some(1.0));
+    fs::remove_dir_all(b.dir.path()).unwrap();
+    b.poll();
+    assert_eq!(b.page().get(&crate::source::UP, &[&name, "checkpoints"]), Some(0.0));
+}
+
+#[test]
+fn the_run_is_named_after_the_directory() {
+    for (path, run) in
+        [("/ckpt/llama-70b", "llama-70b"), ("/jobs/llama-70b/checkpoints", "llama-70b"), ("/ckpt", "ckpt")]
+    {
+        let config: CheckpointsConfig = serde_json::from_str(&format!(r#"{{"path":"{path}"}}"#)).unwrap();
+        assert_eq!(config.run(), run, "{path}");
+        assert!(config.check().is_empty());
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let config: CheckpointsConfig =
+        serde_json::from_str(r#"{"path":"","interval":"10ms","settle":"5ms"}"#).unwrap();
+    let wrong = config.check().join("\n");
+    for key in ["path:", "interval:", "settle:"] {
+        assert!(wrong.contains(key), "{wrong}");
+    }
+}

@@ -1,0 +1,80 @@
+//! The thread of a source that looks at files: one that nobody waits for, because a file system that hangs may hold it for ever.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use stepwatch_kit::shutdown::Shutdown;
+
+use crate::hub::unix_now;
+use crate::source::SourceHandle;
+
+/// A poll that takes this long is stuck in the file system.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
+
+/// What is polled.
+pub(super) trait Poll: Send + 'static {
+    /// Reads what is new. True if there is more at once.
+    fn poll(&mut self, now: Instant, unix: f64) -> bool;
+}
+
+/// Polls until `shutdown`, and marks the source as down while it hangs. `name` is the source's own, `kind` that of its thread.
+pub(super) fn start(
+    kind: &'static str,
+    name: String,
+    health: SourceHandle,
+    interval: Duration,
+    mut polled: impl Poll,
+    shutdown: Shutdown,
+) {
+    let (stop, stopped) = channel();
+    let beat = Arc::new(AtomicU64::new(0));
+    let pulse = Arc::clone(&beat);
+    let work = move || run(&mut polled, interval, &stopped, &pulse);
+    match std::thread::Builder::new().name(kind.into()).spawn(work) {
+        Ok(_) => drop(tokio::spawn(watch(name, health, beat, STUCK_AFTER + interval, stop, shutdown))),
+        Err(err) => tracing::error!(kind, name, %err, "cannot start the thread of a source"),
+    }
+}
+
+fn run(polled: &mut impl Poll, interval: Duration, stopped: &Receiver<()>, beat: &AtomicU64) {
+    loop {
+        let more = polled.poll(Instant::now(), unix_now());
+        beat.fetch_add(1, Ordering::Relaxed);
+        let pause = if more { Duration::ZERO } else { interval };
+        if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+/// Marks the source as down while its thread hangs, which the thread itself cannot, and stops it in the end.
+async fn watch(
+    name: String,
+    health: SourceHandle,
+    beat: Arc<AtomicU64>,
+    patience: Duration,
+    stop: Sender<()>,
+    shutdown: Shutdown,
+) {
+    let mut last = None;
+    let mut stuck = false;
+    loop {
+        tokio::select! {
+            () = shutdown.wait() => break,
+            () = tokio::time::sleep(patience) => {}
+        }
+        let now = beat.load(Ordering::Relaxed);
+        let hangs = last == Some(now);
+        last = Some(now);
+        if hangs {
+            health.up(false);
+        }
+        if hangs != stuck {
+            stuck = hangs;
+            tracing::warn!(name, stuck, "the file system of a source does not answer, or does again");
+        }
+    }
+    drop(stop);
+}
