@@ -59,7 +59,7 @@ class Builder:
         return event
 
     def _build_step(self, at: float, step: Any, metrics: Dict[str, Any], more: Any) -> Dict[str, Any]:
-        before, phases, given = more
+        before, phases, given = more if type(more) is tuple else (more, None, None)
         event = self._event("step", at)
         event["step"] = n = integer(step)
         m = self._metrics(metrics)

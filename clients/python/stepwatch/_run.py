@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Type, Type
 from . import _identity, _signals
 from ._checkpoint import Checkpoint
 from ._events import RESERVED, Builder
+from ._heartbeat import Page
 from ._sender import EXIT_WAIT, QUEUE_LIMIT, Sender, finish_all
 from ._transport import Transport, from_environment
 from ._version import __version__
@@ -129,7 +130,7 @@ class Run:
         disabled: Optional[bool] = None,
         **about: Any
     ) -> None:
-        self._last: Optional[float] = None
+        self._last: Any = None
         self._phases: Dict[str, float] = {}
         self._open: List[Any] = []
         self._closed = False
@@ -146,14 +147,15 @@ class Run:
         except Exception as e:
             log.warning("stepwatch: nothing will be reported: %r", e)
         self._builder = Builder(self.name, self.rank, self.world, about, self._open)
+        self._page = Page(self.name, self.rank)
         limit = int(_first_number(1, queue_limit, QUEUE_LIMIT))
-        self._sender = Sender(ways, self._builder, limit, _first_number(0.01, heartbeat, HEARTBEAT))
+        self._sender = Sender(ways, self._builder, limit, _first_number(0.01, heartbeat, HEARTBEAT), self._page)
         self._begin()
 
     def _identify(self, name: Any, rank: Any, world: Any, about: Dict[str, Any]) -> None:
         env = os.environ
         found = _identity.detect(env)
-        group_rank, group_world = _identity.of_torch_distributed()
+        group_rank, group_world = _identity.of_process_group()
         self.name = str(name or _identity.run_name(env))
         self.rank = int(_first_number(0, rank, group_rank, found.rank, 0))
         self.world = int(_first_number(1, world, group_world, found.world, 1))
@@ -182,18 +184,26 @@ class Run:
         """
         try:
             now = _monotonic()
-            before, self._last = self._last, now
-            phases = self._phases
-            if phases:
-                self._phases = {}
+            more, self._last = self._last, now
+            if self._phases or t is not None:
+                more, self._phases = (more, self._phases, t), {}
             sender = self._sender
-            sender.queue.append((next(sender.sequence), now, "step", step, metrics, (before, phases, t)))
+            sender.queue.append((next(sender.sequence), now, "step", step, metrics, more))
+            sender.mark(step)
         except Exception:
             pass
 
     def report(self, at: float, before: Optional[float], step: Any, metrics: Dict[str, Any], phases: Any = None) -> None:
         """For adapters: a step that ended at ``at`` (``time.monotonic()``), the one before it at ``before``."""
         self._sender.put("step", step, metrics, (before, phases, None), at)
+        self._page.advance(step, at)
+
+    def mark(self, step: Any) -> None:
+        """For adapters: the loop has come to the end of this step, whatever is still to be reported of it."""
+        try:
+            self._sender.mark(step)
+        except Exception:
+            pass
 
     def take_phases(self) -> Dict[str, float]:
         """For adapters: the timings since the last step, which are the next one's no more."""
@@ -235,11 +245,13 @@ class Run:
 
     def enter(self, block: Any) -> None:
         self._open.append(block)
+        self._page.phase(block)
 
     def leave(self, block: Any, timed: bool = True) -> float:
         seconds = _monotonic() - block.since
         if block in self._open:
             self._open.remove(block)
+            self._page.phase(self._open[-1] if self._open else None)
         phases = self._phases
         if timed and (block.name in phases or len(phases) < MAX_PHASES):
             phases[block.name] = phases.get(block.name, 0.0) + seconds
@@ -265,6 +277,7 @@ class Run:
 
     def _finish(self, code: Optional[int], text: Any) -> None:
         _runs.discard(self)
+        self._page.remove()
         if self._closed or not self._sender.running:
             return  # a forked child that reported nothing has no goodbye to say, least of all its parent's
         self._closed = True

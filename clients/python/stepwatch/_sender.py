@@ -20,6 +20,7 @@ import time
 import weakref
 from typing import Any, Deque, Dict, Optional, Protocol, Sequence, Tuple
 
+from ._heartbeat import Page, sweep
 from ._transport import Transport
 from ._wire import encode
 
@@ -76,9 +77,13 @@ class Sender:
         builder: Builder,
         limit: int,
         interval: float,
+        page: Optional[Page] = None,
     ) -> None:
         self._ways = list(ways)
         self._builder = builder
+        self._page = page if page is not None else Page()
+        #: Writes the step into the page.
+        self.mark = self._page.step
         self._limit, self._interval = limit, interval
         self._thread: Optional[threading.Thread] = None
         self._reset()
@@ -113,6 +118,8 @@ class Sender:
         if not self._ways:
             return
         self._pid = os.getpid()
+        self._page.open()
+        self.mark = self._page.step
         self._thread = threading.Thread(target=self._loop, name="stepwatch", daemon=True)
         self._thread.start()
 
@@ -182,13 +189,16 @@ class Sender:
                 pass
         closed = self._deadline is not None
         self._thread = None
+        self.mark = self._page.step
         self._reset()
         self.queue = collections.deque(maxlen=0) if closed else _StartsOnAppend(self, self.queue)
 
     # -- the thread ----------------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
+        sweep()
         while True:
+            self._page.beat()
             try:
                 pause = self._work()
             except Exception:
@@ -201,6 +211,7 @@ class Sender:
             # Nearly every look finds nothing, as a step takes seconds: such a look must cost next to nothing.
             while not self.queue and self._deadline is None and time.monotonic() < self._quiet_until:
                 self._wake.acquire(timeout=POLL)
+                self._page.beat()
 
     def _work(self) -> Optional[float]:
         """Sends what can be sent now; the seconds to sleep, or None at the end."""

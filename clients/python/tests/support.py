@@ -27,6 +27,7 @@ _VARIABLES = (
 ).split()
 for _variable in _VARIABLES:
     os.environ.pop(_variable, None)  # the tests may themselves run under Slurm
+os.environ["STEPWATCH_SHM"] = ""  # nothing of a test is for the eyes of an exporter on this machine
 
 
 def until(condition, what="the condition"):
