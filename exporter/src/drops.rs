@@ -20,8 +20,12 @@ pub enum Reason {
     Malformed,
     /// Over the size of an event.
     Oversize,
-    /// Another source told of the step, and better. Ordinary.
+    /// Another source told all of it of the step, as well or better. Ordinary.
     Duplicate,
+    /// Values of a step that another source told, as well or better; the rest of the event stands. Ordinary.
+    Repeated,
+    /// A source that is behind tells of an attempt that the run has left.
+    PastAttempt,
     /// Over the limit of runs.
     Runs,
     /// Over the limit of ranks in a run.
@@ -45,10 +49,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
+        Self::Repeated,
+        Self::PastAttempt,
         Self::Runs,
         Self::Ranks,
         Self::Custom,
@@ -66,6 +72,8 @@ impl Reason {
             Self::Malformed => "malformed",
             Self::Oversize => "oversize",
             Self::Duplicate => "duplicate",
+            Self::Repeated => "repeated_value",
+            Self::PastAttempt => "past_attempt",
             Self::Runs => "runs_limit",
             Self::Ranks => "ranks_limit",
             Self::Custom => "custom_limit",

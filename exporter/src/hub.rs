@@ -293,6 +293,14 @@ impl Origin {
         }
     }
 
+    /// Which source; `None` is the trainer itself.
+    pub fn name(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Source { name, .. } => Some(name),
+            Self::Peer(_) | Self::Datagram | Self::Http | Self::Node => None,
+        }
+    }
+
     pub fn pid(&self) -> Option<u32> {
         match self {
             Self::Peer(peer) => peer.pid,

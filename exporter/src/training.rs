@@ -16,8 +16,10 @@ mod phases;
 mod rank;
 mod run;
 mod sane;
+mod stale;
 #[cfg(test)]
 mod tests;
+mod told;
 mod window;
 mod write;
 
@@ -103,6 +105,15 @@ impl Training {
         self.runs.values_mut().for_each(|run| run.find_peak(gpu));
     }
 
+    pub fn follows(&self, run: &str) -> bool {
+        self.runs.contains_key(run)
+    }
+
+    /// Whether there is room for a run, made where it can be.
+    pub fn admits(&mut self, run: &str, now: f64) -> bool {
+        self.runs.contains_key(run) || self.make_room(run, now)
+    }
+
     /// Takes an event in; `out` receives what to publish, in order.
     pub fn apply(&mut self, now: f64, origin: &Origin, mut event: Event, out: &mut Vec<Event>) -> Outcome {
         if event.kind == Kind::Gap {
@@ -119,13 +130,14 @@ impl Training {
         let Some(name) = event.run.clone() else {
             return without_run(event, now, out);
         };
-        if !self.runs.contains_key(name.as_str()) && !self.make_room(&name, now) {
+        if !self.admits(&name, now) {
             return self.dropped(Reason::Runs);
         }
         let options = &self.options;
         let context = Context {
             now,
             source: origin.priority(),
+            name: origin.name(),
             pid: origin.pid(),
             convention: options.convention,
             max_custom: options.max_custom,
@@ -142,6 +154,7 @@ impl Training {
             Kind::Step => {
                 let stepped = run.step(&mut event, context);
                 self.drops.add(Reason::Custom, stepped.custom_dropped);
+                self.drops.add(Reason::Repeated, stepped.repeated);
                 if let Some(reason) = stepped.dropped {
                     return self.dropped(reason);
                 }
@@ -155,6 +168,9 @@ impl Training {
                         "restart"
                     );
                     out.push(stamped(restart, now));
+                }
+                if stepped.silent {
+                    return Outcome::Accepted;
                 }
             }
             Kind::Eval => run.eval(&event),
@@ -309,8 +325,8 @@ impl Rank {
         if let Origin::Peer(peer) = origin {
             self.connected_once = true;
             self.connections.insert(peer.connection);
-            // A hello compares with the process before.
-            if kind != Kind::Hello {
+            // A hello compares with the process before, and a launcher is not the process.
+            if kind != Kind::Hello && !run::is_launcher(event) {
                 self.pid = peer.pid.or(self.pid);
             }
         }

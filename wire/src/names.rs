@@ -60,3 +60,13 @@ pub mod exporter_event {
     /// Steps went backwards: the job restarted from an earlier checkpoint.
     pub const RESTART: &str = "restart";
 }
+
+/// Keys of `hello` and `bye` that change what they mean.
+pub mod hello {
+    /// Who speaks, where it is not the process that trains.
+    pub const ROLE: &str = "role";
+    /// The process that starts the training process, and outlives it.
+    pub const LAUNCHER: &str = "launcher";
+    /// `true` from a file: what follows was written by a new process, which went on with the run.
+    pub const RESUMED: &str = "resumed";
+}

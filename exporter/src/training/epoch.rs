@@ -1,11 +1,15 @@
 //! Which life of the job a step belongs to.
 //!
 //! A job that dies resumes from its last checkpoint, so its steps go backwards; to a detector that looks like a
-//! loss that jumped and must not be compared across. The rule here: the leading source of a rank going backwards, or
-//! a new process taking over a rank, begins a new attempt of the whole run, and the other ranks join it as their own
-//! steps arrive. Several sources may tell of the same rank; the most exact one leads and the others only fill in.
+//! loss that jumped and must not be compared across. The rule here: a source of a rank going backwards, or a new process
+//! taking over a rank, begins a new attempt of the whole run, and the other ranks and sources join it.
+//!
+//! Several sources may tell of the same rank, each at its own pace: a TensorBoard file is two minutes behind, a log line comes at
+//! once. So every source has its own place in the run, a restart is counted when the first of them shows it, and what another
+//! still tells of the life before is known by its time. While the trainer itself speaks, only it begins an attempt: it is
+//! never late and never read twice.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How exact a source is: when two tell of the same step, the smaller wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -26,8 +30,12 @@ pub enum Priority {
 const LEAD_SECONDS: f64 = 300.0;
 /// Packets of the earlier attempt may still arrive for this long after the first one of the new.
 const IN_FLIGHT_SECONDS: f64 = 5.0;
-/// Steps remembered to recognise a second source telling of the same ones.
-const RECENT: usize = 256;
+/// How far the clocks that two sources write may be apart: some write whole seconds.
+const CLOCK_SECONDS: f64 = 1.0;
+/// A source that was not heard of for this long may have been replaced by another of its kind.
+const REPLACED_SECONDS: f64 = 5.0;
+/// Sources of one rank; the one that is silent for longest makes room.
+const MAX_TELLERS: usize = 8;
 
 /// A step that is further ahead than this is a mistake until the next one confirms it: a number from elsewhere, or damage.
 pub(super) const MAX_STEP_JUMP: i64 = 100_000;
@@ -42,6 +50,8 @@ pub(super) fn is_jump(before: i64, step: i64) -> bool {
 pub(super) struct RunEpoch {
     pub(super) attempt: u32,
     began: f64,
+    /// When its first step happened, where the source said so.
+    began_at: Option<f64>,
     first_step: i64,
 }
 
@@ -51,7 +61,7 @@ pub(super) struct RankEpoch {
     pub(super) attempt: u32,
     pub(super) last: Option<i64>,
     lead: Option<(Priority, f64)>,
-    recent: VecDeque<(i64, Priority)>,
+    tellers: Vec<Teller>,
     /// The new process that said hello for this rank and has not stepped yet.
     newborn: Option<u32>,
     /// A step that was too far ahead to be believed alone.
@@ -60,25 +70,54 @@ pub(super) struct RankEpoch {
     certain: bool,
 }
 
+/// Who tells of a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Speaker<'a> {
+    pub(super) priority: Priority,
+    /// Which source; `None` is the trainer itself.
+    pub(super) name: Option<&'a Arc<str>>,
+    /// When the step was true, as it says.
+    pub(super) ts: Option<f64>,
+    pub(super) now: f64,
+}
+
+/// A source of a rank, and how far it has got.
+#[derive(Debug, Clone)]
+struct Teller {
+    priority: Priority,
+    name: Option<Arc<str>>,
+    attempt: u32,
+    last: Option<i64>,
+    last_ts: Option<f64>,
+    heard: f64,
+    /// It went back, which was not believed yet.
+    back: Option<i64>,
+    /// It said that a new process writes it.
+    reborn: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Observed {
-    /// Another source already told of this step, and better.
-    Duplicate,
+    /// Of an attempt that the run has left.
+    Past,
     Step {
         /// Steps that the rank advanced by; 0 for more about a step already seen.
         advanced: i64,
         /// The last step before the run went back, when this step began a new attempt.
         restarted_from: Option<i64>,
+        /// It comes from the most exact source that speaks.
+        leads: bool,
     },
 }
 
 impl RunEpoch {
     pub(super) fn new(attempt: u32, now: f64) -> Self {
-        Self { attempt, began: now, first_step: i64::MIN }
+        Self { attempt, began: now, began_at: None, first_step: i64::MIN }
     }
 
-    fn restart(&mut self, step: i64, now: f64) {
-        *self = Self { attempt: self.attempt.saturating_add(1), began: now, first_step: step };
+    fn restart(&mut self, step: i64, who: Speaker<'_>) {
+        let attempt = self.attempt.saturating_add(1);
+        *self = Self { attempt, began: who.now, began_at: who.ts, first_step: step };
     }
 
     /// Whether a step may be of the attempt before, overtaken by another rank's first step of this one.
@@ -86,32 +125,83 @@ impl RunEpoch {
         now - self.began < IN_FLIGHT_SECONDS && step > self.first_step
     }
 
+    /// Whether a step happened before this attempt began. A clock that is wrong mutes a source only for a while.
+    fn is_past(&self, who: Speaker<'_>) -> bool {
+        let before = self.began_at.zip(who.ts).is_some_and(|(began, ts)| ts < began - CLOCK_SECONDS);
+        before && who.priority != Priority::Client && who.now - self.began < LEAD_SECONDS
+    }
+
+    /// Whether a source that has not shown the restart itself still tells of the attempt before.
+    fn is_left_by(&self, step: i64, who: Speaker<'_>) -> bool {
+        if who.priority == Priority::Client || who.ts.is_none() || self.began_at.is_none() {
+            return self.is_in_flight(step, who.now);
+        }
+        self.is_past(who)
+    }
+
     /// Moves to an attempt that the trainer's launcher counted, if it is a later one.
-    pub(super) fn raise(&mut self, attempt: u32, step: i64, now: f64) -> bool {
+    pub(super) fn raise(&mut self, attempt: u32, step: i64, who: Speaker<'_>) -> bool {
         let later = attempt > self.attempt;
         if later {
-            *self = Self { attempt, began: now, first_step: step };
+            *self = Self { attempt, began: who.now, began_at: who.ts, first_step: step };
         }
         later
     }
 }
 
+impl Teller {
+    fn new(who: Speaker<'_>, attempt: u32) -> Self {
+        Self {
+            priority: who.priority,
+            name: who.name.cloned(),
+            attempt,
+            last: None,
+            last_ts: None,
+            heard: who.now,
+            back: None,
+            reborn: false,
+        }
+    }
+
+    fn is(&self, who: Speaker<'_>) -> bool {
+        self.priority == who.priority && self.name.as_ref() == who.name
+    }
+
+    /// Whether a step was written after the last one, as far as is known.
+    fn is_later(&self, ts: Option<f64>) -> bool {
+        self.last_ts.zip(ts).is_none_or(|(before, ts)| ts > before)
+    }
+
+    /// Whether it goes back. A file whose loggers take turns may do so by a step that was summed up late: only what goes on from
+    /// there has gone back.
+    fn goes_back(&mut self, step: i64, ts: Option<f64>) -> bool {
+        let back = self.last.is_some_and(|last| step < last)
+            && (self.priority == Priority::Client || self.is_later(ts));
+        let before = core::mem::replace(&mut self.back, back.then_some(step));
+        back && (self.priority != Priority::File || before.is_some_and(|before| step > before))
+    }
+
+    fn join(&mut self, attempt: u32) {
+        (self.attempt, self.last, self.last_ts, self.back) = (attempt, None, None, None);
+    }
+
+    fn moved(&mut self, step: i64, ts: Option<f64>) {
+        if self.last.is_none_or(|last| step >= last) {
+            (self.last, self.last_ts) = (Some(step), ts);
+        }
+    }
+}
+
 impl RankEpoch {
     pub(super) fn new(attempt: u32, last: Option<i64>) -> Self {
-        Self {
-            attempt,
-            last,
-            lead: None,
-            recent: VecDeque::new(),
-            newborn: None,
-            doubted: None,
-            certain: false,
-        }
+        Self { attempt, last, lead: None, tellers: Vec::new(), newborn: None, doubted: None, certain: false }
     }
 
     /// As it was before this exporter was restarted.
     pub(super) fn restored(attempt: u32, last: i64, lead: Priority, now: f64) -> Self {
-        Self { lead: Some((lead, now)), ..Self::new(attempt, Some(last)) }
+        let who = Speaker { priority: lead, name: None, ts: None, now };
+        let teller = Teller { last: Some(last), ..Teller::new(who, attempt) };
+        Self { lead: Some((lead, now)), tellers: vec![teller], ..Self::new(attempt, Some(last)) }
     }
 
     pub(super) fn lead(&self) -> Option<Priority> {
@@ -120,6 +210,14 @@ impl RankEpoch {
 
     pub(super) fn reborn(&mut self, pid: u32) {
         self.newborn = Some(pid);
+    }
+
+    /// A source says that what it tells from here on is of a new process.
+    pub(super) fn source_reborn(&mut self, who: Speaker<'_>, run: &RunEpoch) {
+        let at = self.teller(who, None, run);
+        if let Some(teller) = self.tellers.get_mut(at) {
+            teller.reborn = true;
+        }
     }
 
     /// The next step comes from this process. A child that said hello for its parent's rank, as a data loader's worker
@@ -147,59 +245,95 @@ impl RankEpoch {
         jumped && !confirmed
     }
 
-    pub(super) fn observe(&mut self, run: &mut RunEpoch, step: i64, source: Priority, now: f64) -> Observed {
-        let leads = self.lead.is_none_or(|(lead, at)| source <= lead || now - at > LEAD_SECONDS);
-        if !leads {
-            return self.fill_in(step, source);
-        }
-        self.lead = Some((source, now));
-        let newborn = self.newborn.take().is_some();
+    pub(super) fn observe(&mut self, run: &mut RunEpoch, step: i64, who: Speaker<'_>) -> Observed {
+        let leads = self.leads(who);
+        let at = self.teller(who, Some(step), run);
+        let is_client = who.priority == Priority::Client;
+        let newborn = is_client && self.newborn.take().is_some();
         let certain = core::mem::take(&mut self.certain);
-        let back = self.last.is_some_and(|last| step < last);
+        let Some(teller) = self.tellers.get_mut(at) else { return Observed::Past };
+        let newborn = newborn || core::mem::take(&mut teller.reborn);
+        let back = teller.goes_back(step, who.ts);
+        teller.heard = who.now;
         let mut restarted_from = None;
-        if self.attempt == run.attempt {
-            if back || (newborn && self.last.is_some()) {
-                restarted_from = self.last;
-                run.restart(step, now);
-                self.join(run);
+        if teller.attempt == run.attempt {
+            if run.is_past(who) {
+                return Observed::Past;
             }
-        } else if newborn || back || certain || !run.is_in_flight(step, now) {
-            self.join(run);
+            let news = back && (leads || !self.client_leads(who.now));
+            if news || (newborn && self.last.is_some()) {
+                restarted_from = self.last;
+                run.restart(step, who);
+                self.join(at, run);
+            }
+        } else if back || newborn || certain || !run.is_left_by(step, who) {
+            self.join(at, run);
+        } else if !is_client || self.attempt == run.attempt {
+            return Observed::Past;
         }
         let advanced = match self.last {
             None => 1,
             Some(last) if is_jump(last, step) => 1,
             Some(last) => step.saturating_sub(last).max(0),
         };
-        self.last = Some(step);
-        self.remember(step, source);
-        Observed::Step { advanced, restarted_from }
+        self.last = self.last.max(Some(step));
+        if let Some(teller) = self.tellers.get_mut(at) {
+            teller.moved(step, who.ts);
+        }
+        Observed::Step { advanced, restarted_from, leads }
     }
 
-    fn join(&mut self, run: &RunEpoch) {
-        self.attempt = run.attempt;
-        self.last = None;
-        self.recent.clear();
+    fn leads(&mut self, who: Speaker<'_>) -> bool {
+        let leads = self.lead.is_none_or(|(lead, at)| who.priority <= lead || who.now - at > LEAD_SECONDS);
+        if leads {
+            self.lead = Some((who.priority, who.now));
+        }
+        leads
     }
 
-    fn fill_in(&mut self, step: i64, source: Priority) -> Observed {
-        let known = self.recent.iter().any(|(s, by)| *s == step && *by < source);
-        let too_old = self.recent.front().is_some_and(|(oldest, _)| step < *oldest);
-        if known || too_old {
-            return Observed::Duplicate;
-        }
-        self.remember(step, source);
-        Observed::Step { advanced: 0, restarted_from: None }
+    fn client_leads(&self, now: f64) -> bool {
+        self.lead.is_some_and(|(lead, at)| lead == Priority::Client && now - at <= LEAD_SECONDS)
     }
 
-    fn remember(&mut self, step: i64, source: Priority) {
-        if self.recent.back() == Some(&(step, source)) {
-            return;
+    /// Where the source stands among those of the rank, made where it is new. A new file takes the place of the one that ended, when
+    /// it tells an earlier step at a later time.
+    fn teller(&mut self, who: Speaker<'_>, step: Option<i64>, run: &RunEpoch) -> usize {
+        if let Some(at) = self.tellers.iter().position(|t| t.is(who)) {
+            return at;
         }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
+        let replaced = |t: &Teller| {
+            let silence = t.last_ts.zip(who.ts).map_or(0.0, |(last, ts)| ts - last).max(who.now - t.heard);
+            let goes_back = t.last.zip(step).is_some_and(|(last, step)| step < last);
+            t.name.is_none() || (goes_back && silence > REPLACED_SECONDS && t.is_later(who.ts))
+        };
+        let kin = self.tellers.iter().enumerate().filter(|(_, t)| t.priority == who.priority && replaced(t));
+        if let Some((at, _)) = kin.max_by_key(|(_, t)| t.last) {
+            self.tellers[at].name = who.name.cloned();
+            return at;
         }
-        self.recent.push_back((step, source));
+        if self.tellers.len() >= MAX_TELLERS {
+            let silent = (0..self.tellers.len())
+                .min_by(|a, b| self.tellers[*a].heard.total_cmp(&self.tellers[*b].heard));
+            if let Some(at) = silent {
+                self.tellers.swap_remove(at);
+            }
+        }
+        // The trainer's own first words are of the attempt that the rank is in: it never speaks of the past.
+        let attempt = if who.priority == Priority::Client { self.attempt } else { run.attempt };
+        let last = if who.priority == Priority::Client && self.tellers.is_empty() { self.last } else { None };
+        self.tellers.push(Teller { last, ..Teller::new(who, attempt) });
+        self.tellers.len() - 1
+    }
+
+    /// A source comes along to the run's attempt, and with it the rank.
+    fn join(&mut self, at: usize, run: &RunEpoch) {
+        if let Some(teller) = self.tellers.get_mut(at) {
+            teller.join(run.attempt);
+        }
+        if self.attempt != run.attempt {
+            self.attempt = run.attempt;
+            self.last = None;
+        }
     }
 }
 
@@ -208,23 +342,31 @@ mod tests {
     use super::*;
     use Priority::{Client, File, Log};
 
+    fn by(priority: Priority, now: f64) -> Speaker<'static> {
+        Speaker { priority, name: None, ts: None, now }
+    }
+
     fn step(advanced: i64) -> Observed {
-        Observed::Step { advanced, restarted_from: None }
+        Observed::Step { advanced, restarted_from: None, leads: true }
+    }
+
+    fn adds(advanced: i64) -> Observed {
+        Observed::Step { advanced, restarted_from: None, leads: false }
     }
 
     fn restart(from: i64) -> Observed {
-        Observed::Step { advanced: 1, restarted_from: Some(from) }
+        Observed::Step { advanced: 1, restarted_from: Some(from), leads: true }
     }
 
     #[test]
     fn steps_advance_and_going_back_begins_an_attempt() {
         let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
-        assert_eq!(rank.observe(&mut run, 10, Client, 0.0), step(1));
-        assert_eq!(rank.observe(&mut run, 20, Client, 1.0), step(10));
-        assert_eq!(rank.observe(&mut run, 20, Client, 1.1), step(0), "more about the same step");
-        assert_eq!(rank.observe(&mut run, 15, Client, 60.0), restart(20));
+        assert_eq!(rank.observe(&mut run, 10, by(Client, 0.0)), step(1));
+        assert_eq!(rank.observe(&mut run, 20, by(Client, 1.0)), step(10));
+        assert_eq!(rank.observe(&mut run, 20, by(Client, 1.1)), step(0), "more about the same step");
+        assert_eq!(rank.observe(&mut run, 15, by(Client, 60.0)), restart(20));
         assert_eq!((run.attempt, rank.attempt), (1, 1));
-        assert_eq!(rank.observe(&mut run, 16, Client, 61.0), step(1));
+        assert_eq!(rank.observe(&mut run, 16, by(Client, 61.0)), step(1));
     }
 
     #[test]
@@ -233,17 +375,17 @@ mod tests {
         let mut ranks = vec![RankEpoch::new(0, None); 8];
         for s in [100, 101, 102] {
             for rank in &mut ranks {
-                rank.observe(&mut run, s, Client, 0.0);
+                rank.observe(&mut run, s, by(Client, 0.0));
             }
         }
-        let late = ranks[7].observe(&mut run, 103, Client, 0.0);
+        let late = ranks[7].observe(&mut run, 103, by(Client, 0.0));
         assert_eq!(late, step(1));
-        assert_eq!(ranks[0].observe(&mut run, 100, Client, 50.0), restart(102));
+        assert_eq!(ranks[0].observe(&mut run, 100, by(Client, 50.0)), restart(102));
         // Still on its way from the attempt that ended, then the rank comes along.
-        assert_eq!(ranks[7].observe(&mut run, 104, Client, 50.1), step(1));
+        assert_eq!(ranks[7].observe(&mut run, 104, by(Client, 50.1)), step(1));
         assert_eq!(ranks[7].attempt, 0);
         for rank in &mut ranks[1..] {
-            assert_eq!(rank.observe(&mut run, 100, Client, 51.0), step(1));
+            assert_eq!(rank.observe(&mut run, 100, by(Client, 51.0)), step(1));
         }
         assert_eq!(run.attempt, 1);
         assert!(ranks.iter().all(|r| r.attempt == 1));
@@ -254,8 +396,8 @@ mod tests {
         let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, Some(149)));
         rank.reborn(7);
         rank.stepped_by(Some(7));
-        assert_eq!(rank.observe(&mut run, 150, Client, 0.0), restart(149));
-        assert_eq!(rank.observe(&mut run, 151, Client, 1.0), step(1));
+        assert_eq!(rank.observe(&mut run, 150, by(Client, 0.0)), restart(149));
+        assert_eq!(rank.observe(&mut run, 151, by(Client, 1.0)), step(1));
         assert_eq!(run.attempt, 1);
     }
 
@@ -264,23 +406,88 @@ mod tests {
         let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, Some(149)));
         rank.reborn(8);
         rank.stepped_by(Some(7));
-        assert_eq!(rank.observe(&mut run, 150, Client, 0.0), step(1));
+        assert_eq!(rank.observe(&mut run, 150, by(Client, 0.0)), step(1));
     }
 
     #[test]
-    fn a_lagging_log_neither_repeats_nor_restarts_what_the_client_told() {
+    fn a_lagging_log_restarts_nothing_while_the_client_speaks() {
         let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
         for s in 1..=20 {
-            rank.observe(&mut run, s, Client, 0.0);
+            rank.observe(&mut run, s, by(Client, 0.0));
         }
-        assert_eq!(rank.observe(&mut run, 18, Log, 1.0), Observed::Duplicate);
-        assert_eq!(rank.observe(&mut run, 18, File, 1.0), Observed::Duplicate);
-        assert_eq!(rank.observe(&mut run, 21, Log, 1.0), step(0), "only the log has it so far");
-        assert_eq!(rank.observe(&mut run, 21, Client, 1.0), step(1));
+        assert_eq!(rank.observe(&mut run, 18, by(Log, 1.0)), adds(0));
+        assert_eq!(rank.observe(&mut run, 21, by(Log, 1.0)), adds(1), "only the log has it so far");
+        assert_eq!(rank.observe(&mut run, 21, by(Client, 1.0)), step(0));
+        assert_eq!(rank.observe(&mut run, 3, by(Log, 2.0)), adds(0), "read again");
         assert_eq!(run.attempt, 0);
         // The client has been silent for long: the log leads, and may restart.
-        assert_eq!(rank.observe(&mut run, 22, Log, 400.0), step(1));
-        assert_eq!(rank.observe(&mut run, 5, Log, 401.0), restart(22));
+        assert_eq!(rank.observe(&mut run, 22, by(Log, 400.0)), step(1));
+        assert_eq!(rank.observe(&mut run, 5, by(Log, 401.0)), restart(22));
+    }
+
+    /// What a source tells at `now` of a step that was true at `ts`.
+    fn told(priority: Priority, name: &Arc<str>, ts: f64, now: f64) -> Speaker<'_> {
+        Speaker { priority, name: Some(name), ts: Some(ts), now }
+    }
+
+    #[test]
+    fn a_file_minutes_behind_follows_a_restart_that_the_log_showed_first() {
+        let (log, old, new) = ("run.log".into(), "events.1".into(), "events.2".into());
+        let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
+        let ts = |s: i64| s as f64 * 10.0;
+        for s in 1..=150 {
+            rank.observe(&mut run, s, told(Log, &log, ts(s), ts(s)));
+            if s > 12 {
+                rank.observe(&mut run, s - 12, told(File, &old, ts(s - 12), ts(s)));
+            }
+        }
+        // Killed after step 150, resumed from 100 two minutes later.
+        let again = |s: i64| 1620.0 + (s - 100) as f64 * 10.0;
+        let shown = rank.observe(&mut run, 100, told(Log, &log, again(100), again(100)));
+        assert_eq!(shown, Observed::Step { advanced: 1, restarted_from: Some(150), leads: false });
+        for s in 139..=150 {
+            let late = rank.observe(&mut run, s, told(File, &old, ts(s), again(101)));
+            assert_eq!(late, Observed::Past, "{s}");
+        }
+        for s in 101..=130 {
+            rank.observe(&mut run, s, told(Log, &log, again(s), again(s)));
+        }
+        for s in 100..=118 {
+            rank.observe(&mut run, s, told(File, &new, again(s), again(130)));
+        }
+        assert_eq!((run.attempt, rank.attempt, rank.last), (1, 1, Some(130)));
+    }
+
+    #[test]
+    fn a_new_file_that_tells_earlier_steps_later_is_a_restart_and_one_beside_it_is_not() {
+        let (a, b, c) = ("events.1".into(), "events.1.val".into(), "events.2".into());
+        let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
+        for s in 1..=50 {
+            rank.observe(&mut run, s, told(File, &a, s as f64, 60.0));
+        }
+        // Another writer of the same process, whose file is read after the first.
+        for s in 1..=50 {
+            rank.observe(&mut run, s, told(File, &b, s as f64 + 0.1, 60.0));
+        }
+        assert_eq!(run.attempt, 0);
+        // One step summed up late is no restart.
+        rank.observe(&mut run, 49, told(File, &a, 51.0, 61.0));
+        rank.observe(&mut run, 51, told(File, &a, 51.5, 61.5));
+        assert_eq!(run.attempt, 0);
+        for s in 40..=60 {
+            rank.observe(&mut run, s, told(File, &c, s as f64 + 100.0, 170.0));
+        }
+        assert_eq!(run.attempt, 1);
+    }
+
+    #[test]
+    fn a_file_that_says_it_was_resumed_is_a_new_process() {
+        let name = "run.wandb".into();
+        let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
+        rank.observe(&mut run, 10, told(File, &name, 10.0, 10.0));
+        rank.source_reborn(told(File, &name, 20.0, 20.0), &run);
+        assert_eq!(rank.observe(&mut run, 11, told(File, &name, 30.0, 30.0)), restart(10));
+        assert_eq!(rank.observe(&mut run, 12, told(File, &name, 31.0, 31.0)), step(1));
     }
 
     #[test]
@@ -298,8 +505,8 @@ mod tests {
     #[test]
     fn a_launcher_that_counts_attempts_is_believed_upwards() {
         let mut run = RunEpoch::new(1, 0.0);
-        assert!(!run.raise(1, 5, 0.0));
-        assert!(run.raise(3, 5, 0.0));
+        assert!(!run.raise(1, 5, by(Client, 0.0)));
+        assert!(run.raise(3, 5, by(Client, 0.0)));
         assert_eq!(run.attempt, 3);
     }
 
@@ -310,7 +517,7 @@ mod tests {
             let mut ranks = vec![RankEpoch::new(0, None); 4];
             let mut last = 0;
             for (i, (s, source, rank)) in steps.into_iter().enumerate() {
-                ranks[rank].observe(&mut run, s, [Client, File, Log][source], i as f64);
+                ranks[rank].observe(&mut run, s, by([Client, File, Log][source], i as f64));
                 proptest::prop_assert!(run.attempt >= last && ranks[rank].attempt <= run.attempt);
                 last = run.attempt;
             }

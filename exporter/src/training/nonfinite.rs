@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
+use super::told::Sifted;
+
 /// What was not finite, and how it showed.
 type Cause = (&'static str, &'static str);
 
@@ -31,10 +33,10 @@ impl Default for Nonfinite {
 }
 
 impl Nonfinite {
-    pub(super) fn step(&mut self, event: &Event, attempt: u32) {
+    pub(super) fn step(&mut self, event: &Event, sifted: &Sifted, attempt: u32) {
         let Some(step) = event.step else { return };
         for (name, value) in event.m.iter() {
-            if !value.is_finite() {
+            if !value.is_finite() && !sifted.was_lost(name) {
                 let what = match name {
                     metric::LOSS => "loss",
                     metric::GRAD_NORM => "grad_norm",
@@ -85,7 +87,7 @@ mod tests {
     fn counts(lines: &[&str]) -> String {
         let mut n = Nonfinite::default();
         for line in lines {
-            n.step(&Event::parse(line.as_bytes()).unwrap(), 0);
+            n.step(&Event::parse(line.as_bytes()).unwrap(), &Sifted::default(), 0);
         }
         let shown = n.iter().filter(|(_, v)| *v > 0.0).map(|((w, h), v)| format!("{w}/{h}={v}"));
         shown.collect::<Vec<_>>().join(" ")

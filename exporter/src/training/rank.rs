@@ -8,11 +8,15 @@ use stepwatch_wire::{Event, Metrics};
 use super::epoch::RankEpoch;
 use super::histogram::Durations;
 use super::phases::Phases;
+use super::stale::Stale;
+use super::told::Told;
 
 #[derive(Debug, Clone)]
 pub(super) struct Rank {
     pub(super) label: Box<str>,
     pub(super) epoch: RankEpoch,
+    pub(super) told: Told,
+    pub(super) stale: Stale,
     pub(super) durations: Durations,
     pub(super) phases: Phases,
     pub(super) step_time: Option<f64>,
@@ -35,6 +39,8 @@ impl Rank {
         Self {
             label: rank.to_string().into(),
             epoch,
+            told: Told::default(),
+            stale: Stale::default(),
             durations: Durations::default(),
             phases: Phases::default(),
             step_time: None,
@@ -56,25 +62,31 @@ impl Rank {
         if advanced > 0 {
             self.stepped = Some((step, ts));
         }
-        if event.m.get(metric::STEP_TIME).is_some() || advanced <= 0 {
+        if self.told.measures_time() || advanced <= 0 {
             return;
         }
         // Counted from the step that had a time, which the one before this may not have had.
         if let Some((from, before)) = before.filter(|(from, _)| *from < step) {
-            let seconds = (ts - before) / step.saturating_sub(from) as f64;
+            let steps = step.saturating_sub(from) as f64;
+            let seconds = (ts - before) / steps;
             if seconds > 0.0 && seconds.is_finite() {
                 event.m.set(metric::STEP_TIME, seconds);
+                if ts.fract() == 0.0 && before.fract() == 0.0 {
+                    // Stamps of whole seconds measure no finer.
+                    event.q.set(metric::STEP_TIME, 1.0 / steps);
+                }
             }
         }
     }
 
-    pub(super) fn record_step(&mut self, m: &Metrics, parts: &Metrics, advanced: i64) {
+    /// `corrects`: another source told the step's duration before, and it was counted.
+    pub(super) fn record_step(&mut self, m: &Metrics, parts: &Metrics, corrects: bool) {
         let seconds = m.get(metric::STEP_TIME).filter(|s| s.is_finite() && *s >= 0.0);
-        if advanced > 0 {
-            if let Some(seconds) = seconds {
+        if let Some(seconds) = seconds {
+            if !corrects {
                 self.durations.record(seconds);
-                self.step_time = Some(seconds);
             }
+            self.step_time = Some(seconds);
         }
         self.phases.step(parts, seconds);
     }

@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stepwatch_wire::names::{exporter_event, metric};
+use stepwatch_wire::names::{exporter_event, hello, metric};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::archive::{PastRank, PastRun};
 use super::checkpoint::Checkpoints;
-use super::epoch::{Observed, Priority, RankEpoch, RunEpoch, is_jump};
+use super::epoch::{Observed, Priority, RankEpoch, RunEpoch, Speaker, is_jump};
 use super::families::{ELSEWHERE, GAUGES};
 use super::gauge::{At, Gauge};
 use super::mfu::{self, Convention, Model, Setting};
 use super::nonfinite::Nonfinite;
 use super::peaks::{self, Dtype};
 use super::rank::Rank;
+use super::told::{Names, Sifted, Told};
 use super::window::WindowMax;
 use crate::drops::Reason;
 
@@ -70,6 +71,7 @@ pub(super) struct Run {
     pub(super) deaths: u64,
     /// Arrival of the last event.
     pub(super) heard: f64,
+    names: Names,
     /// Ranks of an earlier life of this exporter that have not been heard of in this one.
     past_ranks: BTreeMap<u32, PastRank>,
 }
@@ -79,6 +81,8 @@ pub(super) struct Run {
 pub(super) struct Context<'a> {
     pub(super) now: f64,
     pub(super) source: Priority,
+    /// Which source; `None` is the trainer itself.
+    pub(super) name: Option<&'a Arc<str>>,
     pub(super) pid: Option<u32>,
     pub(super) convention: Convention,
     pub(super) max_custom: usize,
@@ -94,7 +98,7 @@ pub(super) struct Gpu<'a> {
 }
 
 /// What became of a step.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Stepped {
     /// Why it was not taken.
     pub(super) dropped: Option<Reason>,
@@ -102,6 +106,22 @@ pub(super) struct Stepped {
     pub(super) restart: Option<Event>,
     /// Custom metrics that the page has no room for.
     pub(super) custom_dropped: u64,
+    /// Values that a source as exact or better had told before.
+    pub(super) repeated: u64,
+    /// It only corrects what has been streamed: it is for the page.
+    pub(super) silent: bool,
+}
+
+impl Stepped {
+    fn dropped(reason: Reason) -> Self {
+        Self { dropped: Some(reason), ..Self::default() }
+    }
+}
+
+impl<'a> Context<'a> {
+    fn speaker(&self, event: &Event) -> Speaker<'a> {
+        Speaker { priority: self.source, name: self.name, ts: event.ts, now: self.now }
+    }
 }
 
 impl Run {
@@ -111,6 +131,7 @@ impl Run {
             name,
             epoch: RunEpoch::new(past.map_or(0, |p| p.attempt), now),
             ranks: BTreeMap::new(),
+            names: Names::default(),
             world: None,
             about: About::default(),
             model: Model::default(),
@@ -178,11 +199,18 @@ impl Run {
             self.model = model;
         }
         self.find_peak(cx.gpu);
+        let number = event.rank.unwrap_or(0);
+        if cx.source != Priority::Client {
+            return self.source_hello(number, event, cx);
+        }
+        if is_launcher(event) {
+            return; // the process that starts the one that trains
+        }
         let pid = cx.pid.or_else(|| match event.extra.get("pid") {
             Some(Value::Number(n)) => Some(*n as u32),
             _ => None,
         });
-        if let Some(rank) = self.ranks.get_mut(&event.rank.unwrap_or(0)) {
+        if let Some(rank) = self.ranks.get_mut(&number) {
             // The same process says hello again when it reconnects; another one has taken the rank over.
             if let (Some(new), Some(old)) = (pid, rank.pid) {
                 if new != old {
@@ -190,6 +218,14 @@ impl Run {
                 }
             }
             rank.pid = pid.or(rank.pid);
+        }
+    }
+
+    /// A file says hello whenever it is opened anew, which is no new process, unless it says so.
+    fn source_hello(&mut self, number: u32, event: &Event, cx: Context<'_>) {
+        let resumed = event.extra.get(hello::RESUMED) == Some(&Value::Bool(true));
+        if let Some(rank) = self.ranks.get_mut(&number).filter(|_| resumed) {
+            rank.epoch.source_reborn(cx.speaker(event), &self.epoch);
         }
     }
 
@@ -204,31 +240,41 @@ impl Run {
         self.peak = name.zip(dtype).and_then(|(name, dtype)| peaks::peak(name, dtype));
     }
 
+    /// Takes a step in; what is left of `event` is for the stream.
     pub(super) fn step(&mut self, event: &mut Event, cx: Context<'_>) -> Stepped {
-        let (Some(step), number) = (event.step, event.rank.unwrap_or(0)) else {
-            return Stepped { dropped: None, restart: None, custom_dropped: 0 };
-        };
-        let Some(rank) = self.ranks.get_mut(&number) else {
-            return Stepped { dropped: None, restart: None, custom_dropped: 0 };
-        };
-        let last = rank.epoch.last;
+        let (Some(step), number) = (event.step, event.rank.unwrap_or(0)) else { return Stepped::default() };
+        let Some(rank) = self.ranks.get_mut(&number) else { return Stepped::default() };
+        let (last, lived) = (rank.epoch.last, rank.epoch.attempt);
         let here = self.step.filter(|(attempt, _)| *attempt == self.epoch.attempt).map(|(_, step)| step);
         if rank.epoch.doubts(step, here) {
-            return Stepped { dropped: Some(Reason::StepJump), restart: None, custom_dropped: 0 };
+            return Stepped::dropped(Reason::StepJump);
         }
+        let who = cx.speaker(event);
         let jumped = last.is_some_and(|last| is_jump(last, step));
-        let raised = event.attempt.is_some_and(|a| self.epoch.raise(a, step, cx.now));
+        let raised = event.attempt.is_some_and(|a| self.epoch.raise(a, step, who));
         if event.attempt == Some(self.epoch.attempt) {
             rank.epoch.counted_by_launcher();
         }
         rank.epoch.stepped_by(cx.pid);
-        let observed = rank.epoch.observe(&mut self.epoch, step, cx.source, cx.now);
-        let Observed::Step { advanced, restarted_from } = observed else {
-            return Stepped { dropped: Some(Reason::Duplicate), restart: None, custom_dropped: 0 };
+        let observed = rank.epoch.observe(&mut self.epoch, step, who);
+        let Observed::Step { advanced, restarted_from, leads } = observed else {
+            return Stepped::dropped(Reason::PastAttempt);
         };
         let restarted = raised || restarted_from.is_some();
+        if rank.epoch.attempt != lived {
+            rank.told.clear();
+        }
         event.attempt = Some(rank.epoch.attempt);
-        rank.derive_step_time(event, advanced, restarted || jumped || last.is_none());
+        if cx.source == Priority::Telemetry {
+            rank.stale.look(event);
+        }
+        let sifted = rank.told.sift(&mut self.names, step, cx.source, event);
+        if sifted.nothing_new {
+            return Stepped::dropped(Reason::Duplicate);
+        }
+        if leads {
+            rank.derive_step_time(event, advanced, restarted || jumped || last.is_none());
+        }
         let setting = Setting {
             world: event.world.or(self.world),
             model: &self.model,
@@ -236,12 +282,14 @@ impl Run {
             prefer: cx.convention,
         };
         let mfu = mfu::enrich(&mut event.m, setting);
-        rank.record_step(&event.m, &event.t, advanced);
+        rank.told.note(&mut self.names, step, cx.source, event, &sifted);
+        rank.record_step(&event.m, &event.t, sifted.corrects(metric::STEP_TIME));
         let at = At { attempt: rank.epoch.attempt, step, rank: number, now: cx.now };
         let restart = restarted.then(|| self.restarted(number, restarted_from.or(last), event));
-        self.count(event, at);
+        self.count(event, &sifted, at);
         let custom_dropped = self.set_gauges(event, &mfu, at, cx.max_custom);
-        Stepped { dropped: None, restart, custom_dropped }
+        let silent = !Told::for_stream(event, &sifted);
+        Stepped { dropped: None, restart, custom_dropped, repeated: sifted.repeated, silent }
     }
 
     fn restarted(&mut self, rank: u32, from: Option<i64>, event: &Event) -> Event {
@@ -273,7 +321,7 @@ impl Run {
     }
 
     /// Counters of the run, each step once however many ranks tell of it.
-    fn count(&mut self, event: &Event, at: At) {
+    fn count(&mut self, event: &Event, sifted: &Sifted, at: At) {
         let here = (at.attempt, at.step);
         let interval = |before: Option<(u32, i64)>| match before {
             // How far it really went over a jump is anybody's guess.
@@ -297,7 +345,7 @@ impl Run {
             self.skipped += skipped;
             self.skipped_at = Some(here);
         }
-        self.nonfinite.step(event, at.attempt);
+        self.nonfinite.step(event, sifted, at.attempt);
     }
 
     /// Returns how many custom metrics found no room.
@@ -355,6 +403,11 @@ impl Run {
         }));
         PastRun { attempt: self.epoch.attempt, heard: self.heard, ranks }
     }
+}
+
+/// Whether a launcher speaks, and not the process that it started.
+pub(super) fn is_launcher(event: &Event) -> bool {
+    event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
 }
 
 /// Offers a value to a gauge that is known by name; false when there is no room for another name.

@@ -1,7 +1,10 @@
 use super::families as f;
 use super::*;
+
 use crate::hub::{Peer, Via};
 use crate::samples::Samples;
+
+mod sources;
 
 const NOW: f64 = 1_700_001_000.0;
 
