@@ -39,6 +39,9 @@ pub struct Options {
     /// Where procfs is mounted
     #[arg(long = "path.procfs", value_name = "DIR", default_value = "/proc", global = true)]
     pub procfs: PathBuf,
+    /// Where shared memory is mounted
+    #[arg(long = "path.shm", value_name = "DIR", default_value = "/dev/shm", global = true)]
+    pub shm: PathBuf,
     /// Device of the kernel log
     #[arg(long = "path.kmsg", value_name = "FILE", default_value = "/dev/kmsg", global = true)]
     pub kmsg: PathBuf,
@@ -98,6 +101,7 @@ impl Options {
             roots: Roots {
                 sysfs: self.sysfs.clone(),
                 procfs: self.procfs.clone(),
+                shm: self.shm.clone(),
                 kmsg: self.kmsg.clone(),
                 nvml_library: self.nvml_library.clone(),
             },

@@ -46,6 +46,7 @@ macro_rules! collectors {
 
 collectors! {
     gpu
+    heartbeat
     nic
     process
 }

@@ -204,6 +204,11 @@ impl Hub {
         self.0.training.locked().processes()
     }
 
+    /// Whether a process that still lived at `beat` can have died unheard.
+    pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
+        self.0.training.locked().missed(run, rank, pid, beat)
+    }
+
     pub fn set_detected_gpu(&self, gpu: Option<String>) {
         self.0.training.locked().set_detected_gpu(gpu);
     }

@@ -9,6 +9,8 @@ use std::str::FromStr;
 pub struct Roots {
     pub sysfs: PathBuf,
     pub procfs: PathBuf,
+    /// Shared memory of the processes of this node.
+    pub shm: PathBuf,
     /// Character device of the kernel log.
     pub kmsg: PathBuf,
     /// NVML to load; the loader's search path when absent.
@@ -17,13 +19,23 @@ pub struct Roots {
 
 impl Default for Roots {
     fn default() -> Self {
-        Self { sysfs: "/sys".into(), procfs: "/proc".into(), kmsg: "/dev/kmsg".into(), nvml_library: None }
+        Self {
+            sysfs: "/sys".into(),
+            procfs: "/proc".into(),
+            shm: "/dev/shm".into(),
+            kmsg: "/dev/kmsg".into(),
+            nvml_library: None,
+        }
     }
 }
 
 impl Roots {
     pub fn sys(&self, path: impl AsRef<Path>) -> PathBuf {
         self.sysfs.join(path)
+    }
+
+    pub fn shm(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.shm.join(path)
     }
 
     pub fn proc(&self, path: impl AsRef<Path>) -> PathBuf {

@@ -58,6 +58,8 @@ pub struct Training {
     options: Options,
     runs: BTreeMap<Arc<str>, Run>,
     archive: Archive,
+    /// When each run was last heard of in an earlier life of this exporter.
+    heard_before: BTreeMap<String, f64>,
     /// GPU that the driver told of.
     detected_gpu: Option<String>,
     drops: Arc<Drops>,
@@ -66,6 +68,9 @@ pub struct Training {
     /// That there are too many runs was logged, and there still are.
     told_full: bool,
 }
+
+/// How old the saved state may be when the exporter is killed.
+const SAVED_WITHIN_SECONDS: f64 = 2.0;
 
 /// A process that trains, as the collectors of this node want to know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +85,7 @@ impl Training {
         Self {
             options,
             runs: BTreeMap::new(),
+            heard_before: archive.runs.iter().map(|(name, run)| (name.clone(), run.heard)).collect(),
             archive,
             detected_gpu: None,
             drops,
@@ -291,6 +297,14 @@ impl Training {
             Some(run) => run.last_step(rank),
             None => self.archive.runs.get(run)?.ranks.get(&rank).map(|r| r.step),
         }
+    }
+
+    /// Whether a process that still lived at `beat` can have died without a word reaching this exporter, in any of its lives.
+    pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
+        let rank = self.runs.get(run).and_then(|r| r.ranks.get(&rank));
+        let spoke = rank.is_some_and(|r| r.connected_once && r.pid == Some(pid));
+        // Connections are seen to close while the exporter lives; the time is saved a little after it was heard.
+        !spoke && self.heard_before.get(run).is_none_or(|heard| beat > heard + SAVED_WITHIN_SECONDS)
     }
 
     /// Processes of this node that hold a connection for a rank.

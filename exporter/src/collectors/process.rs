@@ -132,6 +132,13 @@ pub(crate) struct Stat {
     pub(crate) started: f64,
 }
 
+impl Stat {
+    /// As the kernel counts it; with the pid it names one process for ever.
+    pub(crate) fn start_ticks(&self) -> u64 {
+        (self.started * TICKS_PER_SECOND).round() as u64
+    }
+}
+
 impl Reader {
     pub fn new(_: &Config) -> Self {
         Self

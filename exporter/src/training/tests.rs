@@ -388,3 +388,15 @@ proptest::proptest! {
         proptest::prop_assert!(attempts.is_sorted());
     }
 }
+
+#[test]
+fn a_death_is_missed_only_by_whoever_did_not_listen() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 70), r#"{"k":"step","run":"r","rank":0,"step":5}"#);
+    assert!(!b.training.missed("r", 0, 70, NOW), "its connection will be seen to close");
+    assert!(b.training.missed("r", 1, 71, NOW) && b.training.missed("other", 0, 70, NOW));
+    let archive = b.training.archive(NOW);
+    let next = Bench::with(OPTIONS, archive);
+    assert!(!next.training.missed("r", 0, 70, NOW - 5.0), "it died while the one before listened");
+    assert!(next.training.missed("r", 0, 70, NOW + 30.0), "it lived on after that");
+}

@@ -26,6 +26,8 @@ fn once(root: &std::path::Path) -> String {
         .arg(root.join("sys"))
         .arg("--path.procfs")
         .arg(root.join("proc"))
+        .arg("--path.shm")
+        .arg(root.join("shm"))
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -62,6 +64,20 @@ fn busy(exporter: &Exporter) -> String {
     exporter.page().0
 }
 
+/// A page of this process, as the client writes it.
+fn heartbeat() -> Vec<u8> {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let started: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    let mut page = b"STEPWHB1".to_vec();
+    page.extend([0u64, 5].map(u64::to_le_bytes).concat());
+    page.extend([1e9f64, 1e9, 1e9].map(f64::to_le_bytes).concat());
+    page.extend([std::process::id(), 0].map(u32::to_le_bytes).concat());
+    page.extend(started.to_le_bytes());
+    page.extend([b"fwd", &[0; 29][..], b"run"].concat());
+    page.resize(256, 0);
+    page
+}
+
 #[test]
 fn every_family_of_the_page_is_in_the_reference() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,6 +85,8 @@ fn every_family_of_the_page_is_in_the_reference() {
     std::fs::create_dir_all(&half).unwrap();
     std::fs::write(half.join("__0_0.distcp"), "x").unwrap();
     let checkpoints = format!("sources: [{{checkpoints: {{path: {}}}}}]", dir.path().join("ckpt").display());
+    std::fs::create_dir_all(dir.path().join("shm/stepwatch")).unwrap();
+    std::fs::write(dir.path().join("shm/stepwatch/1.hb"), heartbeat()).unwrap();
     let exporter = Exporter::start(dir.path(), &checkpoints);
     let page = busy(&exporter);
     let reference = String::from_utf8(binary().arg("metrics").output().unwrap().stdout).unwrap();

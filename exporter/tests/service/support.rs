@@ -36,7 +36,14 @@ impl Exporter {
             dir.display()
         );
         std::fs::write(&config, text).unwrap();
-        let mut child = binary().arg("--config").arg(&config).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = binary()
+            .arg("--path.shm")
+            .arg(dir.join("shm"))
+            .arg("--config")
+            .arg(&config)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let (mut seen, mut addr) = (String::new(), None);
         while addr.is_none() {
