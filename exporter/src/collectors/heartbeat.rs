@@ -147,7 +147,7 @@ impl Page {
         for _ in 0..TRIES {
             let bytes = bytes(path)?;
             // The counter before and after: a page that moved while it was copied is copied again.
-            if word(&bytes, 8) % 2 == 0 && bytes == self::bytes(path)? {
+            if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(path)? {
                 return Self::parse(&bytes);
             }
         }
