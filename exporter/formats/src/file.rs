@@ -14,17 +14,20 @@
 use core::fmt;
 use std::path::Path;
 
-use stepwatch_wire::Event;
+use stepwatch_wire::{Event, Kind};
 
 use crate::format::Out;
 use crate::latest::Latest;
 use crate::number::Resolution;
 use crate::tfevents::TfEvents;
+use crate::wandb::WandbLog;
 
 /// The longest record that is looked into; a longer one (an image, a model graph) is passed over and counted.
 pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
 /// With this much offered, `push` consumes something: the most that a caller of `Records` must hold.
 pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
+/// How much of the beginning of a file tells what it is.
+pub const HEAD_BYTES: usize = 64 * 1024;
 /// The largest file that is read as a whole: a caller leaves a larger one alone and counts it.
 pub const MAX_WHOLE_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -61,6 +64,8 @@ pub struct FileReader {
     kind: FileKind,
     format: Box<dyn FileFormat>,
     resolution: Resolution,
+    /// The goodbye, once the file has said it and no step came after it.
+    ended: Option<Event>,
 }
 
 /// Some bytes of a file, and where they stand.
@@ -97,7 +102,7 @@ pub fn known_name(path: &Path) -> bool {
 /// A reader of one kind of file, before it is made.
 struct Known {
     kind: FileKind,
-    new: fn(&Path) -> Box<dyn FileFormat>,
+    new: fn(&Path, &[u8]) -> Box<dyn FileFormat>,
 }
 
 /// The one list of them.
@@ -106,20 +111,23 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
     let records = |new| Some(Known { kind: FileKind::Records, new });
     let whole = |new| Some(Known { kind: FileKind::Whole, new });
     match name {
-        "latest_checkpointed_iteration.txt" => whole(|path| Box::new(Latest::new(path))),
+        "latest_checkpointed_iteration.txt" => whole(|path, _| Box::new(Latest::new(path))),
         // Beside a profile lies an empty event file that only marks the directory.
         _ if name.contains("tfevents") && !name.ends_with(".profile-empty") => {
-            records(|_| Box::new(TfEvents::default()))
+            records(|_, _| Box::new(TfEvents::default()))
         }
+        _ if name.ends_with(".wandb") => records(|_, head| Box::new(WandbLog::new(head))),
         _ => None,
     }
 }
 
 impl FileReader {
-    /// `None` for a file of lines.
+    /// `None` for a file of lines. `head` is the beginning of the file, [`HEAD_BYTES`] of it if there are so many: whose run it is
+    /// may stand there, and a reader that goes on in the middle must know.
     pub fn new(path: &Path, head: &[u8]) -> Option<Self> {
         let known = recognise(path, head)?;
-        Some(Self { kind: known.kind, format: (known.new)(path), resolution: Resolution::default() })
+        let format = (known.new)(path, head);
+        Some(Self { kind: known.kind, format, resolution: Resolution::default(), ended: None })
     }
 
     pub fn kind(&self) -> FileKind {
@@ -133,8 +141,26 @@ impl FileReader {
     /// Reads bytes and appends what they say to `out`. `at_rest` says that nothing was appended for a while: what was being
     /// gathered is given out.
     pub fn push(&mut self, bytes: &[u8], at_rest: bool, out: &mut Vec<Event>) -> Pushed {
-        let mut out = Out::new(out, &mut self.resolution);
-        self.format.push(Chunk { bytes, at_rest }, &mut out)
+        let first = out.len();
+        let pushed = self.format.push(Chunk { bytes, at_rest }, &mut Out::new(out, &mut self.resolution));
+        self.keep_ended(first, out);
+        pushed
+    }
+
+    /// A trainer may evaluate once more after it said that training is done. The last word about a run must stay the goodbye,
+    /// or its silence would look like a hang.
+    fn keep_ended(&mut self, first: usize, out: &mut Vec<Event>) {
+        for e in &out[first..] {
+            match e.kind {
+                Kind::Bye => self.ended = Some(e.clone()),
+                Kind::Step => self.ended = None,
+                _ => {}
+            }
+        }
+        let last = out[first..].last().filter(|e| e.kind != Kind::Bye);
+        if let (Some(bye), Some(last)) = (&self.ended, last) {
+            out.push(Event { ts: last.ts, ..bye.clone() });
+        }
     }
 
     /// What to save once the events given out so far were published.

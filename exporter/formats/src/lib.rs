@@ -44,10 +44,11 @@ mod nanogpt;
 mod tfevents;
 mod torchtitan;
 mod verl;
+mod wandb;
 
 pub use clean::MAX_JOINED_BYTES;
 pub use file::{
-    FileKind, FileReader, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of, known_name,
+    FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of, known_name,
 };
 pub use format::{Format, Line, Out, Outcome, names};
 pub use number::Resolution;

@@ -92,6 +92,11 @@ impl<'a> Value<'a> {
         if let Self::Varint(v) = self { Some(v as i64) } else { None }
     }
 
+    /// A `sint64`: the sign is in the last bit.
+    pub(crate) fn zigzag(self) -> Option<i64> {
+        if let Self::Varint(v) = self { Some((v >> 1) as i64 ^ -((v & 1) as i64)) } else { None }
+    }
+
     pub(crate) fn double(self) -> Option<f64> {
         if let Self::Fixed64(v) = self { Some(f64::from_bits(v)) } else { None }
     }
@@ -131,6 +136,7 @@ mod tests {
         assert_eq!(fields[2].1.text(), Some("hi"));
         assert_eq!(fields[3].1.float(), Some(2.0));
         assert_eq!(fields[4].1.integer(), Some(-1));
+        assert_eq!([0, 1, 2, 3].map(|v| Value::Varint(v).zigzag().unwrap()), [0, -1, 1, -2]);
     }
 
     #[test]

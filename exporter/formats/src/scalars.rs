@@ -59,6 +59,10 @@ const MEGATRON: &[(&str, &str)] = &[("throughput", metric::TFLOPS_REPORTED), ("b
 const UNITS: &[(&str, &str, f64)] =
     &[("(%)", "_ratio", 100.0), ("(GiB)", "_bytes", 1.0 / 1_073_741_824.0), ("(s)", "_seconds", 1.0)];
 
+/// The tags that Hugging Face ends with: seconds of the run, and a mean that is no step's loss.
+const ENDS: &[&str] = &["train/train_runtime", "train_runtime"];
+const MEANS: &[&str] = &["train/train_loss", "train_loss"];
+
 /// What a tag means.
 #[derive(Debug, Clone, PartialEq)]
 enum Class {
@@ -70,6 +74,8 @@ enum Class {
         set: &'static str,
         rest: String,
     },
+    /// Hugging Face logs it once, at the end, with means over the whole run.
+    End,
 }
 
 /// The tags of one file.
@@ -130,6 +136,7 @@ impl Scalars {
         let mut evals: Vec<(&str, &str, f64)> = Vec::new();
         let mut customs: Vec<(&str, f64)> = Vec::new();
         let mut evidence = Evidence { main: false, went_back: false };
+        let ended = values.iter().any(|(id, _)| self.tags.get(id.0).is_some_and(|t| t.class == Class::End));
         let megatron =
             values.iter().any(|(id, _)| self.tags.get(id.0).is_some_and(|t| &*t.name == "lm loss"));
         for (id, value) in values {
@@ -137,6 +144,10 @@ impl Scalars {
             match &tag.class {
                 Class::Eval { set, rest } => evals.push((set, rest, *value)),
                 Class::Part(name, divisor) => drop(e.t.set(name, value / divisor)),
+                Class::End => customs.push((&tag.name, *value)),
+                Class::Metric(..) if ended && MEANS.contains(&&*tag.name) => {
+                    customs.push((&tag.name, *value))
+                }
                 Class::Metric(name, divisor) if e.m.get(name).is_none() => {
                     evidence.main |= matches!(*name, metric::LOSS | metric::GRAD_NORM | metric::LR);
                     evidence.went_back |= tag.last_step > step;
@@ -158,14 +169,15 @@ impl Scalars {
                 tag.last_step = step;
             }
         }
-        let lost = core::mem::take(&mut self.lost);
-        if numbers == 0 {
-            return lost;
+        let mut lost = core::mem::take(&mut self.lost);
+        if numbers > 0 && step >= 0 && self.axis.admits(step, evidence) {
+            out.push(e);
+        } else {
+            lost += numbers;
         }
-        if step < 0 || !self.axis.admits(step, evidence) {
-            return lost + numbers;
+        if ended {
+            out.push(Event { step: Some(step), ts, code: Some(0), ..Event::new(Kind::Bye) });
         }
-        out.push(e);
         lost
     }
 }
@@ -226,6 +238,9 @@ fn is_loss(name: &str) -> bool {
 fn class(tag: &str) -> Class {
     if let Some(class) = evaluation(tag) {
         return class;
+    }
+    if ENDS.contains(&tag) {
+        return Class::End;
     }
     if let Some((_, part)) = TIMERS_MS.iter().find(|(t, _)| *t == tag) {
         return Class::Part((*part).to_owned(), 1000.0);
@@ -353,6 +368,15 @@ mod tests {
         let events = once(&[("train/loss", 2.0), ("eval/loss", 3.0)]);
         let seen: Vec<_> = events.iter().map(|e| (e.kind, e.m.get("loss"))).collect();
         assert_eq!(seen, [(Kind::Eval, Some(3.0)), (Kind::Step, Some(2.0))]);
+    }
+
+    #[test]
+    fn hugging_face_ends_with_means() {
+        let mut s = Scalars::default();
+        give(&mut s, 7, &[("train/loss", 2.0)]);
+        let events = give(&mut s, 7, &[("train/train_loss", 5.0), ("train/train_runtime", 60.0)]);
+        assert_eq!(metrics(&events[0]), [("train/train_loss", 5.0), ("train/train_runtime", 60.0)]);
+        assert_eq!((events[1].kind, events[1].code), (Kind::Bye, Some(0)));
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! A step is spread over as many records as it has tags. They are gathered until a record of another step comes or the file is at
 //! rest; [`FileFormat::position`] stays before the first of them. A file belongs to one writer, and a job that goes on from a
 //! checkpoint writes a new one, whose first step is lower than the run's last: that, and not a mark in the file, is what tells
-//! of a new attempt. `SessionLog` START (TensorFlow, `purge_step` of PyTorch) says it inside a file: from then on the steps may
-//! begin anywhere, and the first lower one is the new attempt.
+//! of a new attempt. `SessionLog` START (TensorFlow, `purge_step` of PyTorch) says so as well: it is given out as a hello with
+//! `resumed`, which makes the next step the first of a new attempt, and from then on the steps may begin anywhere.
 //!
 //! Values are 32-bit floats in most files. They are given out as the shortest decimal that is the same float, which is what the
 //! trainer logged and prints elsewhere, and carry no resolution: it is finer than any noise of training.
@@ -19,6 +19,9 @@ mod samples;
 mod tests;
 
 use std::collections::BTreeSet;
+
+use stepwatch_wire::names::hello;
+use stepwatch_wire::{Event, Kind, Value};
 
 use crate::file::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::format::Out;
@@ -173,9 +176,12 @@ impl TfEvents {
                     }
                 }
             }
-            Ok(record::Event { content: Content::SessionStart, .. }) => {
+            Ok(record::Event { content: Content::SessionStart, wall_time, .. }) => {
                 self.flush(pushed, out);
                 self.scalars.axis.restart();
+                let mut e = Event { ts: wall_time, ..Event::new(Kind::Hello) };
+                e.extra.insert(hello::RESUMED.into(), Value::Bool(true));
+                out.push(e);
             }
             Ok(_) => {}
             Err(Malformed) => pushed.bad_records += 1,
