@@ -148,6 +148,9 @@ formats! {
     "jsonl": crate::jsonl::Jsonl,
     "huggingface": crate::huggingface::HuggingFace,
     "torchtitan": crate::torchtitan::Torchtitan,
+    "nemo": crate::nemo::Nemo,
+    "nanotron": crate::nanotron::Nanotron,
+    "olmo": crate::olmo::Olmo,
     "maxtext": crate::maxtext::MaxText,
     "verl": crate::verl::Verl,
     "nanochat": crate::nanochat::Nanochat,
@@ -155,6 +158,10 @@ formats! {
     "modded-nanogpt": crate::modded_nanogpt::ModdedNanoGpt,
     "llmc": crate::llmc::Llmc,
     "composer": crate::composer::Composer,
+    "build-nanogpt": crate::build_nanogpt::BuildNanoGpt,
+    "torchtune": crate::torchtune::Torchtune,
+    "lingua": crate::lingua::Lingua,
+    "openrlhf": crate::openrlhf::OpenRlhf,
 }
 
 /// Names that a configuration may give, `auto` first.

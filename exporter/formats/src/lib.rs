@@ -23,6 +23,7 @@ mod clean;
 mod file;
 mod format;
 mod number;
+mod pause;
 mod protobuf;
 mod python;
 mod reader;
@@ -31,24 +32,32 @@ mod tags;
 mod time;
 mod tqdm;
 
+mod build_nanogpt;
 mod composer;
 mod huggingface;
 mod jsonl;
 mod latest;
+mod lingua;
 mod llmc;
 mod maxtext;
 mod megatron;
 mod modded_nanogpt;
 mod nanochat;
 mod nanogpt;
+mod nanotron;
+mod nemo;
+mod olmo;
+mod openrlhf;
 mod tfevents;
 mod torchtitan;
+mod torchtune;
 mod verl;
 mod wandb;
 
 pub use clean::MAX_JOINED_BYTES;
 pub use file::{
-    FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of, known_name,
+    FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of,
+    known_name,
 };
 pub use format::{Format, Line, Out, Outcome, names};
 pub use number::Resolution;

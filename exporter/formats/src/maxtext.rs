@@ -3,7 +3,7 @@
 //! Behind an absl prefix whose date has no year, so these lines carry no time. Every process prints every step, one step late.
 
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{Event, Kind};
+use stepwatch_wire::{CkptPhase, Event, Kind};
 
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number::integer;
@@ -13,22 +13,28 @@ pub(crate) struct MaxText;
 
 impl Format for MaxText {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
-        if let Some((_, rest)) = line.text.split_once("completed step: ") {
-            return read(rest, ": ", Event::new(Kind::Step), line, out);
+        let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
+        if let Some(rest) = behind("completed step: ") {
+            return read(rest, ": ", line.event(Kind::Step, None), out);
         }
-        if let Some((_, rest)) = line.text.split_once("Completed eval after train step ") {
-            let eval = Event { name: Some("eval".into()), ..Event::new(Kind::Eval) };
-            return read(rest, "=", eval, line, out);
+        // The second is what versions of 2025 print.
+        let eval = behind("Completed eval after train step ").or_else(|| behind("eval metrics after step: "));
+        if let Some(rest) = eval {
+            return read(rest, "=", line.eval(None, "eval"), out);
+        }
+        if let Some((step, _)) = behind("saved a checkpoint at step ").and_then(integer) {
+            out.push(line.checkpoint(CkptPhase::End, Some(step)));
+            return Outcome::Matched;
         }
         if line.text.contains("metric_logger.py:") { Outcome::Ignored } else { Outcome::Unmatched }
     }
 }
 
 /// A step number, then `key<separator>value` behind commas.
-fn read(text: &str, separator: &str, mut e: Event, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+fn read(text: &str, separator: &str, mut e: Event, out: &mut Out<'_>) -> Outcome {
     let Some((step, rest)) = integer(text) else { return Outcome::Unmatched };
-    (e.step, e.ts) = (Some(step), line.ts);
-    for (key, value) in rest.split(", ").filter_map(|f| f.split_once(separator)) {
+    e.step = Some(step);
+    for (key, value) in rest.split(',').filter_map(|f| f.split_once(separator)) {
         let name = match key.trim() {
             "seconds" => metric::STEP_TIME,
             "TFLOP/s/device" => metric::TFLOPS_REPORTED,
@@ -42,4 +48,49 @@ fn read(text: &str, separator: &str, mut e: Event, line: &Line<'_>, out: &mut Ou
     }
     out.push(e);
     Outcome::Matched
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+
+    fn lines(lines: &[&str]) -> (Vec<Event>, Reader) {
+        let mut r = Reader::new(Some("maxtext")).unwrap();
+        let mut e = Vec::new();
+        for l in lines {
+            r.line(l, &mut e);
+        }
+        (e, r)
+    }
+
+    #[test]
+    fn steps_evaluations_and_checkpoints() {
+        let (e, r) = lines(&[
+            "I0706 16:50:26.230209 140110937163584 metric_logger.py:214] completed step: 1, seconds: 24.930, TFLOP/s/device: 0.861, Tokens/s/device: 164.297, total_weights: 6965, loss: 0.693, lm_loss: 0.000, perplexity: 2.000",
+            "completed step: 2, seconds: 24.930, TFLOP/s/device: 0.861, Tokens/s/device: 164.297, total_weights: 6965, loss: nan",
+            "eval metrics after step: 2, loss=2.345, total_weights=512, avg_mtp_acceptance_rate=12.34%",
+            "I0706 16:50:26.230209 140110937163584 max_logging.py:37] saved a checkpoint at step 2",
+            "I0706 16:50:50.978396 140110937163584 metric_logger.py:321] To see full metrics 'tensorboard --logdir=/tmp'",
+            "completed step: x, loss: 1",
+            "completed step: 3, seconds: 1",
+        ]);
+        assert_eq!((e[0].kind, e[0].step, e[0].ts), (Kind::Step, Some(1), None));
+        assert_eq!(
+            e[0].m.iter().collect::<Vec<_>>(),
+            [
+                ("step_time", 24.93),
+                ("tflops_reported", 0.861),
+                ("tokens_per_second_per_gpu", 164.297),
+                ("total_weights", 6965.0),
+                ("loss", 0.693),
+                ("lm_loss", 0.0),
+                ("perplexity", 2.0),
+            ]
+        );
+        assert!(e[1].m.get("loss").unwrap().is_nan());
+        assert_eq!((e[2].kind, e[2].step, e[2].m.get("loss")), (Kind::Eval, Some(2), Some(2.345)));
+        assert_eq!((e[3].ckpt, e[3].step), (Some(CkptPhase::End), Some(2)));
+        assert_eq!((e.len(), r.counters().ignored, r.counters().unmatched), (4, 1, 2));
+    }
 }

@@ -2,28 +2,34 @@
 //!
 //! MFU is printed as -100 % until there is one.
 
+use stepwatch_wire::Kind;
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{Event, Kind};
 
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number;
+use crate::pause::Saving;
 
 #[derive(Debug, Default)]
-pub(crate) struct NanoGpt;
+pub(crate) struct NanoGpt {
+    /// The step of the last evaluation: a checkpoint is of the same.
+    evaluated: Option<i64>,
+    saving: Saving,
+}
 
 impl Format for NanoGpt {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let (kind, rest) = match line.text.split_once(' ') {
             Some(("iter", rest)) => (Kind::Step, rest),
             Some(("step", rest)) => (Kind::Eval, rest),
+            Some(("saving", rest)) if rest.starts_with("checkpoint to ") => {
+                let told = self.saving.begin(self.evaluated, line, out);
+                return if told { Outcome::Matched } else { Outcome::Unmatched };
+            }
             _ => return Outcome::Unmatched,
         };
         let Some((step, rest)) = number::integer(rest) else { return Outcome::Unmatched };
         let Some(rest) = rest.strip_prefix(": ") else { return Outcome::Unmatched };
-        let mut e = Event { step: Some(step), ts: line.ts, ..Event::new(kind) };
-        if kind == Kind::Eval {
-            e.name = Some("val".into());
-        }
+        let mut e = if kind == Kind::Eval { line.eval(Some(step), "val") } else { line.step(step) };
         for field in rest.split(", ") {
             let Some((key, value)) = field.rsplit_once(' ') else { continue };
             match (kind, key) {
@@ -42,6 +48,10 @@ impl Format for NanoGpt {
         if e.m.get(metric::LOSS).is_none() {
             return Outcome::Unmatched;
         }
+        match kind {
+            Kind::Eval => self.evaluated = Some(step),
+            _ => self.saving.step(step, line, out),
+        }
         out.push(e);
         Outcome::Matched
     }
@@ -51,29 +61,36 @@ impl Format for NanoGpt {
 mod tests {
     use super::*;
     use crate::Reader;
+    use stepwatch_wire::CkptPhase;
 
     #[test]
-    fn steps_and_evaluations() {
+    fn steps_evaluations_and_checkpoints() {
         let mut r = Reader::new(Some("nanogpt")).unwrap();
         let mut e = Vec::new();
         for l in [
+            "saving checkpoint to out",
             "iter 0: loss 10.9, time 3100.00ms, mfu -100.00%",
             "iter 100: loss 3.2345, time 135.20ms, mfu 38.12%",
-            "step 250: train loss 3.1, val loss 3.2",
+            "iter 101: loss nan, time 135.20ms",
+            "step 250: train loss 3.1000, val loss 3.2000",
+            "saving checkpoint to out",
+            "iter 250: loss 3.1, time 135.20ms, mfu 38.12%",
             "iter 5: nothing",
             "step 5: x",
         ] {
             r.line(l, &mut e);
         }
-        assert_eq!((e.len(), e[0].m.get("mfu_reported")), (3, None));
-        let m = &e[1].m;
+        assert_eq!((e.len(), e[0].m.get("mfu_reported"), r.counters().unmatched), (7, None, 3));
         assert_eq!(
-            (e[1].step, m.get("loss"), m.get("step_time"), m.get("mfu_reported")),
-            (Some(100), Some(3.2345), Some(0.1352), Some(0.3812))
+            (e[1].step, e[1].m.iter().collect::<Vec<_>>()),
+            (Some(100), vec![("loss", 3.2345), ("step_time", 0.1352), ("mfu_reported", 0.3812)])
         );
-        assert_eq!(
-            (e[2].kind, e[2].step, e[2].m.get("loss"), e[2].m.get("train_loss")),
-            (Kind::Eval, Some(250), Some(3.2), Some(3.1))
-        );
+        assert!(e[2].m.get("loss").unwrap().is_nan());
+        assert_eq!((e[3].kind, e[3].step, e[3].name.as_deref()), (Kind::Eval, Some(250), Some("val")));
+        assert_eq!(e[3].m.iter().collect::<Vec<_>>(), [("train_loss", 3.1), ("loss", 3.2)]);
+        assert_eq!((e[4].ckpt, e[4].step), (Some(CkptPhase::Start), Some(250)));
+        assert_eq!((e[5].ckpt, e[5].step), (Some(CkptPhase::End), Some(250)));
+        let quantum = r.resolution().get("mfu_reported").unwrap();
+        assert!((quantum / 1e-4 - 1.0).abs() < 1e-9);
     }
 }

@@ -62,6 +62,14 @@ pub(crate) fn lead(text: &str) -> Option<(Stamp, &str)> {
     Some((Stamp::Local(seconds), &text[at..]))
 }
 
+/// Reads `10/17/2025 16:31:56`, month first, as some loggers are told to print it.
+pub(crate) fn american(text: &str) -> Option<Stamp> {
+    let (date, clock) = text.get(..10).zip(text.get(11..19))?;
+    let iso = format!("{}-{}-{} {clock}", &date.get(6..)?, &date.get(..2)?, &date.get(3..5)?);
+    let separated = date.bytes().filter(|b| *b == b'/').count() == 2;
+    lead(&iso).map(|(stamp, _)| stamp).filter(|_| separated)
+}
+
 /// Days since 1970-01-01 in the Gregorian calendar (the era arithmetic counts years from March, so that the leap
 /// day is the last of its year).
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
@@ -96,12 +104,17 @@ mod tests {
             assert_eq!(lead(text), None, "{text}");
         }
         assert_eq!(Stamp::Local(7200.0).unix(3600.0), 3600.0);
+        assert_eq!(american("10/17/2025 16:31:56 x"), Some(Stamp::Local(1760718716.0)));
+        for text in ["10-17-2025 16:31:56", "17/10/2025 16:31:56", "10/17 16:31:56", "é/17/2025 16:31:56", ""]
+        {
+            assert_eq!(american(text), None, "{text}");
+        }
     }
 
     proptest::proptest! {
         #[test]
         fn never_panics(text in "[0-9TZ:.,+ \\-é]{0,40}") {
-            let _ = lead(&text);
+            let _ = (lead(&text), american(&text));
             let _ = lead(&format!("2026-05-29 03:52:45{text}"));
         }
     }

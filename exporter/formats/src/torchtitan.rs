@@ -1,12 +1,13 @@
 //! torchtitan's console: `[titan] TIME - root - INFO - step: 20  loss: 11.83506  grad_norm:  9.6669  memory: … tps: 4,376  …`.
 //!
-//! `tps` is per device. `mfu: N/A` (FP8) is absent.
+//! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint only the staging is told, so it
+//! counts as saved once it is staged.
 
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event, Kind};
+use stepwatch_wire::{CkptPhase, Value};
 
 use crate::format::{Format, Line, Out, Outcome};
-use crate::number::{after, integer};
+use crate::number::{self, after, integer};
 use crate::time;
 
 #[derive(Debug, Default)]
@@ -27,22 +28,24 @@ const KEYS: &[(&str, &str, f64)] = &[
 impl Format for Torchtitan {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let (text, ts) = unwrap(line);
+        let line = &Line { ts, ..*line };
         let step = after(text, "step:").and_then(integer);
         let is_step = text.contains("loss:")
             && text.contains("memory:")
             && (text.contains("tps:") || text.contains("wps:"));
         let Some((step, _)) = step.filter(|_| is_step) else {
-            return self.other(text, ts, out);
+            return self.other(text, line, out);
         };
         let eval = text.starts_with("validate");
-        let mut e = Event { step: Some(step), ts, ..Event::new(if eval { Kind::Eval } else { Kind::Step }) };
-        if eval {
-            e.name = Some("validate".into());
-        }
+        let mut e = if eval { line.eval(Some(step), "validate") } else { line.step(step) };
         for (marker, name, divisor) in KEYS {
             if let Some(value) = after(text, marker) {
                 out.metric(&mut e, name, value, *divisor);
             }
+        }
+        let share = after(text, "memory:").and_then(|m| m.split_once("GiB(")).map(|(_, share)| share);
+        if let Some(share) = share {
+            out.metric(&mut e, "memory_ratio", share, 100.0);
         }
         if !eval {
             self.last_step = Some(step);
@@ -54,18 +57,25 @@ impl Format for Torchtitan {
 
 impl Torchtitan {
     /// Checkpoints, the end, and what is only known to be ours.
-    fn other(&self, text: &str, ts: Option<f64>, out: &mut Out<'_>) -> Outcome {
-        let ckpt = |phase| Event { step: self.last_step, ts, ckpt: Some(phase), ..Event::new(Kind::Ckpt) };
-        if text.starts_with("Saving the checkpoint") {
-            out.push(ckpt(CkptPhase::Start));
-        } else if text.starts_with("Finished saving the checkpoint")
-            || text.starts_with("Last step checkpoint completed")
-        {
-            out.push(ckpt(CkptPhase::End));
+    fn other(&self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let begins = |words: &[&str]| words.iter().any(|w| text.starts_with(w));
+        if begins(&["Saving the checkpoint", "Staging the checkpoint"]) {
+            out.push(line.checkpoint(CkptPhase::Start, self.last_step));
+        } else if begins(&[
+            "Finished saving the checkpoint",
+            "Finished staging the checkpoint",
+            "Last step checkpoint completed",
+        ]) {
+            let mut e = line.checkpoint(CkptPhase::End, self.last_step);
+            // `… (or staging if async is enabled)in 1.23 seconds.`, `… completed in 1.23s`.
+            if let Some(n) = text.rsplit_once("in ").and_then(|(_, t)| number::lex(t)) {
+                e.extra.insert("seconds".into(), Value::Number(n.value));
+            }
+            out.push(e);
         } else if text.starts_with("Training completed") {
-            out.push(Event { step: self.last_step, ts, code: Some(0), ..Event::new(Kind::Bye) });
+            out.push(line.done(self.last_step));
         } else {
-            return Outcome::Unmatched;
+            return if line.text.starts_with("[titan]") { Outcome::Ignored } else { Outcome::Unmatched };
         }
         Outcome::Matched
     }
@@ -87,14 +97,15 @@ fn unwrap<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
 mod tests {
     use super::*;
     use crate::Reader;
+    use stepwatch_wire::{Event, Kind};
 
-    fn read(lines: &[&str]) -> Vec<Event> {
+    fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
         let mut r = Reader::new(Some("torchtitan")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);
         }
-        out
+        (out, r)
     }
 
     const STEP: &str = concat!(
@@ -103,37 +114,68 @@ mod tests {
     );
 
     #[test]
-    fn steps() {
-        let e = read(&[STEP, "step:  1  loss:  nan  memory: 1.0GiB(1%)  wps: 300  mfu: N/A"]);
-        assert_eq!((e[0].step, e[0].ts), (Some(20), Some(1787306400.0)));
-        let m = &e[0].m;
+    fn steps_of_today() {
+        let (e, r) = read(&[STEP]);
+        assert_eq!((e[0].kind, e[0].step, e[0].ts), (Kind::Step, Some(20), Some(1787306400.0)));
         assert_eq!(
-            (m.get("loss"), m.get("grad_norm"), m.get("mfu_reported")),
-            (Some(11.83506), Some(9.6669), Some(0.2562))
+            e[0].m.iter().collect::<Vec<_>>(),
+            [
+                ("loss", 11.83506),
+                ("grad_norm", 9.6669),
+                ("tokens_per_second_per_gpu", 4376.0),
+                ("tflops_reported", 253.41),
+                ("mfu_reported", 0.2562),
+                ("memory_gib", 48.87),
+                ("memory_ratio", 0.5144),
+            ]
         );
-        assert_eq!(
-            (m.get("tokens_per_second_per_gpu"), m.get("tflops_reported")),
-            (Some(4376.0), Some(253.41))
-        );
-        assert!(e[1].m.get("loss").unwrap().is_nan() && e[1].m.get("mfu_reported").is_none());
+        let quantum = |name| r.resolution().get(name).unwrap();
+        assert!((quantum("loss") / 1e-5 - 1.0).abs() < 1e-9);
+        assert!((quantum("mfu_reported") / 1e-4 - 1.0).abs() < 1e-9, "percent to two decimals");
+    }
+
+    #[test]
+    fn steps_of_2024_and_numbers_that_are_none() {
+        let (e, _) = read(&[
+            "2024-06-03 10:00:00,000 - root - INFO - step:  1  loss:  nan  memory: 1.0GiB(1%)  wps: 300  mfu: N/A",
+        ]);
+        assert!(e[0].m.get("loss").unwrap().is_nan() && e[0].m.get("mfu_reported").is_none());
+        assert_eq!((e[0].step, e[0].m.get("tokens_per_second_per_gpu")), (Some(1), Some(300.0)));
     }
 
     #[test]
     fn evaluations_checkpoints_and_the_end() {
         let p = "[titan] 2026-08-21 10:00:00,000 - root - INFO - ";
-        let e = read(&[
+        let (e, r) = read(&[
             STEP,
             &format!("{p}validate step: 20  loss: 11.5  memory: 1.0GiB(1%)  tps: 300"),
             &format!("{p}Saving the checkpoint (or staging if async is enabled)."),
-            &format!("{p}Finished saving the checkpoint in 1.23 seconds."),
+            &format!("{p}Finished saving the checkpoint (or staging if async is enabled)in 1.23 seconds."),
+            &format!("{p}Staging the checkpoint."),
+            &format!("{p}Finished staging the checkpoint in 0.50 seconds."),
+            &format!("{p}Saving a full checkpoint at last step, step 20."),
+            &format!("{p}Last step checkpoint completed in 2.50s"),
             &format!("{p}Training completed"),
         ]);
-        assert_eq!((e[1].kind, e[1].m.get("loss")), (Kind::Eval, Some(11.5)));
         assert_eq!(
-            (e[2].ckpt, e[3].ckpt, e[3].step),
-            (Some(CkptPhase::Start), Some(CkptPhase::End), Some(20))
+            (e[1].kind, e[1].name.as_deref(), e[1].step, e[1].m.get("loss")),
+            (Kind::Eval, Some("validate"), Some(20), Some(11.5))
         );
-        assert_eq!(e[4].kind, Kind::Bye);
-        assert_eq!(read(&["step: 5 loss: 1.0"]), []);
+        let seconds = |e: &Event| e.extra.get("seconds").and_then(Value::as_f64);
+        let seen: Vec<_> = e[2..7].iter().map(|e| (e.ckpt, e.step, seconds(e))).collect();
+        let (start, end) = (Some(CkptPhase::Start), Some(CkptPhase::End));
+        assert_eq!(
+            seen,
+            [
+                (start, Some(20), None),
+                (end, Some(20), Some(1.23)),
+                (start, Some(20), None),
+                (end, Some(20), Some(0.5)),
+                (end, Some(20), Some(2.5)),
+            ]
+        );
+        assert_eq!((e[7].kind, e[7].code), (Kind::Bye, Some(0)));
+        assert_eq!((r.counters().ignored, r.counters().unmatched), (1, 0));
+        assert_eq!(read(&["step: 5 loss: 1.0"]).0, []);
     }
 }

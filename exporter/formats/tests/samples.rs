@@ -46,6 +46,7 @@ fn read(text: &str) -> Log {
     for line in text.lines() {
         reader.line(line, &mut events);
     }
+    reader.rest(&mut events);
     Log { events, counters: reader.counters(), reader }
 }
 

@@ -1,0 +1,157 @@
+//! build-nanogpt: `step    10 | loss: 6.512345 | lr 1.2336e-05 | norm: 2.3456 | dt: 330.12ms | tok/sec: 1588123.45`, and the
+//! `log.txt` beside it, `10 train 6.512345`, `250 val 5.8431`, `250 hella 0.2463`.
+//!
+//! The console tells an evaluation without its step (`validation loss: 5.8431`): it is run before the step that is printed next.
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{CkptPhase, Event};
+
+use crate::format::{Format, Line, Out, Outcome};
+use crate::number;
+
+#[derive(Debug, Default)]
+pub(crate) struct BuildNanoGpt {
+    last_step: Option<i64>,
+}
+
+impl Format for BuildNanoGpt {
+    fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        if let Some(event) = console(line, out) {
+            self.last_step = event.step;
+            out.push(event);
+            return Outcome::Matched;
+        }
+        if let Some(event) = log(line, out).or_else(|| self.evaluation(line, out)) {
+            out.push(event);
+            return Outcome::Matched;
+        }
+        Outcome::Unmatched
+    }
+}
+
+impl BuildNanoGpt {
+    fn evaluation(&self, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+        // Before the first step nobody knows whose evaluation it is.
+        let step = self.last_step? + 1;
+        if let Some(value) = line.text.strip_prefix("validation loss: ") {
+            let mut e = line.eval(Some(step), "val");
+            out.metric(&mut e, metric::LOSS, value, 1.0)?;
+            return Some(e);
+        }
+        if let Some(counts) = line.text.strip_prefix("HellaSwag accuracy: ") {
+            let mut e = line.eval(Some(step), "hellaswag");
+            out.metric(&mut e, "accuracy", counts.split_once('=')?.1, 1.0)?;
+            return Some(e);
+        }
+        line.text.starts_with("saving model checkpoint").then(|| line.checkpoint(CkptPhase::End, Some(step)))
+    }
+}
+
+fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+    let (head, rest) = line.text.split_once(" | ")?;
+    let (step, "") = number::integer(head.strip_prefix("step ")?)? else { return None };
+    let mut e = line.step(step);
+    for field in rest.split('|').map(str::trim) {
+        let (key, value) = field.split_once(' ')?;
+        match key.trim_end_matches(':') {
+            "loss" => out.metric(&mut e, metric::LOSS, value, 1.0),
+            "lr" => out.metric(&mut e, metric::LR, value, 1.0),
+            "norm" => out.metric(&mut e, metric::GRAD_NORM, value, 1.0),
+            "dt" => out.metric(&mut e, metric::STEP_TIME, value, 1000.0),
+            "tok/sec" => out.metric(&mut e, metric::TOKENS_PER_SECOND, value, 1.0),
+            other => out.metric(&mut e, other, value, 1.0),
+        };
+    }
+    let whole =
+        [metric::LOSS, metric::STEP_TIME, metric::TOKENS_PER_SECOND].iter().all(|m| e.m.get(m).is_some());
+    whole.then_some(e)
+}
+
+/// A line of `log.txt`: three words and nothing else.
+fn log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+    let mut words = line.text.split(' ');
+    let (step, what, value) = (words.next()?, words.next()?, words.next()?);
+    let ((step, ""), None) = (number::integer(step)?, words.next()) else { return None };
+    number::lex(value).filter(|n| n.rest.is_empty())?;
+    let (mut e, name) = match what {
+        "train" => (line.step(step), metric::LOSS),
+        "val" => (line.eval(Some(step), "val"), metric::LOSS),
+        "hella" => (line.eval(Some(step), "hellaswag"), "accuracy"),
+        _ => return None,
+    };
+    out.metric(&mut e, name, value, 1.0)?;
+    Some(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+    use stepwatch_wire::Kind;
+
+    fn read(lines: &[&str]) -> Vec<Event> {
+        let mut r = Reader::new(Some("build-nanogpt")).unwrap();
+        let mut out = Vec::new();
+        for l in lines {
+            r.line(l, &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn the_console() {
+        let e = read(&[
+            "validation loss: 10.9511",
+            "step   249 | loss: 6.512345 | lr 1.2336e-05 | norm: 2.3456 | dt: 330.12ms | tok/sec: 1588123.45",
+            "validation loss: 5.8431",
+            "HellaSwag accuracy: 2473/10042=0.2463",
+            "saving model checkpoint to log/model_00250.pt",
+            "step     0 | loss: nan | norm: 15.3366 | dt: 1.50ms | tok/sec: 5.00",
+        ]);
+        assert_eq!(
+            e[0].m.iter().collect::<Vec<_>>(),
+            [
+                ("loss", 6.512345),
+                ("lr", 1.2336e-5),
+                ("grad_norm", 2.3456),
+                ("step_time", 0.33012),
+                ("tokens_per_second", 1588123.45),
+            ]
+        );
+        assert_eq!((e[0].kind, e[0].step), (Kind::Step, Some(249)));
+        assert_eq!((e[1].kind, e[1].step, e[1].m.get("loss")), (Kind::Eval, Some(250), Some(5.8431)));
+        assert_eq!((e[2].name.as_deref(), e[2].m.get("accuracy")), (Some("hellaswag"), Some(0.2463)));
+        assert_eq!((e[3].ckpt, e[3].step), (Some(CkptPhase::End), Some(250)));
+        assert!(e[4].m.get("loss").unwrap().is_nan() && e[4].step == Some(0));
+    }
+
+    #[test]
+    fn the_file() {
+        let e = read(&["0 val 10.9511", "0 hella 0.2463", "0 train 10.955029", "1 train nan"]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.m.iter().next())).collect();
+        assert_eq!(
+            seen[..3],
+            [
+                (Kind::Eval, Some(0), Some(("loss", 10.9511))),
+                (Kind::Eval, Some(0), Some(("accuracy", 0.2463))),
+                (Kind::Step, Some(0), Some(("loss", 10.955029))),
+            ]
+        );
+        assert!(e[3].m.get("loss").unwrap().is_nan());
+    }
+
+    #[test]
+    fn what_is_no_step_line() {
+        for text in [
+            "5 train",
+            "5 train 1.0 x",
+            "5 trains 1.0",
+            "5 val 1.0s",
+            "step 5 | loss: 1.0",
+            "step 5 | loss: 1.0 | x",
+            "validation loss: 1.0",
+        ] {
+            assert!(read(&[text]).is_empty(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! nanotron: `04/07 10:00:00 [INFO|DP=0|PP=0|TP=0|node-12]: iteration: 100 / 3200000 | consumed_tokens: 236M | … | lm_loss: 2.34 | …`.
+//!
+//! Three significant digits and a suffix for people: a loss moves in steps of 0.01, a gradient norm of 1.25 too, tokens per second in
+//! steps of up to 1 %. Recent versions stamp lines without a year, which is no time; older ones (`10/17/2025 16:31:56`) are read.
+
+use stepwatch_wire::Event;
+use stepwatch_wire::names::metric;
+
+use crate::format::{Format, Line, Out, Outcome};
+use crate::pause::Saving;
+use crate::{number, tags, time};
+
+const DIGITS: i32 = 3;
+
+#[derive(Debug, Default)]
+pub(crate) struct Nanotron {
+    last_step: Option<i64>,
+    saving: Saving,
+}
+
+impl Format for Nanotron {
+    fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let Some((message, ts)) = message(line) else { return Outcome::Unmatched };
+        let line = &Line { ts, ..*line };
+        if let Some((step, event)) = step(message, line, out) {
+            self.saving.step(step, line, out);
+            self.last_step = Some(step);
+            out.push(event);
+            return Outcome::Matched;
+        }
+        if message.starts_with("Saving checkpoint at ") && self.saving.begin(self.last_step, line, out) {
+            return Outcome::Matched;
+        }
+        if line.text.contains("[INFO|") { Outcome::Ignored } else { Outcome::Unmatched }
+    }
+}
+
+/// What stands behind `10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: `, and when it was written.
+fn message<'a>(line: &Line<'a>) -> Option<(&'a str, Option<f64>)> {
+    if line.text.starts_with("iteration: ") {
+        return Some((line.text, line.ts));
+    }
+    let (head, message) = line.text.split_once("]: ")?;
+    let (when, _) = head.split_once(['['])?;
+    let ts = time::american(when).map(|s| line.unix(s));
+    when.starts_with(|c: char| c.is_ascii_digit()).then_some((message, ts.or(line.ts)))
+}
+
+fn step(message: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<(i64, Event)> {
+    let mut fields = message.strip_prefix("iteration: ")?.split(" | ");
+    let (step, total) = number::integer(fields.next()?)?;
+    number::integer(total.trim_start().strip_prefix('/')?)?;
+    let mut e = line.step(step);
+    let mut batch = None;
+    for (key, value) in fields.filter_map(|f| f.split_once(": ")) {
+        match key {
+            // How long people must wait, in words.
+            "eta" => {}
+            "global_batch_size" => batch = read(value),
+            "time_per_iteration_ms" | "elapsed_time_per_iteration_ms" => {
+                set(&mut e, metric::STEP_TIME, value, 1000.0, out);
+            }
+            "model_tflops_per_gpu" => set(&mut e, metric::TFLOPS_REPORTED, value, 1.0, out),
+            _ => {
+                let (name, divisor) = tags::canonical(key).unwrap_or((key, 1.0));
+                set(&mut e, name, value, divisor, out);
+            }
+        }
+    }
+    if let Some((size, quantum)) = batch {
+        // Counted in sequences by old versions, in tokens by new ones.
+        let rate = e.m.get(metric::TOKENS_PER_SECOND).zip(e.m.get(metric::STEP_TIME));
+        let tokens =
+            rate.is_some_and(|(per_second, seconds)| (size / (per_second * seconds) - 1.0).abs() < 0.1);
+        out.number(&mut e, if tokens { metric::TOKENS } else { metric::SAMPLES }, size, quantum);
+    }
+    (!e.m.is_empty()).then_some((step, e))
+}
+
+fn set(e: &mut Event, name: &str, text: &str, divisor: f64, out: &mut Out<'_>) {
+    if let Some((value, quantum)) = read(text) {
+        out.number(e, name, value / divisor, quantum.map(|q| q / divisor));
+    }
+}
+
+/// A number and its quantum. Infinity is told to be larger than the largest suffix: `infE`.
+fn read(text: &str) -> Option<(f64, Option<f64>)> {
+    let text = text.trim();
+    let text = text.strip_suffix('E').filter(|t| t.ends_with("inf")).unwrap_or(text);
+    let n = number::human(text)?;
+    let mantissa = text.split(['e', 'E']).next().unwrap_or(text).trim_start_matches(['-', '0', '.']);
+    let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
+    // Forks that print more digits tell their own resolution.
+    let quantum = if digits as i32 > DIGITS { n.quantum } else { number::quantum_of_digits(n.value, DIGITS) };
+    Some((n.value, quantum))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+    use stepwatch_wire::{CkptPhase, Kind};
+
+    fn read_log(lines: &[&str]) -> (Vec<Event>, Reader) {
+        let mut r = Reader::new(Some("nanotron")).unwrap();
+        let mut out = Vec::new();
+        for l in lines {
+            r.line(l, &mut out);
+        }
+        (out, r)
+    }
+
+    #[test]
+    fn today() {
+        let (e, r) = read_log(&[concat!(
+            "\u{1b}[2;3m04/07 10:00:00 [INFO|DP=0|PP=0|TP=0|node-12]\u{1b}[0m: iteration: 100 / 3200000 |",
+            " consumed_tokens: 236M | time_per_iteration_ms: 438 | tokens_per_sec: 5.39M |",
+            " tokens_per_sec_per_gpu: 14K | global_batch_size: 2.36M | grad_norm: 0.412 | lm_loss: 2.34 |",
+            " lr: 0.0002 | model_tflops_per_gpu: 291 | eta: 16 days, 4:00:00",
+        )]);
+        assert_eq!((e[0].kind, e[0].step, e[0].ts), (Kind::Step, Some(100), None));
+        assert_eq!(
+            e[0].m.iter().collect::<Vec<_>>(),
+            [
+                ("consumed_tokens", 236e6),
+                ("step_time", 0.438),
+                ("tokens_per_second", 5.39e6),
+                ("tokens_per_second_per_gpu", 14e3),
+                ("grad_norm", 0.412),
+                ("loss", 2.34),
+                ("lr", 0.0002),
+                ("tflops_reported", 291.0),
+                ("tokens", 2.36e6),
+            ]
+        );
+        for (name, want) in [
+            ("tokens_per_second", 1e4),
+            ("tokens_per_second_per_gpu", 100.0),
+            ("loss", 0.01),
+            ("grad_norm", 1e-3),
+            ("lr", 1e-6),
+            ("step_time", 1e-3),
+        ] {
+            assert!((r.resolution().get(name).unwrap() / want - 1.0).abs() < 1e-9, "{name}");
+        }
+    }
+
+    #[test]
+    fn older_versions_and_numbers_that_are_none() {
+        let (e, _) = read_log(&[
+            concat!(
+                "01/17/2024 13:47:27 [INFO|DP=0|PP=0|TP=0|ip-26-0-160-225]: iteration: 991 / 1000 | consumed_tokens: 634K |",
+                " elapsed_time_per_iteration_ms: 45 | tokens_per_sec: 14.2K | tokens_per_sec_per_gpu: 1.78K |",
+                " global_batch_size: 20 | lm_loss: 10.6 | lr: 1e-05 | model_tflops_per_gpu: 0.00869 |",
+                " hardware_tflops_per_gpu: 0.00869 | grad_norm: 0.515 | cuda_memory_allocated: 75.2M",
+            ),
+            "[INFO]: iteration: 5 / 9 | lm_loss: nan",
+            "iteration: 992 / 1000 | lm_loss: nan | grad_norm: infE",
+            "iteration: 993 / 1000 | lm_loss: 2.345678E+00 | lr: 1.000E-04",
+        ]);
+        assert_eq!(e.len(), 3);
+        assert_eq!((e[0].step, e[0].ts), (Some(991), Some(1705499247.0)));
+        let m = &e[0].m;
+        assert_eq!(
+            (m.get("samples"), m.get("tokens"), m.get("step_time"), m.get("hardware_tflops_per_gpu")),
+            (Some(20.0), None, Some(0.045), Some(0.00869))
+        );
+        assert_eq!(m.get("cuda_memory_allocated"), Some(75.2e6));
+        assert!(e[1].m.get("loss").unwrap().is_nan());
+        assert_eq!(e[1].m.get("grad_norm"), Some(f64::INFINITY));
+        assert_eq!((e[2].m.get("loss"), e[2].m.get("lr")), (Some(2.345678), Some(1e-4)));
+    }
+
+    #[test]
+    fn a_checkpoint_ends_before_the_next_step() {
+        let p = "04/07 10:00:00 [INFO|DP=0|PP=0|TP=0]: ";
+        let (e, r) = read_log(&[
+            &format!("{p}Saving checkpoint at /ckpt/0"),
+            &format!("{p}iteration: 100 / 200 | lm_loss: 2.34"),
+            &format!("{p}Saving checkpoint at /ckpt/100"),
+            &format!("{p}iteration: 101 / 200 | lm_loss: 2.34"),
+            &format!("{p}iteration: 102 / 200 | lm_loss: 2.34"),
+        ]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.ckpt)).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Step, Some(100), None),
+                (Kind::Ckpt, Some(100), Some(CkptPhase::Start)),
+                (Kind::Ckpt, Some(100), Some(CkptPhase::End)),
+                (Kind::Step, Some(101), None),
+                (Kind::Step, Some(102), None),
+            ]
+        );
+        assert_eq!(r.counters().ignored, 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! Lines of both generations of NeMo.
+
+use super::*;
+use crate::Reader;
+use stepwatch_wire::{Edge, Kind};
+
+fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
+    let mut r = Reader::new(Some("nemo")).unwrap();
+    let mut out = Vec::new();
+    for l in lines {
+        r.line(l, &mut out);
+    }
+    (out, r)
+}
+
+fn metrics(e: &Event) -> Vec<(&str, f64)> {
+    e.m.iter().collect()
+}
+
+const PROGRESS: &str = concat!(
+    "Training epoch 0, iteration 9/99 | lr: 0.0003 | global_batch_size: 512 | global_step: 9 |",
+    " reduced_train_loss: 10.93 | train_step_timing in s: 1.234 | consumed_samples: 5120",
+);
+
+#[test]
+fn the_progress_printer() {
+    let (e, r) = read(&[PROGRESS]);
+    assert_eq!((e[0].kind, e[0].step, e[0].ts), (Kind::Step, Some(9), None));
+    assert_eq!(
+        metrics(&e[0]),
+        [
+            ("epoch", 0.0),
+            ("lr", 0.0003),
+            ("samples", 512.0),
+            ("loss", 10.93),
+            ("step_time", 1.234),
+            ("consumed_samples", 5120.0),
+        ]
+    );
+    let quantum = |name| r.resolution().get(name).unwrap();
+    assert!((quantum("loss") / 0.01 - 1.0).abs() < 1e-9 && (quantum("lr") / 1e-7 - 1.0).abs() < 1e-9);
+    let (e, _) = read(&["Training epoch 1, iteration 7/99 | reduced_train_loss: nan | grad_norm: inf"]);
+    assert_eq!((e[0].step, e[0].m.get("epoch")), (Some(7), Some(1.0)));
+    assert!(e[0].m.get("loss").unwrap().is_nan() && e[0].m.get("grad_norm") == Some(f64::INFINITY));
+}
+
+#[test]
+fn evaluations_show_as_a_pause_and_a_new_value() {
+    let step = |n: i64, val: &str| {
+        format!("Training epoch 0, iteration {n}/99 | global_step: {n} | reduced_train_loss: 1.5{val}")
+    };
+    let (e, r) = read(&[
+        "Sanity checking Validation: iteration 1/2",
+        &step(9, ""),
+        "Validation: iteration 1/2",
+        "Validation: iteration 2/2",
+        &step(10, " | val_loss: 4.106"),
+        &step(11, " | val_loss: 4.106"),
+    ]);
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.edge)).collect();
+    assert_eq!(
+        seen,
+        [
+            (Kind::Step, Some(9), None),
+            (Kind::Phase, Some(9), Some(Edge::Begin)),
+            (Kind::Phase, Some(9), Some(Edge::End)),
+            (Kind::Eval, Some(9), None),
+            (Kind::Step, Some(10), None),
+            (Kind::Step, Some(11), None),
+        ]
+    );
+    assert_eq!((e[3].name.as_deref(), metrics(&e[3])), (Some("val"), vec![("loss", 4.106)]));
+    assert_eq!((r.counters().matched, r.counters().ignored), (3, 3));
+}
+
+#[test]
+fn checkpoints() {
+    let (e, r) = read(&[
+        "[NeMo I 2026-02-17 17:58:40 nemo_logging:393] Global Checkpoint Save : Rank: 0 : Iteration: 24 : Start time: 1771351120.135s : Save duration: 25.537s",
+        "[NeMo I 2026-02-17 17:58:41 nemo_logging:393] Scheduled async checkpoint save for /ckpt/step=24.ckpt",
+        "[NeMo I 2026-02-17 17:58:50 nemo_logging:393] Successfully saved checkpoint from iteration 24 to /ckpt/step=24.ckpt",
+    ]);
+    assert_eq!((e[0].ckpt, e[0].step), (Some(CkptPhase::Start), Some(24)));
+    assert_eq!((e[1].ckpt, e[1].step), (Some(CkptPhase::End), Some(24)));
+    assert_eq!(e[1].extra["path"].as_str(), Some("/ckpt/step=24.ckpt"));
+    assert_eq!((e.len(), r.counters().ignored), (2, 1));
+}
+
+#[test]
+fn automodel() {
+    let (e, _) = read(&[
+        "2026-08-10 15:48:59 | INFO | root | step 13 | epoch 0 | loss 0.6407 | grad_norm 1.1754 | lr 1.00e-05 | mem 31.55 GiB | tps 6574.51(821.81/gpu) | num_label_tokens 26779",
+        "[val] step 13 | epoch 0 | loss 0.5407 | lr 1.00e-05 | num_label_tokens 26779",
+        "2026-08-10 15:49:00 | INFO | root | [val] name \"squad\" | step 13 | epoch 0 | loss nan | lr 1.00e-05 | num_label_tokens 5",
+        "step 14 | epoch 0 | loss nan | grad_norm 1.0 | lr 1.00e-05 | tps 100.00",
+    ]);
+    assert_eq!((e[0].kind, e[0].step, e[0].ts), (Kind::Step, Some(13), Some(1786376939.0)));
+    assert_eq!(
+        metrics(&e[0]),
+        [
+            ("epoch", 0.0),
+            ("loss", 0.6407),
+            ("grad_norm", 1.1754),
+            ("lr", 1e-5),
+            ("memory_gib", 31.55),
+            ("tokens_per_second_per_gpu", 821.81),
+            ("tokens_per_second", 6574.51),
+            ("num_label_tokens", 26779.0),
+        ]
+    );
+    assert_eq!(
+        (e[1].kind, e[1].name.as_deref(), e[1].m.get("loss")),
+        (Kind::Eval, Some("val"), Some(0.5407))
+    );
+    assert_eq!((e[2].kind, e[2].name.as_deref(), e[2].step), (Kind::Eval, Some("squad"), Some(13)));
+    assert!(e[2].m.get("loss").unwrap().is_nan() && e[3].m.get("loss").unwrap().is_nan());
+    assert_eq!(
+        (e[3].m.get("tokens_per_second"), e[3].m.get("tokens_per_second_per_gpu")),
+        (Some(100.0), None)
+    );
+}
+
+#[test]
+fn what_is_no_step_line() {
+    for text in [
+        "Training epoch 0, iteration 9",
+        "Training epoch 0, iteration x/9 | a: 1",
+        "step 13 | epoch 0",
+        "step 13 | loss 0.5",
+        "first step 13 | epoch 0 | loss 0.5",
+        "step 13 of 20 | epoch 0 | loss 0.5",
+    ] {
+        assert!(read(&[text]).0.is_empty(), "{text}");
+    }
+}

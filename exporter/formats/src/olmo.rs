@@ -1,0 +1,241 @@
+//! OLMo-core and OLMo: a header `[step=10/1000,epoch=1,eta=1:02:03]` behind a logger's prefix, then `train/CE loss=2.345`,
+//! `optim/total grad norm=0.4312`, … on lines of their own. Steps that collect no metrics are headers alone.
+//!
+//! Nothing marks the end of a record: it is given out when something else is printed, or when the log rests.
+//! Numbers have four decimals below one and fewer above; no step of theirs is hidden by dropped zeros.
+
+#[cfg(test)]
+mod tests;
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{CkptPhase, Event};
+
+use crate::format::{Format, Line, Out, Outcome};
+use crate::number::{self, Number};
+use crate::pause::Evaluation;
+use crate::tags;
+
+/// Evaluation sets in one record.
+const MAX_SETS: usize = 64;
+/// A rate printed more coarsely than this tells less of the time of a step than the stamps of the lines do.
+const COARSE: f64 = 0.01;
+
+#[derive(Debug, Default)]
+pub(crate) struct Olmo {
+    last_step: Option<i64>,
+    open: Option<Record>,
+    /// Step and counter of the last record that counted tokens.
+    tokens: Option<(i64, f64)>,
+    pause: Evaluation,
+}
+
+/// A record whose lines are being read.
+#[derive(Debug)]
+enum Record {
+    /// The step, and whether it was given out already: then only what came after is told.
+    Step(Box<Event>, bool),
+    /// One event for each evaluation set, and what the evaluation as a whole is called.
+    Eval(String, Vec<Event>),
+}
+
+impl Format for Olmo {
+    fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let text = message(line.text);
+        if let Some(step) = header(text) {
+            let gave = self.close(out);
+            self.pause.step(self.last_step, step, line, out);
+            self.last_step = Some(step);
+            self.open = Some(Record::Step(Box::new(line.step(step)), false));
+            return if gave { Outcome::Matched } else { Outcome::Ignored };
+        }
+        if let Some((key, n)) = value(text).filter(|_| text == line.text) {
+            if self.value(key, n, line, out) {
+                return Outcome::Matched;
+            }
+        }
+        let gave = self.close(out);
+        match self.other(text, line, out) {
+            Outcome::Unmatched if gave => Outcome::Matched,
+            outcome => outcome,
+        }
+    }
+
+    fn rest(&mut self, out: &mut Out<'_>) {
+        let again = match &self.open {
+            Some(Record::Step(e, _)) => Some(Event { ts: e.ts, step: e.step, ..Event::new(e.kind) }),
+            _ => None,
+        };
+        self.close(out);
+        // Should the record go on after all, what follows is of the same step.
+        self.open = again.map(|e| Record::Step(Box::new(e), true));
+    }
+}
+
+impl Olmo {
+    /// Takes a line of a record; false if none is open that it could belong to.
+    fn value(&mut self, key: &str, n: Number<'_>, line: &Line<'_>, out: &mut Out<'_>) -> bool {
+        if key.starts_with("eval/")
+            && self.last_step.is_some()
+            && !matches!(self.open, Some(Record::Eval(..)))
+        {
+            self.close(out);
+            self.open = Some(Record::Eval(String::new(), Vec::new()));
+        }
+        match &mut self.open {
+            Some(Record::Step(e, _)) => of_step(key, n, e, out),
+            Some(Record::Eval(name, sets)) => of_set(key, n, name, sets, self.last_step, line, out),
+            None => return false,
+        }
+        true
+    }
+
+    /// Gives out the record that was being read; false if there was none.
+    fn close(&mut self, out: &mut Out<'_>) -> bool {
+        match self.open.take() {
+            Some(Record::Step(mut e, given)) => {
+                let news = !given || !e.m.is_empty();
+                self.tokens(&mut e);
+                if news {
+                    out.push(*e);
+                }
+                news
+            }
+            Some(Record::Eval(_, sets)) => {
+                let some = !sets.is_empty();
+                sets.into_iter().for_each(|e| out.push(e));
+                some
+            }
+            None => false,
+        }
+    }
+
+    /// Tokens of one step, from the counter of all.
+    fn tokens(&mut self, e: &mut Event) {
+        let (Some(step), Some(now)) = (e.step, e.m.get("total_tokens")) else { return };
+        if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
+            e.m.set(metric::TOKENS, (now - then) / (step - before) as f64);
+        }
+        self.tokens = Some((step, now));
+    }
+
+    /// Evaluations, checkpoints and the end.
+    fn other(&mut self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        if let Some(event) = checkpoint(text, self.last_step, line) {
+            out.push(event);
+            return Outcome::Matched;
+        }
+        if text.starts_with("Training complete") || text.starts_with("Training loop complete") {
+            out.push(line.done(self.last_step));
+            return Outcome::Matched;
+        }
+        if let Some(name) = text.strip_prefix("Finished ").and_then(|t| t.split_once(" evals in ")) {
+            self.pause.end(self.last_step, line, out);
+            self.open = Some(Record::Eval(name.0.to_owned(), Vec::new()));
+            return Outcome::Ignored;
+        }
+        let begins = text.starts_with("Running evaluation for '")
+            || text.strip_prefix("Running ").is_some_and(|t| t.ends_with(" evals..."));
+        if begins {
+            self.pause.begin(self.last_step, line, out);
+            return Outcome::Ignored;
+        }
+        if text.starts_with("[eval_step=") || text.starts_with("[eval=") {
+            Outcome::Ignored
+        } else {
+            Outcome::Unmatched
+        }
+    }
+}
+
+/// What the logger's prefix (`HOST:0\tolmo_core.train.trainer:62\tINFO\t`, `INFO     [olmo.train:816, rank=0] `) stands before.
+fn message(text: &str) -> &str {
+    if let Some((_, message)) = text.split_once("\tINFO\t") {
+        return message;
+    }
+    match text.strip_prefix("INFO ").and_then(|t| t.split_once("] ")) {
+        Some((head, message)) if head.trim_start().starts_with('[') => message.trim_start(),
+        _ => text,
+    }
+}
+
+/// `[step=10/1000,epoch=1,eta=1:02:03]`, `[step=75/739328]`, `[step=10/???,epoch=1]`.
+fn header(text: &str) -> Option<i64> {
+    let (step, rest) = number::integer(text.strip_prefix("[step=")?.strip_suffix(']')?)?;
+    rest.starts_with('/').then_some(step)
+}
+
+/// `train/CE loss=2.345`.
+fn value(text: &str) -> Option<(&str, Number<'_>)> {
+    let (key, value) = text.rsplit_once('=')?;
+    let n = number::human(value).filter(|n| n.rest.trim().is_empty())?;
+    (!key.is_empty() && !key.contains('=')).then_some((key, n))
+}
+
+fn of_step(key: &str, n: Number<'_>, e: &mut Event, out: &mut Out<'_>) {
+    if let Some(part) = tags::part(key) {
+        e.t.set(part, n.value);
+        return;
+    }
+    match key {
+        "throughput/device/BPS" | "throughput/device/batches_per_second" => {
+            let quantum = n.quantum.filter(|q| n.value > 0.0 && *q < COARSE * n.value);
+            if let Some(quantum) = quantum {
+                out.number(e, metric::STEP_TIME, 1.0 / n.value, Some(quantum / (n.value * n.value)));
+            }
+        }
+        "throughput/total tokens" | "throughput/total_tokens" => {
+            out.number(e, "total_tokens", n.value, n.quantum);
+        }
+        "optim/step skipped" => {
+            out.number(e, metric::SKIPPED, n.value, n.quantum);
+        }
+        "gpu_memory/GPU active mem (GiB)" => {
+            out.number(e, "memory_gib", n.value, n.quantum);
+        }
+        _ => {
+            // Every parameter group has its rate; the first stands for all.
+            let tag = tags::canonical(key).filter(|(name, _)| e.m.get(name).is_none());
+            let (name, divisor) = tag.unwrap_or((key, 1.0));
+            out.number(e, name, n.value / divisor, n.quantum.map(|q| q / divisor));
+        }
+    }
+}
+
+/// `c4_en-validation/CE loss`, `eval/pile-validation/CrossEntropyLoss`, `hellaswag (length-normalized accuracy)`.
+fn of_set(
+    key: &str,
+    n: Number<'_>,
+    whole: &str,
+    sets: &mut Vec<Event>,
+    step: Option<i64>,
+    line: &Line<'_>,
+    out: &mut Out<'_>,
+) {
+    let key = key.strip_prefix("eval/").unwrap_or(key);
+    let (set, name) = key.rsplit_once('/').unwrap_or((whole, key));
+    let at = sets.iter().position(|e| e.name.as_deref() == Some(set));
+    let at = at.unwrap_or_else(|| {
+        if sets.len() < MAX_SETS {
+            sets.push(line.eval(step, set));
+        }
+        sets.len() - 1
+    });
+    let name = tags::canonical(name).map_or(name, |(ours, _)| ours);
+    out.value(&mut sets[at], name, n.value);
+}
+
+fn checkpoint(text: &str, last_step: Option<i64>, line: &Line<'_>) -> Option<Event> {
+    let step = |prefix: &str| text.strip_prefix(prefix).and_then(number::integer).map(|(n, _)| n);
+    if let Some(step) = step("Saving checkpoint for step ") {
+        return Some(line.checkpoint(CkptPhase::Start, Some(step)));
+    }
+    if let Some(step) = step("Checkpoint for step ").filter(|_| text.contains(" saved")) {
+        return Some(line.checkpoint(CkptPhase::End, Some(step)));
+    }
+    let begins = text.starts_with("Saving ") && text.ends_with("checkpoint...");
+    let ends = text == "Checkpoint saved"
+        || text.starts_with("Checkpoint saved to ")
+        || text.starts_with("Unsharded checkpoint saved to ");
+    let phase = if begins { CkptPhase::Start } else { CkptPhase::End };
+    (begins || ends).then(|| line.checkpoint(phase, last_step))
+}

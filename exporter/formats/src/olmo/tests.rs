@@ -1,0 +1,182 @@
+//! Records of OLMo-core and OLMo.
+
+use super::*;
+use crate::Reader;
+use stepwatch_wire::{Edge, Kind};
+
+fn read(log: &str) -> (Vec<Event>, Reader) {
+    let mut r = Reader::new(Some("olmo")).unwrap();
+    let mut out = Vec::new();
+    for l in log.lines() {
+        r.line(l, &mut out);
+    }
+    r.rest(&mut out);
+    (out, r)
+}
+
+fn metrics(e: &Event) -> Vec<(&str, f64)> {
+    e.m.iter().collect()
+}
+
+const CORE: &str = "\
+2026-06-22 10:00:00.123\tnode-3:0\tolmo_core.train.callbacks.console_logger:62\tINFO\t[step=9/1000,epoch=1]
+2026-06-22 10:00:01.123\tnode-3:0\tolmo_core.train.callbacks.console_logger:62\tINFO\t[step=10/1000,epoch=1,eta=1:02:03]
+    train/CE loss=2.345
+    train/PPL=10.43
+    optim/total grad norm=0.4312
+    optim/LR (group 0)=3.00E-04
+    optim/LR (group 1)=1.00E-04
+    optim/step skipped=0.0
+    throughput/device/TPS=12,345
+    throughput/device/BPS=1.250
+    throughput/device/MFU=41.25
+    throughput/device/data loading (s)=0.0123
+    throughput/total tokens=41,943,040
+    gpu_memory/GPU active mem (GiB)=61.23
+2026-06-22 10:00:02.123\tnode-3:0\tolmo_core.train.callbacks.console_logger:62\tINFO\t[step=11/1000,epoch=1,eta=1:02:02]
+    train/CE loss=nan
+    throughput/total tokens=46,137,344
+";
+
+#[test]
+fn olmo_core() {
+    let (e, r) = read(CORE);
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.ts)).collect();
+    assert_eq!(
+        seen,
+        [
+            (Kind::Step, Some(9), Some(1782122400.123)),
+            (Kind::Step, Some(10), Some(1782122401.123)),
+            (Kind::Step, Some(11), Some(1782122402.123)),
+        ]
+    );
+    assert!(e[0].m.is_empty(), "a header alone tells of a step");
+    assert_eq!(
+        metrics(&e[1]),
+        [
+            ("loss", 2.345),
+            ("train/PPL", 10.43),
+            ("grad_norm", 0.4312),
+            ("lr", 3e-4),
+            ("optim/LR (group 1)", 1e-4),
+            ("skipped", 0.0),
+            ("tokens_per_second_per_gpu", 12345.0),
+            ("step_time", 0.8),
+            ("mfu_reported", 0.4125),
+            ("total_tokens", 41943040.0),
+            ("memory_gib", 61.23),
+        ]
+    );
+    assert_eq!(e[1].t.get("data"), Some(0.0123));
+    assert!(e[2].m.get("loss").unwrap().is_nan());
+    assert_eq!(e[2].m.get("tokens"), Some(4194304.0));
+    let quantum = |name| r.resolution().get(name).unwrap();
+    assert!(
+        (quantum("loss") / 1e-3 - 1.0).abs() < 1e-9 && (quantum("mfu_reported") / 1e-4 - 1.0).abs() < 1e-9
+    );
+    assert!((quantum("step_time") / 6.4e-4 - 1.0).abs() < 1e-9, "{}", quantum("step_time"));
+    assert_eq!(r.counters().unmatched, 0);
+}
+
+const OLMO: &str = "\
+[2024-04-18 19:06:17] INFO     [olmo.train:816, rank=0] [step=75/739328]
+    train/CrossEntropyLoss=7.417
+    train/Perplexity=1,664
+    throughput/total_tokens=314,572,800
+    throughput/device/tokens_per_second=9,407
+    throughput/device/batches_per_second=0.0022
+[2024-04-18 19:10:41] CRITICAL [olmo.util:158, rank=0] Uncaught OLMoThreadError: generator thread data thread 3 failed
+";
+
+#[test]
+fn olmo_one() {
+    let (e, r) = read(OLMO);
+    assert_eq!((e.len(), e[0].step, e[0].ts), (1, Some(75), Some(1713467177.0)));
+    assert_eq!(
+        metrics(&e[0]),
+        [
+            ("loss", 7.417),
+            ("train/Perplexity", 1664.0),
+            ("total_tokens", 314572800.0),
+            ("tokens_per_second_per_gpu", 9407.0),
+        ],
+        "two digits of a rate are worse than the stamps"
+    );
+    assert_eq!(r.counters().unmatched, 0, "the line that ends a record");
+}
+
+#[test]
+fn evaluations() {
+    let p = "2026-06-22 10:00:00.123\th:0\tolmo_core.train:62\tINFO\t";
+    let (e, _) = read(&format!(
+        "{p}[step=10/1000,epoch=1]\n{p}Running lm evals...\n{p}[eval=lm,step=5/10]\n{p}Finished lm evals in 12.3 seconds. Metrics:\n    \
+         c4_en-validation/CE loss=3.456\n    c4_en-validation/PPL=31.70\n    pile-validation/CE loss=2.9\n    \
+         hellaswag (length-normalized accuracy)=0.3012\n{p}[step=11/1000,epoch=1]\n"
+    ));
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.name.as_deref(), e.edge)).collect();
+    assert_eq!(
+        seen,
+        [
+            (Kind::Step, Some(10), None, None),
+            (Kind::Phase, Some(10), Some("eval"), Some(Edge::Begin)),
+            (Kind::Phase, Some(10), Some("eval"), Some(Edge::End)),
+            (Kind::Eval, Some(10), Some("c4_en-validation"), None),
+            (Kind::Eval, Some(10), Some("pile-validation"), None),
+            (Kind::Eval, Some(10), Some("lm"), None),
+            (Kind::Step, Some(11), None, None),
+        ]
+    );
+    assert_eq!(metrics(&e[3]), [("loss", 3.456), ("PPL", 31.7)]);
+    assert_eq!(metrics(&e[5]), [("hellaswag (length-normalized accuracy)", 0.3012)]);
+    let (e, _) = read(&format!(
+        "{p}[step=10/1000]\n{p}Running evaluation for 'pile-validation'...\n{p}[eval_step=1/2]\n{p}pile-validation\n    \
+         eval/pile-validation/CrossEntropyLoss=3.100\n    eval/pile-validation/Perplexity=22.20\n{p}[step=11/1000]\n"
+    ));
+    let kinds: Vec<_> = e.iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [Kind::Step, Kind::Phase, Kind::Eval, Kind::Phase, Kind::Step]);
+    assert_eq!((e[2].name.as_deref(), e[2].m.get("loss")), (Some("pile-validation"), Some(3.1)));
+}
+
+#[test]
+fn checkpoints_and_the_end() {
+    let p = "2026-06-22 10:00:00.123\th:0\tolmo_core.train:62\tINFO\t";
+    let (e, _) = read(&format!(
+        "{p}[step=10/1000,epoch=1]\n{p}Saving checkpoint for step 10 to '/c/step10' asynchronously...\n{p}[step=11/1000,epoch=1]\n\
+         {p}Checkpoint for step 10 saved successfully\n{p}Saving ephemeral checkpoint...\n{p}Checkpoint saved to /c/step11\n{p}Training complete\n"
+    ));
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.ckpt)).collect();
+    let (start, end) = (Some(CkptPhase::Start), Some(CkptPhase::End));
+    assert_eq!(
+        seen,
+        [
+            (Kind::Step, Some(10), None),
+            (Kind::Ckpt, Some(10), start),
+            (Kind::Step, Some(11), None),
+            (Kind::Ckpt, Some(10), end),
+            (Kind::Ckpt, Some(11), start),
+            (Kind::Ckpt, Some(11), end),
+            (Kind::Bye, Some(11), None),
+        ]
+    );
+}
+
+#[test]
+fn a_record_that_goes_on_after_a_rest_is_of_the_same_step() {
+    let mut r = Reader::new(Some("olmo")).unwrap();
+    let mut e = Vec::new();
+    r.line("[step=10/1000,epoch=1]", &mut e);
+    r.line("    train/CE loss=2.345", &mut e);
+    r.rest(&mut e);
+    assert_eq!((e.len(), e[0].m.get("loss")), (1, Some(2.345)));
+    r.rest(&mut e);
+    assert_eq!(e.len(), 1, "nothing new");
+    r.line("    optim/total grad norm=0.5", &mut e);
+    r.line("[step=11/1000,epoch=1]", &mut e);
+    assert_eq!((e.len(), e[1].step, metrics(&e[1])), (2, Some(10), vec![("grad_norm", 0.5)]));
+}
+
+#[test]
+fn values_without_a_header_are_nobodys() {
+    let (e, r) = read("train/CE loss=2.345\neval/x/CE loss=1.0\n[step=x/1]\n[step=1]\nlr=1e-4\n");
+    assert_eq!((e.len(), r.counters().unmatched), (0, 5));
+}
