@@ -56,8 +56,31 @@ def of_torch_distributed() -> Tuple[Optional[int], Optional[int]]:
     return None, None
 
 
+def of_process_group() -> Tuple[Optional[int], Optional[int]]:
+    """(rank, world) as the framework itself has agreed on it with its other processes."""
+    rank, world = of_torch_distributed()
+    return (rank, world) if rank is not None else of_jax_distributed()
+
+
+def of_jax_distributed() -> Tuple[Optional[int], Optional[int]]:
+    """(process, processes) after ``jax.distributed.initialize()``; asking JAX itself would start its backend, which is too early."""
+    distributed = sys.modules.get("jax._src.distributed")
+    try:
+        state: Any = getattr(distributed, "global_state", None)
+        if state is not None and state.client is not None:
+            return int(state.process_id), int(state.num_processes)
+    except Exception:
+        pass
+    return None, None
+
+
+def named(env: Mapping[str, str]) -> Optional[str]:
+    """The name that somebody gave the run in the environment."""
+    return _first(env, _RUN)
+
+
 def run_name(env: Mapping[str, str]) -> str:
-    name = _first(env, _RUN)
+    name = named(env)
     if name:
         return name
     script = os.path.basename(sys.argv[0] if sys.argv else "")

@@ -35,6 +35,12 @@ def install(say_goodbye: Callable[[], None]) -> None:
     _watch()
 
 
+def uninstall() -> None:
+    """For a framework that has a way of its own to end on SIGTERM, and would find ours in its place."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_signal:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _on_signal(number: int, frame: Any) -> None:
     _goodbye()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

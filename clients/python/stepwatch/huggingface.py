@@ -15,9 +15,9 @@ from ._run import Phase, Run
 from .torch import describe_model
 
 try:
-    from transformers.trainer_callback import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+    from transformers.trainer_callback import TrainerCallback
 except Exception:  # not installed, or it does not import: the class still can, and its methods are the interface
-    TrainerCallback = object  # type: ignore[misc, assignment, unused-ignore]
+    TrainerCallback = object
 
 #: What the Trainer calls it, and what the wire does.
 _NAMES = {"learning_rate": "lr"}
@@ -40,7 +40,7 @@ def _quiet(method: _Method) -> _Method:
     return cast(_Method, call)
 
 
-class StepwatchCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
     """Reports to ``run``, or to a run of its own that is named after ``args.run_name`` and ends with training.
 
     ``tokens_per_step`` is the whole job's; without it tokens are reported when ``include_num_input_tokens_seen`` counts them.

@@ -13,17 +13,16 @@ while the next step runs. The times it reports are those of the call.
         reporter.step(step, loss=loss, grad_norm=norm, tokens=tokens)
 """
 
-import collections
+import functools
 import sys
 import time
 from types import TracebackType
-from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple, Type
+from typing import Any, Dict, Iterable, List, Optional, Type
 
+from ._flight import MAX_IN_FLIGHT as MAX_IN_FLIGHT
+from ._flight import InFlight
 from ._run import Run
 from ._wire import on_host
-
-#: Steps whose values may be on their way; the values of an older one are given up (the step itself is reported).
-MAX_IN_FLIGHT = 64
 
 
 class StepReporter:
@@ -37,7 +36,7 @@ class StepReporter:
         self._run, self._model, self._optimizer = run, model, optimizer
         self._tokens, self._norm = tokens, norm
         self._last: Optional[float] = None
-        self._in_flight: Deque[Tuple[float, Optional[float], Any, Dict[str, Any], Any]] = collections.deque()
+        self._in_flight = in_flight()
         if model is not None:
             try:
                 run.describe(**describe_model(model))
@@ -49,17 +48,17 @@ class StepReporter:
         try:
             now = time.monotonic()
             before, self._last = self._last, now
+            self._run.mark(step)
             self._complete(metrics)
-            values = {name: _Value.of(value) for name, value in metrics.items()}
-            self._in_flight.append((now, before, step, values, self._run.take_phases()))
-            self._report()
+            phases = self._run.take_phases()
+            self._in_flight.put(metrics, functools.partial(self._report, now, before, step, phases))
         except Exception:
             pass
 
     def flush(self) -> None:
         """Reports what is left, waiting for the device: for the end of training."""
         try:
-            self._report(wait=True)
+            self._in_flight.poll(wait=True)
         except Exception:
             pass
 
@@ -71,7 +70,7 @@ class StepReporter:
     ) -> None:
         try:
             # After an exception the device may never answer again: what has not landed by now is given up.
-            self._report(wait=kind is None, give_up=kind is not None)
+            self._in_flight.poll(wait=kind is None, give_up=kind is not None)
         except Exception:
             pass
 
@@ -83,16 +82,13 @@ class StepReporter:
         if self._norm and "grad_norm" not in metrics and self._model is not None:
             metrics["grad_norm"] = total_grad_norm(self._model.parameters())
 
-    def _report(self, wait: bool = False, give_up: bool = False) -> None:
-        """Passes on, in order, the steps whose values have landed."""
-        while self._in_flight:
-            at, before, step, values, phases = self._in_flight[0]
-            newest = len(self._in_flight) == 1
-            landed = {name: value for name, value in values.items() if wait or value.landed(newest)}
-            if len(landed) < len(values) and not give_up and len(self._in_flight) <= MAX_IN_FLIGHT:
-                return
-            self._in_flight.popleft()
-            self._run.report(at, before, step, {name: value.read() for name, value in landed.items()}, phases)
+    def _report(self, at: float, before: Optional[float], step: Any, phases: Any, metrics: Dict[str, Any]) -> None:
+        self._run.report(at, before, step, metrics, phases)
+
+
+def in_flight() -> InFlight:
+    """For adapters: reports whose values may be tensors on any device."""
+    return InFlight(_Value.of)
 
 
 class _Value:
@@ -162,7 +158,7 @@ def describe_model(model: Any) -> Dict[str, Any]:
     about: Dict[str, Any] = {}
     if not any("FullyShardedDataParallel" in type(module).__name__ for module in model.modules()):
         about["n_params"] = sum(int(getattr(p, "ds_numel", 0) or p.numel()) for p in parameters)
-    config = getattr(model, "config", None)
+    config = next((m.config for m in [model, *model.children()] if hasattr(m, "config")), None)
     for key, names in (
         ("layers", ("num_hidden_layers", "n_layer")),
         ("heads", ("num_attention_heads", "n_head")),
