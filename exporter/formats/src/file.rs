@@ -16,10 +16,14 @@ use std::path::Path;
 
 use stepwatch_wire::{Event, Kind};
 
+use crate::error_json::ErrorJson;
+use crate::flight_recorder::{self, FlightRecorder};
 use crate::format::Out;
 use crate::latest::Latest;
+use crate::lightning_csv::{LightningCsv, is_lightning};
 use crate::number::Resolution;
 use crate::tfevents::TfEvents;
+use crate::trainer_state::TrainerState;
 use crate::wandb::WandbLog;
 
 /// The longest record that is looked into; a longer one (an image, a model graph) is passed over and counted.
@@ -112,11 +116,19 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
     let whole = |new| Some(Known { kind: FileKind::Whole, new });
     match name {
         "latest_checkpointed_iteration.txt" => whole(|path, _| Box::new(Latest::new(path))),
+        "trainer_state.json" => whole(|path, _| Box::new(TrainerState::new(path))),
+        "error.json" => whole(|path, _| Box::new(ErrorJson::new(path))),
+        _ if flight_recorder::rank_of(path).is_some() => whole(|path, _| Box::new(FlightRecorder::new(path))),
+        "metrics.csv" if head.is_empty() || is_lightning(head) => {
+            whole(|_, _| Box::new(LightningCsv::default()))
+        }
         // Beside a profile lies an empty event file that only marks the directory.
         _ if name.contains("tfevents") && !name.ends_with(".profile-empty") => {
             records(|_, _| Box::new(TfEvents::default()))
         }
-        _ if name.ends_with(".wandb") => records(|_, head| Box::new(WandbLog::new(head))),
+        _ if path.extension().is_some_and(|e| e == "wandb") => {
+            records(|_, head| Box::new(WandbLog::new(head)))
+        }
         _ => None,
     }
 }

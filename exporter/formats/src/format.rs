@@ -158,6 +158,7 @@ formats! {
     "modded-nanogpt": crate::modded_nanogpt::ModdedNanoGpt,
     "llmc": crate::llmc::Llmc,
     "composer": crate::composer::Composer,
+    "megatron-progress": crate::progress::Progress,
     "build-nanogpt": crate::build_nanogpt::BuildNanoGpt,
     "torchtune": crate::torchtune::Torchtune,
     "lingua": crate::lingua::Lingua,

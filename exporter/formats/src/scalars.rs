@@ -95,6 +95,15 @@ struct Tag {
     last_step: i64,
 }
 
+/// How the numbers stand in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Printed {
+    /// As their bits: finer than any noise of training.
+    Binary,
+    /// As text, which may round them.
+    AsText,
+}
+
 /// A tag that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id(usize);
@@ -130,6 +139,7 @@ impl Scalars {
         step: i64,
         ts: Option<f64>,
         values: &[(Id, f64)],
+        printed: Printed,
         out: &mut Out<'_>,
     ) -> u64 {
         let mut e = Event { step: Some(step), ts, ..Event::new(Kind::Step) };
@@ -152,6 +162,9 @@ impl Scalars {
                     evidence.main |= matches!(*name, metric::LOSS | metric::GRAD_NORM | metric::LR);
                     evidence.went_back |= tag.last_step > step;
                     e.m.set(name, value / divisor);
+                    if printed == Printed::AsText {
+                        out.resolution(name, value / divisor);
+                    }
                 }
                 // Where two tags mean the same, the first stands.
                 Class::Metric(..) => customs.push((&tag.name, *value)),
@@ -162,6 +175,10 @@ impl Scalars {
             }
         }
         add_customs(&customs, &mut e);
+        // What every record carries says nothing beside an evaluation.
+        if e.m.len() == 1 && !evals.is_empty() {
+            e.m.remove(metric::EPOCH);
+        }
         let numbers = (e.m.len() + e.t.len()) as u64 + u64::from(e.dropped);
         evaluations(step, ts, &evals, out);
         for (id, _) in values {
@@ -283,7 +300,9 @@ mod tests {
     fn give(scalars: &mut Scalars, step: i64, values: &[(&str, f64)]) -> Vec<Event> {
         let mut events = Vec::new();
         let ids: Vec<_> = values.iter().filter_map(|(t, v)| Some((scalars.id(t)?, *v))).collect();
-        scalars.give(step, Some(5.0), &ids, &mut Out::new(&mut events, &mut Resolution::default()));
+        let mut resolution = Resolution::default();
+        let mut out = Out::new(&mut events, &mut resolution);
+        scalars.give(step, Some(5.0), &ids, Printed::Binary, &mut out);
         events
     }
 

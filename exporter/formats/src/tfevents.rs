@@ -26,7 +26,7 @@ use stepwatch_wire::{Event, Kind, Value};
 use crate::file::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::format::Out;
 use crate::protobuf::Malformed;
-use crate::scalars::{Id, Scalars};
+use crate::scalars::{Id, Printed, Scalars};
 use record::{Content, Scalar};
 use samples::Samples;
 
@@ -236,7 +236,7 @@ impl TfEvents {
     fn flush(&mut self, pushed: &mut Pushed, out: &mut Out<'_>) {
         let Gathered { step, ts, values } = &mut self.gathered;
         if !values.is_empty() {
-            pushed.unmatched += self.scalars.give(*step, *ts, values, out);
+            pushed.unmatched += self.scalars.give(*step, *ts, values, Printed::Binary, out);
             values.clear();
             self.settle();
         }

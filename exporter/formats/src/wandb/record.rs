@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind, MAX_TEXT, Value, num};
 use super::{Out, Pushed};
 use crate::number::{self, Resolution};
 use crate::protobuf::{Malformed, Message};
-use crate::scalars::Scalars;
+use crate::scalars::{Printed, Scalars};
 
 /// Keys under which trainers log their own step; W&B's `_step` only counts calls of `log`.
 const STEP_KEYS: &[&str] = &["train/global_step", "trainer/global_step", "global_step"];
@@ -155,7 +155,7 @@ impl Records {
         };
         self.own_step |= own.is_some();
         (self.last_step, self.last_ts) = (Some(step), ts.or(self.last_ts));
-        pushed.unmatched += self.scalars.give(step, ts, &values, out);
+        pushed.unmatched += self.scalars.give(step, ts, &values, Printed::Binary, out);
         Ok(())
     }
 

@@ -1,0 +1,215 @@
+//! `metrics.csv` of Lightning's `CSVLogger`.
+//!
+//! A file to be read as a whole and not line by line: when a metric appears that was not logged before, Lightning writes all of it
+//! anew with a longer header, and a place in the old file means nothing in the new one. What stays is the number of a row. It is
+//! written every hundred logs, so reading it again costs little.
+
+use crate::file::{Chunk, FileFormat, Pushed};
+use crate::format::Out;
+use crate::number;
+use crate::scalars::{Id, Printed, Scalars};
+
+/// Columns that are read.
+const MAX_COLUMNS: usize = 2048;
+
+#[derive(Debug, Default)]
+pub(crate) struct LightningCsv {
+    scalars: Scalars,
+    /// Rows that were told.
+    told: usize,
+}
+
+/// What the header says of each column.
+#[derive(Debug)]
+struct Columns {
+    step: usize,
+    values: Vec<(usize, Id)>,
+}
+
+/// Whether a file begins as Lightning writes it: with a column for the step.
+pub(crate) fn is_lightning(head: &[u8]) -> bool {
+    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
+    core::str::from_utf8(line).is_ok_and(|line| cells(line.trim_end()).any(|c| c == "step"))
+}
+
+impl LightningCsv {
+    fn columns(&mut self, header: &str) -> Option<Columns> {
+        let names: Vec<String> = cells(header).take(MAX_COLUMNS).collect();
+        let step = names.iter().position(|n| n == "step")?;
+        let others = names.iter().enumerate().filter(|(i, _)| *i != step);
+        let values = others.filter_map(|(i, name)| Some((i, self.scalars.id(name)?))).collect();
+        Some(Columns { step, values })
+    }
+
+    fn row(&mut self, row: &str, columns: &Columns, pushed: &mut Pushed, out: &mut Out<'_>) {
+        let cells: Vec<String> = cells(row).take(MAX_COLUMNS).collect();
+        let cell = |i: usize| cells.get(i).map_or("", |c| c.trim());
+        let step = stepwatch_wire::num::parse(cell(columns.step)).and_then(number::whole);
+        let Some(step) = step else {
+            pushed.bad_records += 1;
+            return;
+        };
+        let values: Vec<_> = columns
+            .values
+            .iter()
+            .filter_map(|(i, id)| Some((*id, stepwatch_wire::num::parse(cell(*i))?)))
+            .collect();
+        pushed.unmatched += self.scalars.give(step, None, &values, Printed::AsText, out);
+    }
+}
+
+impl FileFormat for LightningCsv {
+    fn name(&self) -> &'static str {
+        "lightning-csv"
+    }
+
+    fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed {
+        let mut pushed = Pushed { consumed: chunk.bytes.len(), ..Pushed::default() };
+        let text = String::from_utf8_lossy(chunk.bytes);
+        // What has no end yet is being written.
+        let Some((text, _)) = text.rsplit_once('\n') else { return Pushed::default() };
+        let mut lines = text.lines().filter(|l| !l.is_empty());
+        let Some(columns) = lines.next().and_then(|header| self.columns(header)) else {
+            pushed.bad_records += 1;
+            return pushed;
+        };
+        let rows: Vec<&str> = lines.collect();
+        if rows.len() < self.told {
+            if !chunk.at_rest {
+                return Pushed::default(); // caught while it is written anew
+            }
+            self.told = 0; // another run began in the same directory
+        }
+        for row in &rows[self.told..] {
+            self.row(row, &columns, &mut pushed, out);
+        }
+        self.told = rows.len();
+        pushed
+    }
+
+    /// Rows that were told.
+    fn position(&self) -> u64 {
+        self.told as u64
+    }
+
+    fn resume(&mut self, position: u64, last_step: Option<i64>) {
+        self.told = usize::try_from(position).unwrap_or(0);
+        if let Some(step) = last_step.filter(|_| position > 0) {
+            self.scalars.axis.resume(step);
+        }
+    }
+}
+
+/// The cells of a row, as Python's `csv` writes them: in quotes where one holds a comma or a quote.
+fn cells(row: &str) -> impl Iterator<Item = String> {
+    let mut rest = Some(row);
+    core::iter::from_fn(move || {
+        let text = rest?;
+        let Some(mut quoted) = text.strip_prefix('"') else {
+            let (cell, after) = text.split_once(',').map_or((text, None), |(c, a)| (c, Some(a)));
+            rest = after;
+            return Some(cell.to_owned());
+        };
+        let mut cell = String::new();
+        loop {
+            let (part, after) = quoted.split_once('"').unwrap_or((quoted, ""));
+            cell.push_str(part);
+            let Some(more) = after.strip_prefix('"') else {
+                rest = after.strip_prefix(',');
+                return Some(cell);
+            };
+            cell.push('"');
+            quoted = more;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+    use stepwatch_wire::{Event, Kind};
+
+    use super::*;
+    use crate::{FileKind, FileReader};
+
+    fn reader() -> FileReader {
+        FileReader::new(Path::new("lightning_logs/version_0/metrics.csv"), b"epoch,step,train_loss\n")
+            .unwrap()
+    }
+
+    fn push(r: &mut FileReader, text: &str) -> Vec<Event> {
+        let mut out = Vec::new();
+        r.push(text.as_bytes(), false, &mut out);
+        out
+    }
+
+    fn steps(events: &[Event]) -> Vec<(Kind, i64, Option<f64>)> {
+        events.iter().map(|e| (e.kind, e.step.unwrap(), e.m.get("loss"))).collect()
+    }
+
+    const SHORT: &str = "epoch,lr-AdamW,step,train_loss_step\n0,,9,2.5\n0,0.001,10,\n0,,19,nan\n";
+    const LONG: &str = "epoch,lr-AdamW,step,train_loss_epoch,train_loss_step,val_loss\n\
+        0,,9,,2.5,\n0,0.001,10,,,\n0,,19,,nan,\n0,,19,,,3.5\n0,,19,2.25,,\n1,,29,,1.5,\n";
+
+    #[test]
+    fn rows_of_training_and_validation() {
+        let mut r = reader();
+        assert_eq!((r.kind(), r.name()), (FileKind::Whole, "lightning-csv"));
+        let events = push(&mut r, LONG);
+        assert_eq!(
+            format!("{:?}", steps(&events)),
+            "[(Step, 9, Some(2.5)), (Step, 10, None), (Step, 19, Some(NaN)), (Eval, 19, Some(3.5)), \
+             (Step, 19, None), (Step, 29, Some(1.5))]"
+        );
+        assert_eq!(events[1].m.get("lr"), Some(0.001));
+        assert_eq!(events[4].m.get("train_loss_epoch"), Some(2.25));
+        assert_eq!(events[3].name.as_deref(), Some("val"));
+    }
+
+    #[test]
+    fn a_new_header_tells_nothing_twice() {
+        let mut r = reader();
+        assert_eq!(push(&mut r, SHORT).len(), 3);
+        assert_eq!(push(&mut r, &LONG[..70]).len(), 0, "while it is written");
+        assert_eq!(push(&mut r, LONG).len(), 3);
+        let mut later = reader();
+        later.resume(3, Some(19));
+        assert_eq!(push(&mut later, LONG).len(), 3);
+        let mut out = Vec::new();
+        r.push(SHORT.as_bytes(), true, &mut out);
+        assert_eq!(out.len(), 3, "another run");
+    }
+
+    #[test]
+    fn a_row_without_an_end_waits() {
+        let mut r = reader();
+        assert_eq!(push(&mut r, "step,loss\n1,2.5\n2,1").len(), 1);
+        assert_eq!(push(&mut r, "step,loss\n1,2.5\n2,1.5\n").len(), 1);
+        assert_eq!(push(&mut r, "").len(), 0);
+    }
+
+    #[test]
+    fn quotes() {
+        let read = |row| cells(row).collect::<Vec<_>>();
+        assert_eq!(read("a,\"b,c\",\"d\"\"e\",,"), ["a", "b,c", "d\"e", "", ""]);
+        assert_eq!(read("\"open"), ["open"]);
+        assert_eq!(read(""), [""]);
+    }
+
+    #[test]
+    fn other_tables_are_lines() {
+        assert!(FileReader::new(Path::new("metrics.csv"), b"epoch,loss\n1,2\n").is_none());
+        assert!(FileReader::new(Path::new("other.csv"), b"step,loss\n1,2\n").is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(step|loss|[0-9.,\"\nénai-]){0,80}", at_rest: bool) {
+            let mut out = Vec::new();
+            reader().push(text.as_bytes(), at_rest, &mut out);
+            reader().push(format!("step,loss\n{text}\n").as_bytes(), at_rest, &mut out);
+        }
+    }
+}
