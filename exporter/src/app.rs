@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 use crate::collectors::COLLECTORS;
 use crate::config::{Config, SourceConfig};
 use crate::hub::{Hub, Parts, unix_now};
+use crate::ingest::otlp::Otlp;
 use crate::ingest::{self, Sockets};
 use crate::page::{Contents, Pages};
 use crate::roots::Roots;
@@ -63,6 +64,8 @@ pub struct App {
     config: Config,
     web: Option<WebConfig>,
     listener: TcpListener,
+    /// Those of `ingest.otlp`.
+    otlp: Vec<TcpListener>,
     sockets: Sockets,
 }
 
@@ -73,8 +76,14 @@ impl App {
         let listener = serve::bind(&config.listen)
             .await
             .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let mut otlp = Vec::with_capacity(config.ingest.otlp.len());
+        for (i, addr) in config.ingest.otlp.iter().enumerate() {
+            otlp.push(serve::bind(addr).await.with_context(|| {
+                format!("ingest.otlp[{i}]: is a collector of OpenTelemetry running here already?")
+            })?);
+        }
         let sockets = Sockets::bind(&config.ingest.path())?;
-        Ok(Self { setup, config, web, listener, sockets })
+        Ok(Self { setup, config, web, listener, otlp, sockets })
     }
 
     pub fn addr(&self) -> std::io::Result<SocketAddr> {
@@ -83,7 +92,7 @@ impl App {
 
     /// Runs until `shutdown`, then drains and saves.
     pub async fn run(self, log: LogControl, shutdown: Shutdown) -> anyhow::Result<()> {
-        let Self { setup, config, web, listener, sockets } = self;
+        let Self { setup, config, web, listener, otlp: otlp_ports, sockets } = self;
         let persistent = state::prepare(&config.state_dir);
         let hub = hub(&config)?;
         let (sockets, _files) = sockets.into_parts();
@@ -98,10 +107,16 @@ impl App {
         }
         let saving = persistent
             .then(|| tokio::spawn(state::keep(hub.clone(), config.state_dir.clone(), shutdown.clone())));
+        let otlp = Otlp::new(hub.clone(), &config.ingest.metrics);
         let live = Live::new(setup, config, hub.clone(), Arc::clone(&contents), Arc::clone(&pages));
-        let router = router(&hub, &contents, pages, &admin);
+        let router = router(&hub, &otlp, &contents, pages, &admin);
         let limits = live.limits();
         tokio::spawn(reload_on_request(live, reloads, shutdown.clone()));
+        for port in otlp_ports {
+            let limits = serve::Limits { purpose: Some("OTLP"), ..limits.clone() };
+            let routes = ingest::otlp::routes(otlp.clone());
+            tokio::spawn(serve::serve(port, routes, limits, web.clone(), shutdown.clone()));
+        }
         serve::serve(listener, router, limits, web, shutdown).await?;
         if let Some(saving) = saving {
             saving.await?;
@@ -152,11 +167,11 @@ pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
     Ok(stepwatch_kit::exposition::to_text_004(crate::page::once(&contents).openmetrics()))
 }
 
-fn router(hub: &Hub, contents: &Contents, pages: Arc<Pages>, admin: &Admin) -> Router {
+fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin: &Admin) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics).with_state(pages))
-        .merge(ingest::routes(hub.clone()))
+        .merge(ingest::routes(hub.clone(), otlp.clone()))
         .merge(stream::routes(contents.stream.clone()))
         .merge(admin.router())
         .fallback(|uri: Uri| async move {
@@ -197,6 +212,8 @@ impl Live {
     fn limits(&self) -> serve::Limits {
         serve::Limits {
             metrics: self.contents.serve.clone(),
+            // For gRPC.
+            http2: true,
             // After the stream itself gave the reader up, and counted it.
             stall_timeout: self.config.stream.slow_after.as_duration() * 2,
             // Each route that takes a body has a limit of its own, and counts what is over it.

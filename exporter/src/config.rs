@@ -147,6 +147,7 @@ impl Config {
     /// What the types do not show to be wrong, all of it at once; each begins with the path of its value.
     fn check(&self) -> Vec<String> {
         let mut wrong = sources::check(&self.sources);
+        wrong.extend(self.ingest.check().into_iter().map(|e| format!("ingest.{e}")));
         let empty = |p: &Path| p.as_os_str().is_empty();
         if self.ingest.socket.as_deref().is_some_and(empty) {
             wrong.push("ingest.socket: must be a path".to_owned());

@@ -1,4 +1,5 @@
-//! The ways in for events: a packet socket that trainers keep open, a datagram socket for one-liners, and HTTP.
+//! The ways in for events: a packet socket that trainers keep open, a datagram socket for one-liners, and HTTP, in this program's
+//! own form and in those of OpenTelemetry.
 //!
 //! Anyone on the node may speak (the sockets are world-writable, as `/dev/log` is), so everything that comes in is bounded and
 //! counted, and a malformed packet costs its sender that packet and nothing else.
@@ -6,19 +7,24 @@
 mod bind;
 mod datagram;
 mod http;
+pub mod otlp;
 mod seqpacket;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use axum::Router;
 pub use bind::{BindError, Sockets};
-pub use http::routes;
 pub use seqpacket::Counts;
 
+use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
 
 use crate::family::Family;
 use crate::hub::Hub;
+use crate::readings;
+use otlp::Otlp;
 
 pub static CONNECTIONS: Family =
     Family::gauge("stepwatch_exporter_ingest_connections", "", &[], "Open connections of the ingest socket");
@@ -40,15 +46,31 @@ pub struct IngestConfig {
     /// Path of the packet socket; datagrams are taken at `ingest.dgram` beside it.
     pub socket: Option<PathBuf>,
     pub max_connections: usize,
+    /// Further ports that take OTLP, HTTP and gRPC alike: where SDKs look for a collector.
+    pub otlp: Vec<ListenAddr>,
+    /// What names of OTLP metrics mean: theirs to ours.
+    pub metrics: BTreeMap<String, String>,
 }
+
+/// Further ports.
+const MAX_PORTS: usize = 8;
 
 impl Default for IngestConfig {
     fn default() -> Self {
-        Self { socket: None, max_connections: 1024 }
+        Self { socket: None, max_connections: 1024, otlp: Vec::new(), metrics: BTreeMap::new() }
     }
 }
 
 impl IngestConfig {
+    /// What is wrong with it, each as `key: reason`.
+    pub fn check(&self) -> Vec<String> {
+        let mut wrong = readings::check(&self.metrics);
+        if self.otlp.len() > MAX_PORTS {
+            wrong.push(format!("otlp: {} ports, the limit is {MAX_PORTS}", self.otlp.len()));
+        }
+        wrong
+    }
+
     /// The configured path, that of the environment, or the default.
     pub fn path(&self) -> PathBuf {
         let from_env = || std::env::var_os("STEPWATCH_SOCKET").filter(|p| !p.is_empty()).map(PathBuf::from);
@@ -68,4 +90,9 @@ pub fn serve(sockets: Sockets, hub: &Hub, max_connections: usize, shutdown: &Shu
         shutdown.clone(),
     ));
     counts
+}
+
+/// Everything that is taken in over HTTP on the exporter's own port.
+pub fn routes(hub: Hub, otlp: Otlp) -> Router {
+    http::routes(hub).merge(otlp::routes(otlp))
 }

@@ -20,6 +20,7 @@ pub mod hub;
 pub mod ingest;
 mod lock;
 pub mod page;
+mod readings;
 mod reply;
 pub mod roots;
 pub mod samples;

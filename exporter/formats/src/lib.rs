@@ -67,3 +67,4 @@ pub use file::{
 pub use format::{Format, Line, Out, Outcome, names};
 pub use number::Resolution;
 pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};
+pub use tags::{Tag, canonical};

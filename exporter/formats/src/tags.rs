@@ -5,7 +5,7 @@
 use stepwatch_wire::names::metric;
 
 /// A metric of ours, and what the framework's number must be divided by to become it.
-pub(crate) type Tag = (&'static str, f64);
+pub type Tag = (&'static str, f64);
 
 const TAGS: &[(&str, Tag)] = &[
     ("loss", (metric::LOSS, 1.0)),
@@ -88,7 +88,7 @@ const TAGS: &[(&str, Tag)] = &[
 ];
 
 /// Our metric for a framework's key.
-pub(crate) fn canonical(key: &str) -> Option<Tag> {
+pub fn canonical(key: &str) -> Option<Tag> {
     let bare = key.get(..6).filter(|p| p.eq_ignore_ascii_case("train/")).map_or(key, |p| &key[p.len()..]);
     TAGS.iter().find(|(tag, _)| tag.eq_ignore_ascii_case(bare)).map(|(_, t)| *t)
 }

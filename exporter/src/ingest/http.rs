@@ -25,7 +25,7 @@ const MAX_ERRORS: usize = 16;
 /// Lines taken in before others get their turn.
 const BURST: usize = 256;
 
-pub fn routes(hub: Hub) -> Router {
+pub(super) fn routes(hub: Hub) -> Router {
     Router::new()
         .route("/v1/events", post(events))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))

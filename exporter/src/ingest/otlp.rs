@@ -1,0 +1,235 @@
+//! OpenTelemetry: metrics that a trainer pushes by OTLP, over HTTP (`POST /v1/metrics`) and gRPC.
+//!
+//! On the exporter's own port, and on ports of `ingest.otlp` where SDKs look for a collector by default. Spans are taken too, for
+//! newer Megatrons report losses as events of spans, with their steps; of everything else in them nothing is kept. Run and rank
+//! come from the resource ([`resource`]), steps from [`crate::readings`].
+//!
+//! An SDK of OpenTelemetry drops a value that is not finite, and its gauges repeat the last one: a loss that is NaN cannot be told
+//! from one that nobody set.
+
+mod grpc;
+mod http;
+mod points;
+mod proto;
+mod resource;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::sync::{Arc, Mutex};
+
+use axum::body::Bytes;
+use prost::Message;
+use serde::de::DeserializeOwned;
+use stepwatch_wire::Event;
+
+use crate::drops::Reason;
+use crate::hub::{Hub, Origin, Outcome, Via, unix_now};
+use crate::lock::Locked as _;
+use crate::readings::{Names, Readings};
+use crate::source::SourceHandle;
+use crate::training::Priority;
+
+pub use http::routes;
+use points::Told;
+use proto::{MetricsRequest, PartialSuccess, Response, TraceRequest};
+
+/// Of one request, as it arrives.
+const MAX_BODY_BYTES: usize = 4 << 20;
+/// Of one request, decompressed.
+const MAX_INFLATED_BYTES: u64 = 16 << 20;
+
+/// What takes telemetry in. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Otlp(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    hub: Hub,
+    names: Names,
+    name: Arc<str>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    readings: Readings,
+    /// On the page from the first request on.
+    health: Option<SourceHandle>,
+}
+
+/// How the messages of a request are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    Protobuf,
+    Json,
+}
+
+/// Which of the two requests a body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    Metrics,
+    Traces,
+}
+
+/// Why a request is refused. It will not be repeated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("{0}")]
+    Malformed(String),
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+enum Request {
+    Metrics(MetricsRequest),
+    Traces(TraceRequest),
+}
+
+impl Otlp {
+    /// `metrics` explains names: theirs to ours.
+    pub fn new(hub: Hub, metrics: &BTreeMap<String, String>) -> Self {
+        let state = State { readings: Readings::new(unix_now()), health: None };
+        let names = Names::new(metrics);
+        Self(Arc::new(Inner { hub, names, name: "otlp".into(), state: Mutex::new(state) }))
+    }
+
+    /// Takes a request in; the answer says how many points were not.
+    fn take(&self, signal: Signal, encoding: Encoding, body: &[u8]) -> Result<Response, Refused> {
+        let inner = &*self.0;
+        let request = Request::read(signal, encoding, body).inspect_err(|refused| self.refused(refused))?;
+        let mut state = inner.state.locked();
+        let now = unix_now();
+        let mut tally = Tally::default();
+        for (who, report) in request.told(&inner.names) {
+            if !(who.certain || report.is_training()) {
+                tally.unmatched += report.readings.len() as u64;
+                continue;
+            }
+            tally.time = points::later(tally.time, report.time);
+            let known = inner.hub.last_step(&who.run, who.rank);
+            let taken = state.readings.take(&who, report, known, now);
+            tally.dropped += taken.dropped;
+            for event in taken.events {
+                let points = event.m.len() as u64;
+                let origin = Origin::source(Via::Otlp, &inner.name, Priority::Telemetry);
+                if let Outcome::Dropped(Reason::Runs | Reason::Ranks) = inner.hub.publish(origin, event) {
+                    tally.rejected += points;
+                }
+            }
+        }
+        let health = state.health(&inner.hub);
+        health.up(true);
+        health.unmatched_lines(tally.unmatched);
+        if let Some(time) = tally.time {
+            health.lag_seconds(now - time);
+        }
+        if tally.dropped > 0 {
+            health.dropped("series_limit", tally.dropped);
+        }
+        Ok(tally.response())
+    }
+
+    /// As [`Self::take`], where a large request keeps nobody waiting.
+    async fn take_apart(
+        &self,
+        signal: Signal,
+        encoding: Encoding,
+        gzip: bool,
+        body: Bytes,
+    ) -> Result<Response, Refused> {
+        let otlp = self.clone();
+        let work = move || {
+            if !gzip {
+                return otlp.take(signal, encoding, &body);
+            }
+            let body = gunzip(&body).inspect_err(|refused| otlp.refused(refused))?;
+            otlp.take(signal, encoding, &body)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or_else(|_| Err(Refused::Malformed("the request could not be read".to_owned())))
+    }
+
+    fn refused(&self, why: &Refused) {
+        tracing::debug!(%why, "telemetry refused");
+        let reason = match why {
+            Refused::Malformed(_) => "malformed",
+            Refused::TooLarge(_) => "too_large",
+        };
+        self.0.state.locked().health(&self.0.hub).dropped(reason, 1);
+    }
+}
+
+impl State {
+    fn health(&mut self, hub: &Hub) -> &SourceHandle {
+        self.health.get_or_insert_with(|| hub.source("otlp", "otlp"))
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    time: Option<f64>,
+    unmatched: u64,
+    /// Series over a limit of ours.
+    dropped: u64,
+    /// Points of runs and ranks that there is no room for.
+    rejected: u64,
+}
+
+impl Tally {
+    /// Partial success must not be set where everything was taken.
+    fn response(&self) -> Response {
+        let rejected = self.dropped + self.rejected;
+        let partial_success = (rejected > 0).then(|| PartialSuccess {
+            rejected: i64::try_from(rejected).unwrap_or(i64::MAX),
+            error_message: "over a limit of the exporter: see train_source_dropped_total and \
+                            stepwatch_exporter_ingest_dropped_total"
+                .to_owned(),
+        });
+        Response { partial_success }
+    }
+}
+
+impl Request {
+    fn read(signal: Signal, encoding: Encoding, body: &[u8]) -> Result<Self, Refused> {
+        Ok(match signal {
+            Signal::Metrics => Self::Metrics(message(encoding, body)?),
+            Signal::Traces => Self::Traces(message(encoding, body)?),
+        })
+    }
+
+    fn told<'a>(&'a self, names: &'a Names) -> Vec<Told<'a>> {
+        match self {
+            Self::Metrics(request) => points::of_metrics(request, names),
+            Self::Traces(request) => points::of_spans(request, names),
+        }
+    }
+}
+
+fn message<M: Message + Default + DeserializeOwned>(encoding: Encoding, body: &[u8]) -> Result<M, Refused> {
+    match encoding {
+        Encoding::Protobuf => M::decode(body).map_err(|e| Refused::Malformed(e.to_string())),
+        Encoding::Json => serde_json::from_slice(body).map_err(|e| Refused::Malformed(e.to_string())),
+    }
+}
+
+fn gunzip(body: &[u8]) -> Result<Vec<u8>, Refused> {
+    let mut inflated = Vec::new();
+    let mut gzip = flate2::read::MultiGzDecoder::new(body).take(MAX_INFLATED_BYTES + 1);
+    gzip.read_to_end(&mut inflated).map_err(|e| Refused::Malformed(format!("not gzip: {e}")))?;
+    if inflated.len() as u64 > MAX_INFLATED_BYTES {
+        return Err(Refused::TooLarge(format!(
+            "decompressed, a request has at most {MAX_INFLATED_BYTES} bytes"
+        )));
+    }
+    Ok(inflated)
+}
+
+/// What a request says, told by itself: what a fuzzer and a test ask for.
+pub fn events(signal: Signal, encoding: Encoding, body: &[u8]) -> Result<Vec<Event>, Refused> {
+    let (names, mut readings) = (Names::default(), Readings::new(0.0));
+    let request = Request::read(signal, encoding, body)?;
+    let told = request.told(&names);
+    Ok(told.into_iter().flat_map(|(who, report)| readings.take(&who, report, None, 0.0).events).collect())
+}

@@ -1,0 +1,323 @@
+//! From numbers reported at intervals to steps: what OTLP, statsd and scraped endpoints have in common.
+//!
+//! Those protocols know gauges, counters and histograms, and no steps. Here the readings of one rank at one moment become one step
+//! event: a counter gives what it grew by, a histogram its mean since the last report, and a gauge its value if it changed, because
+//! a gauge that nobody set again is repeated by every report, and a loss repeated ten times is not ten losses.
+//!
+//! The number of the step is, in this order: what the report says (an attribute, a gauge or a counter of steps); how often the
+//! durations of steps were measured; the number of reports that brought something new. The last two keep the order of values and
+//! nothing else, so such an event says so (`step_from`) and carries no time for step durations to be derived from. Where another
+//! source tells the real steps of the same rank, readings without one are put to its last.
+
+mod names;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Kind, Value as Json};
+
+pub(crate) use names::{Meaning, Names, check};
+pub(crate) use value::Value;
+
+use value::{Gained, Series};
+
+/// Ranks that one source follows; the one unheard of for longest makes room.
+const MAX_RANKS: usize = 1024;
+/// The largest step that a number can carry exactly.
+const MAX_STEP: f64 = (1u64 << 53) as f64;
+
+/// Key of an event whose step was not told: what was counted in its place.
+const STEP_FROM: &str = "step_from";
+
+/// Who reports.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Who {
+    pub(crate) run: String,
+    pub(crate) rank: u32,
+    /// The reporter says that it trains; otherwise its metrics must.
+    pub(crate) certain: bool,
+    pub(crate) world: Option<u32>,
+    /// More about the process, for its `hello`.
+    pub(crate) about: BTreeMap<String, Json>,
+}
+
+/// What one rank reports at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Report<'a> {
+    /// Unix seconds.
+    pub(crate) time: Option<f64>,
+    pub(crate) step: Option<i64>,
+    pub(crate) readings: Vec<Reading<'a>>,
+    /// Readings without a step are nothing unless another source tells of steps.
+    pub(crate) only_with_steps: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Reading<'a> {
+    pub(crate) meaning: Meaning<'a>,
+    /// Whether the name is known to be of training: a process that trains may report its memory as well.
+    pub(crate) known: bool,
+    pub(crate) value: Value,
+}
+
+/// Readings of many ranks, made into events.
+#[derive(Debug)]
+pub(crate) struct Readings {
+    /// Unix seconds at which we began to listen: a total that began later is ours from its start.
+    since: f64,
+    ranks: BTreeMap<(String, u32), Rank>,
+}
+
+#[derive(Debug, Default)]
+struct Rank {
+    heard: f64,
+    series: Series,
+    step: Option<i64>,
+    /// Others tell the steps of this rank.
+    follows: bool,
+    /// Its own reports do.
+    told: bool,
+    /// Has ever reported a metric that is known to be of training.
+    trains: bool,
+    /// Measured durations of steps, where those come as differences.
+    durations: f64,
+}
+
+/// What a report comes to.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Taken {
+    pub(crate) events: Vec<Event>,
+    /// Readings over a limit.
+    pub(crate) dropped: u64,
+}
+
+/// Where the number of a step comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    Told,
+    Durations,
+    Reports,
+    Others,
+}
+
+/// One report, summed up.
+#[derive(Debug, Default)]
+struct Sum {
+    step: Option<i64>,
+    /// Durations of steps measured so far.
+    measured: Option<f64>,
+    time: Option<f64>,
+    m: Vec<(String, f64)>,
+    eval: Vec<(String, f64)>,
+    /// Something is new.
+    changed: bool,
+    /// Something that is known to be of training.
+    trained: bool,
+    dropped: u64,
+}
+
+impl<'a> Names {
+    /// What a name means, with its value.
+    pub(crate) fn reading(&'a self, name: &'a str, unit: &str, value: Value) -> Reading<'a> {
+        match self.known(name, unit) {
+            Some(meaning) => Reading { meaning, known: true, value },
+            None => Reading { meaning: self.meaning(name, unit), known: false, value },
+        }
+    }
+}
+
+impl Report<'_> {
+    /// Whether any name in it is known to be of training.
+    pub(crate) fn is_training(&self) -> bool {
+        self.readings.iter().any(|r| r.known && matches!(r.meaning, Meaning::Metric(..)))
+    }
+}
+
+impl Readings {
+    pub(crate) fn new(since: f64) -> Self {
+        Self { since, ranks: BTreeMap::new() }
+    }
+
+    /// Takes a report in. `known` is the last step that is known of the rank from any source.
+    pub(crate) fn take(&mut self, who: &Who, report: Report<'_>, known: Option<i64>, now: f64) -> Taken {
+        let key = (who.run.clone(), who.rank);
+        let mut taken = Taken::default();
+        if !self.ranks.contains_key(&key) {
+            self.make_room();
+            taken.events.push(hello(who));
+        }
+        let since = self.since;
+        let rank = self.ranks.entry(key).or_insert_with(|| Rank { step: known, ..Rank::default() });
+        rank.heard = now;
+        let only_with_steps = report.only_with_steps;
+        let sum = rank.sum(report, since, now);
+        taken.dropped = sum.dropped;
+        if let Some((step, from)) = rank.number(&sum, known, only_with_steps) {
+            taken.events.extend(events(who, step, from, sum));
+        } else if only_with_steps {
+            taken.dropped += sum.m.len() as u64;
+        }
+        taken
+    }
+
+    fn make_room(&mut self) {
+        if self.ranks.len() >= MAX_RANKS {
+            let oldest = self.ranks.iter().min_by(|(_, a), (_, b)| a.heard.total_cmp(&b.heard));
+            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+                self.ranks.remove(&key);
+            }
+        }
+    }
+}
+
+impl Rank {
+    fn sum(&mut self, report: Report<'_>, since: f64, now: f64) -> Sum {
+        let mut sum = Sum { step: report.step, time: report.time, ..Sum::default() };
+        let time = report.time.unwrap_or(now);
+        for reading in report.readings {
+            let Reading { meaning, known, value } = reading;
+            match meaning {
+                Meaning::Step => sum.step = sum.step.or_else(|| whole(value.number()?)),
+                Meaning::Time => sum.time = value.number().filter(|t| *t > 0.0).or(sum.time),
+                Meaning::Drop => {}
+                Meaning::Eval(name) => match self.series.gain(&format!("eval/{name}"), &value, time, since) {
+                    Some(Gained { value, changed: true, .. }) => sum.eval.push((name.into_owned(), value)),
+                    Some(_) => {}
+                    None => sum.dropped += 1,
+                },
+                Meaning::Metric(name, divisor) => {
+                    let Some(gained) = self.series.gain(&name, &value, time, since) else {
+                        sum.dropped += 1;
+                        continue;
+                    };
+                    if name == metric::STEP_TIME {
+                        self.measure(&mut sum, &value, &gained);
+                    }
+                    self.trains |= known;
+                    sum.trained |= known && gained.changed;
+                    sum.metric(&name, divisor, &value, &gained);
+                }
+            }
+        }
+        sum
+    }
+
+    /// Counts the steps whose durations were measured.
+    fn measure(&mut self, sum: &mut Sum, value: &Value, gained: &Gained) {
+        match value {
+            Value::Durations { count, cumulative: true, .. } => sum.measured = Some(*count),
+            Value::Durations { .. } => {
+                self.durations += gained.count;
+                sum.measured = Some(self.durations);
+            }
+            _ => {}
+        }
+    }
+
+    /// Which step a report is of; `None` when it brings nothing new.
+    fn number(&mut self, sum: &Sum, known: Option<i64>, only_with_steps: bool) -> Option<(i64, From)> {
+        let before = self.step;
+        // A step that is not ours: somebody else tells of this rank.
+        self.follows |= known.is_some() && known != before;
+        let new = sum.changed || !sum.eval.is_empty();
+        if let Some(step) = sum.step {
+            (self.step, self.told) = (Some(step), true);
+            return (new || before != Some(step)).then_some((step, From::Told));
+        }
+        let last = if self.told { before } else { known.filter(|_| self.follows || only_with_steps) };
+        if let Some(last) = last {
+            self.step = Some(last);
+            return new.then_some((last, From::Others));
+        }
+        // Training makes steps; memory and the like change without any.
+        let trained = if self.trains { sum.trained || !sum.eval.is_empty() } else { new };
+        if only_with_steps || !trained {
+            return None;
+        }
+        let (step, from) = match sum.measured.and_then(whole) {
+            Some(count) => (count, From::Durations),
+            None => (before.map_or(1, |step| step.saturating_add(1)), From::Reports),
+        };
+        self.step = Some(step);
+        Some((step, from))
+    }
+}
+
+impl Sum {
+    fn metric(&mut self, name: &str, divisor: f64, value: &Value, gained: &Gained) {
+        // A gauge that stays NaN is NaN again.
+        let nan = matches!(value, Value::Gauge(v) if v.is_nan());
+        if !(gained.changed || nan) {
+            return;
+        }
+        let (name, number) = match (name, value) {
+            // Over the time between two reports, which the number of steps between them may be unknown of.
+            (metric::TOKENS, Value::Total { .. } | Value::Increment(_)) => match gained.rate {
+                Some(rate) => (metric::TOKENS_PER_SECOND, rate),
+                None => return self.changed = true,
+            },
+            (metric::SKIPPED | metric::NAN_ITERATIONS, Value::Total { .. } | Value::Increment(_)) => {
+                (name, gained.growth)
+            }
+            _ => (name, gained.value / divisor),
+        };
+        self.changed |= gained.changed;
+        if !(gained.unknown || self.m.iter().any(|(n, _)| n == name)) {
+            self.m.push((name.to_owned(), number));
+        }
+    }
+}
+
+fn events(who: &Who, step: i64, from: From, sum: Sum) -> Vec<Event> {
+    let base = |kind| Event {
+        run: Some(who.run.clone()),
+        rank: Some(who.rank),
+        world: who.world,
+        step: Some(step),
+        ts: sum.time.filter(|_| from == From::Told),
+        ..Event::new(kind)
+    };
+    let mut all = Vec::with_capacity(2);
+    let mut event = base(Kind::Step);
+    for (name, value) in &sum.m {
+        event.dropped += u32::from(!event.m.set(name, *value));
+    }
+    let counted = match from {
+        From::Told | From::Others => None,
+        From::Durations => Some("durations"),
+        From::Reports => Some("reports"),
+    };
+    if let Some(counted) = counted {
+        event.extra.insert(STEP_FROM.into(), Json::Text(counted.into()));
+    }
+    // To another source's step there is nothing to add but values.
+    if from != From::Others || !event.m.is_empty() {
+        all.push(event);
+    }
+    if !sum.eval.is_empty() {
+        let mut event = base(Kind::Eval);
+        for (name, value) in &sum.eval {
+            event.dropped += u32::from(!event.m.set(name, *value));
+        }
+        all.push(event);
+    }
+    all
+}
+
+fn hello(who: &Who) -> Event {
+    Event {
+        run: Some(who.run.clone()),
+        rank: Some(who.rank),
+        world: who.world,
+        extra: who.about.clone(),
+        ..Event::new(Kind::Hello)
+    }
+}
+
+/// A number as a step, if it is one.
+pub(crate) fn whole(value: f64) -> Option<i64> {
+    (value.fract() == 0.0 && (0.0..=MAX_STEP).contains(&value)).then_some(value as i64)
+}
