@@ -3,7 +3,12 @@
 //! The order in which prefixes are stacked depends on who started whom, so they are taken off in any order until
 //! none is left. Nothing here reads a metric.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
+
+use stepwatch_wire::Value;
 
 use crate::time::{self, Stamp};
 
@@ -11,6 +16,10 @@ use crate::time::{self, Stamp};
 pub const MAX_JOINED_BYTES: usize = 256 * 1024;
 /// Prefixes on one line: more is not a launcher but a log of numbers.
 const MAX_PREFIXES: usize = 6;
+/// Docker cuts lines at 16 KiB, and a piece has no line ending; a shorter record without one is a whole line of an odd shipper.
+const DOCKER_PIECE: usize = 16_000;
+/// What `step10: ` counts is no host.
+const COUNTERS: &[&str] = &["step", "iter", "iteration", "it", "epoch"];
 
 /// A line without its prefixes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,8 +27,33 @@ pub(crate) struct Cleaned<'a> {
     pub(crate) text: &'a str,
     /// The stamp nearest to the text: the trainer's own where there are several.
     pub(crate) stamp: Option<Stamp>,
-    /// The container runtime cut the line here; the rest comes next.
-    pub(crate) partial: bool,
+    pub(crate) speaker: Speaker,
+}
+
+/// Whose words a line is, as far as the launcher tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Speaker {
+    /// Of all processes of the job: `srun --label`, `mpirun --tag-output`, PyTorch's own `[rank3]:`.
+    pub(crate) rank: Option<u32>,
+    /// The node, if it is told, and the process on it: torchrun's `[default3]:`.
+    pub(crate) process: Option<(u32, u32)>,
+}
+
+impl Speaker {
+    const NOBODY: Self = Self { rank: None, process: None };
+
+    fn rank(rank: u32) -> Self {
+        Self { rank: Some(rank), process: None }
+    }
+
+    /// Puts an inner prefix together with the outer ones. Where srun started one torchrun a node, its number is the node's.
+    pub(crate) fn within(self, outer: Self) -> Self {
+        match (self.process, outer.rank) {
+            (Some((_, process)), Some(node)) => Self { rank: None, process: Some((node, process)) },
+            _ if self == Self::NOBODY => outer,
+            _ => self,
+        }
+    }
 }
 
 /// The drawings of a progress bar, each as a line of its own.
@@ -29,14 +63,14 @@ pub(crate) fn segments(line: &str) -> impl Iterator<Item = &str> {
 
 /// Takes off prefixes of every kind.
 pub(crate) fn strip(text: &str) -> Cleaned<'_> {
-    let mut c = Cleaned { text: text.trim(), stamp: None, partial: false };
+    let mut c = Cleaned { text: text.trim(), stamp: None, speaker: Speaker::default() };
     for _ in 0..MAX_PREFIXES {
-        if let Some((stamp, rest, partial)) = container(c.text) {
-            (c.stamp, c.text, c.partial) = (Some(stamp), rest.trim(), partial);
+        if let Some((stamp, rest, _)) = container(c.text) {
+            (c.stamp, c.text) = (Some(stamp), rest.trim());
         } else if let Some((stamp, rest)) = stamped(c.text) {
             (c.stamp, c.text) = (Some(stamp), rest.trim());
-        } else if let Some(rest) = role(c.text).or_else(|| label(c.text)).or_else(|| ray(c.text)) {
-            c.text = rest.trim();
+        } else if let Some((speaker, rest)) = launcher(c.text) {
+            (c.speaker, c.text) = (speaker.within(c.speaker), rest.trim());
         } else {
             break;
         }
@@ -44,14 +78,15 @@ pub(crate) fn strip(text: &str) -> Cleaned<'_> {
     c
 }
 
-/// Kubernetes CRI: `2026-05-29T03:52:45.118201123Z stdout F text`, where `P` marks a piece.
-fn container(text: &str) -> Option<(Stamp, &str, bool)> {
+/// Kubernetes CRI: `2026-05-29T03:52:45.118201123Z stdout F text`. True where a `P` says that this is a piece of a line and
+/// the rest comes next.
+pub(crate) fn container(text: &str) -> Option<(Stamp, &str, bool)> {
     let (stamp @ Stamp::Exact(_), rest) = time::lead(text)? else { return None };
     let rest = rest.strip_prefix(" stdout ").or_else(|| rest.strip_prefix(" stderr "))?;
-    if let Some(rest) = rest.strip_prefix("P ") {
-        return Some((stamp, rest, true));
-    }
-    Some((stamp, rest.strip_prefix('F')?, false))
+    let partial = rest.starts_with('P');
+    let rest = rest.strip_prefix(['P', 'F'])?;
+    // A space and then the text as it is: where a line was cut, its blanks matter.
+    Some((stamp, if rest.is_empty() { rest } else { rest.strip_prefix(' ')? }, partial))
 }
 
 /// A stamp in brackets, or bare with a separator behind it.
@@ -65,28 +100,85 @@ fn stamped(text: &str) -> Option<(Stamp, &str)> {
     Some((stamp, rest.trim_start_matches([' ', '-', '|', ':'])))
 }
 
-/// torchrun: `[default7]:`, `[rank0]:`, `[<role><n>]:`.
-fn role(text: &str) -> Option<&str> {
+fn launcher(text: &str) -> Option<(Speaker, &str)> {
+    match text.as_bytes().first()? {
+        b'[' => role(text).or_else(|| tagged(text)).or_else(|| pod(text)),
+        b'(' => ray(text),
+        _ => label(text),
+    }
+}
+
+/// torchrun: `[default7]:`, `[<role><n>]:`, where the number counts the processes of the node. PyTorch itself writes `[rank7]:`
+/// before its warnings and tracebacks and means the rank in the job.
+fn role(text: &str) -> Option<(Speaker, &str)> {
     let (name, rest) = text.strip_prefix('[')?.split_once("]:")?;
-    let fits = name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.ends_with(|c: char| c.is_ascii_digit())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
-    fits.then_some(rest)
+    let word = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = small(&name[word.len()..])?;
+    let fits = word.starts_with(|c: char| c.is_ascii_alphabetic())
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
+    let process = Speaker { rank: None, process: Some((0, number)) };
+    fits.then_some((if word == "rank" { Speaker::rank(number) } else { process }, rest))
+}
+
+/// `mpirun --tag-output`: `[1,3]<stdout>:`, since Open MPI 5 `[prterun-host-1@1,3]<stdout>: `; the second number is the rank.
+fn tagged(text: &str) -> Option<(Speaker, &str)> {
+    let (who, rest) = text.strip_prefix('[')?.split_once("]<")?;
+    let rest = rest.strip_prefix("stdout>:").or_else(|| rest.strip_prefix("stderr>:"))?;
+    Some((Speaker::rank(small(who.rsplit_once(',')?.1)?), rest))
+}
+
+/// `kubectl logs --prefix`: `[pod/trainer-0/main] `.
+fn pod(text: &str) -> Option<(Speaker, &str)> {
+    let (_, rest) = text.strip_prefix("[pod/")?.split_once("] ")?;
+    Some((Speaker::NOBODY, rest))
 }
 
 /// `srun --label` (`3: `), and launchers that prefix the host (`worker-0: `, `node017: `).
-fn label(text: &str) -> Option<&str> {
+fn label(text: &str) -> Option<(Speaker, &str)> {
     let (name, rest) = text.split_once(": ")?;
+    if let Some(rank) = small(name) {
+        return Some((Speaker::rank(rank), rest));
+    }
     let host = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.bytes().any(|b| b.is_ascii_alphabetic())
         && name.ends_with(|c: char| c.is_ascii_digit())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
-    (host && name.len() <= 64).then_some(rest)
+    let word = name.trim_end_matches(|c: char| !c.is_ascii_alphabetic());
+    let counter = COUNTERS.iter().any(|c| c.eq_ignore_ascii_case(word));
+    (host && name.len() <= 64 && !counter).then_some((Speaker::NOBODY, rest))
 }
 
 /// Ray: `(TaskRunner pid=123, ip=10.0.0.1) `.
-fn ray(text: &str) -> Option<&str> {
+fn ray(text: &str) -> Option<(Speaker, &str)> {
     let (who, rest) = text.strip_prefix('(')?.split_once(") ")?;
-    who.contains(" pid=").then_some(rest)
+    who.contains(" pid=").then_some((Speaker::NOBODY, rest))
+}
+
+/// A number of at most six digits and nothing else: there is no job with more ranks.
+fn small(digits: &str) -> Option<u32> {
+    let fits = (1..=6).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    fits.then(|| digits.parse().ok())?
+}
+
+/// What Docker's json-file driver wrote: `{"log":"text\n","stream":"stdout","time":"2026-…Z"}`.
+#[derive(Debug)]
+pub(crate) struct Docker {
+    pub(crate) text: String,
+    pub(crate) stamp: Option<Stamp>,
+    /// Docker cut the line here; the rest comes next.
+    pub(crate) partial: bool,
+}
+
+pub(crate) fn docker(segment: &str) -> Option<Docker> {
+    let trimmed = segment.trim();
+    if !trimmed.starts_with("{\"log\":") {
+        return None;
+    }
+    let v = Value::parse(trimmed.as_bytes()).ok()?;
+    let log = v.get("log")?.as_str()?;
+    let stamp = v.get("time").and_then(Value::as_str).and_then(time::lead).map(|(s, _)| s);
+    let partial = !log.ends_with('\n') && log.len() >= DOCKER_PIECE;
+    Some(Docker { text: strip_ansi(log).into_owned(), stamp, partial })
 }
 
 /// Takes out ANSI escape sequences: colours, cursor movements, titles.
@@ -110,78 +202,4 @@ pub(crate) fn strip_ansi(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(s: &str) -> &str {
-        strip(s).text
-    }
-
-    #[test]
-    fn takes_off_every_launcher() {
-        for s in [
-            "[default7]: iteration 5/ 9 | x",
-            "[rank0]:iteration 5/ 9 | x",
-            "[trainer_3]:iteration 5/ 9 | x",
-            "3: iteration 5/ 9 | x",
-            " 0:  iteration 5/ 9 | x",
-            "worker-0: iteration 5/ 9 | x",
-            "jean-zay-iam01: iteration 5/ 9 | x",
-            "(TaskRunner pid=123, ip=10.0.0.1) iteration 5/ 9 | x",
-            "2026-05-29T03:52:45.118201123Z stdout F iteration 5/ 9 | x",
-            "3:  [2026-05-29 03:52:45] iteration 5/ 9 | x",
-            "2026-05-29T03:52:45Z stderr F [rank0]: [2026-05-29 03:52:45.1] iteration 5/ 9 | x",
-            "2026-05-29 03:52:45,123 - iteration 5/ 9 | x\r",
-        ] {
-            assert_eq!(text(s), "iteration 5/ 9 | x", "{s}");
-        }
-    }
-
-    #[test]
-    fn leaves_what_is_no_prefix() {
-        for s in [
-            "step: 20  loss: 11.8",
-            "s:0 trl:11.0091",
-            "step:1/1845 train_time:73ms",
-            "loss: 3: 4",
-            "[Rank 1] (after 1 iterations)",
-            "[2, 12000] loss: 1.247",
-            "(min, max) time across ranks (ms):",
-            "{'loss': 1}",
-        ] {
-            assert_eq!(text(s), s);
-        }
-    }
-
-    #[test]
-    fn the_trainers_own_stamp_wins() {
-        let c = strip("2026-05-29T03:52:46.5Z stdout F [2026-05-29 05:52:45] iteration");
-        assert_eq!(c.stamp, Some(Stamp::Local(1780033965.0)));
-        let c = strip("2026-05-29T03:52:45Z stdout P half");
-        assert!(c.partial && c.text == "half");
-    }
-
-    #[test]
-    fn colours_and_bars() {
-        assert_eq!(strip_ansi("\u{1b}[31mloss\u{1b}[0m: 2\u{1b}]0;title\u{7}!"), "loss: 2!");
-        assert_eq!(strip_ansi("\u{1b}"), "");
-        let parts: Vec<_> = segments("\r  1%| 1/9\r  \r{'a': 1}\n").collect();
-        assert_eq!(parts, ["  1%| 1/9", "{'a': 1}"]);
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn never_panics(s in "\\PC{0,60}") {
-            let _ = (strip(&s), strip_ansi(&format!("\u{1b}[{s}\u{1b}]{s}")));
-        }
-
-        #[test]
-        fn prefixes_in_front_change_nothing_behind(n in 0u32..9999, s in "[a-z{}][a-z0-9 |.]{0,30}[a-z]") {
-            let line = format!("{n}: [default{n}]:{s}");
-            proptest::prop_assert_eq!(strip(&line).text, text(&s));
-        }
-    }
 }

@@ -37,10 +37,23 @@ pub enum Outcome {
     Unmatched,
 }
 
+impl Outcome {
+    /// What is said of two records on one line.
+    pub(crate) fn better(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Matched, _) | (_, Self::Matched) => Self::Matched,
+            (Self::Ignored, _) | (_, Self::Ignored) => Self::Ignored,
+            _ => Self::Unmatched,
+        }
+    }
+}
+
 /// A line as formats see it: without prefixes, colours, surrounding space or line ending. Never empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     pub text: &'a str,
+    /// The line with the prefixes that were taken off, as it stands in the file.
+    pub raw: &'a str,
     /// Unix seconds of the time stamp that stood before the text.
     pub ts: Option<f64>,
     /// Seconds that local time stamps of this log are ahead of UTC.
@@ -129,6 +142,9 @@ impl<'a> Out<'a> {
     }
 }
 
+/// Name of the format that is asked last, and believed least: see `generic.rs`.
+pub(crate) const LAST_RESORT: &str = "generic";
+
 /// Name and constructor of a format.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -163,6 +179,7 @@ formats! {
     "torchtune": crate::torchtune::Torchtune,
     "lingua": crate::lingua::Lingua,
     "openrlhf": crate::openrlhf::OpenRlhf,
+    "generic": crate::generic::Generic,
 }
 
 /// Names that a configuration may give, `auto` first.

@@ -1,19 +1,29 @@
 //! A log as a whole: strips each line, finds out which format it is written in, and counts.
 
+#[cfg(test)]
+mod tests;
+mod voice;
+
 use core::fmt;
 
-use stepwatch_wire::{Event, Kind, Value};
+use stepwatch_wire::{Event, Kind};
 
-use crate::clean::{self, MAX_JOINED_BYTES};
-use crate::format::{self, FORMATS, Format, Line, Out, Outcome};
+use crate::clean::{self, MAX_JOINED_BYTES, Speaker};
+use crate::format::{self, FORMATS, Format, LAST_RESORT, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
 use crate::number::Resolution;
-use crate::time::{self, Stamp};
+use crate::rule::{self, Rule, RuleError, Rules};
+use crate::time::Stamp;
+use voice::{Voice, is_foreign};
 
 /// Lines in a row that another format must read, while the current one reads none, to take its place.
 const TAKEOVER: u32 = 3;
+/// Lines with rising steps that the last resort must read where nothing else reads the log: a stray line of text is no run.
+const AGREE: u32 = 2;
+/// And where a framework's own grammar has read it before, which may only be silent for long.
+const LAST_RESORT_TAKEOVER: u32 = 16;
 /// Events held back while another format is proving itself.
-const MAX_HELD: usize = 16;
+const MAX_HELD: usize = 64;
 /// Entries of a key map.
 pub const MAX_KEYS: usize = 64;
 
@@ -22,12 +32,16 @@ pub const MAX_KEYS: usize = 64;
 /// With no format given, every format looks at every line until one reads a record. That one is trusted from
 /// then on, but not for ever: when another reads several lines in a row of which the trusted one knew nothing
 /// (a new job of another framework in the same file, or a first guess gone wrong), it takes over and loses none of them.
+/// The last resort, which reads any line with a step and a loss in it, is asked after all others even when it is trusted.
 #[derive(Debug)]
 pub struct Reader {
     candidates: Vec<Candidate>,
     /// Which candidate reads this log, as far as is known.
     current: Option<usize>,
+    /// It has read a record of training, and not only of a checkpoint or an end.
+    proven: bool,
     rival: Option<Rival>,
+    voice: Voice,
     resolution: Resolution,
     /// The pieces of a line that a container runtime cut, so far.
     joined: String,
@@ -56,6 +70,8 @@ pub struct UnknownFormat(String);
 struct Candidate {
     name: &'static str,
     format: Box<dyn Format>,
+    /// Reads what no other does.
+    last_resort: bool,
 }
 
 /// A format that has begun to read what the current one cannot.
@@ -81,7 +97,11 @@ impl Reader {
         let candidates: Vec<_> = FORMATS
             .iter()
             .filter(|f| wanted.is_none_or(|w| w == f.name))
-            .map(|f| Candidate { name: f.name, format: (f.new)() })
+            .map(|f| Candidate {
+                name: f.name,
+                format: (f.new)(),
+                last_resort: wanted.is_none() && f.name == LAST_RESORT,
+            })
             .collect();
         match wanted {
             Some(w) if candidates.is_empty() => Err(UnknownFormat(w.chars().take(64).collect())),
@@ -92,14 +112,27 @@ impl Reader {
     /// JSON lines whose keys are told: ours (`step`, `ts`, `loss`, `grad_norm`, any metric) to theirs, dotted for nested objects.
     pub fn with_keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let format = Box::new(Jsonl::with_keys(keys.into_iter().take(MAX_KEYS)));
-        Self::over(vec![Candidate { name: "jsonl", format }], true)
+        Self::over(vec![Candidate { name: "jsonl", format, last_resort: false }], true)
+    }
+
+    /// Lines that a rule of the configuration tells how to read.
+    pub fn with_rule(rule: &Rule) -> Result<Self, RuleError> {
+        Self::with_rules(core::slice::from_ref(rule))
+    }
+
+    /// Lines of several kinds, each with its own rule; the first that reads a line has it.
+    pub fn with_rules(rules: &[Rule]) -> Result<Self, RuleError> {
+        let format = Box::new(Rules::new(rules)?);
+        Ok(Self::over(vec![Candidate { name: rule::NAME, format, last_resort: false }], true))
     }
 
     fn over(candidates: Vec<Candidate>, settled: bool) -> Self {
         Self {
             candidates,
             current: settled.then_some(0),
+            proven: false,
             rival: None,
+            voice: Voice::default(),
             resolution: Resolution::default(),
             joined: String::new(),
             utc_offset: 0.0,
@@ -145,17 +178,13 @@ impl Reader {
     /// may be one line or many. Of several records on one line the best outcome is returned.
     pub fn line(&mut self, line: &str, out: &mut Vec<Event>) -> Outcome {
         let plain = clean::strip_ansi(line);
-        let mut best = Outcome::Ignored;
-        for (i, segment) in clean::segments(&plain).enumerate() {
-            let outcome = self.segment(segment, out);
-            best = match (i, best, outcome) {
-                (0, _, o) => o,
-                (_, Outcome::Matched, _) | (_, _, Outcome::Matched) => Outcome::Matched,
-                (_, Outcome::Ignored, _) | (_, _, Outcome::Ignored) => Outcome::Ignored,
-                _ => Outcome::Unmatched,
-            };
+        let mut speaker = Speaker::default();
+        let mut best = None;
+        for segment in clean::segments(&plain) {
+            let outcome = self.segment(segment, &mut speaker, out);
+            best = Some(best.map_or(outcome, |b: Outcome| b.better(outcome)));
         }
-        best
+        best.unwrap_or(Outcome::Ignored)
     }
 
     /// Nothing was appended for a while: appends what was gathered of a record of several lines.
@@ -165,40 +194,66 @@ impl Reader {
             c.format.rest(&mut Out::new(out, &mut self.resolution));
         }
         self.keep_ended(first, out);
+        self.voice.name(Speaker::default(), &mut out[first..]);
     }
 
-    fn segment(&mut self, segment: &str, out: &mut Vec<Event>) -> Outcome {
-        if let Some((text, stamp)) = docker(segment) {
-            return self.text(text.trim(), stamp, out);
+    fn segment(&mut self, segment: &str, speaker: &mut Speaker, out: &mut Vec<Event>) -> Outcome {
+        if let Some(record) = clean::docker(segment) {
+            if record.partial {
+                return self.piece(&record.text);
+            }
+            let whole = self.whole(&record.text);
+            let outcomes = clean::segments(&whole).map(|s| self.words(s, record.stamp, speaker, out));
+            return outcomes.reduce(Outcome::better).unwrap_or(Outcome::Ignored);
         }
-        let c = clean::strip(segment);
-        if c.partial {
-            let room = MAX_JOINED_BYTES.saturating_sub(self.joined.len());
-            self.joined.extend(c.text.char_indices().take_while(|(i, _)| *i < room).map(|(_, ch)| ch));
-            self.counters.lines += 1;
-            self.counters.ignored += 1;
-            return Outcome::Ignored;
+        match clean::container(segment.trim_start()) {
+            Some((_, piece, true)) => self.piece(piece),
+            Some((stamp, rest, false)) if !self.joined.is_empty() => {
+                let whole = self.whole(rest);
+                self.words(&whole, Some(stamp), speaker, out)
+            }
+            _ => self.words(segment, None, speaker, out),
         }
-        if self.joined.is_empty() {
-            return self.text(c.text, c.stamp, out);
-        }
+    }
+
+    /// Keeps a piece of a line until the rest comes.
+    fn piece(&mut self, piece: &str) -> Outcome {
+        let room = MAX_JOINED_BYTES.saturating_sub(self.joined.len());
+        self.joined.extend(piece.char_indices().take_while(|(i, _)| *i < room).map(|(_, ch)| ch));
+        self.counters.lines += 1;
+        self.counters.ignored += 1;
+        Outcome::Ignored
+    }
+
+    /// The pieces so far and the last one.
+    fn whole(&mut self, last: &str) -> String {
         let mut whole = core::mem::take(&mut self.joined);
-        whole.push_str(c.text);
-        let inner = clean::strip(&whole);
-        self.text(inner.text, inner.stamp.or(c.stamp), out)
+        whole.push_str(last);
+        whole
     }
 
-    fn text(&mut self, text: &str, stamp: Option<Stamp>, out: &mut Vec<Event>) -> Outcome {
-        if text.is_empty() {
+    fn words(
+        &mut self,
+        raw: &str,
+        outer: Option<Stamp>,
+        speaker: &mut Speaker,
+        out: &mut Vec<Event>,
+    ) -> Outcome {
+        let c = clean::strip(raw);
+        if c.text.is_empty() {
             return Outcome::Ignored;
         }
+        *speaker = c.speaker.within(*speaker);
+        let stamp = c.stamp.or(outer);
         if let Some(Stamp::Local(s)) = stamp {
             self.local_stamp = Some(s);
         }
         let ts = stamp.map(|s| s.unix(self.utc_offset));
         let first = out.len();
-        let outcome = self.probe(&Line { text, ts, utc_offset: self.utc_offset }, out);
+        let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset };
+        let outcome = self.probe(&line, *speaker, out);
         self.keep_ended(first, out);
+        self.voice.heard(*speaker, out, first);
         self.counters.lines += 1;
         match outcome {
             Outcome::Matched => self.counters.matched += 1,
@@ -211,10 +266,9 @@ impl Reader {
     /// Frameworks evaluate and save once more after they said that training is done. The last word about a run must stay
     /// the goodbye, or its silence would look like a hang.
     fn keep_ended(&mut self, first: usize, out: &mut Vec<Event>) {
-        // Our own events say of which rank and run they are, and mean what they say.
-        for e in out[first..].iter().filter(|e| e.rank.is_none() && e.run.is_none()) {
+        for e in &out[first..] {
             match e.kind {
-                Kind::Bye => self.ended = Some(e.clone()),
+                Kind::Bye if is_foreign(e) => self.ended = Some(e.clone()),
                 Kind::Step => self.ended = None,
                 _ => {}
             }
@@ -226,177 +280,115 @@ impl Reader {
     }
 
     /// Asks the current format, and the others if it does not know.
-    fn probe(&mut self, line: &Line<'_>, out: &mut Vec<Event>) -> Outcome {
+    fn probe(&mut self, line: &Line<'_>, speaker: Speaker, out: &mut Vec<Event>) -> Outcome {
         let mut verdict = Outcome::Unmatched;
-        if let Some(c) = self.current.and_then(|i| self.candidates.get_mut(i)) {
-            verdict = c.format.line(line, &mut Out::new(out, &mut self.resolution));
+        let trusted = self.current.filter(|i| !self.is_last_resort(*i));
+        if let Some(i) = trusted {
+            let first = out.len();
+            verdict = self.ask(i, line, speaker, out);
             if verdict == Outcome::Matched {
                 self.rival = None;
+                self.proven |= trains(&out[first..]);
             }
             if verdict != Outcome::Unmatched {
                 return verdict;
             }
         }
-        for i in 0..self.candidates.len() {
-            if Some(i) == self.current {
-                continue;
-            }
+        for i in (0..self.candidates.len()).filter(|i| Some(*i) != trusted) {
             let mut events = Vec::new();
-            // Only whoever reads the log tells its resolution; while nobody does, the first may.
-            let mut unused = Resolution::default();
-            let resolution = if self.current.is_none() { &mut self.resolution } else { &mut unused };
-            match self.candidates[i].format.line(line, &mut Out::new(&mut events, resolution)) {
+            match self.ask(i, line, speaker, &mut events) {
                 Outcome::Matched => return self.read_by(i, events, out),
-                Outcome::Ignored if self.current.is_none() => verdict = Outcome::Ignored,
+                Outcome::Ignored if trusted.is_none() => verdict = Outcome::Ignored,
                 _ => {}
             }
         }
         verdict
     }
 
-    /// Candidate `i`, which is not the current one, has read a line.
+    /// What candidate `i` makes of a line.
+    fn ask(&mut self, i: usize, line: &Line<'_>, speaker: Speaker, out: &mut Vec<Event>) -> Outcome {
+        let Some(candidate) = self.candidates.get_mut(i) else { return Outcome::Unmatched };
+        // Only whoever reads the log tells its resolution; while nobody does, a framework's own grammar may.
+        let tells = match self.current {
+            Some(current) => current == i,
+            None => !candidate.last_resort,
+        };
+        let mut unused = Resolution::default();
+        let resolution = if tells { &mut self.resolution } else { &mut unused };
+        let first = out.len();
+        let outcome = candidate.format.line(line, &mut Out::new(out, resolution));
+        self.voice.name(speaker, &mut out[first..]);
+        outcome
+    }
+
+    fn is_last_resort(&self, i: usize) -> bool {
+        self.candidates.get(i).is_some_and(|c| c.last_resort)
+    }
+
+    /// Candidate `i`, which is not trusted as a framework's own grammar is, has read a line.
     fn read_by(&mut self, i: usize, events: Vec<Event>, out: &mut Vec<Event>) -> Outcome {
-        if self.current.is_none() {
-            self.current = Some(i);
+        let last_resort = self.is_last_resort(i);
+        let trusted = self.proven && self.current.is_some_and(|c| !self.is_last_resort(c));
+        if self.current == Some(i) {
+            out.extend(events);
+            return Outcome::Matched;
+        }
+        if !last_resort && !trusted {
+            // A goodbye or a checkpoint is believed; but it takes a record of training to know a log by.
+            if self.current.is_none() || trains(&events) {
+                self.trust(i, trains(&events));
+            }
             out.extend(events);
             return Outcome::Matched;
         }
         let mut rival = match self.rival.take() {
-            Some(r) if r.candidate == i => r,
+            Some(r) if r.candidate == i && (!last_resort || r.agrees(&events)) => r,
             _ => Rival { candidate: i, matches: 0, held: Vec::new() },
         };
-        rival.matches += 1;
+        if !last_resort || rival.rises(&events) {
+            rival.matches += 1;
+        }
         rival.held.extend(events);
         rival.held.truncate(MAX_HELD);
-        if rival.matches >= TAKEOVER {
-            self.current = Some(i);
-            self.resolution = Resolution::default();
+        let needed = match (last_resort, trusted) {
+            (true, false) => AGREE,
+            (true, true) => LAST_RESORT_TAKEOVER,
+            (false, _) => TAKEOVER,
+        };
+        if rival.matches >= needed {
+            self.trust(i, true);
             out.append(&mut rival.held);
             return Outcome::Matched;
         }
         self.rival = Some(rival);
         Outcome::Unmatched
     }
+
+    fn trust(&mut self, i: usize, proven: bool) {
+        if self.current.is_some() {
+            self.resolution = Resolution::default();
+        }
+        (self.current, self.proven, self.rival) = (Some(i), proven, None);
+    }
 }
 
-/// Docker's json-file driver: `{"log":"text\n","stream":"stdout","time":"2026-…Z"}`.
-fn docker(segment: &str) -> Option<(String, Option<Stamp>)> {
-    let trimmed = segment.trim();
-    if !trimmed.starts_with("{\"log\":") {
-        return None;
-    }
-    let v = Value::parse(trimmed.as_bytes()).ok()?;
-    let text = clean::strip_ansi(v.get("log")?.as_str()?).into_owned();
-    let outer = v.get("time").and_then(Value::as_str).and_then(time::lead).map(|(s, _)| s);
-    let c = clean::strip(&text);
-    Some((c.text.to_owned(), c.stamp.or(outer)))
+fn trains(events: &[Event]) -> bool {
+    events.iter().any(|e| matches!(e.kind, Kind::Step | Kind::Eval))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MEGATRON: &str =
-        " iteration        7/     100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5E+00 |";
-
-    fn auto() -> Reader {
-        Reader::new(None).unwrap()
+impl Rival {
+    /// Whether a line may be of the same log as the held ones: its step is not behind theirs, and they share a metric.
+    fn agrees(&self, events: &[Event]) -> bool {
+        let steps = |e: &&Event| e.kind == Kind::Step;
+        let (Some(held), Some(new)) = (self.held.iter().rfind(steps), events.iter().find(steps)) else {
+            return true;
+        };
+        held.step <= new.step && held.m.iter().any(|(name, _)| new.m.get(name).is_some())
     }
 
-    fn read(r: &mut Reader, lines: &[&str]) -> Vec<Event> {
-        let mut out = Vec::new();
-        for l in lines {
-            r.line(l, &mut out);
-        }
-        out
-    }
-
-    #[test]
-    fn names_are_checked() {
-        assert!(Reader::new(Some("megatron")).is_ok_and(|r| r.name() == "megatron"));
-        assert_eq!(Reader::new(Some("auto")).unwrap().name(), "auto");
-        let e = Reader::new(Some("megatorn")).unwrap_err().to_string();
-        assert!(e.starts_with("unknown log format \"megatorn\"; known are auto, megatron, jsonl"), "{e}");
-    }
-
-    #[test]
-    fn locks_on_and_counts() {
-        let mut r = auto();
-        let events = read(&mut r, &["hello", "", MEGATRON, "time (ms) | forward: 1.0"]);
-        assert_eq!((r.name(), events.len()), ("megatron", 1));
-        assert_eq!(r.counters(), Counters { lines: 3, matched: 1, ignored: 1, unmatched: 1 });
-        assert!((r.resolution().get("loss").unwrap() - 1e-1).abs() < 1e-9);
-    }
-
-    #[test]
-    fn another_format_takes_over_and_loses_nothing() {
-        let mut r = auto();
-        let mut events = read(&mut r, &[MEGATRON, r#"{"step": 1, "loss": 1.5}"#, MEGATRON]);
-        assert_eq!((r.name(), events.len()), ("megatron", 2));
-        events = read(
-            &mut r,
-            &[
-                r#"{"step": 1, "loss": 3.5}"#,
-                "some noise",
-                r#"{"step": 2, "loss": 2.5}"#,
-                r#"{"step": 3, "loss": 1.5}"#,
-            ],
-        );
-        assert_eq!(r.name(), "jsonl");
-        assert_eq!(events.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
-    }
-
-    #[test]
-    fn the_goodbye_is_the_last_word() {
-        let mut r = auto();
-        let kinds = |events: Vec<Event>| events.iter().map(|e| e.kind).collect::<Vec<_>>();
-        let last = "validation loss at the end of training for val data | lm loss value: 2.0E+00 |";
-        let events = read(&mut r, &[MEGATRON, "[after training is done] datetime: x", last, "noise"]);
-        assert_eq!(kinds(events), [Kind::Step, Kind::Bye, Kind::Eval, Kind::Bye]);
-        let events = read(&mut r, &[MEGATRON, last]);
-        assert_eq!(kinds(events), [Kind::Step, Kind::Eval], "it trains again");
-    }
-
-    #[test]
-    fn container_pieces_are_joined() {
-        let stamp = "2026-05-29T03:52:45Z stdout";
-        let (a, b) = MEGATRON.split_at(40);
-        let mut r = auto();
-        let events = read(&mut r, &[&format!("{stamp} P [default7]:{a}"), &format!("{stamp} F {b}")]);
-        assert_eq!((events.len(), events[0].ts, events[0].step), (1, Some(1780026765.0), Some(7)));
-        let log = format!(r#"{{"log":"{MEGATRON}\n","stream":"stdout","time":"2026-05-29T03:52:45.5Z"}}"#);
-        let events = read(&mut auto(), &[&log]);
-        assert_eq!((events[0].ts, events[0].step), (Some(1780026765.5), Some(7)));
-    }
-
-    #[test]
-    fn a_piece_without_an_end_is_bounded() {
-        let mut r = auto();
-        let piece = format!("2026-05-29T03:52:45Z stdout P {}", "é".repeat(60_000));
-        for _ in 0..4 {
-            read(&mut r, &[&piece]);
-        }
-        assert!(r.joined.len() <= MAX_JOINED_BYTES + 1);
-    }
-
-    #[test]
-    fn zones() {
-        let mut r = auto();
-        r.set_utc_offset(7200.0);
-        let events = read(&mut r, &[&format!("[2026-05-29 05:52:45]{MEGATRON}")]);
-        assert_eq!((events[0].ts, r.local_stamp()), (Some(1780026765.0), Some(1780033965.0)));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn never_panics(lines: Vec<String>) {
-            let mut r = auto();
-            let mut out = Vec::new();
-            for l in &lines {
-                r.line(l, &mut out);
-            }
-            let c = r.counters();
-            proptest::prop_assert_eq!(c.lines, c.matched + c.ignored + c.unmatched);
-        }
+    /// Whether a line tells of a later step than the held ones.
+    fn rises(&self, events: &[Event]) -> bool {
+        let last = |events: &[Event]| events.iter().rev().find(|e| e.kind == Kind::Step).and_then(|e| e.step);
+        last(events).is_some_and(|new| last(&self.held).is_none_or(|held| held < new))
     }
 }

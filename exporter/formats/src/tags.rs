@@ -1,96 +1,213 @@
 //! What the same quantity is called in different frameworks.
 //!
-//! Matching ignores case and a leading `train/`. A key that is not here keeps its own name and becomes a custom metric.
+//! Matching ignores case, a leading `train/`, and whether words are joined by a blank, `-` or `_`. A key that is not here keeps
+//! its own name and becomes a custom metric.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use stepwatch_wire::names::metric;
 
 /// A metric of ours, and what the framework's number must be divided by to become it.
 pub type Tag = (&'static str, f64);
 
-const TAGS: &[(&str, Tag)] = &[
-    ("loss", (metric::LOSS, 1.0)),
-    ("lm loss", (metric::LOSS, 1.0)),
-    ("lm_loss", (metric::LOSS, 1.0)),
-    ("train_loss", (metric::LOSS, 1.0)),
-    ("training_loss", (metric::LOSS, 1.0)),
-    ("loss_metrics/global_avg_loss", (metric::LOSS, 1.0)),
-    ("reduced_train_loss", (metric::LOSS, 1.0)),
-    ("learning/loss", (metric::LOSS, 1.0)),
-    ("ce loss", (metric::LOSS, 1.0)),
-    ("crossentropyloss", (metric::LOSS, 1.0)),
-    ("loss/train/total", (metric::LOSS, 1.0)),
-    ("actor/pg_loss", (metric::LOSS, 1.0)),
-    ("loss/out", (metric::LOSS, 1.0)),
-    ("grad_norm", (metric::GRAD_NORM, 1.0)),
-    ("grad-norm", (metric::GRAD_NORM, 1.0)),
-    ("grad norm", (metric::GRAD_NORM, 1.0)),
-    ("gradient_norm", (metric::GRAD_NORM, 1.0)),
-    ("gradnorm", (metric::GRAD_NORM, 1.0)),
-    ("learning/grad_norm", (metric::GRAD_NORM, 1.0)),
-    ("optim/total grad norm", (metric::GRAD_NORM, 1.0)),
-    ("optim/total_grad_norm", (metric::GRAD_NORM, 1.0)),
-    ("optim/grad_norm", (metric::GRAD_NORM, 1.0)),
-    ("l2_norm/grad/global", (metric::GRAD_NORM, 1.0)),
-    ("grad/norm/total", (metric::GRAD_NORM, 1.0)),
-    ("actor/grad_norm", (metric::GRAD_NORM, 1.0)),
-    ("lr", (metric::LR, 1.0)),
-    ("learning_rate", (metric::LR, 1.0)),
-    ("learning-rate", (metric::LR, 1.0)),
-    ("learning rate", (metric::LR, 1.0)),
-    ("learning/current_learning_rate", (metric::LR, 1.0)),
-    ("optim/learning_rate", (metric::LR, 1.0)),
-    ("optim/lr", (metric::LR, 1.0)),
-    ("actor/lr", (metric::LR, 1.0)),
-    ("step_time", (metric::STEP_TIME, 1.0)),
-    ("step_time_seconds", (metric::STEP_TIME, 1.0)),
-    ("iteration-time", (metric::STEP_TIME, 1.0)),
-    ("time_metrics/end_to_end(s)", (metric::STEP_TIME, 1.0)),
-    ("perf/step_time_seconds", (metric::STEP_TIME, 1.0)),
-    ("train_step_timing in s", (metric::STEP_TIME, 1.0)),
-    ("runtime/iteration_time", (metric::STEP_TIME, 1.0)),
-    ("throughput/duration", (metric::STEP_TIME, 1.0)),
-    ("perf/time_per_step", (metric::STEP_TIME, 1.0)),
-    ("timing_s/step", (metric::STEP_TIME, 1.0)),
-    ("speed/curr_iter_time", (metric::STEP_TIME, 1.0)),
-    ("tokens", (metric::TOKENS, 1.0)),
-    ("num_tokens_per_step", (metric::TOKENS, 1.0)),
-    ("perf/total_num_tokens", (metric::TOKENS, 1.0)),
-    ("tokens_per_second", (metric::TOKENS_PER_SECOND, 1.0)),
-    ("tokens_per_sec", (metric::TOKENS_PER_SECOND, 1.0)),
-    ("tps", (metric::TOKENS_PER_SECOND, 1.0)),
-    ("throughput/tokens_per_second", (metric::TOKENS_PER_SECOND, 1.0)),
-    ("throughput/tokens_per_sec", (metric::TOKENS_PER_SECOND, 1.0)),
-    ("runtime/tokens_per_sec", (metric::TOKENS_PER_SECOND, 1.0)),
-    ("tokens_per_second_per_gpu", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("tokens_per_sec_per_gpu", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("tps_per_gpu", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("throughput(tps)", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("perf/per_device_tokens_per_sec", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("perf/throughput", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("throughput/device/tps", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("throughput/device/tokens_per_sec", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("throughput/device/tokens_per_second", (metric::TOKENS_PER_SECOND_PER_GPU, 1.0)),
-    ("mfu", (metric::MFU_REPORTED, 1.0)),
-    ("mfu(%)", (metric::MFU_REPORTED, 100.0)),
-    ("throughput/mfu", (metric::MFU_REPORTED, 100.0)),
-    ("throughput/device/mfu", (metric::MFU_REPORTED, 1.0)),
-    ("runtime/model_flops_utilization", (metric::MFU_REPORTED, 100.0)),
-    ("perf/mfu/actor", (metric::MFU_REPORTED, 1.0)),
-    ("tflops", (metric::TFLOPS_REPORTED, 1.0)),
-    ("perf/per_device_tflops_per_sec", (metric::TFLOPS_REPORTED, 1.0)),
-    ("tflops_per_gpu", (metric::TFLOPS_REPORTED, 1.0)),
-    ("loss-scale", (metric::LOSS_SCALE, 1.0)),
-    ("loss_scale", (metric::LOSS_SCALE, 1.0)),
-    ("epoch", (metric::EPOCH, 1.0)),
-    ("num-zeros", (metric::NUM_ZEROS, 1.0)),
-    ("params-norm", (metric::PARAMS_NORM, 1.0)),
-    ("learning/param_norm", (metric::PARAMS_NORM, 1.0)),
+/// Our metric, its divisor, and the keys that mean it in their normal form.
+const TAGS: &[(Tag, &[&str])] = &[
+    (
+        (metric::LOSS, 1.0),
+        &[
+            "loss",
+            "lm_loss",
+            "train_loss",
+            "training_loss",
+            "loss_step",
+            "train_loss_step",
+            "loss_metrics/global_avg_loss",
+            "reduced_train_loss",
+            "learning/loss",
+            "ce_loss",
+            "crossentropyloss",
+            "loss/train/total",
+            "loss/out",
+            "samples/train_loss",
+            "actor/pg_loss",
+        ],
+    ),
+    (
+        (metric::GRAD_NORM, 1.0),
+        &[
+            "grad_norm",
+            "gradient_norm",
+            "gradnorm",
+            "gnorm",
+            "total_grad_norm",
+            "global_grad_norm",
+            "learning/grad_norm",
+            "optim/total_grad_norm",
+            "optim/grad_norm",
+            "l2_norm/grad/global",
+            "grad/norm/total",
+            "actor/grad_norm",
+        ],
+    ),
+    (
+        (metric::LR, 1.0),
+        &[
+            "lr",
+            "learning_rate",
+            "learningrate",
+            "current_lr",
+            "learning/current_learning_rate",
+            "samples/lr",
+            "actor/lr",
+        ],
+    ),
+    (
+        (metric::STEP_TIME, 1.0),
+        &[
+            "step_time",
+            "step_time_seconds",
+            "step_time_(s)",
+            "dt",
+            "iteration_time",
+            "iteration_time_(s)",
+            "iter_time",
+            "iter_time_(s)",
+            "time_per_step",
+            "time_per_iteration",
+            "s/it",
+            "s/iter",
+            "sec/step",
+            "seconds_per_step",
+            "elapsed_time_per_iteration_(s)",
+            "time_metrics/end_to_end(s)",
+            "perf/step_time_seconds",
+            "train_step_timing_in_s",
+            "runtime/iteration_time",
+            "throughput/duration",
+            "perf/time_per_step",
+            "timing_s/step",
+            "speed/curr_iter_time",
+        ],
+    ),
+    (
+        (metric::STEP_TIME, 1000.0),
+        &[
+            "ms",
+            "ms/it",
+            "ms/iter",
+            "ms/step",
+            "step_time_ms",
+            "step_time_(ms)",
+            "iter_time_ms",
+            "iter_time_(ms)",
+            "dt_ms",
+            "dt_(ms)",
+            "time_per_iteration_ms",
+            "elapsed_time_per_iteration_(ms)",
+        ],
+    ),
+    ((metric::TOKENS, 1.0), &["tokens", "num_tokens_per_step", "tokens_per_step", "perf/total_num_tokens"]),
+    (
+        (metric::TOKENS_PER_SECOND, 1.0),
+        &[
+            "tokens_per_second",
+            "tokens_per_sec",
+            "tokens/sec",
+            "tokens/s",
+            "tok/s",
+            "tok/sec",
+            "toks/s",
+            "throughput/tokens_per_second",
+            "throughput/tokens_per_sec",
+            "runtime/tokens_per_sec",
+        ],
+    ),
+    (
+        (metric::TOKENS_PER_SECOND_PER_GPU, 1.0),
+        &[
+            "tps",
+            "wps",
+            "speed/wps",
+            "throughput(tps)",
+            "tokens_per_second_per_gpu",
+            "tokens_per_sec_per_gpu",
+            "tokens/s/gpu",
+            "tokens/sec/gpu",
+            "tok/s/gpu",
+            "tps_per_gpu",
+            "perf/per_device_tokens_per_sec",
+            "perf/throughput",
+            "throughput/device/tps",
+            "throughput/device/tokens_per_sec",
+            "throughput/device/tokens_per_second",
+        ],
+    ),
+    ((metric::MFU_REPORTED, 1.0), &["mfu", "throughput/device/mfu", "device/mfu", "perf/mfu/actor"]),
+    (
+        (metric::MFU_REPORTED, 100.0),
+        &["mfu(%)", "mfu_(%)", "mfu_percent", "throughput/mfu", "runtime/model_flops_utilization"],
+    ),
+    (
+        (metric::TFLOPS_REPORTED, 1.0),
+        &[
+            "tflops",
+            "tflops_per_gpu",
+            "tflop/s/gpu",
+            "tflops/gpu",
+            "throughput/tflops/device",
+            "perf/per_device_tflops_per_sec",
+        ],
+    ),
+    (
+        (metric::TFLOPS_REPORTED, 1e12),
+        &["throughput/device/flops_per_sec", "runtime/flops_per_sec_per_gpu", "speed/flops"],
+    ),
+    ((metric::LOSS_SCALE, 1.0), &["loss_scale", "samples/loss_scale"]),
+    ((metric::EPOCH, 1.0), &["epoch"]),
+    ((metric::SAMPLES, 1.0), &["global_batch_size"]),
+    ((metric::NUM_ZEROS, 1.0), &["num_zeros"]),
+    ((metric::PARAMS_NORM, 1.0), &["params_norm", "param_norm", "learning/param_norm"]),
 ];
+
+/// Beginnings of keys that mean the learning rate of one of several groups; the first group of a record stands for it.
+const LR_GROUPS: &[&str] = &["lr-", "optim/lr", "optim/learning_rate"];
+
+/// Seconds of a step spent in a part of it: keys in their normal form, and the part.
+const PARTS: &[(&str, &str)] = &[
+    ("time_metrics/data_loading(s)", "data"),
+    ("throughput/device/data_loading_(s)", "data"),
+    ("throughput/loading_time", "data"),
+    ("speed/data_load_time", "data"),
+    ("throughput/hook_time", "hooks"),
+];
+
+/// verl's timers, the whole step aside.
+const TIMERS: &str = "timing_s/";
+
+static BY_KEY: LazyLock<HashMap<&str, Tag>> =
+    LazyLock::new(|| TAGS.iter().flat_map(|(tag, keys)| keys.iter().map(|key| (*key, *tag))).collect());
 
 /// Our metric for a framework's key.
 pub fn canonical(key: &str) -> Option<Tag> {
-    let bare = key.get(..6).filter(|p| p.eq_ignore_ascii_case("train/")).map_or(key, |p| &key[p.len()..]);
-    TAGS.iter().find(|(tag, _)| tag.eq_ignore_ascii_case(bare)).map(|(_, t)| *t)
+    let bare = bare(key);
+    // OLMo-core prints percent where Composer and Lightning print a ratio, and only the case tells them apart.
+    if bare == "throughput/device/MFU" {
+        return Some((metric::MFU_REPORTED, 100.0));
+    }
+    let key = Key::of(bare)?;
+    let group = || LR_GROUPS.iter().any(|g| bare.get(..g.len()).is_some_and(|b| b.eq_ignore_ascii_case(g)));
+    BY_KEY.get(key.as_str()).copied().or_else(|| group().then_some((metric::LR, 1.0)))
+}
+
+/// The part of a step whose seconds a key tells.
+pub(crate) fn part(key: &str) -> Option<&str> {
+    let bare = bare(key);
+    if let Some(timer) = bare.strip_prefix(TIMERS) {
+        return (timer != "step").then_some(timer);
+    }
+    let key = Key::of(bare)?;
+    PARTS.iter().find(|(tag, _)| *tag == key.as_str()).map(|(_, part)| *part)
 }
 
 /// True of a key whose step axis is samples or tokens: the same number again, at another place.
@@ -98,31 +215,185 @@ pub(crate) fn other_axis(key: &str) -> bool {
     key.ends_with(" vs samples") || key.ends_with(" vs tokens")
 }
 
+fn bare(key: &str) -> &str {
+    key.get(..6).filter(|p| p.eq_ignore_ascii_case("train/")).map_or(key, |p| &key[p.len()..])
+}
+
+/// The longest key that can be in the table.
+const MAX_KEY: usize = 48;
+
+/// A key in its normal form, without an allocation: it is made for every number of every record.
+struct Key([u8; MAX_KEY], usize);
+
+impl Key {
+    /// `None` of a key that is too long, or not ASCII, and so in no table.
+    fn of(key: &str) -> Option<Self> {
+        let mut normal = [0; MAX_KEY];
+        for (to, from) in normal.get_mut(..key.len())?.iter_mut().zip(key.bytes()) {
+            *to = match from {
+                b' ' | b'-' => b'_',
+                c => c.to_ascii_lowercase(),
+            };
+        }
+        key.is_ascii().then_some(Self(normal, key.len()))
+    }
+
+    fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.0[..self.1]).unwrap_or("")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What each framework writes, as it writes it.
+    const WRITTEN: &[(&str, f64, &[&str])] = &[
+        (
+            metric::LOSS,
+            1.0,
+            &[
+                "lm loss",
+                "lm_loss",
+                "lm-loss",
+                "loss",
+                "train_loss",
+                "train/loss",
+                "Train/Loss",
+                "train/lm_loss",
+                "loss_metrics/global_avg_loss",
+                "reduced_train_loss",
+                "learning/loss",
+                "train/CE loss",
+                "train/CrossEntropyLoss",
+                "loss/train/total",
+                "Train/Samples/train_loss",
+                "actor/pg_loss",
+            ],
+        ),
+        (
+            metric::GRAD_NORM,
+            1.0,
+            &[
+                "grad-norm",
+                "grad norm",
+                "grad_norm",
+                "gradient_norm",
+                "train/grad_norm",
+                "learning/grad_norm",
+                "optim/total grad norm",
+                "optim/total_grad_norm",
+                "l2_norm/grad/global",
+                "grad/norm/total",
+                "actor/grad_norm",
+            ],
+        ),
+        (
+            metric::LR,
+            1.0,
+            &[
+                "learning-rate",
+                "learning rate",
+                "learning_rate",
+                "train/learning_rate",
+                "lr",
+                "lr-AdamW",
+                "lr-DecoupledAdamW/group0",
+                "learning/current_learning_rate",
+                "optim/LR (group 0)",
+                "optim/learning_rate_group0",
+                "optim/lr",
+                "Train/Samples/lr",
+                "actor/lr",
+            ],
+        ),
+        (
+            metric::STEP_TIME,
+            1.0,
+            &[
+                "iteration-time",
+                "elapsed time per iteration (s)",
+                "time_metrics/end_to_end(s)",
+                "perf/step_time_seconds",
+                "train_step_timing in s",
+                "runtime/iteration_time",
+                "throughput/duration",
+                "timing_s/step",
+                "perf/time_per_step",
+                "dt",
+                "speed/curr_iter_time",
+            ],
+        ),
+        (metric::STEP_TIME, 1000.0, &["elapsed time per iteration (ms)", "ms"]),
+        (metric::TOKENS_PER_SECOND, 1.0, &["tok/s", "tokens_per_sec", "throughput/tokens_per_second"]),
+        (
+            metric::TOKENS_PER_SECOND_PER_GPU,
+            1.0,
+            &[
+                "throughput(tps)",
+                "tps",
+                "tokens_per_second_per_gpu",
+                "perf/per_device_tokens_per_sec",
+                "throughput/device/TPS",
+                "throughput/device/tokens_per_sec",
+                "throughput/device/tokens_per_second",
+                "tps_per_gpu",
+                "tokens_per_sec_per_gpu",
+                "perf/throughput",
+                "speed/wps",
+            ],
+        ),
+        (metric::MFU_REPORTED, 1.0, &["mfu", "throughput/device/mfu", "perf/mfu/actor"]),
+        (
+            metric::MFU_REPORTED,
+            100.0,
+            &["mfu(%)", "throughput/mfu", "throughput/device/MFU", "runtime/model_flops_utilization"],
+        ),
+        (metric::TFLOPS_REPORTED, 1.0, &["tflops", "throughput/tflops/device", "TFLOPS_per_GPU"]),
+        (
+            metric::TFLOPS_REPORTED,
+            1e12,
+            &["runtime/flops_per_sec_per_gpu", "throughput/device/flops_per_sec"],
+        ),
+        (metric::LOSS_SCALE, 1.0, &["loss-scale", "train/loss_scale", "Train/Samples/loss_scale"]),
+        (metric::NUM_ZEROS, 1.0, &["num-zeros"]),
+        (metric::PARAMS_NORM, 1.0, &["params-norm", "learning/param_norm"]),
+        (metric::SAMPLES, 1.0, &["global batch size", "global_batch_size"]),
+    ];
+
     #[test]
-    fn tags_of_several_frameworks() {
-        for (key, want) in [
-            ("lm loss", Some((metric::LOSS, 1.0))),
-            ("train/CE loss", Some((metric::LOSS, 1.0))),
-            ("Train/loss", Some((metric::LOSS, 1.0))),
-            ("throughput/device/TPS", Some((metric::TOKENS_PER_SECOND_PER_GPU, 1.0))),
-            ("mfu(%)", Some((metric::MFU_REPORTED, 100.0))),
-            ("token_acc", None),
-            ("é", None),
-            ("traié", None),
-        ] {
-            assert_eq!(canonical(key), want, "{key}");
+    fn every_tag_of_every_framework() {
+        for (name, divisor, keys) in WRITTEN {
+            for key in *keys {
+                assert_eq!(canonical(key), Some((*name, *divisor)), "{key}");
+            }
         }
-        assert!(other_axis("lm loss vs samples") && !other_axis("lm loss"));
+        for key in ["token_acc", "é", "traié", "", "train/", "lrm", "loss_2", &"loss".repeat(20)] {
+            assert_eq!(canonical(key), None, "{key}");
+        }
+        assert!(other_axis("lm loss vs samples") && other_axis("x vs tokens") && !other_axis("lm loss"));
     }
 
     #[test]
-    fn no_tag_twice() {
-        for (i, (tag, _)) in TAGS.iter().enumerate() {
-            assert!(TAGS[..i].iter().all(|(t, _)| t != tag), "{tag}");
+    fn parts_of_a_step() {
+        for (key, want) in [
+            ("time_metrics/data_loading(s)", Some("data")),
+            ("throughput/device/data loading (s)", Some("data")),
+            ("timing_s/gen", Some("gen")),
+            ("timing_s/step", None),
+            ("loss", None),
+        ] {
+            assert_eq!(part(key), want, "{key}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_in_normal_form_and_has_nothing_twice() {
+        let keys: Vec<_> =
+            TAGS.iter().flat_map(|(_, keys)| *keys).chain(PARTS.iter().map(|(k, _)| k)).collect();
+        for (i, key) in keys.iter().enumerate() {
+            assert_eq!(Key::of(key).unwrap().as_str(), **key);
+            assert!(!keys[..i].contains(key), "{key}");
         }
     }
 }

@@ -70,6 +70,12 @@ pub(crate) fn american(text: &str) -> Option<Stamp> {
     lead(&iso).map(|(stamp, _)| stamp).filter(|_| separated)
 }
 
+/// Unix seconds; milli-, micro- and nanoseconds are told by their size.
+pub(crate) fn epoch(n: f64) -> Option<f64> {
+    let n = [1.0, 1e3, 1e6, 1e9].iter().map(|d| n / d).find(|s| *s < 1e11)?;
+    (n > 1e8).then_some(n)
+}
+
 /// Days since 1970-01-01 in the Gregorian calendar (the era arithmetic counts years from March, so that the leap
 /// day is the last of its year).
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
@@ -108,6 +114,21 @@ mod tests {
         for text in ["10-17-2025 16:31:56", "17/10/2025 16:31:56", "10/17 16:31:56", "é/17/2025 16:31:56", ""]
         {
             assert_eq!(american(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn units_of_the_epoch() {
+        for (n, want) in [
+            (1780026765.5, Some(1780026765.5)),
+            (1780026765500.0, Some(1780026765.5)),
+            (1780026765500000.0, Some(1780026765.5)),
+            (1780026765500000000.0, Some(1780026765.5)),
+            (12.0, None),
+            (f64::NAN, None),
+            (-1780026765.5, None),
+        ] {
+            assert_eq!(epoch(n), want, "{n}");
         }
     }
 

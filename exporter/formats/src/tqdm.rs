@@ -9,6 +9,8 @@ pub(crate) struct Bar<'a> {
     pub(crate) total: i64,
     /// Time since the bar began, in seconds.
     pub(crate) elapsed: i64,
+    /// What the trainer put behind the rate: `loss=2.34, v_num=0`.
+    pub(crate) postfix: &'a str,
     /// What follows the bar on the same line.
     pub(crate) rest: &'a str,
 }
@@ -25,7 +27,14 @@ pub(crate) fn bar(text: &str) -> Option<Bar<'_>> {
     let (total, rest) = crate::number::integer(rest.strip_prefix('/')?)?;
     let (timing, rest) = rest.trim_start().strip_prefix('[')?.split_once(']')?;
     let elapsed = timing.split(['<', ',']).next().and_then(clock)?;
-    Some(Bar { description, n, total, elapsed, rest: rest.trim() })
+    Some(Bar { description, n, total, elapsed, postfix: postfix(timing), rest: rest.trim() })
+}
+
+/// What follows the rate, which is the first part with a `/` in it: `00:03<00:25, 3.50it/s, loss=2.34`.
+fn postfix(timing: &str) -> &str {
+    let mut parts = timing.match_indices([',', '<']).map(|(i, _)| i + 1);
+    let rate = parts.find(|at| timing[*at..].split(',').next().is_some_and(|part| part.contains('/')));
+    rate.and_then(|at| timing[at..].split_once(',')).map_or("", |(_, postfix)| postfix.trim())
 }
 
 /// `08:10`, `1:02:03`, `2 days, 1:02:03` (only the clock of the last).
@@ -47,7 +56,9 @@ mod tests {
         let b = bar("Loading checkpoint shards: 100%|██████████| 4/4 [1:00:03<00:00,  1.2it/s]").unwrap();
         assert_eq!((b.n, b.elapsed, b.description), (4, 3603, "Loading checkpoint shards"));
         let b = bar("  0%|          | 0/94 [00:00<?, ?it/s]").unwrap();
-        assert_eq!((b.n, b.total), (0, 94));
+        assert_eq!((b.n, b.total, b.postfix), (0, 94, ""));
+        let b = bar("Epoch 0:  12%|█▏        | 12/100 [00:03<00:25, 3.50it/s, v_num=0, loss=2.34]").unwrap();
+        assert_eq!((b.description, b.n, b.postfix), ("Epoch 0", 12, "v_num=0, loss=2.34"));
         for text in
             ["", "%|", "50%|", "50%||", "50%|#| 1/2", "50%|#| 1k/2k [00:01<00:01]", "12it [00:10, 1.1it/s]"]
         {

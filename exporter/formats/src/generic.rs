@@ -1,0 +1,258 @@
+//! Whatever else prints steps: any line with a step number and a number of training beside it.
+//!
+//! This is the last resort. It reads a line only if no framework's own grammar does, and [`crate::Reader`] believes it only when two
+//! lines with rising steps agree on what they carry. `step` may be an iteration, an update or a batch, `12/100` or `[12/100]`
+//! behind it or alone, or a progress bar with numbers behind it. Names are those of `tags.rs`, so that `gnorm`, `grad-norm` and
+//! `train/grad_norm` are one; any other named number becomes a custom metric. Seconds, ratios and counts come out, whichever
+//! of `ms`, `%` or `K` they were printed in.
+//!
+//! A step that starts again with each epoch is counted on, as far as the lines tell of epochs.
+
+mod fields;
+mod names;
+#[cfg(test)]
+mod tests;
+
+use stepwatch_wire::Event;
+use stepwatch_wire::names::metric;
+
+use crate::format::{Format, Line, Out, Outcome};
+use crate::{number, tqdm};
+use fields::{Field, Unit};
+use names::Meaning;
+
+/// Longer lines are no steps.
+const MAX_LINE: usize = 8 * 1024;
+/// The largest step that there may be.
+const MAX_STEP: i64 = 1 << 53;
+/// A ratio above this was printed in percent.
+const MAX_RATIO: f64 = 1.5;
+
+#[derive(Debug, Default)]
+pub(crate) struct Generic {
+    /// Step and epoch of the last line, as it printed them.
+    before: Option<Position>,
+    /// Steps of the epochs before this one, if each starts at 0.
+    offset: i64,
+    /// The highest step given out.
+    last_step: Option<i64>,
+    /// Total of the fractions that stand alone.
+    total: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    step: i64,
+    of: Option<i64>,
+    epoch: Option<f64>,
+}
+
+/// What a line tells, before it is known which step it is of.
+#[derive(Debug, Default)]
+struct Told {
+    /// How good the best name of a step is, and the step.
+    step: Option<(u8, i64, Option<i64>)>,
+    epoch: Option<f64>,
+    rank: Option<u32>,
+    train: Numbers,
+    eval: Numbers,
+    eval_name: Option<String>,
+}
+
+/// Name, value and quantum.
+type Numbers = Vec<(String, f64, Option<f64>)>;
+
+impl Format for Generic {
+    fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        if line.text.len() > MAX_LINE || !line.text.bytes().any(|b| b.is_ascii_digit()) {
+            return Outcome::Unmatched;
+        }
+        let mut told = Told::default();
+        let evaluates = if let Some(bar) = tqdm::bar(line.text) {
+            if self.before.is_some_and(|b| b.step == bar.n && b.of == Some(bar.total)) {
+                return Outcome::Ignored;
+            }
+            told.step = Some((0, bar.n, Some(bar.total)));
+            for text in [bar.description, bar.postfix, bar.rest] {
+                told.read(fields::scan(text).unwrap_or_default().iter());
+            }
+            names::evaluates(bar.description)
+        } else {
+            let Some(fields) = fields::scan(line.text) else { return Outcome::Unmatched };
+            told.read(fields.iter());
+            self.alone(&fields, &mut told);
+            names::evaluates(line.text)
+        };
+        self.give(told, evaluates, line, out)
+    }
+
+    fn resume(&mut self, last_step: i64) {
+        // Read of the log before: how far it had counted on.
+        if let Some(last) = self.last_step.filter(|last| *last < last_step) {
+            if self.before.is_some_and(|b| b.epoch.is_some()) {
+                self.offset += last_step - last;
+            }
+        }
+        self.last_step = Some(last_step);
+    }
+}
+
+impl Generic {
+    /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
+    fn alone(&mut self, fields: &[Field<'_>], told: &mut Told) {
+        if told.step.is_some() {
+            return;
+        }
+        if let [first, second, ..] = fields {
+            let pair = first.leads && first.name.is_empty() && second.name.is_empty();
+            if let (true, None, None) = (pair, first.of, second.of) {
+                if let Some(step) = number::whole(second.number.value) {
+                    (told.epoch, told.step) = (Some(first.number.value), Some((0, step, None)));
+                    return;
+                }
+            }
+        }
+        let fraction = fields.iter().find(|f| f.leads && f.of.is_some() && f.unit == Unit::None);
+        let Some((step, total)) = fraction.and_then(|f| Some((number::whole(f.number.value)?, f.of?))) else {
+            return;
+        };
+        if *self.total.get_or_insert(total) == total && step <= total {
+            told.step = Some((0, step, Some(total)));
+        } else {
+            self.total = None;
+        }
+    }
+
+    fn give(&mut self, mut told: Told, evaluates: bool, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let Some((_, step, of)) = told.step.filter(|(_, step, _)| *step >= 0) else {
+            return Outcome::Unmatched;
+        };
+        if evaluates {
+            told.eval.append(&mut told.train);
+        }
+        let trains = told.train.iter().any(|(name, ..)| names::is_of_training(name));
+        if !trains && !told.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
+            return Outcome::Unmatched;
+        }
+        let step = match self.before.filter(|_| evaluates) {
+            // The batches of an evaluation are counted from 0 again.
+            Some(before) if step < before.step => return Outcome::Ignored,
+            Some(_) => self.offset.saturating_add(step).min(MAX_STEP),
+            None if evaluates => step,
+            None => self.counted(Position { step, of, epoch: told.epoch }),
+        };
+        let push = |mut e: Event, numbers: Numbers, out: &mut Out<'_>| {
+            e.rank = told.rank;
+            for (name, value, quantum) in numbers {
+                out.number(&mut e, &name, value, quantum);
+            }
+            out.push(e);
+        };
+        if trains {
+            told.train.extend(told.epoch.map(|epoch| (metric::EPOCH.to_owned(), epoch, None)));
+            push(line.step(step), told.train, out);
+        }
+        if !told.eval.is_empty() {
+            push(line.eval(Some(step), told.eval_name.as_deref().unwrap_or("eval")), told.eval, out);
+        }
+        Outcome::Matched
+    }
+
+    /// The step of the run: behind the epochs before, where the printed one starts again with each.
+    fn counted(&mut self, now: Position) -> i64 {
+        if let Some(before) = self.before {
+            let epochs = now.epoch.zip(before.epoch).map_or(0.0, |(now, then)| now - then);
+            let length = now.of.unwrap_or(before.step + 1).clamp(1, 1 << 40);
+            if epochs >= 1.0 && now.step <= before.step {
+                self.offset = self.offset.saturating_add(length.saturating_mul(epochs.min(1e6) as i64));
+            } else if epochs <= -1.0 {
+                let back = length.saturating_mul((-epochs).min(1e6) as i64);
+                self.offset = self.offset.saturating_sub(back).max(0);
+            }
+        }
+        self.before = Some(now);
+        let step = self.offset.saturating_add(now.step).min(MAX_STEP);
+        self.last_step = Some(step);
+        step
+    }
+}
+
+impl Told {
+    fn read<'a, 'f: 'a>(&mut self, fields: impl Iterator<Item = &'a Field<'f>>) {
+        for f in fields {
+            match names::meaning(f.name, f.assigned) {
+                Meaning::Step(quality) => {
+                    let better = self.step.is_none_or(|(before, ..)| quality > before);
+                    if let Some(step) =
+                        number::whole(f.number.value).filter(|_| better && f.unit == Unit::None)
+                    {
+                        self.step = Some((quality, step, f.of));
+                    }
+                }
+                Meaning::Epoch => self.epoch = self.epoch.or(Some(f.number.value).filter(|v| v.is_finite())),
+                Meaning::Rank => {
+                    self.rank = number::whole(f.number.value).and_then(|n| u32::try_from(n).ok())
+                }
+                Meaning::Metric(name, divisor) => self.number(false, name.to_owned(), divisor, f),
+                // Seconds under this name are mostly those since the start.
+                Meaning::Custom(name)
+                    if name == "time" && matches!(f.unit, Unit::Time(1e3) | Unit::StepTime(_)) =>
+                {
+                    self.number(false, metric::STEP_TIME.to_owned(), 1.0, f);
+                }
+                Meaning::Custom(name) => self.number(false, name, 1.0, f),
+                Meaning::Eval { set, name, divisor } => {
+                    self.eval_name.get_or_insert(set);
+                    self.number(true, name, divisor, f);
+                }
+                Meaning::Unnamed => {
+                    let name = match f.unit {
+                        Unit::Time(1e3) | Unit::StepTime(_) => metric::STEP_TIME,
+                        Unit::TokensPerSecond(_) => metric::TOKENS_PER_SECOND,
+                        Unit::Mfu => metric::MFU_REPORTED,
+                        _ => continue,
+                    };
+                    self.number(false, name.to_owned(), 1.0, f);
+                }
+                Meaning::Nothing => {}
+            }
+        }
+    }
+
+    fn number(&mut self, eval: bool, name: String, divisor: f64, f: &Field<'_>) {
+        let Some(divisor) = scaled(&name, divisor, f) else { return };
+        let numbers = if eval { &mut self.eval } else { &mut self.train };
+        // Where two names mean the same, the first stands.
+        if f.of.is_none() && numbers.iter().all(|(n, ..)| *n != name) {
+            numbers.push((name, f.number.value / divisor, f.number.quantum.map(|q| q / divisor)));
+        }
+    }
+}
+
+/// What a number is divided by for the unit that is printed behind it, if that says more than its name.
+pub(crate) fn unit_behind(rest: &str, name: &str) -> Option<f64> {
+    let word =
+        &rest[..rest.find(|c: char| !(c.is_alphabetic() || c == '%' || c == '/')).unwrap_or(rest.len())];
+    match fields::unit(word)? {
+        Unit::Time(by) | Unit::StepTime(by) => Some(by),
+        Unit::Percent if name == metric::MFU_REPORTED => Some(100.0),
+        _ => None,
+    }
+}
+
+/// What a number must be divided by, for its unit and that of its name; `None` if it cannot be a number of that name.
+fn scaled(name: &str, divisor: f64, f: &Field<'_>) -> Option<f64> {
+    let unitless = matches!(name, metric::LOSS | metric::GRAD_NORM | metric::LR);
+    Some(match f.unit {
+        Unit::None if name == metric::MFU_REPORTED && divisor == 1.0 && f.number.value.abs() > MAX_RATIO => {
+            100.0
+        }
+        Unit::None => divisor,
+        Unit::Scale(by) => divisor / by,
+        Unit::Percent | Unit::Mfu if name == metric::MFU_REPORTED => 100.0,
+        _ if unitless => return None,
+        Unit::Time(by) | Unit::StepTime(by) => by,
+        Unit::TokensPerSecond(by) | Unit::Teras(by) => 1.0 / by,
+        Unit::Percent | Unit::Mfu | Unit::Other => divisor,
+    })
+}

@@ -1,0 +1,433 @@
+//! Named numbers in a line of text, whatever separates them.
+//!
+//! A field is a number with the words directly before it. Between the two may stand blanks and any of `: = | , [ ( ' "`; a number
+//! that is part of something else (a clock, a date, a version, an address, a path) is none.
+
+use crate::number::{self, Number};
+
+/// Fields of one line; the rest is not looked at.
+const MAX_FIELDS: usize = 64;
+/// Words that belong to no number, after which a line is a text.
+const MAX_LOOSE_WORDS: u32 = 16;
+/// Words of sentences about steps and losses.
+const PROSE: &[&str] = &[
+    "the",
+    "was",
+    "were",
+    "because",
+    "than",
+    "which",
+    "that",
+    "should",
+    "expected",
+    "resumed",
+    "resuming",
+    "restored",
+    "restoring",
+    "loaded",
+    "restarting",
+    "traceback",
+    "raised",
+    "exception",
+];
+/// Words that tell at the start of a line that what follows is about something else than the step that was just done.
+const ASIDES: &[&str] = &[
+    "saved",
+    "saving",
+    "checkpoint",
+    "best",
+    "finished",
+    "done",
+    "loading",
+    "downloading",
+    "downloaded",
+    "uploading",
+];
+/// Counters that are printed without anything between the name and the number: `step12`, `iter_12`.
+const GLUED: &[&str] = &["step", "iter", "iteration", "it", "update", "batch", "epoch"];
+/// Calls that Python prints round a number.
+const WRAPPERS: &[&str] =
+    &["tensor", "array", "Array", "float", "np.float16", "np.float32", "np.float64", "numpy.float32"];
+/// What may stand between a name and its number.
+const BETWEEN: &str = " \t:=|,[('\"-";
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field<'a> {
+    /// The words before the number, as they stand; empty of a number without a name.
+    pub(super) name: &'a str,
+    pub(super) number: Number<'a>,
+    /// What the number was written with: `12/100` is 12 of 100.
+    pub(super) of: Option<i64>,
+    pub(super) unit: Unit,
+    /// A `:` or `=` stands between the name and the number.
+    pub(super) assigned: bool,
+    /// Nothing but a bracket stands before it.
+    pub(super) leads: bool,
+}
+
+/// What stands behind a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Unit {
+    None,
+    Percent,
+    /// So many of it are a second.
+    Time(f64),
+    /// Time of one step.
+    StepTime(f64),
+    /// The number is in so many.
+    Scale(f64),
+    TokensPerSecond(f64),
+    /// Trillions of operations per second.
+    Teras(f64),
+    /// A percentage of the peak.
+    Mfu,
+    /// Of something that is taken as it is printed: memory, power, a rate.
+    Other,
+}
+
+/// The fields of a line; `None` of a text.
+pub(super) fn scan(text: &str) -> Option<Vec<Field<'_>>> {
+    let mut s = Scanner { text, at: 0, name: None, from: 0, words: 0, loose: 0, fields: Vec::new() };
+    while let Some(c) = s.rest().chars().next().filter(|_| s.fields.len() < MAX_FIELDS) {
+        if s.number() {
+            continue;
+        }
+        if c.is_alphabetic() || c == '_' {
+            s.word()?;
+        } else {
+            s.at += c.len_utf8();
+        }
+    }
+    (s.loose <= MAX_LOOSE_WORDS).then_some(s.fields)
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    /// Span of the words that may be the name of the next number.
+    name: Option<(usize, usize)>,
+    /// Where the separators behind the name begin.
+    from: usize,
+    words: u32,
+    loose: u32,
+    fields: Vec<Field<'a>>,
+}
+
+impl<'a> Scanner<'a> {
+    fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or("")
+    }
+
+    fn before(&self) -> Option<char> {
+        self.text[..self.at].chars().next_back()
+    }
+
+    /// Steps over a word; `None` if it shows that the line is a text.
+    fn word(&mut self) -> Option<()> {
+        let rest = self.rest();
+        let mut len = run(rest, |c| c.is_alphanumeric() || "_/-.@#%".contains(c));
+        len = rest[..len].trim_end_matches(['/', '-', '.']).len().max(1);
+        let word = &rest[..len];
+        let is = |list: &[&str]| list.iter().any(|w| w.eq_ignore_ascii_case(word));
+        if is(PROSE) || self.words == 0 && is(ASIDES) {
+            return None;
+        }
+        if WRAPPERS.contains(&word) && rest[len..].starts_with('(') && self.name.is_some() {
+            self.at += len + 1;
+            self.from = self.at;
+            return Some(());
+        }
+        self.words += 1;
+        let start = self.at;
+        let counter = word.trim_end_matches(|c: char| c.is_ascii_digit());
+        let name = counter.trim_end_matches(['_', '-']);
+        if counter.len() < len && GLUED.iter().any(|g| g.eq_ignore_ascii_case(name)) {
+            self.at += counter.len();
+            (self.name, self.from) = (Some((start, start + name.len())), self.at);
+            self.count();
+            return Some(());
+        }
+        self.at += len + attached(&rest[len..]);
+        match self.name {
+            Some((first, end)) if self.text.get(end..start) == Some(" ") => {
+                self.name = Some((first, self.at))
+            }
+            dropped => {
+                self.loose += u32::from(dropped.is_some());
+                self.name = Some((start, self.at));
+            }
+        }
+        self.from = self.at;
+        Some(())
+    }
+
+    /// Steps over what begins with a digit or a sign, and keeps it if it is a number by itself.
+    fn number(&mut self) -> bool {
+        let rest = self.rest();
+        let Some(first) = rest.chars().next() else { return false };
+        let word = first.is_alphabetic();
+        let signed = matches!(first, '-' | '+' | '.');
+        let apart = self.before().is_none_or(|c| c.is_whitespace() || ":=([,|'\"{;".contains(c));
+        if !(first.is_ascii_digit() || signed && apart || word && self.name.is_some()) {
+            return false;
+        }
+        let Some(n) = number::lex(rest) else { return false };
+        if word && n.rest.starts_with(|c: char| c.is_alphanumeric() || "_-/.".contains(c)) {
+            return false;
+        }
+        if self.before().is_some_and(|c| "/\\#@$~.".contains(c) || c.is_alphanumeric()) {
+            self.name = None;
+            self.take(n);
+        } else {
+            self.keep(n);
+        }
+        true
+    }
+
+    /// The number of a counter that is glued to its name.
+    fn count(&mut self) {
+        if let Some(n) = number::lex(self.rest()) {
+            self.keep(n);
+        }
+    }
+
+    /// Steps over a number and keeps it, unless it is part of something else.
+    fn keep(&mut self, n: Number<'a>) {
+        let (start, name) = (self.at, self.name.take());
+        if let Some((of, unit)) = self.take(n) {
+            let gap = self.text.get(self.from..start).unwrap_or("");
+            let name = name.filter(|_| gap.chars().all(|c| BETWEEN.contains(c)));
+            self.fields.push(Field {
+                name: name.map_or("", |(from, to)| &self.text[from..to]),
+                number: n,
+                of,
+                unit,
+                assigned: gap.contains([':', '=']),
+                leads: name.is_none() && self.leads(start),
+            });
+        }
+    }
+
+    fn leads(&self, start: usize) -> bool {
+        let before = self.text[..start].trim_end();
+        before.is_empty() || before.ends_with(['[', '(', '|'])
+    }
+
+    /// Moves behind a number, its total and its unit; `None` if it is part of something else, all of which is passed.
+    fn take(&mut self, n: Number<'a>) -> Option<(Option<i64>, Unit)> {
+        self.at = self.text.len() - n.rest.len();
+        let digit = |s: &str| s.starts_with(|c: char| c.is_ascii_digit());
+        let mut of = None;
+        let total = n.rest.trim_start_matches(' ').strip_prefix('/').map(str::trim_start);
+        if let Some(total) = total.filter(|t| digit(t)) {
+            let (total, rest) = number::integer(total)?;
+            (of, self.at) = (Some(total), self.text.len() - rest.len());
+        }
+        let rest = self.rest();
+        let part = rest.strip_prefix([':', '-', '/', '.', '_']).is_some_and(digit)
+            || rest.strip_prefix('.').is_some_and(|r| r.starts_with(char::is_alphanumeric))
+            || rest.starts_with(['_', '@', '\\']);
+        if part {
+            self.at += run(rest, |c| c.is_alphanumeric() || ":-/._+@".contains(c));
+            return None;
+        }
+        let len = run(rest, |c| c.is_alphanumeric() || c == '%' || c == '/');
+        self.at += len;
+        let unit = if len > 0 { unit(&rest[..len])? } else { Unit::None };
+        let unit = if len == 0 || unit == Unit::Percent { self.unit_word(unit) } else { unit };
+        self.skip_aside();
+        Some((of, unit))
+    }
+
+    /// A unit as a word of its own, unless it is the name of a number that follows: `12 ms`, but not the `ms` of `step 12 ms 5.0`.
+    fn unit_word(&mut self, attached: Unit) -> Unit {
+        let rest = self.rest();
+        if attached == Unit::Percent {
+            let mfu = rest.split([',', '|', ';', ':', '=']).next().unwrap_or("");
+            if mfu.len() < 24 && mfu.trim_end().to_ascii_lowercase().ends_with("mfu") {
+                self.at += mfu.len();
+                return Unit::Mfu;
+            }
+            return attached;
+        }
+        let Some(word) = rest.strip_prefix(' ').map(|r| &r[..run(r, |c| c.is_alphabetic() || c == '/')])
+        else {
+            return attached;
+        };
+        let behind = rest[1 + word.len()..].trim_start_matches([' ', ':', '=']);
+        match unit(word) {
+            Some(unit) if (word.len() > 1 || word == "s") && number::lex(behind).is_none() => {
+                self.at += 1 + word.len();
+                unit
+            }
+            _ => attached,
+        }
+    }
+
+    /// Steps over a mean or a change in parentheses behind a number.
+    fn skip_aside(&mut self) {
+        let rest = self.rest();
+        let Some(inner) = rest.trim_start_matches(' ').strip_prefix('(') else { return };
+        let aside = inner.starts_with(|c: char| c.is_ascii_digit() || "+-.±".contains(c))
+            || ["avg", "mean", "max", "min", "std", "med"].iter().any(|w| inner.starts_with(w));
+        if let Some(end) = inner.find(')').filter(|end| aside && *end < 48) {
+            self.at = self.text.len() - inner.len() + end + 1;
+        }
+    }
+}
+
+/// Length of a unit in parentheses that belongs to a name: `mfu(%)`, `time (ms)`.
+fn attached(rest: &str) -> usize {
+    let spaces = run(rest, |c| c == ' ').min(1);
+    let Some(inner) = rest[spaces..].strip_prefix('(') else { return 0 };
+    let end = run(inner, |c| c.is_alphabetic() || c == '/' || c == '%');
+    let fits = (1..=8).contains(&end) && inner[end..].starts_with(')') && unit(&inner[..end]).is_some();
+    if fits { spaces + end + 2 } else { 0 }
+}
+
+/// Bytes of the characters at the start of `text` that are of a kind.
+fn run(text: &str, of: impl Fn(char) -> bool) -> usize {
+    text.find(|c| !of(c)).unwrap_or(text.len())
+}
+
+/// The meaning of a unit; `None` of letters that are none, so that `3rd` and `0x1f` are no numbers.
+pub(super) fn unit(word: &str) -> Option<Unit> {
+    Some(match word {
+        "%" => Unit::Percent,
+        "s" | "sec" | "secs" | "second" | "seconds" => Unit::Time(1.0),
+        "ms" | "msec" | "millis" => Unit::Time(1e3),
+        "us" | "µs" | "usec" => Unit::Time(1e6),
+        "ns" => Unit::Time(1e9),
+        "min" | "mins" | "minutes" => Unit::Time(1.0 / 60.0),
+        "h" | "hours" => Unit::Time(1.0 / 3600.0),
+        "s/it" | "s/iter" | "s/step" | "s/batch" | "sec/it" | "sec/iter" | "sec/step" | "sec/batch" => {
+            Unit::StepTime(1.0)
+        }
+        "ms/it" | "ms/iter" | "ms/step" | "ms/batch" => Unit::StepTime(1e3),
+        "k" | "K" => Unit::Scale(1e3),
+        "M" => Unit::Scale(1e6),
+        "B" | "G" => Unit::Scale(1e9),
+        "T" => Unit::Scale(1e12),
+        "tok/s" | "toks/s" | "tokens/s" | "tok/sec" | "toks/sec" | "tokens/sec" => Unit::TokensPerSecond(1.0),
+        "ktok/s" | "Ktok/s" | "ktokens/s" | "Ktokens/s" => Unit::TokensPerSecond(1e3),
+        "Mtok/s" | "Mtokens/s" => Unit::TokensPerSecond(1e6),
+        "TFLOPS" | "TFLOPs" | "TFLOP/s" | "TFLOPs/s" | "tflops" | "TFlops" => Unit::Teras(1.0),
+        "PFLOPS" | "PFLOPs" | "PFLOP/s" => Unit::Teras(1e3),
+        "GFLOPS" | "GFLOPs" | "GFLOP/s" => Unit::Teras(1e-3),
+        "B/s" | "KB" | "KiB" | "MB" | "MiB" | "GB" | "GiB" | "TB" | "TiB" | "GB/s" | "MB/s" | "W" | "J"
+        | "C" | "x" | "it/s" | "iter/s" | "its/s" | "steps/s" | "batch/s" | "samples/s" | "samples/sec"
+        | "seq/s" | "K/s" | "k/s" | "M/s" | "/s" | "/gpu" => Unit::Other,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Vec<(&str, f64, Unit)> {
+        scan(text).unwrap_or_default().iter().map(|f| (f.name, f.number.value, f.unit)).collect()
+    }
+
+    fn plain(text: &str) -> Vec<(&str, f64)> {
+        fields(text).into_iter().map(|(name, value, _)| (name, value)).collect()
+    }
+
+    #[test]
+    fn whatever_separates_them() {
+        for text in [
+            "step 12 loss 2.5",
+            "step: 12 loss: 2.5",
+            "step=12,loss=2.5",
+            "step 12 | loss 2.5",
+            "step: 12 - loss: 2.5",
+            "step\t12\tloss\t2.5",
+            "step,12,loss,2.5",
+            "[step 12] loss = 2.5",
+            "[step: 12] [loss: 2.5]",
+            "{'step': 12, 'loss': 2.5}",
+            "step(12) loss(2.5)",
+            "step 12; loss: tensor(2.5, device='x')",
+            "step - 12 - loss - 2.5",
+            "step12 loss 2.5",
+            "step_12: loss 2.5",
+        ] {
+            assert_eq!(plain(text)[..2], [("step", 12.0), ("loss", 2.5)], "{text}");
+        }
+        assert_eq!(
+            plain("INFO  train step 7 lm loss nan -inf 3")[..1],
+            [("train step", 7.0)],
+            "two blanks end what stands before"
+        );
+        assert!(plain("loss nan")[0].1.is_nan());
+        assert_eq!(plain("loss: -inf, lr .5"), [("loss", f64::NEG_INFINITY), ("lr", 0.5)]);
+        assert_eq!(plain("tok/s: 1,271,000 | acc 1"), [("tok/s", 1271000.0), ("acc", 1.0)]);
+    }
+
+    #[test]
+    fn totals() {
+        let of = |text| {
+            scan(text).unwrap().iter().map(|f| (f.name, f.number.value, f.of, f.leads)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("Step 12/100"), [("Step", 12.0, Some(100), false)]);
+        assert_eq!(of("[ 12/100] loss 2"), [("", 12.0, Some(100), true), ("loss", 2.0, None, false)]);
+        assert_eq!(
+            of("Epoch: [0][  10/1251] x 5")[..2],
+            [("Epoch", 0.0, None, false), ("", 10.0, Some(1251), true)]
+        );
+        assert_eq!(of("Epoch: 1 [640/60000 (1%)]\tLoss: 0.5").len(), 3, "a percentage behind it is none");
+    }
+
+    #[test]
+    fn units() {
+        for (text, want) in [
+            ("dt 412.33ms", ("dt", 412.33, Unit::Time(1e3))),
+            ("dt: 0.4 s | x", ("dt", 0.4, Unit::Time(1.0))),
+            ("mfu 38.12%", ("mfu", 38.12, Unit::Percent)),
+            ("tok/s 14K", ("tok/s", 14.0, Unit::Scale(1e3))),
+            ("| 123.45 ms | x", ("", 123.45, Unit::Time(1e3))),
+            ("| 431234 tok/s", ("", 431234.0, Unit::TokensPerSecond(1.0))),
+            ("| 51.2% bf16 MFU |", ("", 51.2, Unit::Mfu)),
+            ("mem 48.87GiB(51.44%)", ("mem", 48.87, Unit::Other)),
+            ("time (ms): 12.5", ("time (ms)", 12.5, Unit::None)),
+            ("mfu(%) 40", ("mfu(%)", 40.0, Unit::None)),
+            ("step 12 ms 5.0", ("step", 12.0, Unit::None)),
+        ] {
+            assert_eq!(fields(text)[0], want, "{text}");
+        }
+    }
+
+    #[test]
+    fn parts_of_something_else_are_no_numbers() {
+        for text in [
+            "at 10.0.0.1:8080",
+            "time 12:34:56",
+            "date 2026-05-29",
+            "version 2.3.1",
+            "torch-2.3.0",
+            "v2.3",
+            "0x7f8c",
+            "3rd",
+            "05/29/2026",
+            "/data/12/loss",
+            "pid@12",
+            "12_000",
+            "info nano",
+        ] {
+            assert_eq!(plain(text), [], "{text}");
+        }
+        assert_eq!(plain("loss 6.9 (6.7) top1 0.5 (avg 0.4)"), [("loss", 6.9), ("top1", 0.5)]);
+        for text in
+            ["the loss 2.3 at step 5", "loss 2 was 5", "Saved step 5 loss 3", "Resumed from step 5 loss 2"]
+        {
+            assert!(scan(text).is_none(), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,60}", near in "[a-z0-9 :=|,./()%\\[\\]-]{0,60}") {
+            let _ = (scan(&text), scan(&near), scan(&format!("{near}{text}")));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What the words before a number mean.
+
+use stepwatch_wire::names::metric;
+
+use crate::tags;
+
+/// Names of a step, the better ones last: of several on one line, the step of the optimizer counts.
+const STEPS: &[&[&str]] = &[
+    &["batch", "minibatch", "mini_batch", "microbatch"],
+    &["it", "itr", "iter", "iters", "iteration", "iterations", "n_iter", "train_iter", "i"],
+    &["step", "steps", "current_step", "update", "updates", "num_updates"],
+    &[
+        "global_step",
+        "globalstep",
+        "global_steps",
+        "optimizer_step",
+        "opt_step",
+        "train_step",
+        "training_step",
+    ],
+];
+/// Words that an average or a sum is told by, and that change nothing about what it is of.
+const QUALIFIERS: &[&str] = &[
+    "train", "training", "avg", "average", "mean", "running", "smoothed", "current", "cur", "batch", "total",
+    "global", "overall", "step",
+];
+const EVALUATIONS: &[&str] = &[
+    "val",
+    "valid",
+    "validation",
+    "validating",
+    "eval",
+    "evaluation",
+    "evaluating",
+    "test",
+    "testing",
+    "dev",
+];
+/// Values of another step than this one.
+const RECORDS: &[&str] = &["best", "min", "max", "prev", "previous", "last", "target"];
+/// Numbers that are told beside steps and are no metrics.
+const NOISE: &[&str] = &[
+    "pid",
+    "tid",
+    "port",
+    "line",
+    "seed",
+    "world",
+    "world_size",
+    "local_rank",
+    "device",
+    "cuda",
+    "gpu",
+    "gpus",
+    "node",
+    "worker",
+    "thread",
+    "year",
+    "eta",
+    "at",
+    "in",
+    "of",
+    "on",
+    "to",
+    "for",
+    "from",
+    "after",
+    "with",
+    "and",
+    "took",
+    "version",
+    "job",
+    "id",
+    "total_steps",
+    "max_steps",
+    "num_steps",
+    "v_num",
+];
+/// Words of a name; more are a text.
+const MAX_WORDS: usize = 3;
+const MAX_NAME: usize = 40;
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Meaning {
+    /// The higher the better.
+    Step(u8),
+    Epoch,
+    Rank,
+    /// One of ours, and what its number must be divided by.
+    Metric(&'static str, f64),
+    Custom(String),
+    Eval {
+        set: String,
+        name: String,
+        divisor: f64,
+    },
+    Unnamed,
+    Nothing,
+}
+
+/// What `name`, the words before a number, means. Of `INFO train loss`, the end counts.
+pub(super) fn meaning(name: &str, assigned: bool) -> Meaning {
+    if name.is_empty() {
+        return Meaning::Unnamed;
+    }
+    let words: Vec<String> = name.split(' ').filter(|w| !w.is_empty()).map(str::to_ascii_lowercase).collect();
+    let parts = || words.iter().flat_map(|w| w.split(['_', '/', '.', '-']));
+    if parts().any(|p| RECORDS.contains(&p)) {
+        return Meaning::Nothing;
+    }
+    let ends = || (0..words.len()).map(|from| words[from..].join("_"));
+    if let Some(set) = parts().find(|p| EVALUATIONS.contains(p)) {
+        return evaluation(set, &words, assigned);
+    }
+    for end in ends() {
+        let key = end.trim_start_matches("train/").replace('-', "_");
+        if let Some(quality) = STEPS.iter().position(|names| names.contains(&key.as_str())) {
+            return Meaning::Step(quality as u8);
+        }
+        match key.as_str() {
+            "epoch" | "ep" => return Meaning::Epoch,
+            "rank" | "global_rank" => return Meaning::Rank,
+            _ => {}
+        }
+        if let Some((name, divisor)) = tags::canonical(&end).or_else(|| qualified(&end)) {
+            return Meaning::Metric(name, divisor);
+        }
+    }
+    custom(&words, assigned).map_or(Meaning::Nothing, Meaning::Custom)
+}
+
+/// `avg_train_loss` without what changes nothing.
+fn qualified(key: &str) -> Option<tags::Tag> {
+    let mut parts: Vec<_> = key.split(['_', '/']).collect();
+    let before = parts.len();
+    parts.retain(|p| !QUALIFIERS.contains(p));
+    (parts.len() < before).then(|| tags::canonical(&parts.join("_")))?
+}
+
+fn evaluation(set: &str, words: &[String], assigned: bool) -> Meaning {
+    let rest: Vec<String> = words
+        .iter()
+        .map(|w| w.split(['_', '/', '.']).filter(|p| *p != set).collect::<Vec<_>>().join("_"))
+        .filter(|w| !w.is_empty())
+        .collect();
+    let key = rest.join("_");
+    let ours = tags::canonical(&key).or_else(|| qualified(&key));
+    let Some((name, divisor)) = ours
+        .map(|(name, divisor)| (name.to_owned(), divisor))
+        .or_else(|| Some((custom(&rest, assigned)?, 1.0)))
+    else {
+        return Meaning::Nothing;
+    };
+    Meaning::Eval { set: set.to_owned(), name, divisor }
+}
+
+/// A name of its own: one word, or a few that a `:` or `=` puts together.
+fn custom(words: &[String], assigned: bool) -> Option<String> {
+    let name = words.join("_");
+    let file = [".py", ".cc", ".cpp", ".cu", ".rs", ".c", ".h"].iter().any(|e| name.ends_with(e));
+    let fits =
+        (1..=MAX_WORDS).contains(&words.len()) && (words.len() == 1 || assigned) && name.len() <= MAX_NAME;
+    let named = name.starts_with(|c: char| c.is_alphabetic());
+    (fits && named && !file && !NOISE.contains(&name.as_str())).then_some(name)
+}
+
+/// Whether a metric shows that a line is of training: a download has steps of its own, and so has a schedule of learning rates.
+pub(super) fn is_of_training(name: &str) -> bool {
+    matches!(
+        name,
+        metric::LOSS
+            | metric::GRAD_NORM
+            | metric::MFU_REPORTED
+            | metric::TOKENS_PER_SECOND
+            | metric::TOKENS_PER_SECOND_PER_GPU
+            | "perplexity"
+            | "ppl"
+    ) || name.ends_with("loss")
+}
+
+/// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5 | loss 2.5`, `[eval] …`.
+pub(super) fn evaluates(text: &str) -> bool {
+    let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());
+    let level = |w: &&str| ["INFO", "DEBUG", "I", "root", "main", "__main__"].contains(w);
+    words.skip_while(level).next().is_some_and(|w| EVALUATIONS.iter().any(|e| e.eq_ignore_ascii_case(w)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meanings() {
+        for (name, want) in [
+            ("step", Meaning::Step(2)),
+            ("Global Step", Meaning::Step(3)),
+            ("INFO train_step", Meaning::Step(3)),
+            ("Iteration", Meaning::Step(1)),
+            ("Epoch", Meaning::Epoch),
+            ("rank", Meaning::Rank),
+            ("train loss", Meaning::Metric("loss", 1.0)),
+            ("avg_train_loss", Meaning::Metric("loss", 1.0)),
+            ("Running Loss", Meaning::Metric("loss", 1.0)),
+            ("lm loss", Meaning::Metric("loss", 1.0)),
+            ("INFO grad-norm", Meaning::Metric("grad_norm", 1.0)),
+            ("Learning Rate", Meaning::Metric("lr", 1.0)),
+            ("tokens/sec", Meaning::Metric("tokens_per_second", 1.0)),
+            ("step time (ms)", Meaning::Metric("step_time", 1000.0)),
+            ("mfu(%)", Meaning::Metric("mfu_reported", 100.0)),
+            ("policy_loss", Meaning::Custom("policy_loss".into())),
+            ("acc", Meaning::Custom("acc".into())),
+            ("pid", Meaning::Nothing),
+            ("train.py", Meaning::Nothing),
+            ("best loss", Meaning::Nothing),
+            ("some words of text", Meaning::Nothing),
+            ("", Meaning::Unnamed),
+        ] {
+            assert_eq!(meaning(name, true), want, "{name}");
+        }
+        assert_eq!(meaning("took long", false), Meaning::Nothing);
+        let eval = |set: &str, name: &str| Meaning::Eval { set: set.into(), name: name.into(), divisor: 1.0 };
+        assert_eq!(meaning("val_loss", true), eval("val", "loss"));
+        assert_eq!(meaning("Validation Loss", true), eval("validation", "loss"));
+        assert_eq!(meaning("eval/acc", true), eval("eval", "acc"));
+    }
+
+    #[test]
+    fn lines_of_evaluations() {
+        for (text, want) in [
+            ("Validation | step 5", true),
+            ("[eval] step 5", true),
+            ("INFO - Test: [10/50]", true),
+            ("step 5 val_loss 2", false),
+            ("Training test_set step 5", false),
+            ("", false),
+        ] {
+            assert_eq!(evaluates(text), want, "{text}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+use proptest::prelude::*;
+use stepwatch_wire::{Event, Kind};
+
+use crate::Reader;
+
+fn read_with(mut r: Reader, lines: &[&str]) -> Vec<Event> {
+    let mut out = Vec::new();
+    for l in lines {
+        r.line(l, &mut out);
+    }
+    out
+}
+
+fn read(lines: &[&str]) -> Vec<Event> {
+    read_with(Reader::new(Some("generic")).unwrap(), lines)
+}
+
+fn auto(lines: &[&str]) -> Vec<Event> {
+    read_with(Reader::new(None).unwrap(), lines)
+}
+
+fn one(line: &str) -> (Option<i64>, Vec<(String, f64)>) {
+    let e = read(&[line]).pop().unwrap_or_else(|| panic!("nothing in {line}"));
+    (e.step, e.m.iter().map(|(k, v)| (k.to_owned(), v)).collect())
+}
+
+#[test]
+fn lines_that_people_print() {
+    for (line, step, metrics) in [
+        ("step 100 loss 2.345", 100, &[("loss", 2.345)][..]),
+        ("step12: loss=2.5", 12, &[("loss", 2.5)]),
+        ("Step 12/100 | train_loss 2.5 | gnorm 0.7", 12, &[("loss", 2.5), ("grad_norm", 0.7)]),
+        ("[12/100] loss: 2.5, lr: 3e-4", 12, &[("loss", 2.5), ("lr", 3e-4)]),
+        ("12/100 loss 2.5", 12, &[("loss", 2.5)]),
+        ("INFO:trainer:iter=7 lm loss=2.5 dt=412.5ms", 7, &[("loss", 2.5), ("step_time", 0.4125)]),
+        ("Epoch: 1, Global Step: 700, Batch: 3, Loss: 0.5", 700, &[("loss", 0.5), ("epoch", 1.0)]),
+        (
+            "| step    12 | loss 2.5 | 123.5 ms | 51.2% bf16 MFU | 4,376 tok/s |",
+            12,
+            &[("loss", 2.5), ("step_time", 0.1235), ("mfu_reported", 0.512), ("tokens_per_second", 4376.0)],
+        ),
+        (
+            "update 5 - train loss 2.5 - ppl 12.2 - tokens/s 14.5K",
+            5,
+            &[("loss", 2.5), ("ppl", 12.2), ("tokens_per_second", 14500.0)],
+        ),
+        ("it 3: avg_loss 2.5 (2.6), grad-norm nan", 3, &[("loss", 2.5), ("grad_norm", f64::NAN)]),
+        (
+            "{'step': 5, 'loss': tensor(2.5, device='cuda:0'), 'mfu': 41.5}",
+            5,
+            &[("loss", 2.5), ("mfu_reported", 0.415)],
+        ),
+        ("Training step 5, policy_loss: 0.25, kl: 0.01", 5, &[("policy_loss", 0.25), ("kl", 0.01)]),
+        ("step 9 loss 1.5 [host 10.0.0.1:29500, torch 2.7.1, 12:34:56]", 9, &[("loss", 1.5)]),
+        ("time=12:34:56 step=9 loss=1.5 time=250ms", 9, &[("loss", 1.5), ("step_time", 0.25)]),
+    ] {
+        let (got, m) = one(line);
+        assert_eq!(got, Some(step), "{line}");
+        let same = m.len() == metrics.len()
+            && m.iter()
+                .zip(metrics)
+                .all(|((k, v), (name, want))| k == name && (v == want || v.is_nan() && want.is_nan()));
+        assert!(same, "{line}: {m:?}");
+    }
+}
+
+#[test]
+fn what_is_no_step() {
+    for line in [
+        "Downloading 12/100",
+        "Downloading shards:  12%|█▏        | 12/100 [00:03<00:25, 3.50it/s]",
+        "Downloading step 12/100 loss_curves.png 5",
+        "step 5",
+        "loss 2.5",
+        "step 5 time 3.2",
+        "step 5 lr 0.1",
+        "the loss at step 500 was 2.3",
+        "Resumed from step 500 with loss 2.31",
+        "Saved checkpoint at step 1000 (loss 2.31)",
+        "best loss 2.3 at step 500",
+        "  File \"train.py\", line 12, in step",
+        "RuntimeError: loss is nan at step 5",
+        "connecting to 10.0.0.1:29500 step rank 3",
+        "step 5.5 loss 2",
+        "step -5 loss 2",
+        "step 12 of warmup at lr_scheduler.py:120",
+        "2026-05-29 03:52:45 loss 05/29/2026",
+        "[2026-05-29 03:52:45] starting",
+    ] {
+        assert_eq!(read(&[line, line]), [], "{line}");
+    }
+}
+
+#[test]
+fn evaluations_are_no_steps() {
+    let e = read(&[
+        "step 100 | loss 2.5",
+        "step 100 | val_loss 2.75 | val_acc 0.5",
+        "Validation: [10/50] loss 3.5",
+        "Validation: step 100 loss 2.7",
+        "step 200 | train loss 2.25, val loss 2.5",
+    ]);
+    let got: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.name.as_deref(), e.m.get("loss"))).collect();
+    assert_eq!(
+        got,
+        [
+            (Kind::Step, Some(100), None, Some(2.5)),
+            (Kind::Eval, Some(100), Some("val"), Some(2.75)),
+            (Kind::Eval, Some(100), Some("eval"), Some(2.7)),
+            (Kind::Step, Some(200), None, Some(2.25)),
+            (Kind::Eval, Some(200), Some("val"), Some(2.5)),
+        ]
+    );
+    assert_eq!(e[1].m.get("acc"), Some(0.5));
+}
+
+#[test]
+fn a_stray_line_is_no_run() {
+    assert_eq!(auto(&["step 1 loss 2.5", "noise", "more noise"]), []);
+    let steps = |lines: &[&str]| auto(lines).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>();
+    assert_eq!(steps(&["step 1 loss 2.5", "noise", "step 2 loss 2.4", "step 3 loss 2.3"]), [1, 2, 3]);
+    assert_eq!(steps(&["step 1 loss 2.5", "step 1 loss 2.5"]), [0; 0]);
+    assert_eq!(
+        steps(&["step 5 loss 2.5", "step 2 loss 2.4", "step 3 loss 2.4"]),
+        [2, 3],
+        "5 was of something else"
+    );
+    assert_eq!(
+        steps(&["step 1 loss 2.5", "step 2 mfu 0.1", "step 3 mfu 0.1"]),
+        [2, 3],
+        "they must agree on what they carry"
+    );
+}
+
+#[test]
+fn a_frameworks_own_grammar_wins() {
+    let megatron =
+        |n: i64| format!(" iteration {n}/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |");
+    let (a, b) = (megatron(1), megatron(2));
+    let mut r = Reader::new(None).unwrap();
+    let mut out = Vec::new();
+    for l in [
+        "step 1 loss 2.5",
+        "step 2 loss 2.4",
+        &a,
+        "step 3 loss 2.5",
+        "step 4 loss 2.5",
+        &b,
+        "step 5 loss 2.5",
+    ] {
+        r.line(l, &mut out);
+    }
+    assert_eq!(r.name(), "megatron");
+    assert_eq!(out.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2, 1, 2]);
+    // Another job in the same file, after all.
+    let lines: Vec<_> = (1..40).map(|n| format!("step {n} loss 2.5")).collect();
+    out.clear();
+    for l in &lines {
+        r.line(l, &mut out);
+    }
+    assert_eq!((r.name(), out.len(), out[0].step), ("generic", 39, Some(1)), "and nothing is lost");
+}
+
+#[test]
+fn steps_that_begin_again_with_each_epoch_count_on() {
+    let steps = |lines: &[&str]| read(lines).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>();
+    let line = |e: i64, s: i64| format!("Epoch [{e}/3], Step [{s}/600], Loss: 0.5");
+    let lines: Vec<_> = [(1, 300), (1, 600), (2, 300), (2, 600), (3, 300)].map(|(e, s)| line(e, s)).to_vec();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    assert_eq!(steps(&lines), [300, 600, 900, 1200, 1500]);
+    assert_eq!(steps(&["Epoch: [0][ 10/90] Loss 6.9 (6.9)", "Epoch: [1][ 0/90] Loss 6.9 (6.9)"]), [10, 90]);
+    assert_eq!(
+        steps(&["[1,  2000] loss: 2.2", "[1, 12000] loss: 1.3", "[2,  2000] loss: 1.2"]),
+        [2000, 12000, 14001]
+    );
+    assert_eq!(
+        steps(&["epoch 0 step 500 loss 1", "epoch 1 step 600 loss 1"]),
+        [500, 600],
+        "it counts on itself"
+    );
+    let bar =
+        |e: i64, n: i64| format!("Epoch {e}:  12%|█▏| {n}/100 [00:03<00:25, 3.50it/s, v_num=0, loss=2.34]");
+    let bars = [bar(0, 50), bar(0, 50), bar(0, 100), bar(1, 50)];
+    let e = read(&bars.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(e.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [50, 100, 150]);
+    assert_eq!(e[0].m.iter().collect::<Vec<_>>(), [("loss", 2.34), ("epoch", 0.0)]);
+    // A restart of the job that goes back two epochs.
+    assert_eq!(steps(&[lines[0], lines[4], lines[0]]), [300, 1500, 300]);
+}
+
+#[test]
+fn counts_on_after_a_restart_of_the_reader() {
+    let mut r = Reader::new(Some("generic")).unwrap();
+    let mut out = Vec::new();
+    r.line("Epoch [3/9], Step [300/600], Loss: 0.5", &mut out);
+    r.resume(1500);
+    r.line("Epoch [3/9], Step [400/600], Loss: 0.5", &mut out);
+    assert_eq!(out[1].step, Some(1600));
+}
+
+#[test]
+fn ranks_that_the_line_itself_tells() {
+    let e = read(&["rank 3 | step 5 | loss 2.5", "step 5 | rank: 1 | loss 2.5"]);
+    assert_eq!(e.iter().map(|e| e.rank).collect::<Vec<_>>(), [Some(3), Some(1)]);
+}
+
+/// How a number is printed.
+#[derive(Debug, Clone, Copy)]
+enum Print {
+    Decimals(usize),
+    Exponent(usize),
+    Shortest,
+}
+
+impl Print {
+    fn text(self, v: f64) -> String {
+        match self {
+            Self::Decimals(n) => format!("{v:.n$}"),
+            Self::Exponent(n) => format!("{v:.n$e}"),
+            Self::Shortest => format!("{v}"),
+        }
+    }
+}
+
+fn print() -> impl Strategy<Value = Print> {
+    prop_oneof![
+        (1usize..9).prop_map(Print::Decimals),
+        (1usize..9).prop_map(Print::Exponent),
+        Just(Print::Shortest)
+    ]
+}
+
+/// Names of a metric with the metric they mean.
+const NAMES: &[(&str, &str)] = &[
+    ("loss", "loss"),
+    ("train_loss", "loss"),
+    ("train/loss", "loss"),
+    ("lm loss", "loss"),
+    ("Loss", "loss"),
+    ("gnorm", "grad_norm"),
+    ("grad-norm", "grad_norm"),
+    ("grad norm", "grad_norm"),
+    ("Grad_Norm", "grad_norm"),
+    ("lr", "lr"),
+    ("learning rate", "lr"),
+    ("learning_rate", "lr"),
+    ("dt", "step_time"),
+    ("step_time", "step_time"),
+    ("tok/s", "tokens_per_second"),
+    ("tokens/sec", "tokens_per_second"),
+    ("kl", "kl"),
+    ("aux_loss", "aux_loss"),
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn printed_values_are_read_back_exactly(
+        step in 0i64..10_000_000,
+        step_name in prop::sample::select(vec!["step", "Step", "iter", "iteration", "global_step", "it", "update", "batch"]),
+        total in prop::option::of(1i64..1_000_000),
+        to_value in prop::sample::select(vec![": ", "=", " = ", " ", ":", "\t", "   ", " : "]),
+        between in prop::sample::select(vec![" | ", ", ", "  ", "\t", " - ", "; ", " || ", ",  ", "] ["]),
+        loss in (0.001f64..100.0, print()),
+        others in prop::collection::vec((prop::sample::select(NAMES.to_vec()), 1e-7f64..1e6, print()), 0..6),
+        head in prop::sample::select(vec!["", "INFO - ", "[INFO] ", "trainer.py:123 ", "2026-05-29 03:52:45 ", "3: "]),
+    ) {
+        let mut want = vec![("loss", loss.1.text(loss.0))];
+        let mut fields = vec![format!("loss{to_value}{}", want[0].1)];
+        for ((name, ours), value, print) in others {
+            if want.iter().all(|(n, _)| n != &ours) {
+                want.push((ours, print.text(value)));
+                fields.push(format!("{name}{to_value}{}", print.text(value)));
+            }
+        }
+        let of = total.map_or(String::new(), |t| format!("/{t}"));
+        let line = format!("{head}{step_name}{to_value}{step}{of}{between}{}", fields.join(between));
+        let events = read(&[&line]);
+        prop_assert_eq!(events.len(), 1, "{}", line);
+        prop_assert_eq!((events[0].kind, events[0].step), (Kind::Step, Some(step)), "{}", line);
+        for (name, text) in &want {
+            prop_assert_eq!(events[0].m.get(name), text.parse().ok(), "{} in {}", name, line);
+        }
+        prop_assert_eq!(events[0].m.iter().count(), want.len(), "{}", line);
+    }
+
+    #[test]
+    fn never_panics(lines in prop::collection::vec("\\PC{0,60}", 0..6), near in "(step|loss|epoch|[0-9]+|[:=/|,. ()\\[\\]-]){0,20}") {
+        let mut lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        lines.push(&near);
+        for e in read(&lines) {
+            prop_assert!(e.step.is_some_and(|s| s >= 0));
+        }
+    }
+}

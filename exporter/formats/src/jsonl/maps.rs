@@ -1,0 +1,172 @@
+//! Records of the frameworks that write JSON lines, and of whoever uses the usual names.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::{instant, integer};
+use crate::format::{Line, Out};
+use crate::{number, tags};
+
+/// Keys of one framework's records.
+struct Map {
+    /// It is this framework's record if all of these are there.
+    when: &'static [&'static str],
+    /// Our metric and its divisor, where their key means something else than usual.
+    keys: &'static [(&'static str, &'static str, f64)],
+    /// Object that holds the metrics.
+    inside: Option<&'static str>,
+}
+
+const MAPS: &[Map] = &[
+    // LLaMA-Factory's trainer_log.jsonl.
+    Map {
+        when: &["current_steps", "total_steps"],
+        keys: &[("throughput", metric::TOKENS_PER_SECOND, 1.0)],
+        inside: None,
+    },
+    // ms-swift's logging.jsonl. Its `train_speed(s/it)` is the mean since the start and no step time.
+    Map { when: &["global_step/max_steps"], keys: &[], inside: None },
+    // NeMo Automodel's training.jsonl: MFU in percent, tokens of the whole job.
+    Map {
+        when: &["step", "timestamp", "tps", "tps_per_gpu"],
+        keys: &[("mfu", metric::MFU_REPORTED, 100.0), ("tps", metric::TOKENS_PER_SECOND, 1.0)],
+        inside: None,
+    },
+    // verl's file logger.
+    Map { when: &["step", "data"], keys: &[], inside: Some("data") },
+    // levanter's json_logger: MFU in percent.
+    Map { when: &["tracker", "step", "metrics"], keys: &[], inside: Some("metrics") },
+];
+
+const STEP_KEYS: &[&str] = &[
+    "current_steps",
+    "global_step/max_steps",
+    "step",
+    "global_step",
+    "_step",
+    "iteration",
+    "iter",
+    "train/global_step",
+];
+const TOTAL_KEYS: &[&str] = &["total_steps", "max_steps"];
+const TIME_KEYS: &[&str] = &["timestamp", "ts", "_timestamp", "time", "created_at"];
+/// Beginnings of the keys of an evaluation.
+const EVAL_PREFIXES: &[&str] = &["eval_", "eval/", "val_", "val/", "val-", "validation_", "validation/"];
+/// MaxText writes its running averages during an evaluation as steps of their own, and this key only then.
+const RUNNING_EVAL: &str = "eval/step_time_seconds";
+
+/// What a record is.
+pub(super) enum Found {
+    Events {
+        step: Option<Event>,
+        eval: Option<Event>,
+    },
+    /// One batch of an evaluation.
+    Progress,
+}
+
+/// A record of a framework we know, or with the usual names.
+pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
+    let nothing = Found::Events { step: None, eval: None };
+    let Value::Map(top) = v else { return nothing };
+    let Some(step) = STEP_KEYS.iter().find_map(|k| integer(top.get(*k)?)) else { return nothing };
+    let map = MAPS.iter().find(|m| m.when.iter().all(|k| top.contains_key(*k)));
+    let inside =
+        map.and_then(|m| top.get(m.inside?)).or_else(|| top.get("metrics")).or_else(|| top.get("data"));
+    let numbers = match inside {
+        Some(Value::Map(inner)) => inner,
+        _ => top,
+    };
+    let trains = numbers.contains_key("loss") || numbers.keys().any(|k| means(k, metric::LOSS));
+    if numbers.contains_key(RUNNING_EVAL) && !trains {
+        return Found::Progress;
+    }
+    let evaluates = numbers.keys().any(|k| of_evaluation(k).is_some());
+    let event = |kind| {
+        let mut e = line.event(kind, Some(step));
+        e.ts = TIME_KEYS.iter().find_map(|k| instant(top.get(*k)?, line)).or(e.ts);
+        e.rank = top.get("rank").and_then(integer).and_then(|n| u32::try_from(n).ok());
+        e
+    };
+    let eval = evaluates.then(|| evaluation(numbers, trains, event(Kind::Eval), out));
+    if evaluates && !trains {
+        return Found::Events { step: None, eval: eval.filter(|e| !e.m.is_empty()) };
+    }
+    let step = training(numbers, map, event(Kind::Step), out);
+    let known = [metric::LOSS, metric::GRAD_NORM, metric::LR].iter().any(|m| step.m.get(m).is_some());
+    let null_loss = numbers.get("loss") == Some(&Value::Null);
+    let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
+    Found::Events { step: (known || null_loss).then_some(step), eval }
+}
+
+fn training(numbers: &BTreeMap<String, Value>, map: Option<&Map>, mut e: Event, out: &mut Out<'_>) -> Event {
+    for (key, n) in numbers.iter().filter(|(k, _)| !reserved(k)).filter_map(|(k, v)| Some((k, number(v)?))) {
+        if let Some(part) = tags::part(key) {
+            e.t.set(part, n);
+            continue;
+        }
+        if of_evaluation(key) == Some("loss") {
+            continue;
+        }
+        let special = map
+            .and_then(|m| m.keys.iter().find(|(k, ..)| *k == key))
+            .map(|(_, name, divisor)| (*name, *divisor));
+        let (name, divisor) = special.or_else(|| tags::canonical(key)).unwrap_or((key, 1.0));
+        // Where two keys mean the same metric, the first stands.
+        let (name, divisor) =
+            if name != key && e.m.get(name).is_some() { (key.as_str(), 1.0) } else { (name, divisor) };
+        out.resolution(name, n / divisor);
+        out.value(&mut e, name, n / divisor);
+    }
+    e
+}
+
+/// The evaluation in a record: all of it, or what is named so if it stands beside the training.
+fn evaluation(numbers: &BTreeMap<String, Value>, beside: bool, mut e: Event, out: &mut Out<'_>) -> Event {
+    e.name = Some("eval".to_owned());
+    for (key, n) in numbers.iter().filter(|(k, _)| !reserved(k)).filter_map(|(k, v)| Some((k, number(v)?))) {
+        match of_evaluation(key) {
+            None if beside => {}
+            Some("avg_loss") => drop(out.value(&mut e, metric::LOSS, n)),
+            bare => drop(out.value(&mut e, bare.unwrap_or(key), n)),
+        }
+    }
+    e
+}
+
+/// A number, also as text: `"NaN"`, `"2.5"`, but not an identifier of digits.
+fn number(v: &Value) -> Option<f64> {
+    match v {
+        Value::Number(n) => Some(*n),
+        Value::Text(t) => stepwatch_wire::num::parse(t).filter(|n| !n.is_finite() || t.contains('.')),
+        _ => None,
+    }
+}
+
+fn of_evaluation(key: &str) -> Option<&str> {
+    EVAL_PREFIXES.iter().find_map(|p| key.strip_prefix(p))
+}
+
+fn means(key: &str, name: &str) -> bool {
+    tags::canonical(key).is_some_and(|(ours, _)| ours == name)
+}
+
+/// LLaMA-Factory and ms-swift tell how many steps there are; a record of the last is the end of the run.
+pub(super) fn finished(v: &Value, line: &Line<'_>) -> Option<Event> {
+    let both = v.get("global_step/max_steps").and_then(Value::as_str).and_then(|t| t.split_once('/'));
+    let (step, total) = match both {
+        Some((step, total)) => (number::integer(step)?.0, number::integer(total)?.0),
+        None => (integer(v.get("current_steps")?)?, integer(v.get("total_steps")?)?),
+    };
+    (total > 0 && step >= total).then(|| line.done(Some(step)))
+}
+
+fn reserved(key: &str) -> bool {
+    STEP_KEYS.contains(&key)
+        || TOTAL_KEYS.contains(&key)
+        || TIME_KEYS.contains(&key)
+        || key == "rank"
+        || tags::other_axis(key)
+}

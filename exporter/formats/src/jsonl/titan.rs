@@ -1,0 +1,344 @@
+//! torchtitan's structured log, `training.global_rank_<R>.<stamp>.jsonl`: one record for each beginning and end of a span, on every
+//! rank.
+//!
+//! The end of `step` is a step of its rank. What stands directly in it (`fetching_batch`, `fwd_bwd`, `optim`, …) are its parts; what
+//! stands in those is counted with them. Evaluations and checkpoints are told as such and are not part of the step's time. The
+//! span `checkpoint_save` is there every step, and is a checkpoint only if it is tagged as one or took long; with asynchronous
+//! checkpointing it ends when the copy is staged. The log has no loss: that is in the console or in TensorBoard.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{CkptPhase, Edge, Event, Kind, MAX_TEXT, Metrics, Value};
+
+use super::integer;
+use crate::format::{Out, Outcome};
+use crate::{tags, time};
+
+/// Ranks in one file: there is one, unless somebody put several together.
+const MAX_RANKS: usize = 1024;
+/// Spans within spans.
+const MAX_DEPTH: usize = 32;
+/// Where older versions do not tag the checkpoint, a save that did nothing takes less.
+const CHECKPOINT_MS: f64 = 1000.0;
+const TAG: &str = "checkpoint_save";
+/// Spans that keep the next step waiting and are announced.
+const PHASES: &[&str] = &["eval", "checkpoint_load", "torch_distributed_init", "model_parallelism_init"];
+/// Parts of a step by the names that others have for them.
+const PARTS: &[(&str, &str)] = &[("fetching_batch", "data"), ("gc_collect", "gc")];
+/// How torchtitan tells that the data is over.
+const EXHAUSTED: &str = "DataloaderExhausted";
+
+#[derive(Debug, Default)]
+pub(super) struct Titan {
+    ranks: BTreeMap<u32, Open>,
+}
+
+/// What is going on in one rank.
+#[derive(Debug, Default)]
+struct Open {
+    /// Spans that began and did not end, the innermost last.
+    spans: Vec<String>,
+    parts: Metrics,
+    numbers: Metrics,
+    /// Milliseconds of the step that are told as something else.
+    apart: f64,
+    /// The step ended in an exception.
+    failed: bool,
+    /// The beginning of a checkpoint was told.
+    saving: bool,
+}
+
+/// One line of the log.
+pub(super) struct Record<'v> {
+    /// Span with `_start`, `_end` or `_error` behind it, or the kind of an instant.
+    name: &'v str,
+    rank: u32,
+    step: Option<i64>,
+    ts: Option<f64>,
+    value: Option<f64>,
+    of: &'v Value,
+}
+
+impl<'v> Record<'v> {
+    pub(super) fn of(v: &'v Value) -> Option<Self> {
+        let name = v.get("log_type_name")?.as_str()?;
+        v.get("log_type")?;
+        Some(Self {
+            name,
+            rank: u32::try_from(integer(v.get("rank")?)?).ok()?,
+            step: v.get("step").and_then(integer),
+            ts: v.get("time_us").and_then(Value::as_f64).and_then(time::epoch),
+            value: v.get("value").and_then(Value::as_f64),
+            of: v,
+        })
+    }
+
+    fn event(&self, kind: Kind) -> Event {
+        Event { ts: self.ts, rank: Some(self.rank), step: self.step, ..Event::new(kind) }
+    }
+
+    fn tagged(&self) -> bool {
+        let Some(Value::List(tags)) = self.of.get("step_tags") else { return false };
+        tags.iter().any(|t| t.as_str() == Some(TAG))
+    }
+}
+
+impl Titan {
+    pub(super) fn read(&mut self, r: &Record<'_>, out: &mut Out<'_>) -> Outcome {
+        // Spans of tasks that run at the same time do not nest.
+        let task = r.of.get("task_name").is_some_and(|t| *t != Value::Null);
+        if task || !self.ranks.contains_key(&r.rank) && self.ranks.len() >= MAX_RANKS {
+            return Outcome::Ignored;
+        }
+        let open = self.ranks.entry(r.rank).or_default();
+        if open.spans.iter().any(|s| s == TAG) && !open.saving && r.tagged() {
+            open.saving = true;
+            out.push(Event { ckpt: Some(CkptPhase::Start), ..r.event(Kind::Ckpt) });
+        }
+        if let Some(span) = r.name.strip_suffix("_start") {
+            open.begin(span, r, out);
+        } else if let Some(span) = r.name.strip_suffix("_end") {
+            return open.end(span, r, out);
+        } else if let Some(span) = r.name.strip_suffix("_error") {
+            open.error(span, r, out);
+        } else if let (Some(name), Some(value)) = (r.of.get("event_name").and_then(Value::as_str), r.value) {
+            open.number(name, value);
+            return Outcome::Ignored;
+        } else {
+            return Outcome::Ignored;
+        }
+        Outcome::Matched
+    }
+}
+
+impl Open {
+    fn begin(&mut self, span: &str, r: &Record<'_>, out: &mut Out<'_>) {
+        if span == "step" {
+            *self = Self::default(); // whatever was left open died with the process before
+        }
+        if self.spans.len() < MAX_DEPTH {
+            self.spans.push(span.to_owned());
+        }
+        if PHASES.contains(&span) {
+            out.push(phase(span, Edge::Begin, r));
+        }
+    }
+
+    fn end(&mut self, span: &str, r: &Record<'_>, out: &mut Out<'_>) -> Outcome {
+        let Some(at) = self.spans.iter().rposition(|s| s == span) else { return Outcome::Ignored };
+        self.spans.truncate(at);
+        let millis = r.value.filter(|v| v.is_finite() && *v >= 0.0).unwrap_or(0.0);
+        let directly = self.spans.len() == 1 && self.spans[0] == "step";
+        if PHASES.contains(&span) {
+            self.apart += if directly { millis } else { 0.0 };
+            out.push(phase(span, Edge::End, r));
+        } else if span == TAG && (self.saving || r.tagged() || millis >= CHECKPOINT_MS) {
+            self.apart += if directly { millis } else { 0.0 };
+            self.saved(millis, r, out);
+        } else if span == "step" {
+            return self.step(millis, r, out);
+        } else if directly {
+            let part = PARTS.iter().find(|(theirs, _)| *theirs == span).map_or(span, |(_, ours)| ours);
+            let before = self.parts.get(part).unwrap_or(0.0);
+            self.parts.set(part, before + millis / 1000.0);
+        }
+        Outcome::Matched
+    }
+
+    fn step(&mut self, millis: f64, r: &Record<'_>, out: &mut Out<'_>) -> Outcome {
+        let open = core::mem::take(self);
+        if open.failed || r.step.is_none() || r.value.is_none() {
+            return Outcome::Ignored;
+        }
+        let mut e = Event { m: open.numbers, t: open.parts, ..r.event(Kind::Step) };
+        out.value(&mut e, metric::STEP_TIME, (millis - open.apart).max(0.0) / 1000.0);
+        out.push(e);
+        Outcome::Matched
+    }
+
+    fn saved(&mut self, millis: f64, r: &Record<'_>, out: &mut Out<'_>) {
+        if !core::mem::take(&mut self.saving) {
+            let ts = r.ts.map(|end| end - millis / 1000.0);
+            out.push(Event { ts, ckpt: Some(CkptPhase::Start), ..r.event(Kind::Ckpt) });
+        }
+        let ckpt = if self.failed { CkptPhase::Fail } else { CkptPhase::End };
+        let mut e = Event { ckpt: Some(ckpt), ..r.event(Kind::Ckpt) };
+        e.extra.insert("seconds".into(), Value::Number(millis / 1000.0));
+        out.push(e);
+    }
+
+    /// An exception passes through every span that is open; it is told once.
+    fn error(&mut self, span: &str, r: &Record<'_>, out: &mut Out<'_>) {
+        if core::mem::replace(&mut self.failed, true) {
+            return;
+        }
+        let message = r.of.get("message").and_then(Value::as_str).unwrap_or(r.name);
+        let text = message.split_once("_error: ").map_or(message, |(_, text)| text);
+        let level = if text.contains(EXHAUSTED) { "info" } else { "error" };
+        out.push(Event {
+            name: Some(format!("{span}_error")),
+            level: Some(level.to_owned()),
+            text: Some(text.chars().take(MAX_TEXT).collect()),
+            ..r.event(Kind::Event)
+        });
+    }
+
+    /// A scalar that somebody logged within the step.
+    fn number(&mut self, name: &str, value: f64) {
+        let key = name.replace('.', "/");
+        let (name, divisor) = tags::canonical(&key).unwrap_or((name, 1.0));
+        self.numbers.set(name, value / divisor);
+    }
+}
+
+fn phase(span: &str, edge: Edge, r: &Record<'_>) -> Event {
+    Event { name: Some(span.to_owned()), edge: Some(edge), ..r.event(Kind::Phase) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+
+    /// A log of one rank, a millisecond a line.
+    fn read(lines: &[&str]) -> Vec<Event> {
+        let mut reader = Reader::new(None).unwrap();
+        let mut out = Vec::new();
+        for (i, l) in lines.iter().enumerate() {
+            let common = r#""rank":3,"global_rank":3,"local_rank":3,"source":"training","pid":9"#;
+            let time = 1_795_227_416_000_000u64 + i as u64 * 1000;
+            let line = format!(
+                r#"{{{common},"time_us":{time},"log_type":"event","event_name":null,{l},"seq_id":{i}}}"#
+            );
+            reader.line(&line, &mut out);
+        }
+        out
+    }
+
+    fn start(step: i64, span: &str) -> String {
+        format!(r#""step":{step},"log_type_name":"{span}_start""#)
+    }
+
+    fn end(step: i64, span: &str, ms: f64) -> String {
+        format!(r#""step":{step},"log_type_name":"{span}_end","value":{ms}"#)
+    }
+
+    fn lines(lines: &[String]) -> Vec<Event> {
+        read(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_step_of_a_rank_with_its_parts() {
+        let s = |span| start(5, span);
+        let e = |span, ms| end(5, span, ms);
+        let events = lines(&[
+            s("step"),
+            s("gc_collect"),
+            e("gc_collect", 4.0),
+            s("fetching_batch"),
+            e("fetching_batch", 20.0),
+            s("fetching_batch"),
+            e("fetching_batch", 30.0),
+            r#""step":5,"log_type_name":"metric_value","event_name":"train.loss","value":2.5"#.to_owned(),
+            s("fwd_bwd"),
+            s("preprocess_inputs"),
+            e("preprocess_inputs", 1.0),
+            e("fwd_bwd", 900.0),
+            s("optim"),
+            e("optim", 46.0),
+            s("checkpoint_save"),
+            e("checkpoint_save", 0.02),
+            e("step", 1000.5),
+        ]);
+        assert_eq!(events.len(), 1);
+        let step = &events[0];
+        assert_eq!((step.kind, step.rank, step.step), (Kind::Step, Some(3), Some(5)));
+        assert_eq!(step.ts, Some(1795227416.016));
+        assert_eq!(step.m.iter().collect::<Vec<_>>(), [("loss", 2.5), ("step_time", 1.0005)]);
+        let parts: Vec<_> = step.t.iter().collect();
+        assert_eq!(
+            parts,
+            [("gc", 0.004), ("data", 0.05), ("fwd_bwd", 0.9), ("optim", 0.046), ("checkpoint_save", 0.00002)]
+        );
+    }
+
+    #[test]
+    fn evaluations_and_checkpoints_are_no_part_of_the_step() {
+        let tag = |mut line: String| {
+            line.push_str(r#","step_tags":["gc","checkpoint_save"]"#);
+            line
+        };
+        let events = lines(&[
+            start(6, "step"),
+            start(6, "checkpoint_save"),
+            tag(start(6, "gc_collect")),
+            tag(end(6, "gc_collect", 10.0)),
+            tag(end(6, "checkpoint_save", 2000.0)),
+            start(6, "eval"),
+            end(6, "eval", 500.0),
+            end(6, "step", 3000.0),
+            start(7, "step"),
+            start(7, "checkpoint_save"),
+            end(7, "checkpoint_save", 1500.0),
+            end(7, "step", 2000.0),
+        ]);
+        let kinds: Vec<_> = events.iter().map(|e| (e.kind, e.ckpt, e.edge)).collect();
+        let (begin, stop) = (Some(CkptPhase::Start), Some(CkptPhase::End));
+        assert_eq!(
+            kinds,
+            [
+                (Kind::Ckpt, begin, None),
+                (Kind::Ckpt, stop, None),
+                (Kind::Phase, None, Some(Edge::Begin)),
+                (Kind::Phase, None, Some(Edge::End)),
+                (Kind::Step, None, None),
+                (Kind::Ckpt, begin, None),
+                (Kind::Ckpt, stop, None),
+                (Kind::Step, None, None),
+            ]
+        );
+        assert_eq!(events[1].extra.get("seconds"), Some(&Value::Number(2.0)));
+        assert_eq!((events[2].name.as_deref(), events[4].m.get("step_time")), (Some("eval"), Some(0.5)));
+        assert!((events[6].ts.unwrap() - events[5].ts.unwrap() - 1.5).abs() < 1e-6, "it began when it began");
+    }
+
+    #[test]
+    fn an_exception_is_told_once_and_is_no_step() {
+        let error = |span: &str, what: &str| {
+            format!(r#""step":8,"log_type_name":"{span}_error","message":"[step 8] {span}_error: {what}""#)
+        };
+        let crash = |what: &str| {
+            lines(&[
+                start(8, "step"),
+                start(8, "fwd_bwd"),
+                error("fwd_bwd", what),
+                end(8, "fwd_bwd", 5.0),
+                error("step", what),
+                end(8, "step", 6.0),
+            ])
+        };
+        let events = crash("OutOfMemoryError: CUDA out of memory");
+        assert_eq!(events.len(), 1);
+        let e = &events[0];
+        assert_eq!((e.kind, e.rank, e.level.as_deref()), (Kind::Event, Some(3), Some("error")));
+        assert_eq!(
+            (e.name.as_deref(), e.text.as_deref()),
+            (Some("fwd_bwd_error"), Some("OutOfMemoryError: CUDA out of memory"))
+        );
+        assert_eq!(crash("DataloaderExhaustedError: ")[0].level.as_deref(), Some("info"));
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_passed_over() {
+        assert_eq!(
+            lines(&[end(9, "step", 5.0), end(9, "optim", 5.0), r#""log_type_name":"training_start""#.into()]),
+            []
+        );
+        let left_open: Vec<_> =
+            (0..100).map(|_| start(1, "x")).chain([start(2, "step"), end(2, "step", 7.0)]).collect();
+        assert_eq!(lines(&left_open)[0].m.get("step_time"), Some(0.007));
+        let task = r#""step":1,"task_name":"Task-1","log_type_name":"step_end","value":5"#.to_owned();
+        assert_eq!(lines(&[start(1, "step"), task]), []);
+    }
+}

@@ -1,0 +1,105 @@
+use super::*;
+
+const MEGATRON: &str =
+    " iteration        7/     100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5E+00 |";
+
+fn auto() -> Reader {
+    Reader::new(None).unwrap()
+}
+
+fn read(r: &mut Reader, lines: &[&str]) -> Vec<Event> {
+    let mut out = Vec::new();
+    for l in lines {
+        r.line(l, &mut out);
+    }
+    out
+}
+
+#[test]
+fn names_are_checked() {
+    assert!(Reader::new(Some("megatron")).is_ok_and(|r| r.name() == "megatron"));
+    assert_eq!(Reader::new(Some("auto")).unwrap().name(), "auto");
+    let e = Reader::new(Some("megatorn")).unwrap_err().to_string();
+    assert!(e.starts_with("unknown log format \"megatorn\"; known are auto, megatron, jsonl"), "{e}");
+}
+
+#[test]
+fn locks_on_and_counts() {
+    let mut r = auto();
+    let events = read(&mut r, &["hello", "", MEGATRON, "time (ms) | forward: 1.0"]);
+    assert_eq!((r.name(), events.len()), ("megatron", 1));
+    assert_eq!(r.counters(), Counters { lines: 3, matched: 1, ignored: 1, unmatched: 1 });
+    assert!((r.resolution().get("loss").unwrap() - 1e-1).abs() < 1e-9);
+}
+
+#[test]
+fn another_format_takes_over_and_loses_nothing() {
+    let mut r = auto();
+    let mut events = read(&mut r, &[MEGATRON, r#"{"step": 1, "loss": 1.5}"#, MEGATRON]);
+    assert_eq!((r.name(), events.len()), ("megatron", 2));
+    events = read(
+        &mut r,
+        &[
+            r#"{"step": 1, "loss": 3.5}"#,
+            "some noise",
+            r#"{"step": 2, "loss": 2.5}"#,
+            r#"{"step": 3, "loss": 1.5}"#,
+        ],
+    );
+    assert_eq!(r.name(), "jsonl");
+    assert_eq!(events.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn the_goodbye_is_the_last_word() {
+    let mut r = auto();
+    let kinds = |events: Vec<Event>| events.iter().map(|e| e.kind).collect::<Vec<_>>();
+    let last = "validation loss at the end of training for val data | lm loss value: 2.0E+00 |";
+    let events = read(&mut r, &[MEGATRON, "[after training is done] datetime: x", last, "noise"]);
+    assert_eq!(kinds(events), [Kind::Step, Kind::Bye, Kind::Eval, Kind::Bye]);
+    let events = read(&mut r, &[MEGATRON, last]);
+    assert_eq!(kinds(events), [Kind::Step, Kind::Eval], "it trains again");
+}
+
+#[test]
+fn container_pieces_are_joined() {
+    let stamp = "2026-05-29T03:52:45Z stdout";
+    let (a, b) = MEGATRON.split_at(40);
+    let mut r = auto();
+    let events = read(&mut r, &[&format!("{stamp} P [default7]:{a}"), &format!("{stamp} F {b}")]);
+    assert_eq!((events.len(), events[0].ts, events[0].step), (1, Some(1780026765.0), Some(7)));
+    let log = format!(r#"{{"log":"{MEGATRON}\n","stream":"stdout","time":"2026-05-29T03:52:45.5Z"}}"#);
+    let events = read(&mut auto(), &[&log]);
+    assert_eq!((events[0].ts, events[0].step), (Some(1780026765.5), Some(7)));
+}
+
+#[test]
+fn a_piece_without_an_end_is_bounded() {
+    let mut r = auto();
+    let piece = format!("2026-05-29T03:52:45Z stdout P {}", "é".repeat(60_000));
+    for _ in 0..4 {
+        read(&mut r, &[&piece]);
+    }
+    assert!(r.joined.len() <= MAX_JOINED_BYTES + 1);
+}
+
+#[test]
+fn zones() {
+    let mut r = auto();
+    r.set_utc_offset(7200.0);
+    let events = read(&mut r, &[&format!("[2026-05-29 05:52:45]{MEGATRON}")]);
+    assert_eq!((events[0].ts, r.local_stamp()), (Some(1780026765.0), Some(1780033965.0)));
+}
+
+proptest::proptest! {
+    #[test]
+    fn never_panics(lines: Vec<String>) {
+        let mut r = auto();
+        let mut out = Vec::new();
+        for l in &lines {
+            r.line(l, &mut out);
+        }
+        let c = r.counters();
+        proptest::prop_assert_eq!(c.lines, c.matched + c.ignored + c.unmatched);
+    }
+}
