@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
 
 use proptest::prelude::*;
-use stepwatch_formats::{Counters, Reader, names};
+use stepwatch_formats::{Counters, Reader, Rule, names};
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 
 macro_rules! samples {
@@ -32,6 +32,8 @@ samples! {
     MODDED = "modded_nanogpt.log";
     LLMC = "llmc_main.log";
     LLMC_OLD = "llmc_tel_trl.log";
+    DEEPSPEED_CIFAR = "deepspeed_2020_cifar.log";
+    TORCHTITAN_LOSSES = "torchtitan_losses.txt";
 }
 
 struct Log {
@@ -41,7 +43,10 @@ struct Log {
 }
 
 fn read(text: &str) -> Log {
-    let mut reader = Reader::new(None).unwrap();
+    read_with(Reader::new(None).unwrap(), text)
+}
+
+fn read_with(mut reader: Reader, text: &str) -> Log {
     let mut events = Vec::new();
     for line in text.lines() {
         reader.line(line, &mut events);
@@ -64,9 +69,18 @@ impl Log {
         self.of(Kind::Step).map(|e| e.m.get(name).unwrap_or(-1.0)).collect()
     }
 
+    /// Of a column that is there at every step, so that a value that was misread anywhere shows.
+    fn sum(&self, name: &str) -> f64 {
+        self.of(Kind::Step).map(|e| e.m.get(name).unwrap()).sum()
+    }
+
     fn quantum(&self, name: &str) -> f64 {
         self.reader.resolution().get(name).unwrap()
     }
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a / b - 1.0).abs() < 1e-12
 }
 
 #[test]
@@ -118,7 +132,8 @@ fn bloom_evaluation() {
         (eval.step, eval.name.as_deref(), eval.m.get("loss")),
         (Some(45000), Some("valid"), Some(2.327091))
     );
-    assert_eq!(log.counters, Counters { lines: 4, matched: 2, ignored: 2, unmatched: 0 });
+    assert_eq!(log.events.len(), 2, "and then for hours only a watchdog of the cluster");
+    assert_eq!(log.counters, Counters { lines: 11, matched: 2, ignored: 2, unmatched: 7 });
 }
 
 #[test]
@@ -149,17 +164,18 @@ fn skipped_iterations_miss_no_loss() {
     assert_eq!(log.column("loss_scale"), [4294967296.0, 2147483648.0, 1073741824.0]);
     assert_eq!(log.column("step_time"), [155.4838, 129.0288, 128.8915]);
     assert!(log.events.iter().all(|e| e.missing.is_empty()));
-    assert_eq!(log.counters, Counters { lines: 9, matched: 3, ignored: 6, unmatched: 0 });
+    assert_eq!((log.counters.lines, log.counters.matched), (20, 3));
 }
 
 #[test]
 fn megatron_deepspeed() {
     let log = read(MEGATRON_DEEPSPEED);
-    assert_eq!(log.steps(), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((log.reader.name(), log.steps()), ("megatron", (1..=49).collect()));
     assert_eq!(log.column("loss")[..3], [12.44238, 12.44502, 41.03157]);
-    assert_eq!(log.column("loss_scale"), [-1.0; 7], "the sentinel for no loss scaling is absent");
-    assert_eq!(log.column("lr")[1], 3.75e-5);
-    assert_eq!(log.counters, Counters { lines: 16, matched: 7, ignored: 9, unmatched: 0 });
+    assert!(close(log.sum("loss"), 657.912324) && close(log.sum("lr"), 0.00681195));
+    assert!(close(log.sum("step_time"), 6710.3941));
+    assert_eq!(log.column("loss_scale"), [-1.0; 49], "the sentinel for no loss scaling is absent");
+    assert!(log.events.iter().all(|e| e.rank.is_none()), "the memory lines name a rank, the steps do not");
     let log = read(DEEPSPEED_PIPE);
     assert_eq!((log.steps(), log.column("loss")), (vec![1, 2], vec![12.79022, 12.80042]));
     assert_eq!(log.column("lr"), [1.875e-5, 3.75e-5]);
@@ -179,11 +195,14 @@ fn megatron_bridge() {
 fn hugging_face_as_ms_swift_prints_it() {
     let log = read(MSSWIFT);
     assert_eq!(log.reader.name(), "huggingface");
-    assert_eq!(log.steps(), [1, 5, 10, 15, 20, 25]);
-    assert_eq!(log.column("loss"), [1.47077751, 1.58882141, 1.56617603, 1.63347206, 1.60613976, 1.45015478]);
-    assert_eq!(log.column("grad_norm"), [10.5625, 10.75, 12.8125, 13.6875, 11.0, 15.25]);
-    assert_eq!(log.column("lr"), [2e-6, 1e-5, 9.92e-6, 9.69e-6, 9.32e-6, 8.8e-6]);
-    assert_eq!(log.column("epoch"), [0.01, 0.05, 0.11, 0.16, 0.21, 0.27]);
+    assert_eq!(log.steps(), [1].into_iter().chain((5..=90).step_by(5)).collect::<Vec<_>>());
+    assert_eq!(log.column("loss")[..3], [1.47077751, 1.58882141, 1.56617603]);
+    assert_eq!(log.column("grad_norm")[17..], [10.125, 8.375]);
+    assert_eq!(log.column("lr")[..3], [2e-6, 1e-5, 9.92e-6]);
+    assert!(close(log.sum("loss"), 28.60100717) && close(log.sum("grad_norm"), 213.8125));
+    assert!(close(log.sum("lr"), 9.601e-5));
+    assert_eq!(log.column("epoch")[..6], [0.01, 0.05, 0.11, 0.16, 0.21, 0.27]);
+    assert_eq!(log.column("step_time"), [-1.0; 19], "the speed since the start is no step time");
     assert_eq!((log.column("token_acc")[0], log.column("memory(GiB)")[1]), (0.65511727, 5.64));
     assert!(log.events[0].m.get("elapsed_time").is_none(), "text for people is no number");
 }
@@ -192,13 +211,18 @@ fn hugging_face_as_ms_swift_prints_it() {
 fn automodel() {
     let log = read(AUTOMODEL);
     assert_eq!(log.reader.name(), "jsonl");
-    assert_eq!(log.steps(), [0, 1, 2, 3, 4]);
+    assert_eq!((log.steps(), log.counters.unmatched), ((0..100).collect(), 0));
     assert_eq!(log.column("loss")[..2], [0.9607781767845154, 0.9602441787719727]);
     assert_eq!(log.column("grad_norm")[0], 80.44873809814453);
     assert_eq!(log.column("tokens")[..3], [13451.0, 15581.0, 12249.0]);
     assert_eq!(log.column("tokens_per_second_per_gpu")[1], 859.1156356440428);
     assert!((log.column("mfu_reported")[1] - 0.004744590548468).abs() < 1e-12, "printed in percent");
-    assert_eq!(log.events[0].ts, Some(1775059572.572));
+    assert!(close(log.sum("loss"), 17.68958775140345) && close(log.sum("grad_norm"), 1586.3208649158478));
+    assert!(close(log.sum("lr"), 0.00055) && log.sum("tokens") == 1201809.0);
+    assert!(close(log.sum("tokens_per_second"), 7910962.956144296), "of the whole job");
+    assert!(close(log.sum("tokens_per_second_per_gpu"), 988870.369518037));
+    assert!(close(log.sum("mfu_reported"), 5.847535799987788));
+    assert_eq!((log.events[0].ts, log.events[99].ts), (Some(1775059572.572), Some(1775059592.091)));
 }
 
 #[test]
@@ -213,11 +237,13 @@ fn torchtitan() {
 #[test]
 fn maxtext() {
     let log = read(MAXTEXT);
-    assert_eq!((log.reader.name(), log.steps()), ("maxtext", vec![1, 2, 3, 4]));
+    assert_eq!((log.reader.name(), log.steps()), ("maxtext", (1..=117).collect()));
     assert_eq!(log.column("step_time")[..3], [24.93, 0.57, 0.254]);
     assert_eq!(log.column("loss")[..3], [0.693, 0.693, 0.708], "not the lm_loss beside it");
     assert_eq!(log.column("tokens_per_second_per_gpu")[0], 164.297);
     assert_eq!(log.quantum("loss"), 1e-3);
+    assert!(close(log.sum("loss"), 63.892) && close(log.sum("step_time"), 54.24));
+    assert!(close(log.sum("tokens_per_second_per_gpu"), 1892354.139));
     let eval = log.of(Kind::Eval).next().unwrap();
     assert_eq!((eval.step, eval.m.get("loss"), eval.m.get("perplexity")), (Some(0), Some(0.693), Some(2.0)));
 }
@@ -241,19 +267,50 @@ fn composer() {
 #[test]
 fn small_trainers() {
     let log = read(MODDED);
-    assert_eq!((log.reader.name(), log.steps()), ("modded-nanogpt", vec![1, 2, 3, 4, 5]));
-    assert_eq!(log.column("step_time"), [0.073, 0.021, 0.018, 0.035, 0.033]);
-    assert_eq!(log.of(Kind::Eval).next().unwrap().m.get("loss"), Some(10.8289));
+    assert_eq!((log.reader.name(), log.steps()), ("modded-nanogpt", (1..=119).collect()));
+    assert_eq!(log.column("step_time")[..5], [0.073, 0.021, 0.018, 0.035, 0.033]);
+    assert!(close(log.sum("step_time"), 4.118), "the last total");
+    assert_eq!(log.of(Kind::Eval).map(|e| e.m.get("loss")).collect::<Vec<_>>(), [Some(10.8289)]);
     let log = read(LLMC);
-    assert_eq!((log.reader.name(), log.steps()), ("llmc", (0..11).collect()));
+    assert_eq!((log.reader.name(), log.steps()), ("llmc", (0..119).collect()));
     assert_eq!(log.column("loss")[..3], [11.0091, 10.9598, 10.8556]);
     assert_eq!((log.column("grad_norm")[0], log.column("lr")[2]), (15.37, 3e-6));
-    assert_eq!(log.of(Kind::Eval).next().unwrap().m.get("loss"), Some(11.0092));
-    let log = read(LLMC_OLD);
-    assert_eq!(
-        (log.reader.name(), log.column("loss")),
-        ("llmc", vec![10.965596, 10.814037, 10.543272, 10.260427])
+    assert!(
+        close(log.sum("loss"), 994.9108)
+            && close(log.sum("grad_norm"), 268.25)
+            && close(log.sum("lr"), 0.00612)
     );
+    assert_eq!(log.of(Kind::Eval).map(|e| e.m.get("loss")).collect::<Vec<_>>(), [Some(11.0092)]);
+    let log = read(LLMC_OLD);
+    assert_eq!((log.reader.name(), log.steps()), ("llmc", (0..79).collect()));
+    assert_eq!(log.column("loss")[..4], [10.965596, 10.814037, 10.543272, 10.260427]);
+    assert!(close(log.sum("loss"), 613.152524));
+}
+
+#[test]
+fn two_columns_need_a_rule() {
+    assert_eq!(read(TORCHTITAN_LOSSES).events, [], "nothing says that the numbers are steps and losses");
+    let regex = Some(r"^(?P<step>\d+)\s+(?P<loss>\S+)$".to_owned());
+    let log = read_with(Reader::with_rule(&Rule { regex, ..Rule::default() }).unwrap(), TORCHTITAN_LOSSES);
+    assert_eq!((log.steps(), log.counters.unmatched), ((1..=10).collect(), 0));
+    assert_eq!(log.column("loss")[..2], [8.296810150146484, 7.725587844848633]);
+    assert_eq!(log.column("loss")[9], 2.674215316772461);
+}
+
+/// NCCL's inspector and RAS write JSON, metrics and tables with ranks, counts and times in them; none of it is training.
+#[test]
+fn the_diagnostics_of_nccl_are_no_training() {
+    for text in [
+        r#"{"header":{"id":"0x7f8c496ae9f661","rank":2,"n_ranks":8,"nnodes":1},"metadata":{"dump_timestamp_us":1748030377748202,"pid":1639453},"coll_perf":{"coll":"AllReduce","coll_sn":1407,"coll_exec_time_us":61974,"coll_busbw_gbs":485.119099}}"#,
+        "nccl_bus_bandwidth_gbs{version=\"v5.1\",comm_name=\"dp\",nranks=\"8\",collective=\"AllReduce\"} 325.64\n\
+         nccl_collective_exec_time_microseconds{comm_name=\"dp\",collective=\"AllReduce\"} 61974",
+        "Job summary\n===========\n\n  Nodes  Processes         GPUs  Processes     GPUs\n(total)   per node  per process    (total)  (total)\n\
+         \n      4          8            1         32       32\n\nCommunicators... (0.00s)\n#0-0 (27a079b828ff1a75) MISMATCH\n\
+         Communicator ranks have different collective operation counts\n26 ranks have launched up to operation 6650",
+    ] {
+        let log = read(text);
+        assert_eq!((log.events, log.reader.name()), (vec![], "auto"), "{text}");
+    }
 }
 
 /// One change to the bytes of a sample: what a full disk, a mixed-up pipe or a new release does to a log.
