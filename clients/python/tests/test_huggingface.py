@@ -109,7 +109,7 @@ class WithAStandIn(Case):
         self.assertEqual((end["phase"], end["bytes"], os.path.basename(end["path"])), ("end", 100, "checkpoint-3"))
         self.assertEqual(receiver.events("eval")[0]["m"], {"loss": 2.5, "runtime": 0.1, "epoch": 0.1})
         last = until(lambda: [e for e in receiver.events("step") if e["step"] == 4])[0]
-        self.assertEqual(set(last["t"]), {"ckpt"}, "part of the next step's time; the phase has been announced")
+        self.assertEqual(set(last["t"]), {"ckpt", "data"}, "part of the next step's time; the phase has been announced")
 
     def test_only_the_writer_reports_the_checkpoint(self):
         receiver = self.receiver()
