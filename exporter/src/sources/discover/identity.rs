@@ -1,0 +1,163 @@
+//! Who a process is, by what launchers leave in its environment. Only the variables named here are looked at; the rest of an environment
+//! holds people's secrets.
+//!
+//! Rank, world and local rank come from one launcher only, the nearest: `mpirun` inside an `sbatch` script inherits Slurm's variables
+//! of the one batch process, and mixing them is how eight ranks end up as rank 0.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Rank, world, local rank; the nearest launcher first.
+const LAUNCHERS: &[(&str, &[&str], &[&str])] = &[
+    ("RANK", &["WORLD_SIZE"], &["LOCAL_RANK"]), // torchrun, accelerate, DeepSpeed, Kubeflow
+    ("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_SIZE"], &["OMPI_COMM_WORLD_LOCAL_RANK"]),
+    ("MV2_COMM_WORLD_RANK", &["MV2_COMM_WORLD_SIZE"], &["MV2_COMM_WORLD_LOCAL_RANK"]),
+    ("PMI_RANK", &["PMI_SIZE"], &["MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"]),
+    ("PMIX_RANK", &["PMIX_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"], &["SLURM_LOCALID"]),
+    ("SLURM_PROCID", &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"], &["SLURM_LOCALID"]),
+];
+const RUN: &[&str] = &["STEPWATCH_RUN", "SLURM_JOB_NAME", "WANDB_NAME", "TORCHELASTIC_RUN_ID"];
+const JOB: &[&str] = &["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "TORCHELASTIC_RUN_ID"];
+const RESTARTS: &[&str] = &["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"];
+const ERROR_FILE: &[&str] = &["TORCHELASTIC_ERROR_FILE"];
+/// What the names of flight-recorder dumps begin with; the rank follows.
+const DUMP_PREFIX: &[&str] = &["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+const DEFAULT_DUMP_PREFIX: &str = "/tmp/nccl_trace_rank_";
+/// Longest value that is kept.
+const MAX_CHARS: usize = 1024;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) rank: Option<u32>,
+    pub(super) world: Option<u32>,
+    pub(super) local_rank: Option<u32>,
+    pub(super) run: Option<String>,
+    pub(super) job: Option<String>,
+    /// How often the launcher says that it has restarted the process.
+    pub(super) restarts: Option<u32>,
+    /// Where torchelastic writes why the process failed.
+    pub(super) error_file: Option<PathBuf>,
+    /// Where NCCL's flight recorder is dumped to.
+    pub(super) dump: Option<PathBuf>,
+    /// The client reports by itself, or was told not to.
+    pub(super) silent: bool,
+}
+
+impl Identity {
+    /// Reads `/proc/PID/environ`.
+    pub(super) fn of(environ: &[u8]) -> Self {
+        let env = Environ::parse(environ);
+        let mut found = Self {
+            run: env.text(RUN),
+            job: env.text(JOB),
+            restarts: env.number(RESTARTS),
+            error_file: env.text(ERROR_FILE).map(PathBuf::from),
+            silent: env.text(&["STEPWATCH_DISABLED"]).is_some_and(|v| v != "0"),
+            ..Self::default()
+        };
+        for (rank, world, local) in LAUNCHERS {
+            if let Some(rank) = env.number(&[rank]) {
+                found.rank = Some(rank);
+                found.world = env.number(world);
+                found.local_rank = env.number(local);
+                break;
+            }
+        }
+        let prefix = || env.text(DUMP_PREFIX).unwrap_or_else(|| DEFAULT_DUMP_PREFIX.into());
+        found.dump = found.rank.map(|rank| PathBuf::from(format!("{}{rank}", prefix())));
+        found
+    }
+}
+
+/// The variables that we know.
+struct Environ<'a>(BTreeMap<&'a str, &'a str>);
+
+impl<'a> Environ<'a> {
+    fn parse(bytes: &'a [u8]) -> Self {
+        let known = |key: &&str| {
+            let ranks = || LAUNCHERS.iter().any(|(r, w, l)| r == key || w.contains(key) || l.contains(key));
+            [RUN, JOB, RESTARTS, ERROR_FILE, DUMP_PREFIX, &["STEPWATCH_DISABLED"]]
+                .iter()
+                .any(|k| k.contains(key))
+                || ranks()
+        };
+        let pairs = bytes.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
+        Self(pairs.filter(|(key, _)| known(key)).collect())
+    }
+
+    /// The first that is set; `none` is what torchrun calls a run without a name.
+    fn text(&self, keys: &[&str]) -> Option<String> {
+        let mut values = keys.iter().filter_map(|k| self.0.get(k)).map(|v| v.trim());
+        let value =
+            values.find(|v| !v.is_empty() && !v.eq_ignore_ascii_case("none") && v.len() <= MAX_CHARS)?;
+        Some(value.chars().filter(|c| !c.is_control()).collect())
+    }
+
+    fn number(&self, keys: &[&str]) -> Option<u32> {
+        keys.iter().find_map(|k| self.0.get(k)?.trim().parse().ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[&str]) -> Identity {
+        Identity::of(variables.join("\0").as_bytes())
+    }
+
+    #[test]
+    fn torchrun() {
+        let found = of(&[
+            "PATH=/bin",
+            "RANK=9",
+            "LOCAL_RANK=1",
+            "WORLD_SIZE=16",
+            "TORCHELASTIC_RUN_ID=none",
+            "TORCHELASTIC_RESTART_COUNT=2",
+            "TORCHELASTIC_ERROR_FILE=/tmp/x/attempt_2/1/error.json",
+            "SLURM_PROCID=0",
+            "SLURM_NTASKS=2",
+            "SLURM_JOB_ID=77",
+            "SLURM_JOB_NAME=llama-70b",
+            "AWS_SECRET_ACCESS_KEY=dummy",
+        ]);
+        let want = Identity {
+            rank: Some(9),
+            world: Some(16),
+            local_rank: Some(1),
+            run: Some("llama-70b".into()),
+            job: Some("77".into()),
+            restarts: Some(2),
+            error_file: Some("/tmp/x/attempt_2/1/error.json".into()),
+            dump: Some("/tmp/nccl_trace_rank_9".into()),
+            silent: false,
+        };
+        assert_eq!(found, want);
+    }
+
+    #[test]
+    fn slurm_and_mpi() {
+        let slurm =
+            of(&["SLURM_PROCID=3", "SLURM_NTASKS=8", "SLURM_LOCALID=3", "TORCH_FR_DUMP_TEMP_FILE=/fr/r_"]);
+        assert_eq!((slurm.rank, slurm.world, slurm.local_rank), (Some(3), Some(8), Some(3)));
+        assert_eq!(slurm.dump.as_deref(), Some(std::path::Path::new("/fr/r_3")));
+        let mpi =
+            of(&["OMPI_COMM_WORLD_RANK=5", "OMPI_COMM_WORLD_SIZE=6", "SLURM_PROCID=0", "SLURM_NTASKS=1"]);
+        assert_eq!((mpi.rank, mpi.world), (Some(5), Some(6)));
+        assert_eq!(of(&["HOME=/root"]), Identity::default());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_an_environment(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+            let _ = Identity::of(&bytes);
+        }
+
+        #[test]
+        fn ranks_are_read_back(rank: u32, world: u32, noise in "[A-Z]{1,5}=[^\0]{0,20}") {
+            let found = of(&[&noise, &format!("RANK={rank}"), &format!("WORLD_SIZE={world}")]);
+            proptest::prop_assert_eq!((found.rank, found.world), (Some(rank), Some(world)));
+        }
+    }
+}

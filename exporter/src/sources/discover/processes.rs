@@ -1,0 +1,164 @@
+//! Processes of this host as `/proc` shows them, to whoever may look: what they hold open, where they work, whose children they are.
+//!
+//! Everything here may vanish between two reads, and what belongs to another user may be refused; either is `None`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::roots::Roots;
+
+/// Processes looked at in one pass.
+const MAX_PROCESSES: usize = 32_768;
+/// Descriptors of one process that are looked at.
+const MAX_DESCRIPTORS: usize = 4096;
+/// An environment is as long as its user makes it.
+const MAX_ENVIRON_BYTES: usize = 1024 * 1024;
+/// Generations looked up and down.
+const MAX_GENERATIONS: usize = 8;
+
+/// Every process, and whose child it is.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// Parent and start time by pid.
+    processes: BTreeMap<u32, (u32, u64)>,
+}
+
+/// A file that a process has open.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct OpenFile {
+    /// As this process would open it.
+    pub(super) path: PathBuf,
+    /// It is the process' standard output or error.
+    pub(super) standard: bool,
+}
+
+impl Tree {
+    pub(super) fn read(roots: &Roots) -> Self {
+        let names = fs::read_dir(&roots.procfs).into_iter().flatten().flatten();
+        let pids = names.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).take(MAX_PROCESSES);
+        Self { processes: pids.filter_map(|pid| Some((pid, parent_and_start(roots, pid)?))).collect() }
+    }
+
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.keys().copied()
+    }
+
+    /// Clock ticks after boot at which the process started.
+    pub(super) fn started(&self, pid: u32) -> Option<u64> {
+        self.processes.get(&pid).map(|(_, started)| *started)
+    }
+
+    /// Parent, its parent and so on; not init.
+    pub(super) fn ancestors(&self, pid: u32) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut at = pid;
+        while let Some((parent, _)) =
+            self.processes.get(&at).filter(|(p, _)| *p > 1 && found.len() < MAX_GENERATIONS)
+        {
+            found.push(*parent);
+            at = *parent;
+        }
+        found
+    }
+
+    /// Children, their children and so on.
+    pub(super) fn descendants(&self, pid: u32) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        let mut generation = BTreeSet::from([pid]);
+        for _ in 0..MAX_GENERATIONS {
+            generation =
+                self.processes.iter().filter(|(_, (p, _))| generation.contains(p)).map(|(c, _)| *c).collect();
+            if generation.is_empty() {
+                break;
+            }
+            found.extend(&generation);
+        }
+        found
+    }
+}
+
+/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets too.
+fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
+    let stat = fs::read_to_string(roots.proc(pid.to_string()).join("stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    (!matches!(state, "Z" | "X" | "x")).then_some(())?;
+    Some((fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?))
+}
+
+/// `Err` where we may not look.
+pub(super) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
+    let mut bytes = fs::read(roots.proc(pid.to_string()).join("environ"))?;
+    bytes.truncate(MAX_ENVIRON_BYTES);
+    Ok(bytes)
+}
+
+/// Where the process works, as we would find it.
+pub(super) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
+    let dir = roots.proc(pid.to_string());
+    Some(seen_from_here(roots, pid, &fs::read_link(dir.join("cwd")).ok()?))
+}
+
+/// Regular files that the process has open for writing.
+pub(super) fn written(roots: &Roots, pid: u32) -> Vec<OpenFile> {
+    let dir = roots.proc(pid.to_string());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().take(MAX_DESCRIPTORS) {
+        let name = entry.file_name();
+        let Some(target) = fs::read_link(entry.path()).ok().filter(|t| is_file_name(t)) else { continue };
+        if !writes(&dir.join("fdinfo").join(&name)) {
+            continue;
+        }
+        let path = seen_from_here(roots, pid, &target);
+        if path.is_file() {
+            found.push(OpenFile { path, standard: name == "1" || name == "2" });
+        }
+    }
+    found.sort();
+    found.dedup_by(|b, a| {
+        a.path == b.path && {
+            a.standard |= b.standard;
+            true
+        }
+    });
+    found
+}
+
+/// Whether the process has one of the devices of a GPU open: what every process that computes on one does.
+pub(super) fn holds_gpu(roots: &Roots, pid: u32) -> bool {
+    let entries = fs::read_dir(roots.proc(pid.to_string()).join("fd")).into_iter().flatten().flatten();
+    entries.take(MAX_DESCRIPTORS).any(|e| fs::read_link(e.path()).is_ok_and(|target| is_gpu(&target)))
+}
+
+fn is_gpu(device: &Path) -> bool {
+    let Some(name) = device.to_str() else { return false };
+    let numbered = name.strip_prefix("/dev/nvidia").or_else(|| name.strip_prefix("/dev/accel"));
+    numbered.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) || name == "/dev/kfd"
+}
+
+/// No socket, pipe, device or deleted file.
+fn is_file_name(target: &Path) -> bool {
+    let text = target.to_string_lossy();
+    target.is_absolute()
+        && !text.ends_with(" (deleted)")
+        && !["/dev/", "/proc/", "/sys/"].iter().any(|p| text.starts_with(p))
+}
+
+/// Whether a descriptor may write, by the access mode in its octal flags.
+fn writes(fdinfo: &Path) -> bool {
+    let notes = fs::read_to_string(fdinfo).unwrap_or_default();
+    let flags = notes
+        .lines()
+        .find_map(|l| l.strip_prefix("flags:"))
+        .and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
+    flags.is_some_and(|f| f & 0o3 != 0)
+}
+
+/// A container's path is found under its root.
+fn seen_from_here(roots: &Roots, pid: u32, path: &Path) -> PathBuf {
+    let dir = roots.proc(pid.to_string());
+    let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
+    let same = namespace(&dir).is_none_or(|theirs| namespace(&roots.proc("self")) == Some(theirs));
+    if same { path.to_owned() } else { dir.join("root").join(path.strip_prefix("/").unwrap_or(path)) }
+}

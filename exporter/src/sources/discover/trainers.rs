@@ -1,0 +1,119 @@
+//! Which processes train: those that compute on a GPU, and those in control groups that the configuration names.
+//!
+//! NVML knows who computes on NVIDIA GPUs, in any container. Without NVML whoever holds a GPU's device open is taken, which the driver
+//! need not be asked for.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use nvml_wrapper::Nvml;
+
+use super::processes::{self, Tree};
+use crate::roots::Roots;
+
+/// Control groups that patterns may mean, and those within them.
+const MAX_GROUPS: usize = 4096;
+
+/// Finds them, again and again.
+#[derive(Debug)]
+pub(super) struct Trainers {
+    cgroups: Vec<String>,
+    nvml: Option<Nvml>,
+    /// Passes until NVML is tried again.
+    retry: u32,
+}
+
+/// A driver may be installed after us, and asking for it is not free.
+const RETRY_PASSES: u32 = 40;
+
+impl Trainers {
+    pub(super) fn new(cgroups: &[String]) -> Self {
+        Self { cgroups: cgroups.to_vec(), nvml: None, retry: 0 }
+    }
+
+    pub(super) fn find(&mut self, roots: &Roots, tree: &Tree) -> BTreeSet<u32> {
+        let mut found = match self.by_nvml(roots) {
+            Some(pids) => pids,
+            None => tree.pids().filter(|pid| processes::holds_gpu(roots, *pid)).collect(),
+        };
+        found.extend(self.cgroups.iter().flat_map(|pattern| by_cgroup(roots, pattern)));
+        found.retain(|pid| tree.started(*pid).is_some());
+        found
+    }
+
+    /// `None` without NVML, or when it does not answer.
+    fn by_nvml(&mut self, roots: &Roots) -> Option<BTreeSet<u32>> {
+        if self.nvml.is_none() {
+            if self.retry > 0 {
+                self.retry -= 1;
+                return None;
+            }
+            self.retry = RETRY_PASSES;
+            self.nvml = load(roots);
+        }
+        let found = self.nvml.as_ref().and_then(|nvml| computing(nvml).ok());
+        if found.is_none() {
+            self.nvml = None;
+        }
+        found
+    }
+}
+
+fn load(roots: &Roots) -> Option<Nvml> {
+    match &roots.nvml_library {
+        Some(path) => Nvml::builder().lib_path(path.as_os_str()).init().ok(),
+        // The name that the driver package installs; the other one belongs to the development files.
+        None => Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init().ok(),
+    }
+}
+
+fn computing(nvml: &Nvml) -> Result<BTreeSet<u32>, nvml_wrapper::error::NvmlError> {
+    let mut found = BTreeSet::new();
+    for i in 0..nvml.device_count()? {
+        // One GPU that fell off the bus must not hide the others.
+        let processes = nvml.device_by_index(i).and_then(|gpu| gpu.running_compute_processes());
+        found.extend(processes.into_iter().flatten().map(|p| p.pid));
+    }
+    Ok(found)
+}
+
+/// Processes in control groups that fit `pattern`, under the mounted hierarchy or as an absolute path, and in the groups within them.
+fn by_cgroup(roots: &Roots, pattern: &str) -> BTreeSet<u32> {
+    let absolute =
+        if pattern.starts_with('/') { pattern.into() } else { roots.sys("fs/cgroup").join(pattern) };
+    let mut groups: Vec<_> =
+        glob::glob(&absolute.to_string_lossy()).into_iter().flatten().flatten().take(MAX_GROUPS).collect();
+    let (mut found, mut looked) = (BTreeSet::new(), 0);
+    while let Some(group) = groups.pop().filter(|_| looked < MAX_GROUPS) {
+        looked += 1;
+        found.extend(members(&group));
+        let within = fs::read_dir(&group).into_iter().flatten().flatten();
+        groups.extend(within.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
+    }
+    found
+}
+
+fn members(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|l| l.trim().parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_groups_and_those_within() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir.path().join("fs/cgroup/system.slice/slurmstepd.scope/job_7");
+        fs::create_dir_all(group.join("step_0/task_0")).unwrap();
+        fs::write(group.join("cgroup.procs"), "").unwrap();
+        fs::write(group.join("step_0/cgroup.procs"), "11\n").unwrap();
+        fs::write(group.join("step_0/task_0/cgroup.procs"), "12\n13\n").unwrap();
+        let roots = Roots { sysfs: dir.path().into(), ..Roots::default() };
+        assert_eq!(by_cgroup(&roots, "system.slice/slurmstepd.scope/job_*"), [11, 12, 13].into());
+        assert_eq!(by_cgroup(&roots, "nothing/*"), [].into());
+        assert_eq!(by_cgroup(&roots, "a/***"), [].into(), "a pattern that cannot be read");
+    }
+}
