@@ -9,7 +9,7 @@ use stepwatch_formats::{FileKind, FileReader, MAX_PENDING_BYTES};
 use stepwatch_wire::{Event, MAX_EVENT_BYTES};
 
 /// One name a kind.
-pub const NAMES: &[&str] = &[
+pub(crate) const NAMES: &[&str] = &[
     "events.out.tfevents.1795226853.vm",
     "run-1.wandb",
     "checkpoint-5/trainer_state.json",
@@ -19,7 +19,7 @@ pub const NAMES: &[&str] = &[
 ];
 
 /// Reads an input as the kind it chooses. Returns which kind that is, and what was read.
-pub fn read(data: &[u8]) -> (usize, Vec<Event>) {
+pub(crate) fn read(data: &[u8]) -> (usize, Vec<Event>) {
     let [kind, pieces, rest @ ..] = data else { return (0, Vec::new()) };
     let kind = usize::from(*kind) % NAMES.len();
     let file = match (kind, pieces & 0x80 != 0) {
@@ -33,7 +33,7 @@ pub fn read(data: &[u8]) -> (usize, Vec<Event>) {
 }
 
 /// Reads a file as it grows by `size` bytes, and checks what holds of any file.
-pub fn in_pieces(name: &str, file: &[u8], size: usize) -> Vec<Event> {
+pub(crate) fn in_pieces(name: &str, file: &[u8], size: usize) -> Vec<Event> {
     let mut reader = FileReader::new(Path::new(name), b"").expect("every name is known");
     let (mut events, mut pending) = (Vec::new(), Vec::new());
     for piece in file.chunks(size) {
