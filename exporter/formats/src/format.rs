@@ -101,7 +101,9 @@ impl<'a> Out<'a> {
         Self { events, resolution }
     }
 
-    pub fn push(&mut self, event: Event) {
+    /// Gives an event out, with the resolution of what it carries.
+    pub fn push(&mut self, mut event: Event) {
+        self.resolution.put_on(&mut event);
         self.events.push(event);
     }
 

@@ -1,5 +1,8 @@
 //! Numbers inside text: how frameworks print them, and how finely.
 
+use stepwatch_wire::Event;
+use stepwatch_wire::names::metric;
+
 /// A number at the start of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Number<'a> {
@@ -146,6 +149,8 @@ pub struct Resolution(Vec<Metric>);
 
 /// Values after which an old resolution starts to be forgotten.
 const WINDOW: u32 = 64;
+/// A step between two printed values smaller than this share of them is no one's noise.
+const COARSE: f64 = 1e-6;
 /// Metrics whose resolution is kept.
 const MAX_METRICS: usize = 64;
 
@@ -167,6 +172,27 @@ impl Resolution {
             m.seen += 1;
         } else if self.0.len() < MAX_METRICS {
             self.0.push(Metric { name: name.to_owned(), finest: quantum, before: f64::INFINITY, seen: 1 });
+        }
+    }
+
+    /// Reads a number out of a cell of a table, and how finely it is written.
+    pub fn read(&mut self, name: &str, text: &str) -> Option<f64> {
+        let n = lex(text).filter(|n| n.rest.trim().is_empty())?;
+        if let Some(quantum) = n.quantum {
+            self.saw(name, quantum);
+        }
+        Some(n.value)
+    }
+
+    /// Writes into an event how finely its values are printed, of the metrics that are judged and where it is coarse enough to
+    /// matter.
+    pub fn put_on(&self, event: &mut Event) {
+        for m in &self.0 {
+            let Some(value) = event.m.get(&m.name).filter(|v| v.is_finite()) else { continue };
+            let quantum = m.finest.min(m.before);
+            if metric::ALL.contains(&m.name.as_str()) && quantum > COARSE * value.abs() {
+                event.q.set(&m.name, quantum);
+            }
         }
     }
 
@@ -262,6 +288,21 @@ mod tests {
         }
         assert_eq!(r.get("loss"), Some(0.01));
         assert_eq!(r.get("lr"), None);
+    }
+
+    #[test]
+    fn an_event_is_told_how_finely_it_was_printed() {
+        let mut r = Resolution::default();
+        for (name, text) in [("loss", "2.34"), ("lr", "0.000123456789"), ("mine", "0.5"), ("grad_norm", "1.2")] {
+            r.read(name, text);
+        }
+        assert_eq!(r.read("loss", "2.3x"), None);
+        let mut e = Event::step("r", 1);
+        for (name, v) in [("loss", 2.3), ("lr", 0.000_123_456_789), ("mine", 0.5), ("grad_norm", f64::NAN)] {
+            e.m.set(name, v);
+        }
+        r.put_on(&mut e);
+        assert_eq!(e.q.iter().collect::<Vec<_>>(), [("loss", 0.01)], "its zeros may have been dropped");
     }
 
     proptest::proptest! {
