@@ -17,6 +17,6 @@ pub mod source_lost;
 pub mod stall;
 pub mod step_time_jitter;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

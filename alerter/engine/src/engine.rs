@@ -27,7 +27,7 @@ const LOOK_AGAIN: Span = Span::millis(10);
 /// How long a source that sent nothing of a run still counts as one of its own.
 const FEEDS_FOR: Span = Span::secs(900);
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 1;
+const STATE_VERSION: u8 = 2;
 
 /// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);

@@ -3,6 +3,11 @@
 mod align;
 mod facts;
 mod pace;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event};
@@ -18,6 +23,9 @@ use align::{Align, Arrival};
 
 /// Ranks kept a run; a larger job is judged by the first that report.
 const MAX_RANKS: usize = 65_536;
+
+/// Steps whose class is remembered.
+const CLASSES_KEPT: usize = 16;
 
 /// Counted, because nothing is dropped in silence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +46,8 @@ pub struct Run {
     align: Align,
     /// What happened since the last sample, for its class.
     class: Option<ClassMark>,
+    /// The last steps that were no plain ones: what comes late of them must be known as that too.
+    classes: VecDeque<(i64, StepClass)>,
     detectors: Detectors,
 }
 
@@ -54,6 +64,7 @@ impl Run {
             counters: Counters::default(),
             align: Align::default(),
             class: None,
+            classes: VecDeque::new(),
             detectors: Detectors::new(config),
         }
     }
@@ -106,15 +117,16 @@ impl Run {
         }
         let mut ready = Vec::new();
         match self.facts.rank_step(now, rank, step, e.attempt) {
-            Arrival::Next => self.align.take(at, rank, step, e, &mut ready),
+            Arrival::Next => drop(self.align.take(at, rank, step, e, &mut ready)),
             Arrival::Restarted => {
                 self.align.restart();
+                self.classes.clear();
                 self.facts.restarted(now, rank);
                 self.align.take(at, rank, step, e, &mut ready);
             }
             Arrival::Again => {
-                self.counters.duplicates += 1;
-                self.align.again(step, rank, e, &mut ready);
+                let new = self.align.take(at, rank, step, e, &mut ready);
+                self.counters.duplicates += u64::from(!new);
             }
             Arrival::Duplicate => self.counters.duplicates += 1,
             Arrival::Stale => self.counters.stale += 1,
@@ -125,9 +137,9 @@ impl Run {
     }
 
     fn judge(&mut self, now: Ts, mut sample: StepSample, out: &mut Vec<Verdict>) {
-        let advanced = sample.interval > 0;
+        let advanced = sample.interval > 0 && !sample.adds;
+        sample.class = if advanced { self.classify(sample.step) } else { self.class_of(&sample) };
         if advanced {
-            sample.class = self.classify();
             self.facts.advanced(now, &sample);
             self.counters.steps += 1;
         }
@@ -139,16 +151,26 @@ impl Run {
         }
     }
 
-    fn classify(&mut self) -> StepClass {
+    fn classify(&mut self, step: i64) -> StepClass {
         let marked = self.class.take();
-        if self.facts.attempt_steps == 0 {
-            return StepClass::First;
-        }
-        match marked {
+        let class = match marked {
+            _ if self.facts.attempt_steps == 0 => StepClass::First,
             Some(ClassMark::Checkpoint) => StepClass::Checkpoint,
             Some(ClassMark::Eval) => StepClass::Eval,
-            None => StepClass::Train,
+            None => return StepClass::Train,
+        };
+        if self.classes.len() == CLASSES_KEPT {
+            self.classes.pop_front();
         }
+        self.classes.push_back((step, class));
+        class
+    }
+
+    /// What a signal that comes late covers: the steps since it came before.
+    fn class_of(&self, sample: &StepSample) -> StepClass {
+        let covered = sample.step.saturating_sub(sample.interval) + 1..=sample.step;
+        let marked = self.classes.iter().rev().find(|(step, _)| covered.contains(step));
+        marked.map_or(StepClass::Train, |(_, class)| *class)
     }
 
     fn phase(&mut self, at: Ts, e: &Event) {

@@ -1,9 +1,11 @@
 //! One step of one run, as the detectors see it: ranks already aligned, duplicates gone.
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Ts;
 
 /// What kind of step it was, as far as the trainer told or the engine learned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum StepClass {
     #[default]
     Train,
@@ -22,9 +24,12 @@ pub struct StepSample {
     pub ts: Ts,
     /// Restart epoch; steps are comparable only within one.
     pub attempt: u32,
-    /// Steps since the previous sample: the logging interval. 0: a further report of the same step, from another rank, that
-    /// carries only non-finite values.
+    /// Steps since the previous sample: the logging interval. 0: a further report of the same step that carries only non-finite
+    /// values.
     pub interval: i64,
+    /// It only adds signals to a step that was judged before: what a second source tells of it, perhaps minutes later. Every signal
+    /// comes once a step, and in the order of the steps; two signals need not keep pace.
+    pub adds: bool,
     pub class: StepClass,
     pub loss: Option<f64>,
     pub grad_norm: Option<f64>,
@@ -37,6 +42,25 @@ pub struct StepSample {
     /// Seconds a step.
     pub step_time: Option<f64>,
     pub tokens_per_second: Option<f64>,
-    /// Ratio.
+    /// Ratio, or what the framework reports in its place: to be compared with itself only.
     pub mfu: Option<f64>,
+    /// Ratio, by a formula that we know.
+    pub computed_mfu: Option<f64>,
+    pub q: Quanta,
+}
+
+/// How finely the values of a sample were printed, in their own units; 0 of one that kept its digits. A value cannot be out of place
+/// by less than a step of its printer.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Quanta {
+    pub loss: f64,
+    pub grad_norm: f64,
+    pub step_time: f64,
+    pub tokens_per_second: f64,
+    pub mfu: f64,
+}
+
+/// Standard deviation of a value that was rounded to a multiple of `quantum`, from the rounding alone.
+pub fn rounding(quantum: f64) -> f64 {
+    quantum / 12f64.sqrt()
 }

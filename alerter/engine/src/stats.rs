@@ -1,5 +1,6 @@
 //! Streaming statistics that the detectors share: O(1) state, plain serde structs, no clock.
 
+pub mod attempt;
 pub mod block;
 pub mod cadence;
 pub mod cusum;

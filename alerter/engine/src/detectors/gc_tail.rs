@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::{Shared, Source};
+use super::shared::{PRINTED, Shared, Source};
 use crate::detector::StepDetector;
 use crate::message::number;
 use crate::sample::StepSample;
@@ -117,7 +117,7 @@ impl StepDetector for GcTail {
         let enabled = self.config.enabled && shared.speed.source() == Source::StepTime;
         let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
         let Some(ratio) = timing.ratio.filter(|r| *r < STALL) else { return };
-        let slow = ratio > 1.0 + self.config.slow;
+        let slow = ratio > 1.0 + self.config.slow.max(PRINTED * timing.grain);
         self.cost += (if slow { ratio - 1.0 } else { 0.0 } - self.cost) * COST_RATE;
         if !slow || timing.expected_pause {
             return;

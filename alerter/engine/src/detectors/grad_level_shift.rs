@@ -7,10 +7,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::Shared;
+use super::shared::{PRINTED, Shared};
 use crate::detector::StepDetector;
 use crate::message::number;
-use crate::sample::StepSample;
+use crate::sample::{StepSample, rounding};
 use crate::stats::latch::Latch;
 use crate::stats::robust::Robust;
 use crate::verdict::{Kind, Severity, Verdict};
@@ -84,7 +84,8 @@ impl GradLevelShift {
         if apart < 0.5 * self.config.ratio.ln() {
             self.onset = s.step;
         }
-        let far = apart > self.config.ratio.ln() && apart > self.config.sigmas * self.fast.scale();
+        let printed = self.fast.location().exp() - self.slow.exp() > PRINTED * s.q.grad_norm;
+        let far = printed && apart > self.config.ratio.ln() && apart > self.config.sigmas * self.fast.scale();
         if far && self.latch.raise(Severity::Ticket) {
             out.push(self.finding("has settled at").raise(s, Severity::Ticket));
         } else if apart < self.config.clear_ratio.ln() && self.latch.clear() {
@@ -99,7 +100,7 @@ impl StepDetector for GradLevelShift {
         if !self.config.enabled || s.interval == 0 || shared.schedule.warming_up() {
             return;
         }
-        self.fast.update(norm.ln(), FAST, FLOOR);
+        self.fast.update(norm.ln(), FAST, FLOOR.max(rounding(s.q.grad_norm) / norm));
         if !self.fast.is_warm() {
             return;
         }

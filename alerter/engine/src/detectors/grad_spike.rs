@@ -18,10 +18,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::Shared;
+use super::shared::{PRINTED, Shared};
 use crate::detector::StepDetector;
 use crate::message::number;
-use crate::sample::StepSample;
+use crate::sample::{StepSample, rounding};
+use crate::stats::attempt::Attempts;
 use crate::stats::cadence::Cadence;
 use crate::stats::latch::Latch;
 use crate::stats::robust::{Deviation, Robust};
@@ -105,6 +106,7 @@ pub struct GradSpike {
     before: f64,
     last: f64,
     cadence: Cadence,
+    attempts: Attempts,
     /// The episode: first hit, and the highest norm with its baseline.
     onset: i64,
     peak: f64,
@@ -121,6 +123,8 @@ struct Reading {
     expected: f64,
     dev: Deviation,
     interval: i64,
+    /// It is above its baseline by more than rounding makes of nothing.
+    printed: bool,
 }
 
 impl GradSpike {
@@ -138,6 +142,7 @@ impl GradSpike {
             before: 0.0,
             last: 0.0,
             cadence: Cadence::default(),
+            attempts: Attempts::default(),
             onset: 0,
             peak: 0.0,
             peak_expected: 0.0,
@@ -152,12 +157,12 @@ impl GradSpike {
         self.config = config.clone();
     }
 
-    fn is_hit(&self, d: Deviation) -> bool {
-        d.z > self.config.hit_z && d.d > self.config.hit_ratio.ln()
+    fn is_hit(&self, r: &Reading) -> bool {
+        r.printed && r.dev.z > self.config.hit_z && r.dev.d > self.config.hit_ratio.ln()
     }
 
-    fn is_spike(&self, d: Deviation) -> bool {
-        d.z > self.config.spike_z && d.d > self.config.spike_ratio.ln()
+    fn is_spike(&self, r: &Reading) -> bool {
+        r.printed && r.dev.z > self.config.spike_z && r.dev.d > self.config.spike_ratio.ln()
     }
 
     fn count_rises(&mut self, norm: f64) {
@@ -174,7 +179,7 @@ impl GradSpike {
 
     /// Counts the sample; true if it is a hit.
     fn vote(&mut self, s: &StepSample, r: &Reading) -> bool {
-        let (hit, spike) = (self.is_hit(r.dev), self.is_spike(r.dev));
+        let (hit, spike) = (self.is_hit(r), self.is_spike(r));
         self.hits.push(hit);
         self.spikes.push(spike);
         self.large.push(hit && r.dev.d > self.config.large_ratio.ln());
@@ -204,7 +209,7 @@ impl GradSpike {
         let c = &self.config;
         let (hits, spikes) = (self.hits.of(WINDOW), self.spikes.of(WINDOW));
         let extreme = self.extreme.of(WINDOW);
-        let spike = self.is_spike(r.dev);
+        let spike = self.is_spike(r);
         let times = number(r.dev.d.exp());
         let usual = number(r.expected);
         let now = number(r.norm);
@@ -216,7 +221,7 @@ impl GradSpike {
             );
             return Some((Severity::Page, text));
         }
-        if spike && shared.coupling.loss_is_hot() {
+        if spike && shared.coupling.loss_is_hot(s.step) {
             let text =
                 format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
             return Some((Severity::Page, text));
@@ -353,15 +358,18 @@ impl StepDetector for GradSpike {
         if beat.changed {
             self.base = Robust::default();
         }
-        if shared.restarted {
+        let restarted = self.attempts.restarted(s.attempt);
+        if restarted {
             self.rises = 0;
             self.last = 0.0;
         }
         self.count_rises(norm);
         let x = norm.ln();
         if let Some(dev) = self.base.deviation(x) {
-            let r = Reading { norm, expected: self.base.location().exp(), dev, interval: beat.interval };
-            if shared.restarted {
+            let expected = self.base.location().exp();
+            let printed = norm - expected > PRINTED * s.q.grad_norm;
+            let r = Reading { norm, expected, dev, interval: beat.interval, printed };
+            if restarted {
                 self.close(s, &r, out);
             }
             if self.vote(s, &r) {
@@ -371,7 +379,7 @@ impl StepDetector for GradSpike {
             self.settle(s, &r, out);
             self.follow_level(&r);
         }
-        self.base.update(x, RATE, FLOOR);
+        self.base.update(x, RATE, FLOOR.max(rounding(s.q.grad_norm) / norm));
     }
 }
 

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::Shared;
+use super::shared::{PRINTED, Shared};
 use crate::detector::StepDetector;
 use crate::message::number;
 use crate::sample::StepSample;
@@ -92,6 +92,7 @@ impl Learning {
             if fresh
                 && first >= self.config.chance_level
                 && self.smooth > least
+                && first - least > PRINTED * s.q.loss
                 && self.latch.raise(Severity::Ticket)
             {
                 let steps = s.step - first_step;
@@ -112,6 +113,10 @@ impl Learning {
 
     fn judge_plateau(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
         if self.n < self.check_at {
+            return;
+        }
+        // A loss that is printed more coarsely than what it should fall by cannot show that it fell.
+        if self.config.plateau_share * self.smooth < PRINTED * s.q.loss {
             return;
         }
         let before = core::mem::replace(&mut self.at_check, self.smooth);

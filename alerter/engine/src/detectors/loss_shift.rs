@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 use super::loss_spike::unit;
-use super::shared::Shared;
+use super::shared::{PRINTED, Shared};
 use crate::detector::StepDetector;
 use crate::message::number;
-use crate::sample::StepSample;
+use crate::sample::{StepSample, rounding};
 use crate::stats::block::{Block, Blocks};
 use crate::stats::cadence::Cadence;
 use crate::stats::cusum::Cusum;
@@ -107,10 +107,10 @@ impl LossShift {
             self.judge(s, b.median, out);
         }
         self.last = b.median;
-        self.learn(d);
+        self.learn(d, s.q.loss);
     }
 
-    fn learn(&mut self, d: f64) {
+    fn learn(&mut self, d: f64, quantum: f64) {
         let suspicious = self.latch.is_raised() || self.cusum.value() > 0.5 * self.config.h;
         let cut = 2.5 * self.s;
         self.m += match d {
@@ -119,7 +119,7 @@ impl LossShift {
             d => UP * d.min(cut),
         };
         if !suspicious || d < 0.0 {
-            let floor = (FLOOR * self.m.abs()).max(f64::MIN_POSITIVE);
+            let floor = (FLOOR * self.m.abs()).max(rounding(quantum)).max(f64::MIN_POSITIVE);
             let rate = SCALE_RATE.max(1.0 / f64::from(self.n));
             self.s = (self.s + rate * (d.abs().min(cut) / 0.787 - self.s)).max(floor);
         }
@@ -127,7 +127,8 @@ impl LossShift {
 
     fn judge(&mut self, s: &StepSample, b: f64, out: &mut Vec<Verdict>) {
         let held = b.min(self.last) - self.m;
-        let least = |rise: f64| (rise * unit(self.m)).max(self.config.sigmas * self.s);
+        let printed = PRINTED * s.q.loss;
+        let least = |rise: f64| (rise * unit(self.m)).max(self.config.sigmas * self.s).max(printed);
         let severity = if self.cusum.value() <= self.config.h || held < least(self.config.ticket_rise) {
             None
         } else if held < least(self.config.page_rise) {
@@ -145,7 +146,8 @@ impl LossShift {
 
     fn follow(&mut self, s: &StepSample, b: f64, severity: Option<Severity>, out: &mut Vec<Verdict>) {
         self.open_for += 1;
-        let back = b.max(self.last) - self.expected < 0.5 * self.config.ticket_rise * unit(self.m);
+        let near = (0.5 * self.config.ticket_rise * unit(self.m)).max(PRINTED * s.q.loss);
+        let back = b.max(self.last) - self.expected < near;
         let accepted = self.open_for >= self.config.accept_after;
         if back || accepted {
             let why =

@@ -20,10 +20,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::Shared;
+use super::shared::{PRINTED, Shared};
 use crate::detector::StepDetector;
 use crate::message::number;
-use crate::sample::StepSample;
+use crate::sample::{StepSample, rounding};
+use crate::stats::attempt::Attempts;
 use crate::stats::cadence::{Beat, Cadence};
 use crate::stats::cusum::Cusum;
 use crate::stats::latch::Latch;
@@ -117,6 +118,7 @@ pub struct LossSpike {
     diverged: Latch,
     high: Votes,
     cadence: Cadence,
+    attempts: Attempts,
     onset: i64,
     peak: f64,
     /// What the loss and its noise were when the episode began.
@@ -148,6 +150,26 @@ struct Reading {
     z: f64,
     unit: f64,
     sparse: bool,
+    /// Steps between two losses.
+    interval: i64,
+    /// How finely the loss is printed.
+    quantum: f64,
+}
+
+impl Reading {
+    /// A rise of so many nats, or as much as rounding makes of nothing.
+    fn rise(&self, nats: f64) -> f64 {
+        (nats * self.unit).max(PRINTED * self.quantum)
+    }
+
+    /// The smallest scale at a level.
+    fn floor(&self, level: f64) -> f64 {
+        floor(level, self.quantum)
+    }
+}
+
+fn floor(level: f64, quantum: f64) -> f64 {
+    (FLOOR * level.abs()).max(rounding(quantum)).max(f64::MIN_POSITIVE)
 }
 
 impl LossSpike {
@@ -167,6 +189,7 @@ impl LossSpike {
             diverged: Latch::default(),
             high: Votes::default(),
             cadence: Cadence::default(),
+            attempts: Attempts::default(),
             onset: 0,
             peak: 0.0,
             expected: 0.0,
@@ -184,7 +207,7 @@ impl LossSpike {
     }
 
     /// Starts the baseline from the first samples; true once it stands.
-    fn warm_up(&mut self, loss: f64) -> bool {
+    fn warm_up(&mut self, loss: f64, quantum: f64) -> bool {
         if self.n as usize >= WARM {
             return true;
         }
@@ -193,7 +216,7 @@ impl LossSpike {
         if self.n as usize == WARM {
             let (m, s) = self.warm.location_scale();
             (self.m, self.f, self.best) = (m, m, m);
-            self.s = s.max(FLOOR * m.abs());
+            self.s = s.max(floor(m, quantum));
             self.q = NORMAL_TAIL;
         }
         false
@@ -208,14 +231,15 @@ impl LossSpike {
         self.high.clear();
     }
 
-    fn read(&self, beat: Beat, loss: f64) -> Reading {
-        let d = loss - self.m;
-        Reading { loss, d, z: d / self.sigma(), unit: unit(self.m), sparse: beat.interval >= SPARSE }
+    fn read(&self, beat: Beat, loss: f64, quantum: f64) -> Reading {
+        let (d, interval) = (loss - self.m, beat.interval);
+        let z = d / self.sigma(quantum);
+        Reading { loss, d, z, unit: unit(self.m), sparse: interval >= SPARSE, interval, quantum }
     }
 
-    fn sigma(&self) -> f64 {
+    fn sigma(&self, quantum: f64) -> f64 {
         let Before { s, q, .. } = self.before[0];
-        self.s.min(s) * (self.q.min(q) / TAIL_SIGMAS).max(1.0)
+        self.s.min(s).max(rounding(quantum)) * (self.q.min(q) / TAIL_SIGMAS).max(1.0)
     }
 
     fn update(&mut self, s: &StepSample, r: &Reading) {
@@ -224,7 +248,7 @@ impl LossSpike {
         let weight = if suspicious { 0.1 } else { 1.0 };
         let a = if r.d > 0.0 { RATE } else { FALL_RATE }.max(1.0 / f64::from(self.n + 1));
         self.m += a * weight * r.d.clamp(-8.0 * self.s, 2.0 * self.s);
-        let floor = (FLOOR * self.m.abs()).max(f64::MIN_POSITIVE);
+        let floor = r.floor(self.m);
         let scale_rate = weight * SCALE_RATE.max(1.0 / f64::from(self.n + 1));
         self.s = (self.s + scale_rate * (r.d.abs().min(2.5 * self.s) / 0.787 - self.s)).max(floor);
         // Stochastic approximation of a quantile, in steps of a tenth.
@@ -240,7 +264,7 @@ impl LossSpike {
         self.f += (r.loss - self.f) / 3.0;
         // A best that is never met again would make an old record a grievance for ever.
         self.best = self.f.min(self.best + 1e-5 * self.best.abs());
-        self.high.push(r.d > self.config.page_rise * r.unit && r.z > CAP);
+        self.high.push(r.d > r.rise(self.config.page_rise) && r.z > CAP);
         self.n = self.n.saturating_add(1);
         self.recover(r);
     }
@@ -248,7 +272,7 @@ impl LossSpike {
     /// A loss that fell at once, as on a learning-rate drop or another data mix, takes the baseline along; so does one that
     /// merely stopped falling.
     fn recover(&mut self, r: &Reading) {
-        let risen = self.f > self.best + self.config.ticket_rise * r.unit;
+        let risen = self.f > self.best + r.rise(self.config.ticket_rise);
         self.below = if r.z < -3.0 { self.below + 1 } else { 0 };
         self.above = if r.z > 3.0 && !risen { self.above + 1 } else { 0 };
         if self.below >= MOVED || self.above >= MOVED {
@@ -260,7 +284,7 @@ impl LossSpike {
 
     fn judge(&self, r: &Reading) -> Option<(Severity, String)> {
         let c = &self.config;
-        let above = |rise: f64| r.d > rise * r.unit && self.f > self.best + rise.min(c.ticket_rise) * r.unit;
+        let above = |nats: f64| r.d > r.rise(nats) && self.f > self.best + r.rise(nats.min(c.ticket_rise));
         let alarm = self.cusum.value() > c.h;
         let persists = if r.sparse {
             self.high.of(3) >= 2 && self.n > SPARSE_QUIET
@@ -275,7 +299,7 @@ impl LossSpike {
                 "loss {loss} is {over} above its usual {usual} and has been rising since step {since}"
             );
             Some((Severity::Page, text))
-        } else if r.d > c.single_rise * r.unit && r.z > single_z {
+        } else if r.d > r.rise(c.single_rise) && r.z > single_z {
             let [loss, usual, over] = [loss, usual, over].map(number);
             Some((Severity::Ticket, format!("loss jumped to {loss}, {over} above its usual {usual}")))
         } else if alarm && above(c.ticket_rise) {
@@ -314,7 +338,7 @@ impl LossSpike {
             (self.open_for, self.peak) = (0, r.loss);
         }
         if self.spike.raise(severity) {
-            if shared.coupling.grad_spiked_before(s.step) {
+            if shared.coupling.grad_spiked_before(s.step, r.interval) {
                 why.push_str("; the gradient spiked just before");
             }
             out.push(self.finding(Kind::LossSpike, r, why).raise(s, severity));
@@ -329,7 +353,7 @@ impl LossSpike {
         self.open_for += 1;
         self.peak = self.peak.max(r.loss);
         let over = self.f - self.home;
-        let back = over < (0.5 * self.config.ticket_rise * r.unit).max(DRIFT * self.sigma);
+        let back = over < r.rise(0.5 * self.config.ticket_rise).max(DRIFT * self.sigma);
         self.calm = if back { self.calm + 1 } else { 0 };
         if self.calm >= self.config.clear_after {
             let why = format!(
@@ -339,7 +363,7 @@ impl LossSpike {
                 number(self.peak)
             );
             self.close(s, r, why, out);
-        } else if self.open_for >= self.config.diverged_after && over < self.config.ticket_rise * r.unit
+        } else if self.open_for >= self.config.diverged_after && over < r.rise(self.config.ticket_rise)
             || self.open_for >= self.config.accept_after
         {
             self.accept(s, r, out);
@@ -396,20 +420,21 @@ impl StepDetector for LossSpike {
             return;
         }
         let beat = self.cadence.add(s.step, s.interval);
-        if shared.restarted {
+        let restarted = self.attempts.restarted(s.attempt);
+        if restarted {
             // A new attempt is judged afresh.
-            let r = self.read(beat, loss);
+            let r = self.read(beat, loss, s.q.loss);
             self.close(s, &r, "the run restarted".to_owned(), out);
         }
-        if shared.restarted || beat.changed {
+        if restarted || beat.changed {
             self.start_again();
         }
-        if !self.warm_up(loss) {
+        if !self.warm_up(loss, s.q.loss) {
             return;
         }
-        let r = self.read(beat, loss);
+        let r = self.read(beat, loss, s.q.loss);
         self.update(s, &r);
-        shared.coupling.set_loss_heat(self.cusum.value() / self.config.h);
+        shared.coupling.set_loss_heat(s.step, r.interval, self.cusum.value() / self.config.h);
         if self.n > QUIET {
             self.tell(s, &r, shared, out);
             self.follow(s, &r, out);

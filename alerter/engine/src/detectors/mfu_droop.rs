@@ -20,10 +20,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::{Shared, Source};
+use super::shared::{PRINTED, Shared, Source};
 use crate::detector::StepDetector;
 use crate::message::number;
-use crate::sample::StepSample;
+use crate::sample::{StepSample, rounding};
 use crate::stats::block::Block;
 use crate::stats::cusum::Cusum;
 use crate::stats::latch::Latch;
@@ -117,6 +117,8 @@ pub struct MfuDroop {
     /// Since when the CUSUM has not been at rest.
     slow_since: Option<Ts>,
     slow_for: u32,
+    #[serde(skip)]
+    grain: f64,
     cycles: Cycles,
 }
 
@@ -142,6 +144,7 @@ impl MfuDroop {
             sigma: 0.0,
             slow_since: None,
             slow_for: 0,
+            grain: 0.0,
             cusum: Cusum::default(),
             history: Window::default(),
             kind: Kind::MfuDroop,
@@ -156,7 +159,9 @@ impl MfuDroop {
         self.config = config.clone();
     }
 
-    fn block(&mut self, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
+    /// `grain`: how finely the signal is printed, as a share of its value.
+    fn block(&mut self, s: &StepSample, b: Block, grain: f64, out: &mut Vec<Verdict>) {
+        self.grain = grain;
         self.held.rotate_left(1);
         self.held[HELD - 1] = b.median as f32;
         self.blocks = self.blocks.saturating_add(1);
@@ -167,7 +172,7 @@ impl MfuDroop {
             if self.blocks > SKIPPED + 1 { b.sigma.min(2.5 * self.sigma.max(FLOOR)) } else { b.sigma };
         self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks - SKIPPED));
         if self.blocks <= SKIPPED + HELD as u32 {
-            self.level.update(b.median, RATE, FIRST_SCALE);
+            self.level.update(b.median, RATE, FIRST_SCALE.max(self.floor()));
             return;
         }
         self.history.push(b.median);
@@ -186,16 +191,21 @@ impl MfuDroop {
         self.level.location()
     }
 
+    /// The smallest scale of a block.
+    fn floor(&self) -> f64 {
+        FLOOR.max(rounding(self.grain))
+    }
+
     fn learn(&mut self, b: Block) {
         let slow = b.median - self.reference() > self.config.ticket;
         let suspicious = slow || self.latch.is_raised() || self.cusum.value() > 0.5 * self.config.h;
-        self.level.update_weighted(b.median, RATE, FLOOR, if suspicious { 0.1 } else { 1.0 });
+        self.level.update_weighted(b.median, RATE, self.floor(), if suspicious { 0.1 } else { 1.0 });
         if b.median < self.reference() {
             self.level.pull(b.median, DOWN);
         }
         let faster = self.reference() - 2.5 * self.level.scale();
         if self.held.iter().all(|h| f64::from(*h) < faster) {
-            self.level.anchor(FLOOR);
+            self.level.anchor(self.floor());
         }
         if self.blocks == SETTLED && self.latch.severity() != Some(Severity::Page) {
             self.level.set(self.history.median(), self.level.scale());
@@ -211,7 +221,9 @@ impl MfuDroop {
         }
         let less = if self.slow_for >= LASTING { c.lasting_sigmas } else { 0.0 };
         let noise = self.level.scale().max(self.sigma);
-        let reaches = |least: f64, sigmas: f64| rise >= least.ln_1p().max((sigmas - less) * noise);
+        let printed = PRINTED * self.grain;
+        let reaches =
+            |least: f64, sigmas: f64| rise >= least.ln_1p().max((sigmas - less) * noise).max(printed);
         let recovering = b.median - self.reference() < RECOVERING * self.worst();
         if reaches(c.page, c.page_sigmas) && !recovering {
             Some(Severity::Page)
@@ -340,7 +352,8 @@ impl StepDetector for MfuDroop {
             *self = Self { source, ..Self::new(&self.config) };
         }
         if let Some(block) = shared.speed.block {
-            self.block(s, block, out);
+            let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
+            self.block(s, block, grain, out);
         }
     }
 }

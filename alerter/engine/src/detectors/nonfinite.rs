@@ -168,7 +168,9 @@ impl Nonfinite {
             return None;
         }
         self.bad_losses += 1;
-        let explained = s.loss_scale.is_some() && s.skipped.is_some_and(|n| n > 0.0);
+        // A skipped step has no loss; without loss scaling it takes a sound gradient to believe that it is only that.
+        let sound = s.loss.is_none() && s.grad_norm.is_some_and(f64::is_finite);
+        let explained = (s.loss_scale.is_some() || sound) && s.skipped.is_some_and(|n| n > 0.0);
         if explained && self.bad_losses < 2 {
             return None;
         }
@@ -312,7 +314,7 @@ impl StepDetector for Nonfinite {
             self.settle(s, out);
             self.finite = 0;
         }
-        self.samples = self.samples.saturating_add(1);
+        self.samples = self.samples.saturating_add(u32::from(!s.adds));
         let troubles = [self.loss(s), self.grad(s), self.loss_scale(s), self.constant(s)];
         if let Some(v) = s.loss.filter(|v| v.is_finite()) {
             self.last_loss = Some(v);
@@ -324,7 +326,7 @@ impl StepDetector for Nonfinite {
                 self.tell(s, t, out);
             }
             None if bad => self.finite = 0,
-            None if s.interval > 0 => self.finite = self.finite.saturating_add(1),
+            None if s.interval > 0 && !s.adds => self.finite = self.finite.saturating_add(1),
             None => {}
         }
         self.settle(s, out);

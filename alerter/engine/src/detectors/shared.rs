@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::sample::{StepClass, StepSample};
+use crate::stats::attempt::Attempts;
 use crate::stats::block::{Block, Blocks};
 use crate::stats::median::median;
 use crate::stats::season::Season;
@@ -28,11 +29,13 @@ impl Shared {
             self.coupling = Coupling::default();
         }
         self.schedule.observe(s, self.restarted || !self.started);
-        self.speed.observe(s, self.restarted);
+        self.speed.observe(s);
         self.started = true;
     }
 }
 
+/// Steps of the printer by which a value must differ to differ at all: one is what rounding makes of nothing.
+pub const PRINTED: f64 = 1.5;
 /// A step this many times the usual one is a pause, not a slow step.
 pub const PAUSE: f64 = 1.5;
 /// Blocks whose median is the usual step time.
@@ -46,6 +49,7 @@ pub struct Speed {
     levels: [f32; LEVEL_BLOCKS],
     n_levels: u8,
     season: Season,
+    attempts: Attempts,
     last_step: Option<i64>,
     /// This sample, if it carried a step time of a training step.
     #[serde(skip)]
@@ -82,16 +86,15 @@ impl Source {
         }
     }
 
-    fn of(s: &StepSample) -> (Self, Option<f64>) {
+    /// The best signal of a sample, its slowness, and how fine that is.
+    fn of(s: &StepSample) -> Option<(Self, f64, f64)> {
         let usable = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
         if let Some(v) = usable(s.step_time) {
-            (Self::StepTime, Some(v.ln()))
+            Some((Self::StepTime, v.ln(), s.q.step_time / v))
         } else if let Some(v) = usable(s.tokens_per_second) {
-            (Self::Tokens, Some(-v.ln()))
-        } else if let Some(v) = usable(s.mfu) {
-            (Self::Mfu, Some(-v.ln()))
+            Some((Self::Tokens, -v.ln(), s.q.tokens_per_second / v))
         } else {
-            (Self::None, None)
+            usable(s.mfu).map(|v| (Self::Mfu, -v.ln(), s.q.mfu / v))
         }
     }
 }
@@ -103,22 +106,24 @@ pub struct Timing {
     pub slowness: f64,
     /// Times the usual step; `None` until there is one.
     pub ratio: Option<f64>,
+    /// Share by which two neighbouring values differ, as they are printed.
+    pub grain: f64,
     /// A pause that was expected: it returns at a fixed gap, or stands at a round step where trainers evaluate and save.
     pub expected_pause: bool,
 }
 
 impl Speed {
-    fn observe(&mut self, s: &StepSample, restarted: bool) {
+    fn observe(&mut self, s: &StepSample) {
         (self.now, self.block) = (None, None);
-        if restarted {
+        let told = Source::of(s).filter(|(source, ..)| s.interval > 0 && *source >= self.source);
+        let Some((source, slowness, grain)) = told else { return };
+        if self.attempts.restarted(s.attempt) {
             self.blocks.clear();
             self.season.clear();
             self.last_step = None;
         }
-        let (source, slowness) = Source::of(s);
-        let Some(slowness) = slowness.filter(|_| s.interval > 0 && source >= self.source) else { return };
         if source > self.source {
-            *self = Self { source, ..Self::default() };
+            *self = Self { source, attempts: self.attempts.clone(), ..Self::default() };
         }
         let interval = self.last_step.map_or(s.interval, |last| s.step.saturating_sub(last)).max(1);
         let first = self.last_step.is_none();
@@ -129,7 +134,7 @@ impl Speed {
         let ratio = self.usual().map(|usual| (slowness - usual).exp());
         let expected_pause =
             ratio.filter(|r| *r > PAUSE).is_some_and(|r| self.is_expected(s.step, r - 1.0, interval));
-        self.now = Some(Timing { slowness, ratio, expected_pause });
+        self.now = Some(Timing { slowness, ratio, grain, expected_pause });
         self.block = self.blocks.add(s.step, slowness);
         if let Some(b) = self.block {
             self.levels.rotate_left(1);
@@ -173,6 +178,8 @@ const FLAT: u8 = 3;
 pub struct Schedule {
     lr: Option<f64>,
     flat: u8,
+    /// The step at which the warm-up was over.
+    over_at: Option<i64>,
     first_step: i64,
     step: i64,
 }
@@ -190,15 +197,16 @@ impl Schedule {
             let rising = self.lr.is_none_or(|before| lr > before * (1.0 + 1e-6));
             if self.flat < FLAT {
                 self.flat = if rising { 0 } else { self.flat + 1 };
+                self.over_at = (self.flat == FLAT).then_some(s.step);
             }
             self.lr = Some(lr);
         }
     }
 
-    /// Losses and gradients are not yet what they will be.
+    /// At the step of this sample losses and gradients are not yet what they will be.
     pub fn warming_up(&self) -> bool {
         match self.lr {
-            Some(_) => self.flat < FLAT,
+            Some(_) => self.over_at.is_none_or(|over| self.step < over),
             None => self.step - self.first_step < Self::UNKNOWN_WARM_UP,
         }
     }
@@ -212,8 +220,10 @@ pub const COUPLED: i64 = 20;
 pub struct Coupling {
     /// Step of the last gradient hit.
     grad_hit: Option<i64>,
-    /// Loss CUSUM over its bound.
+    /// Loss CUSUM over its bound, and the steps for which it stands.
     loss_heat: f64,
+    heat_from: i64,
+    heat_to: i64,
 }
 
 impl Coupling {
@@ -221,17 +231,22 @@ impl Coupling {
         self.grad_hit = Some(step);
     }
 
-    pub fn set_loss_heat(&mut self, heat: f64) {
+    /// `interval`: steps between two losses.
+    pub fn set_loss_heat(&mut self, step: i64, interval: i64, heat: f64) {
         self.loss_heat = heat;
+        (self.heat_from, self.heat_to) =
+            (step.saturating_sub(COUPLED), step.saturating_add(interval.max(COUPLED)));
     }
 
-    /// Half way to a loss alarm.
-    pub fn loss_is_hot(&self) -> bool {
-        self.loss_heat > 0.5
+    /// Half way to a loss alarm, near this step.
+    pub fn loss_is_hot(&self, step: i64) -> bool {
+        self.loss_heat > 0.5 && (self.heat_from..=self.heat_to).contains(&step)
     }
 
-    pub fn grad_spiked_before(&self, step: i64) -> bool {
-        self.grad_hit.is_some_and(|hit| (0..=COUPLED).contains(&(step - hit)))
+    /// `interval`: steps between two losses, which may be more than the two would otherwise be apart.
+    pub fn grad_spiked_before(&self, step: i64, interval: i64) -> bool {
+        let apart = self.grad_hit.map(|hit| step.saturating_sub(hit));
+        apart.is_some_and(|apart| (0..=interval.max(COUPLED)).contains(&apart))
     }
 }
 

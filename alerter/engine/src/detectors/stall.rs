@@ -16,6 +16,7 @@ use super::shared::{PAUSE, Shared, Source, Timing};
 use crate::detector::StepDetector;
 use crate::message::number;
 use crate::sample::StepSample;
+use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::verdict::{Kind, Severity, Verdict};
@@ -53,6 +54,7 @@ pub struct Stall {
     lengths: Window<KEPT>,
     usual_for: u32,
     samples: u32,
+    attempts: Attempts,
     onset: i64,
 }
 
@@ -64,6 +66,7 @@ impl Stall {
             lengths: Window::default(),
             usual_for: 0,
             samples: 0,
+            attempts: Attempts::default(),
             onset: 0,
         }
     }
@@ -132,10 +135,10 @@ impl Stall {
 
 impl StepDetector for Stall {
     fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
-        if shared.restarted {
+        let Some(timing) = shared.speed.now else { return };
+        if self.attempts.restarted(s.attempt) {
             self.samples = 0;
         }
-        let Some(timing) = shared.speed.now else { return };
         self.samples = self.samples.saturating_add(1);
         if self.config.enabled && shared.speed.source() == Source::StepTime {
             self.judge(s, timing, out);

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::{PAUSE, Shared, Source};
+use super::shared::{PAUSE, PRINTED, Shared, Source};
 use crate::detector::StepDetector;
 use crate::message::number;
 use crate::sample::StepSample;
@@ -99,7 +99,7 @@ impl StepDetector for StepTimeJitter {
         let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
         let Some(ratio) = timing.ratio.filter(|_| !timing.expected_pause) else { return };
         let excess = (ratio - 1.0).clamp(0.0, 2.0 * (PAUSE - 1.0));
-        let slow = excess > self.config.slow;
+        let slow = excess > self.config.slow.max(PRINTED * timing.grain);
         if slow && self.slow_votes.of(WINDOW) == 0 && !self.latch.is_raised() {
             self.onset = s.step;
         }

@@ -1,16 +1,18 @@
-//! Many ranks report the same step; the detectors want one sample a step, as early as possible.
+//! Many ranks and sources tell of the same step; the detectors want one sample a step, as early as possible, and every signal once.
 //!
 //! One rank leads: the lowest that reports a loss or gradient norm. Its report makes the sample at once, so a spike
-//! waits for nobody. While no rank has reported a loss, a step is judged when the next one begins. A non-finite value of any
-//! other rank is passed on too, whenever it comes.
+//! waits for nobody. While no rank has reported a loss, a step is judged when the next one begins. What comes later adds to it: a
+//! signal that this step has not had yet makes a sample of its own, in the order of the steps of that signal, from the rank that
+//! usually tells it. A non-finite value of any rank is passed on whenever it comes.
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::{Event, names::metric};
+use stepwatch_wire::Event;
 
-use crate::sample::{StepClass, StepSample};
+use crate::sample::StepSample;
 use crate::time::Ts;
 
 use super::derived_step_time;
+use super::values::{SIGNALS, STEP_TIME, Units, Values};
 
 /// What a step report is, given what the rank reported before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,23 +20,27 @@ pub(super) enum Arrival {
     Next,
     /// The first rank to come back after a restart.
     Restarted,
-    /// A further report of the rank's last step: another source of it, or a resend.
+    /// A further report of a step that the rank reported before: another source of it, or a resend.
     Again,
     Duplicate,
     Stale,
 }
 
-/// Steps the leader may miss before another rank leads.
-const LEADER_PATIENCE: u32 = 3;
+/// Steps the leader, or the rank that tells a signal, may miss before another does.
+const PATIENCE: i64 = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Align {
     leader: Option<u32>,
-    leader_missed: u32,
+    leader_missed: i64,
     /// The last step that became a sample, and its time if the report told it.
     last: Option<(i64, Option<Ts>)>,
     /// A step that waits for the leader, or for its end.
     pending: Option<Pending>,
+    signals: [Signal; SIGNALS],
+    units: Units,
+    /// Somebody tells how fast the run is: nothing need be worked out from the times of the reports.
+    measured: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -47,97 +53,72 @@ struct Pending {
     values: Values,
 }
 
-/// The signals of one report.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-struct Values {
-    loss: Option<f64>,
-    grad_norm: Option<f64>,
-    lr: Option<f64>,
-    loss_scale: Option<f64>,
-    skipped: Option<f64>,
-    loss_missing: bool,
-    step_time: Option<f64>,
-    tokens_per_second: Option<f64>,
-    mfu: Option<f64>,
+/// Where a signal stands.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Signal {
+    /// The last step that it was judged at.
+    last: Option<i64>,
+    /// Steps between two values.
+    every: i64,
+    /// The rank that tells it.
+    rank: u32,
 }
 
-impl Values {
-    fn of(e: &Event) -> Self {
-        let mut v = Self { loss_missing: e.missing.iter().any(|m| m == metric::LOSS), ..Self::default() };
-        let mut tokens = None;
-        let mut reported = None;
-        for (name, x) in e.m.iter() {
-            match name {
-                metric::LOSS => v.loss = Some(x),
-                metric::GRAD_NORM => v.grad_norm = Some(x),
-                metric::LR => v.lr = Some(x),
-                metric::LOSS_SCALE => v.loss_scale = Some(x),
-                metric::SKIPPED => v.skipped = Some(x),
-                metric::STEP_TIME => v.step_time = Some(x),
-                metric::TOKENS_PER_SECOND => v.tokens_per_second = Some(x),
-                metric::TOKENS_PER_SECOND_PER_GPU => tokens = Some(x),
-                metric::MFU => v.mfu = Some(x),
-                metric::MFU_REPORTED | metric::TFLOPS_REPORTED => reported = Some(x),
-                _ => {}
-            }
-        }
-        // Per GPU or per job, by our MFU or the framework's: a droop is judged relative to itself.
-        v.tokens_per_second = v.tokens_per_second.or(tokens);
-        v.mfu = v.mfu.or(reported);
-        v
+impl Signal {
+    fn takes(&self, rank: u32, step: i64) -> bool {
+        let Some(last) = self.last else { return true };
+        let ahead = step.saturating_sub(last);
+        ahead > 0 && (rank <= self.rank || ahead > PATIENCE.saturating_mul(self.every.max(1)))
     }
 
-    /// Takes from `other` what is absent here.
-    fn fill(&mut self, other: &Self) {
-        for (mine, theirs) in [
-            (&mut self.loss, other.loss),
-            (&mut self.grad_norm, other.grad_norm),
-            (&mut self.lr, other.lr),
-            (&mut self.loss_scale, other.loss_scale),
-            (&mut self.skipped, other.skipped),
-            (&mut self.step_time, other.step_time),
-            (&mut self.tokens_per_second, other.tokens_per_second),
-            (&mut self.mfu, other.mfu),
-        ] {
-            *mine = mine.or(theirs);
-        }
-        self.loss_missing = (self.loss_missing || other.loss_missing) && self.loss.is_none();
-    }
-
-    fn leads(&self) -> bool {
-        self.loss.is_some() || self.grad_norm.is_some() || self.loss_missing
-    }
-
-    fn nonfinite(&self) -> bool {
-        [self.loss, self.grad_norm].into_iter().flatten().any(|v| !v.is_finite())
+    /// Steps since the last value.
+    fn moved(&mut self, rank: u32, step: i64) -> Option<i64> {
+        let interval = self.last.map(|last| step.saturating_sub(last).max(1));
+        *self = Self { last: Some(step), every: interval.unwrap_or(1), rank };
+        interval
     }
 }
 
 impl Align {
-    /// Takes a rank's report of a step that is new to that rank; pushes the samples it completes. A sample with `interval` 0
-    /// adds to a step already judged.
-    pub(super) fn take(&mut self, at: Ts, rank: u32, step: i64, e: &Event, out: &mut Vec<StepSample>) {
-        let (values, told) = (Values::of(e), e.ts.is_some());
+    /// Takes a rank's report of a step; pushes the samples it makes. False if it said nothing that was not known.
+    pub(super) fn take(
+        &mut self,
+        at: Ts,
+        rank: u32,
+        step: i64,
+        e: &Event,
+        out: &mut Vec<StepSample>,
+    ) -> bool {
+        let (mut values, told) = (Values::of(e, &mut self.units), e.ts.is_some());
+        self.measured |= values.tells_speed();
         let judged = self.last.is_some_and(|(last, _)| step <= last);
-        if values.nonfinite() && (judged || !self.accepts_leader(rank)) && self.leader != Some(rank) {
-            out.push(nonfinite_only(step, at, values));
+        if judged || self.pending.as_ref().is_some_and(|p| step < p.step) {
+            return self.add(at, rank, step, values, out);
         }
-        if judged {
-            return;
+        let leads = self.accepts_leader(rank);
+        if values.nonfinite() && !leads {
+            out.push(values.alarm().sample(step, at, 0));
         }
         if let Some(p) = self.pending.take_if(|p| p.step < step) {
-            self.leader_missed += u32::from(self.leader.is_some());
-            self.emit(p.step, p.ts, p.told, p.values, out);
+            self.leader_missed += i64::from(self.leader.is_some());
+            self.emit(p.rank, p.step, p.ts, p.told, p.values, out);
         }
-        let leads = values.leads() && self.accepts_leader(rank);
-        match &mut self.pending {
-            // Without a leader nobody knows who will report the loss: wait for the step to end.
-            _ if leads => {
-                self.pending = None;
-                self.leader = Some(rank);
-                self.leader_missed = 0;
-                self.emit(step, at, told, values, out);
+        if values.leads() && leads {
+            let waited = self.pending.take();
+            if let Some(p) = waited.as_ref().filter(|p| p.rank == rank) {
+                values.fill(&p.values);
             }
+            self.leader = Some(rank);
+            self.leader_missed = 0;
+            self.emit(rank, step, at, told, values, out);
+            if let Some(p) = waited.filter(|p| p.rank != rank) {
+                self.add(p.ts, p.rank, step, p.values, out);
+            }
+            return true;
+        }
+        // Without a leader nobody knows who will report the loss: wait for the step to end.
+        match &mut self.pending {
+            Some(p) if p.rank == rank => return p.values.fill(&values),
             Some(p) => {
                 if values.leads() && !p.values.leads() || rank < p.rank && !p.values.leads() {
                     (p.rank, p.values) = (rank, values);
@@ -145,68 +126,148 @@ impl Align {
             }
             None => self.pending = Some(Pending { step, ts: at, told, rank, values }),
         }
+        true
     }
 
-    /// Takes a further report of the rank's last step: what a log adds to a client that sends no loss. A step already judged is
-    /// not judged again.
-    pub(super) fn again(&mut self, step: i64, rank: u32, e: &Event, out: &mut Vec<StepSample>) {
-        let Some(p) = self.pending.as_mut().filter(|p| p.step == step && p.rank == rank) else { return };
-        p.values.fill(&Values::of(e));
-        if p.values.leads() && self.accepts_leader(rank) {
-            if let Some(p) = self.pending.take() {
-                self.leader = Some(rank);
-                self.leader_missed = 0;
-                self.emit(p.step, p.ts, p.told, p.values, out);
+    /// What a report adds to a step that has been judged.
+    fn add(&mut self, at: Ts, rank: u32, step: i64, values: Values, out: &mut Vec<StepSample>) -> bool {
+        let mut fresh = values;
+        for (i, signal) in self.signals.iter().enumerate() {
+            if !signal.takes(rank, step) {
+                fresh.forget(i);
             }
         }
+        // A NaN is news of its own, from whatever rank, and of a step that had a number before.
+        let alarm = values.without(&fresh).alarm();
+        if alarm.nonfinite() {
+            out.push(alarm.sample(step, at, 0));
+        }
+        if fresh.is_empty() {
+            return alarm.nonfinite();
+        }
+        let interval = self.mark(rank, step, &fresh).unwrap_or(1);
+        out.push(StepSample { adds: true, ..fresh.sample(step, at, interval) });
+        true
+    }
+
+    /// Notes that signals are judged at `step`; the least steps since one of them was before.
+    fn mark(&mut self, rank: u32, step: i64, values: &Values) -> Option<i64> {
+        let moved = self.signals.iter_mut().enumerate().filter(|(i, _)| values.has(*i));
+        moved.filter_map(|(_, signal)| signal.moved(rank, step)).min()
     }
 
     pub(super) fn restart(&mut self) {
         self.pending = None;
         self.last = None;
         self.leader_missed = 0;
+        self.signals.iter_mut().for_each(|s| s.last = None);
     }
 
     fn accepts_leader(&self, rank: u32) -> bool {
         match self.leader {
             None => true,
-            Some(leader) => rank <= leader || self.leader_missed >= LEADER_PATIENCE,
+            Some(leader) => rank <= leader || self.leader_missed >= PATIENCE,
         }
     }
 
-    fn emit(&mut self, step: i64, at: Ts, told: bool, mut values: Values, out: &mut Vec<StepSample>) {
+    fn emit(
+        &mut self,
+        rank: u32,
+        step: i64,
+        at: Ts,
+        told: bool,
+        mut values: Values,
+        out: &mut Vec<StepSample>,
+    ) {
         let interval = self.last.map_or(1, |(last, _)| step - last).max(1);
-        if values.step_time.is_none() && values.tokens_per_second.is_none() && values.mfu.is_none() {
+        if !self.measured {
             let before = self.last.and_then(|(_, before)| before).filter(|_| told);
-            values.step_time = before.and_then(|before| derived_step_time(before, at, interval));
+            let derived = before.and_then(|before| derived_step_time(before, at, interval));
+            values.set(STEP_TIME, derived);
         }
         self.last = Some((step, told.then_some(at)));
-        out.push(sample(step, at, interval, values));
+        self.mark(rank, step, &values);
+        out.push(values.sample(step, at, interval));
     }
 }
 
-/// News that nobody may miss, from a rank that does not lead.
-fn nonfinite_only(step: i64, at: Ts, values: Values) -> StepSample {
-    let bad = |v: Option<f64>| v.filter(|v| !v.is_finite());
-    let values = Values { loss: bad(values.loss), grad_norm: bad(values.grad_norm), ..Values::default() };
-    sample(step, at, 0, values)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn sample(step: i64, ts: Ts, interval: i64, v: Values) -> StepSample {
-    StepSample {
-        step,
-        ts,
-        attempt: 0,
-        interval,
-        class: StepClass::Train,
-        loss: v.loss,
-        grad_norm: v.grad_norm,
-        lr: v.lr,
-        loss_scale: v.loss_scale,
-        skipped: v.skipped,
-        loss_missing: v.loss_missing,
-        step_time: v.step_time,
-        tokens_per_second: v.tokens_per_second,
-        mfu: v.mfu,
+    fn event(step: i64, m: &[(&str, f64)]) -> Event {
+        let mut e = Event::step("r", step);
+        m.iter().for_each(|(name, v)| drop(e.m.set(name, *v)));
+        e
+    }
+
+    /// The samples of reports `(rank, step, metrics)`: step, interval, whether it adds, and what it has.
+    fn samples(reports: &[(u32, i64, &[(&str, f64)])]) -> Vec<(i64, i64, bool, &'static str)> {
+        let (mut align, mut out) = (Align::default(), Vec::new());
+        for (rank, step, m) in reports {
+            align.take(Ts(*step), *rank, *step, &event(*step, m), &mut out);
+        }
+        let has = |s: &StepSample| match (s.loss.is_some(), s.grad_norm.is_some()) {
+            (true, true) => "both",
+            (true, false) => "loss",
+            (false, true) => "grad",
+            (false, false) => "neither",
+        };
+        out.iter().map(|s| (s.step, s.interval, s.adds, has(s))).collect()
+    }
+
+    const L: (&str, f64) = ("loss", 2.0);
+    const G: (&str, f64) = ("grad_norm", 0.5);
+
+    #[test]
+    fn a_late_signal_is_judged_once_and_in_its_own_order() {
+        let got = samples(&[
+            (0, 1, &[L]),
+            (0, 2, &[L]),
+            (0, 1, &[G]),
+            (0, 1, &[G, L]),
+            (0, 3, &[L]),
+            (0, 3, &[G]),
+            (0, 2, &[G]),
+        ]);
+        let want = [
+            (1, 1, false, "loss"),
+            (2, 1, false, "loss"),
+            (1, 1, true, "grad"),
+            (3, 1, false, "loss"),
+            (3, 2, true, "grad"),
+        ];
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn a_signal_comes_from_one_rank_while_that_one_tells_it() {
+        let got =
+            samples(&[(0, 1, &[L]), (7, 1, &[G]), (3, 1, &[G]), (3, 2, &[G]), (0, 2, &[L]), (7, 2, &[G])]);
+        // Rank 3 tells it at the step after, and is the lower one.
+        let want = [(1, 1, false, "loss"), (1, 1, true, "grad"), (2, 1, false, "loss"), (2, 1, true, "grad")];
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn a_log_every_ten_steps_beside_a_client_every_step() {
+        let mut reports: Vec<(u32, i64, &[(&str, f64)])> = Vec::new();
+        for step in 1..=40 {
+            reports.push((0, step, &[L]));
+            if step % 10 == 0 {
+                reports.push((0, step, &[G, L]));
+            }
+        }
+        let got = samples(&reports);
+        assert!(got.iter().filter(|s| !s.2).all(|s| s.1 == 1));
+        let added: Vec<_> = got.iter().filter(|s| s.2).map(|s| (s.0, s.1, s.3)).collect();
+        assert_eq!(added, [(10, 1, "grad"), (20, 10, "grad"), (30, 10, "grad"), (40, 10, "grad")]);
+    }
+
+    #[test]
+    fn a_number_that_turns_out_to_be_none_is_an_alarm() {
+        let got =
+            samples(&[(0, 1, &[L]), (0, 1, &[("loss", f64::NAN)]), (4, 1, &[("grad_norm", f64::INFINITY)])]);
+        assert_eq!(got, [(1, 1, false, "loss"), (1, 0, false, "loss"), (1, 1, true, "grad")]);
     }
 }

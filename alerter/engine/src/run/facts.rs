@@ -292,10 +292,13 @@ impl Facts {
             (r.last_step, r.attempt, r.stale) = (Some(step), attempt, false);
             return if follows || run_step.is_none() { Arrival::Next } else { Arrival::Restarted };
         }
-        match r.last_step {
-            Some(last) if step < last => return Arrival::Duplicate,
-            Some(last) if step == last => return Arrival::Again,
-            _ => {}
+        if r.last_step.is_some_and(|last| step <= last) {
+            // Another source of the same rank may be minutes behind; of another attempt it says nothing of this one.
+            return match r.stale {
+                true => Arrival::Stale,
+                false if attempt == r.attempt => Arrival::Again,
+                false => Arrival::Duplicate,
+            };
         }
         // Steps of the attempt that was left may still be on their way. A rank that goes on after that was never part of the restart.
         if r.stale && now - attempt_at < IN_FLIGHT && run_step.is_none_or(|last| step > last + 1) {

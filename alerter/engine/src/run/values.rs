@@ -1,0 +1,165 @@
+//! The signals of one report of a step.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, names::metric};
+
+use crate::sample::{Quanta, StepClass, StepSample};
+use crate::time::Ts;
+
+pub(super) const SIGNALS: usize = 9;
+
+const LOSS: usize = 0;
+const GRAD_NORM: usize = 1;
+const LR: usize = 2;
+const LOSS_SCALE: usize = 3;
+const SKIPPED: usize = 4;
+pub(super) const STEP_TIME: usize = 5;
+const TOKENS: usize = 6;
+const MFU: usize = 7;
+const COMPUTED_MFU: usize = 8;
+
+/// Signals that tell how fast the run is.
+const SPEEDS: [usize; 3] = [STEP_TIME, TOKENS, MFU];
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Values {
+    values: [Option<f64>; SIGNALS],
+    quanta: [f64; SIGNALS],
+    loss_missing: bool,
+}
+
+/// What the run's throughput and MFU are measured in: the best that was told. A droop is judged relative to itself, so another unit
+/// is not taken in between.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Units {
+    tokens: u8,
+    mfu: u8,
+}
+
+/// Where a metric goes, and how good it is there; the first of two that tell the same is the better one.
+fn place(name: &str) -> Option<(usize, u8)> {
+    Some(match name {
+        metric::LOSS => (LOSS, 0),
+        metric::GRAD_NORM => (GRAD_NORM, 0),
+        metric::LR => (LR, 0),
+        metric::LOSS_SCALE => (LOSS_SCALE, 0),
+        metric::SKIPPED => (SKIPPED, 0),
+        metric::STEP_TIME => (STEP_TIME, 0),
+        metric::TOKENS_PER_SECOND => (TOKENS, 2),
+        metric::TOKENS_PER_SECOND_PER_GPU => (TOKENS, 1),
+        metric::MFU => (MFU, 3),
+        metric::MFU_REPORTED => (MFU, 2),
+        metric::TFLOPS_REPORTED => (MFU, 1),
+        _ => return None,
+    })
+}
+
+impl Values {
+    pub(super) fn of(e: &Event, units: &mut Units) -> Self {
+        let mut v = Self { loss_missing: e.missing.iter().any(|m| m == metric::LOSS), ..Self::default() };
+        for (name, x) in e.m.iter() {
+            let Some((signal, goodness)) = place(name) else { continue };
+            let best = match signal {
+                TOKENS => &mut units.tokens,
+                MFU => &mut units.mfu,
+                _ => &mut 0,
+            };
+            if goodness >= *best {
+                *best = goodness;
+                v.values[signal] = Some(x);
+                v.quanta[signal] = e.q.get(name).unwrap_or(0.0);
+            }
+        }
+        v.values[COMPUTED_MFU] = e.m.get(metric::MFU);
+        v.loss_missing &= v.values[LOSS].is_none();
+        v
+    }
+
+    pub(super) fn has(&self, signal: usize) -> bool {
+        self.values[signal].is_some() || signal == LOSS && self.loss_missing
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        (0..SIGNALS).all(|i| !self.has(i))
+    }
+
+    pub(super) fn set(&mut self, signal: usize, value: Option<f64>) {
+        self.values[signal] = value;
+    }
+
+    pub(super) fn forget(&mut self, signal: usize) {
+        self.values[signal] = None;
+        self.loss_missing &= signal != LOSS;
+    }
+
+    /// What is here and not in `other`.
+    pub(super) fn without(mut self, other: &Self) -> Self {
+        (0..SIGNALS).filter(|i| other.has(*i)).for_each(|i| self.forget(i));
+        self
+    }
+
+    /// Takes from `other` what is absent here; true if there was any.
+    pub(super) fn fill(&mut self, other: &Self) -> bool {
+        let mut filled = false;
+        for i in 0..SIGNALS {
+            if self.values[i].is_none() && other.values[i].is_some() {
+                (self.values[i], self.quanta[i]) = (other.values[i], other.quanta[i]);
+                filled = true;
+            }
+        }
+        let missing = (self.loss_missing || other.loss_missing) && self.values[LOSS].is_none();
+        filled |= missing != self.loss_missing;
+        self.loss_missing = missing;
+        filled
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.has(LOSS) || self.has(GRAD_NORM)
+    }
+
+    pub(super) fn tells_speed(&self) -> bool {
+        SPEEDS.iter().any(|i| self.has(*i))
+    }
+
+    pub(super) fn nonfinite(&self) -> bool {
+        [LOSS, GRAD_NORM].iter().any(|i| self.values[*i].is_some_and(|v| !v.is_finite()))
+    }
+
+    /// The part that nobody may miss, whoever tells it.
+    pub(super) fn alarm(&self) -> Self {
+        let mut alarm = Self::default();
+        for i in [LOSS, GRAD_NORM] {
+            alarm.values[i] = self.values[i].filter(|v| !v.is_finite());
+        }
+        alarm
+    }
+
+    pub(super) fn sample(&self, step: i64, ts: Ts, interval: i64) -> StepSample {
+        let (v, q) = (&self.values, &self.quanta);
+        StepSample {
+            step,
+            ts,
+            attempt: 0,
+            interval,
+            adds: false,
+            class: StepClass::Train,
+            loss: v[LOSS],
+            grad_norm: v[GRAD_NORM],
+            lr: v[LR],
+            loss_scale: v[LOSS_SCALE],
+            skipped: v[SKIPPED],
+            loss_missing: self.loss_missing,
+            step_time: v[STEP_TIME],
+            tokens_per_second: v[TOKENS],
+            mfu: v[MFU],
+            computed_mfu: v[COMPUTED_MFU],
+            q: Quanta {
+                loss: q[LOSS],
+                grad_norm: q[GRAD_NORM],
+                step_time: q[STEP_TIME],
+                tokens_per_second: q[TOKENS],
+                mfu: q[MFU],
+            },
+        }
+    }
+}
