@@ -8,6 +8,7 @@ every step has it, with the tokens of the whole job, and with what callbacks log
 gradient norm.
 """
 
+import re
 import sys
 from typing import Any, Dict, List, Optional
 
@@ -61,7 +62,7 @@ class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
         about["dtype"] = dtype_of(state.precision) or about["dtype"]
         if dist is not None:
             about.update(world=dist.get_world_size(), rank=dist.get_global_rank(), local_rank=dist.get_local_rank())
-        self._training.begin(name=state.run_name, **about)
+        self._training.begin(name=_given(state.run_name), **about)
         self._fitted = False
         self._reset()
         for callback in state.callbacks:
@@ -165,3 +166,8 @@ class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
                 checkpoint.path = str(saver.saved_checkpoints[-1])
 
         self._taps.append(Saving(saver, "_save_checkpoint", begin, done))
+
+
+def _given(name: Any) -> Optional[str]:
+    """The Trainer's name, unless it has made one up: after a restart it would be another run."""
+    return None if name is None or re.match(r"^\d{10}-[a-z]+(-[a-z]+)*$", str(name)) else str(name)

@@ -9,7 +9,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from support import Case, until  # noqa: F401, E402
+from support import ROOT, Case, until  # noqa: F401, E402
 
 
 def require(*names):

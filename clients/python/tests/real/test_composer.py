@@ -128,6 +128,14 @@ class Fit(Real):
         self.bye()
         self.assertEqual({e["run"] for e in self.sink.events()}, {"mine"})
 
+    def test_a_name_that_the_trainer_made_up_is_none(self):
+        self.set_env(STEPWATCH_RUN="night")
+        self.fit(StepwatchLogger())
+        self.bye()
+        self.fit(StepwatchLogger(), run_name="mpt-7b")
+        until(lambda: len(self.sink.events("bye")) == 2)
+        self.assertEqual([e["run"] for e in self.sink.events("bye")], ["night", "mpt-7b"])
+
     def test_an_exception_is_the_last_word(self):
         code = """
             import os, sys, warnings

@@ -5,12 +5,16 @@ import importlib.metadata
 import math
 import os
 import pickle
+import shutil
+import subprocess
 import sys
+import tempfile
+import textwrap
 import unittest
 import warnings
 from unittest import mock
 
-from peers import Real, require, until
+from peers import ROOT, Real, require, until
 
 torch, L, pytorch_lightning = require("torch", "lightning", "pytorch_lightning")
 
@@ -290,17 +294,6 @@ class EntryPoint(Quiet):
         patch.start()
         self.addCleanup(patch.stop)
 
-    def test_the_project_declares_them(self):
-        with open(os.path.join(os.path.dirname(os.path.dirname(stepwatch.__file__)), "pyproject.toml")) as f:
-            text = f.read()
-        for group, target in (
-            ("lightning.pytorch.callbacks_factory", "stepwatch.lightning:factory"),
-            ("pytorch_lightning.callbacks_factory", "stepwatch.lightning:factory"),
-            ("lightning.fabric.callbacks_factory", "stepwatch.fabric:factory"),
-            ("lightning_fabric.callbacks_factory", "stepwatch.fabric:factory"),
-        ):
-            self.assertIn('[project.entry-points."%s"]\nstepwatch = "%s"\n' % (group, target), text)
-
     def test_no_code_at_all(self):
         model = module()
         self.trainer().fit(model, batches())
@@ -332,6 +325,69 @@ class EntryPoint(Quiet):
         events = self.steps(5)
         self.assertEqual([e["step"] for e in events[:5]], [1, 2, 3, 4, 5])
         self.assert_losses(events[:5], losses[:5])
+
+
+class Installed(Real):
+    """The package as pip installs it, and scripts that do not know of it."""
+
+    SCRIPT = """
+        import sys, warnings
+        warnings.simplefilter("ignore")
+        import torch
+        %s
+        torch.manual_seed(3)
+        x = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(24, 8)), batch_size=4)
+        %s
+        assert "stepwatch" in sys.modules
+    """
+    FIT = """
+        class Model(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(8, 1)
+            def training_step(self, batch, i):
+                return self.layer(batch[0]).square().mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+        quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+        L.Trainer(accelerator="cpu", devices=1, max_epochs=1, **quiet).fit(Model(), x)
+    """
+    LOOP = """
+        fabric = Fabric(accelerator="cpu", devices=1)
+        model = torch.nn.Linear(8, 1)
+        model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for (batch,) in x:
+            optimizer.zero_grad()
+            fabric.backward(model(batch).square().mean())
+            optimizer.step()
+    """
+
+    @classmethod
+    def setUpClass(cls):
+        cls.where = tempfile.mkdtemp(prefix="sw")
+        cls.addClassCleanup(shutil.rmtree, cls.where, True)
+        source = os.path.join(cls.where, "source")  # building leaves things behind
+        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns("tests", "build", "*.egg-info", "__pycache__"))
+        cls.site = os.path.join(cls.where, "site")
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--target", cls.site, source]
+        subprocess.run(pip, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def test_no_code_at_all(self):
+        for number, (imports, body) in enumerate(
+            (
+                ("import lightning.pytorch as L", self.FIT),
+                ("import pytorch_lightning as L", self.FIT),
+                ("from lightning.fabric import Fabric", self.LOOP),
+                ("from lightning_fabric import Fabric", self.LOOP),
+            )
+        ):
+            code = textwrap.dedent(self.SCRIPT) % (imports, textwrap.dedent(body))
+            code, _, err = self.program("-c", code, PYTHONPATH=self.site, STEPWATCH_RUN="run%d" % number)
+            self.assertEqual(code, 0, err)
+            until(lambda: len(self.sink.events("bye")) == number + 1)
+            events = [e for e in self.sink.events("step") if e["run"] == "run%d" % number]
+            self.assertEqual([e["step"] for e in events], [1, 2, 3, 4, 5, 6], imports)
+            self.assertTrue(all("loss" in e["m"] and e["m"]["lr"] == 0.1 for e in events), imports)
 
 
 def loop(fabric, folder, steps=6, log_from=None):
