@@ -72,6 +72,7 @@ fn publish() -> Result<()> {
         ring: config.ring(),
         training: config.training(),
         archive: Archive::default(),
+        keep: None,
     });
     let lines: Vec<String> = (0..PUBLISHES).map(|i| step((i % 8) as u32, i / 8)).collect();
     let (mut parsed, mut published) = (Vec::new(), Vec::new());

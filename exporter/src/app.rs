@@ -25,15 +25,19 @@ use tokio::sync::mpsc;
 
 use crate::collectors::COLLECTORS;
 use crate::config::{Config, SourceConfig};
-use crate::hub::{Hub, Parts, unix_now};
+use crate::hub::{Hub, Keep, Parts, unix_now};
 use crate::ingest::otlp::Otlp;
 use crate::ingest::{self, Sockets};
 use crate::page::{Contents, Pages};
-use crate::roots::Roots;
+use crate::roots::{self, Roots};
+use crate::sources::Surroundings;
 use crate::schedule::Schedule;
 use crate::stream::{self, StreamState};
 use crate::training::Archive;
 use crate::{reply, sources, state};
+
+/// Name of the file that keeps the stream, beside the ingest socket.
+const JOURNAL: &str = "stream.journal";
 
 /// Where a configuration comes from, now and on every reload.
 #[derive(Debug, Clone, Default)]
@@ -94,7 +98,7 @@ impl App {
     pub async fn run(self, log: LogControl, shutdown: Shutdown) -> anyhow::Result<()> {
         let Self { setup, config, web, listener, otlp: otlp_ports, sockets } = self;
         let persistent = state::prepare(&config.state_dir);
-        let hub = hub(&config)?;
+        let hub = hub(&config, keep(&setup, &config))?;
         let (sockets, _files) = sockets.into_parts();
         let counts = ingest::serve(sockets, &hub, config.ingest.max_connections, &shutdown);
         let contents = contents(&setup, &config, &hub, counts, &shutdown);
@@ -125,8 +129,16 @@ impl App {
     }
 }
 
+/// Where the stream is kept. The socket beside it is ours alone, and so is the journal.
+fn keep(setup: &Setup, config: &Config) -> Option<Keep> {
+    let beside = || config.ingest.path().with_file_name(JOURNAL);
+    let journal = config.stream.journal.clone().unwrap_or_else(beside);
+    let kernel_boot = roots::read(&setup.roots.proc("sys/kernel/random/boot_id"))?;
+    Some(Keep { journal, kernel_boot })
+}
+
 /// A hub with a new boot id and what is remembered of runs.
-fn hub(config: &Config) -> anyhow::Result<Hub> {
+fn hub(config: &Config, keep: Option<Keep>) -> anyhow::Result<Hub> {
     let mut boot = [0; 8];
     getrandom::fill(&mut boot).context("no randomness for the boot id")?;
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -136,6 +148,7 @@ fn hub(config: &Config) -> anyhow::Result<Hub> {
         ring: config.ring(),
         training: config.training(),
         archive: Archive::load(&config.state_dir),
+        keep,
     }))
 }
 
@@ -163,7 +176,7 @@ fn contents(
 /// One page from a standing start, for `--once`.
 pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
     let (_trigger, shutdown) = Shutdown::manual();
-    let contents = contents(setup, config, &hub(config)?, Arc::default(), &shutdown);
+    let contents = contents(setup, config, &hub(config, None)?, Arc::default(), &shutdown);
     Ok(stepwatch_kit::exposition::to_text_004(crate::page::once(&contents).openmetrics()))
 }
 
@@ -247,10 +260,15 @@ impl Live {
         for (_, trigger) in self.sources.extract_if(.., |(running, _)| !wanted.contains(running)) {
             trigger.fire();
         }
+        let around = Surroundings {
+            hub: self.hub.clone(),
+            roots: self.setup.roots.clone(),
+            state_dir: self.config.state_dir.clone(),
+        };
         for config in wanted {
             if self.sources.iter().all(|(running, _)| running != config) {
                 let (trigger, shutdown) = Shutdown::manual();
-                sources::start(std::slice::from_ref(config), &self.hub, &self.config.state_dir, &shutdown);
+                sources::start(std::slice::from_ref(config), &around, &shutdown);
                 self.sources.push((config.clone(), trigger));
             }
         }

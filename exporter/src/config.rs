@@ -70,6 +70,8 @@ pub struct StreamLimits {
     pub slow_after: Period,
     /// An idle stream says so this often.
     pub heartbeat: Period,
+    /// What keeps the stream over a crash of this exporter; in memory, beside the ingest socket, when absent.
+    pub journal: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -123,6 +125,7 @@ impl Default for StreamLimits {
             max_readers: 32,
             slow_after: Period::secs(10),
             heartbeat: Period::secs(5),
+            journal: None,
         }
     }
 }

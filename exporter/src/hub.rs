@@ -3,6 +3,8 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
 //! for a reader of the stream, a scrape or a disk.
 
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +17,7 @@ use crate::lock::Locked as _;
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::state::SAVE_FAILURES;
-use crate::stream::{Limits, Ring};
+use crate::stream::{Limits, Mark, Ring};
 use crate::training::{Archive, Options, Priority, ProcessFate, Training, TrainingProcess};
 
 pub static EVENTS: Family =
@@ -81,6 +83,15 @@ pub enum Outcome {
     Rejected(EventError),
 }
 
+/// What became of several.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Those that must wait for room among the runs.
+    pub waiting: VecDeque<Event>,
+    /// The mark is kept with them.
+    pub kept: bool,
+}
+
 /// Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Hub(Arc<Inner>);
@@ -108,16 +119,40 @@ pub struct Parts {
     pub ring: Limits,
     pub training: Options,
     pub archive: Archive,
+    /// Where the stream is kept, so that a crash of this exporter neither loses nor repeats anything.
+    pub keep: Option<Keep>,
+}
+
+#[derive(Debug)]
+pub struct Keep {
+    pub journal: PathBuf,
+    /// Identifies this start of the kernel.
+    pub kernel_boot: String,
+}
+
+/// The ring that an earlier process left behind, or one that a later process will find.
+fn keep(parts: &Parts) -> Option<Ring> {
+    let Keep { journal, kernel_boot } = parts.keep.as_ref()?;
+    Ring::kept(parts.boot.clone(), parts.ring, journal, kernel_boot)
+        .inspect_err(|error| {
+            tracing::warn!(
+                journal = %journal.display(),
+                %error,
+                "cannot keep the stream: a crash of this exporter may lose or repeat events"
+            );
+        })
+        .ok()
 }
 
 impl Hub {
     pub fn new(parts: Parts) -> Self {
         let drops = Arc::new(Drops::default());
+        let ring = keep(&parts).unwrap_or_else(|| Ring::new(parts.boot, parts.ring));
         let training = Training::new(parts.training, parts.archive, Arc::clone(&drops));
         Self(Arc::new(Inner {
             node: parts.node,
             training: Mutex::new(training),
-            ring: Ring::new(parts.boot, parts.ring),
+            ring,
             sources: Sources::default(),
             drops,
             taken: Default::default(),
@@ -156,6 +191,49 @@ impl Hub {
             self.0.urgent.notify_one();
         }
         outcome
+    }
+
+    /// Takes in what one source read at a time, in this order, and with it how far the source has read: after a crash the
+    /// stream has all of it and [`Self::mark`] tells of it, or neither. Stops before a run that there is no room for.
+    pub fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
+        let now = unix_now();
+        let mut out = Vec::with_capacity(events.len());
+        let mut training = self.0.training.locked();
+        let mut taken = 0;
+        while let Some(event) = events.front_mut() {
+            if !event.run.as_deref().is_none_or(|run| training.admits(run, now)) {
+                break;
+            }
+            event.node.get_or_insert_with(|| self.0.node.clone());
+            self.0.drops.add(Reason::Entries, u64::from(event.dropped));
+            let Some(event) = events.pop_front() else { break };
+            match training.apply(now, origin, event, &mut out) {
+                Outcome::Accepted => taken += 1,
+                Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
+                Outcome::Dropped(_) => {}
+            }
+        }
+        for event in &mut out {
+            event.node.get_or_insert_with(|| self.0.node.clone());
+        }
+        let kept = self.0.ring.push_all(&out, events.is_empty().then_some(mark));
+        let urgent = training.is_urgent();
+        drop(training);
+        self.0.taken[origin.via() as usize].fetch_add(taken, Ordering::Relaxed);
+        if urgent {
+            self.0.urgent.notify_one();
+        }
+        Batch { waiting: events, kept }
+    }
+
+    /// Whether the run is on the page.
+    pub fn follows(&self, run: &str) -> bool {
+        self.0.training.locked().follows(run)
+    }
+
+    /// What was last kept under this key, by this process or one before it.
+    pub fn mark(&self, key: &str) -> Option<String> {
+        self.0.ring.mark(key)
     }
 
     fn emit(&self, events: Vec<Event>) {

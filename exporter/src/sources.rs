@@ -2,23 +2,29 @@
 
 mod poll;
 
-use std::path::Path;
+use std::collections::VecDeque;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::Event;
 
+use crate::drops::Reason;
 use crate::family::Family;
-use crate::hub::{Hub, Origin, Outcome};
+use crate::hub::{Batch, Hub, Origin, Outcome};
+use crate::roots::Roots;
 use crate::source::SourceHandle;
+use crate::stream::Mark;
 
+pub use checkpoints::CheckpointsConfig;
+pub use discover::DiscoverConfig;
 pub use tail::{From, TailConfig};
 
 /// Entries of the configuration; each has a thread of its own.
 pub const MAX_SOURCES: usize = 64;
 
 /// One line a kind: `module: Variant(its configuration)`. The module offers `check` on the configuration (what is wrong, each as
-/// `key: reason`), `start(config, hub, state_dir, shutdown)` and `FAMILIES`, families of its own beside those of every source.
+/// `key: reason`), `start(config, surroundings, shutdown)` and `FAMILIES`, families of its own beside those of every source.
 macro_rules! sources {
     ($($(#[$doc:meta])* $name:ident: $variant:ident($config:ident),)*) => {
         $(mod $name;)*
@@ -26,6 +32,7 @@ macro_rules! sources {
         /// One entry of `sources:`.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
+        #[expect(clippy::large_enum_variant, reason = "a file has a few entries")]
         pub enum SourceConfig {
             $($(#[$doc])* $variant($name::$config),)*
         }
@@ -38,9 +45,9 @@ macro_rules! sources {
                 }
             }
 
-            fn start(&self, hub: &Hub, state_dir: &Path, shutdown: &Shutdown) {
+            fn start(&self, around: &Surroundings, shutdown: &Shutdown) {
                 match self {
-                    $(Self::$variant(config) => $name::start(config.clone(), hub, state_dir, shutdown.clone()),)*
+                    $(Self::$variant(config) => $name::start(config.clone(), around, shutdown.clone()),)*
                 }
             }
         }
@@ -54,11 +61,46 @@ sources! {
     tail: Tail(TailConfig),
     /// Directories that checkpoints are written to.
     checkpoints: Checkpoints(CheckpointsConfig),
+    /// Whatever the processes that train here are found to write.
+    discover: Discover(DiscoverConfig),
+}
+
+/// What a source finds itself in.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    pub hub: Hub,
+    pub roots: Roots,
+    /// Where sources keep what must outlive this process.
+    pub state_dir: PathBuf,
 }
 
 /// Where sources put what they read: the hub.
 pub trait Sink: Send {
     fn publish(&self, origin: Origin, event: Event) -> Outcome;
+
+    /// Publishes what was read at a time, and keeps with it how far the source has read, if it can.
+    fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
+        let _ = mark;
+        while let Some(event) = events.pop_front() {
+            if self.publish(origin.clone(), event.clone()) == Outcome::Dropped(Reason::Runs) {
+                events.push_front(event);
+                break;
+            }
+        }
+        Batch { waiting: events, kept: false }
+    }
+
+    /// What was last kept under this key, by this process or one before it.
+    fn mark(&self, key: &str) -> Option<String> {
+        let _ = key;
+        None
+    }
+
+    /// Whether this run is known.
+    fn follows(&self, run: &str) -> bool {
+        let _ = run;
+        true
+    }
 
     /// The last step known of a rank: what a source reads again after a crash is recognised by it.
     fn last_step(&self, run: &str, rank: u32) -> Option<i64>;
@@ -69,6 +111,18 @@ pub trait Sink: Send {
 impl Sink for Hub {
     fn publish(&self, origin: Origin, event: Event) -> Outcome {
         Hub::publish(self, origin, event)
+    }
+
+    fn publish_all(&self, origin: &Origin, events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
+        Hub::publish_all(self, origin, events, mark)
+    }
+
+    fn mark(&self, key: &str) -> Option<String> {
+        Hub::mark(self, key)
+    }
+
+    fn follows(&self, run: &str) -> bool {
+        Hub::follows(self, run)
     }
 
     fn last_step(&self, run: &str, rank: u32) -> Option<i64> {
@@ -95,8 +149,8 @@ pub fn check(sources: &[SourceConfig]) -> Vec<String> {
 
 /// Starts every source of a configuration that [`check`] found right. Each works until `shutdown` is raised, on a thread that
 /// nobody waits for: a file system that hangs may hold it for ever. Must be called inside a Tokio runtime.
-pub fn start(sources: &[SourceConfig], hub: &Hub, state_dir: &Path, shutdown: &Shutdown) {
+pub fn start(sources: &[SourceConfig], around: &Surroundings, shutdown: &Shutdown) {
     for source in sources.iter().take(MAX_SOURCES) {
-        source.start(hub, state_dir, shutdown);
+        source.start(around, shutdown);
     }
 }

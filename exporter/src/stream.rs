@@ -2,12 +2,14 @@
 //!
 //! Prometheus sees what a gauge was at a scrape; a one-step spike lives between two of them. This is the other way
 //! out: a bounded [`Ring`] in memory that any number of readers follow by cursor. It is not a log: what falls off the
-//! ring is gone, and a reader that asks for it is told how much it lost.
+//! ring is gone, and a reader that asks for it is told how much it lost. It outlives this process, by a journal beside it.
 
 mod http;
+mod journal;
 mod ring;
 
 pub use http::{StreamConfig, StreamState, routes};
+pub use journal::Mark;
 pub use ring::{Limits, Read, Ring, Start};
 
 use crate::family::Family;
@@ -38,5 +40,12 @@ pub static GAPS: Family = Family::counter(
     &[],
     "Readers that were told that records between their cursor and the ring are lost",
 );
+pub static JOURNAL_FAILURES: Family = Family::counter(
+    "stepwatch_exporter_stream_journal_failures_total",
+    "",
+    &[],
+    "Times that the stream could not be kept for after a crash of this exporter, which may lose or repeat events now",
+);
 
-pub static FAMILIES: &[&Family] = &[&READERS, &RECORDS, &EVICTED, &RING_RECORDS, &RING_BYTES, &CUT, &GAPS];
+pub static FAMILIES: &[&Family] =
+    &[&READERS, &RECORDS, &EVICTED, &RING_RECORDS, &RING_BYTES, &CUT, &GAPS, &JOURNAL_FAILURES];

@@ -29,6 +29,7 @@ pub(crate) fn hub() -> Hub {
         ring: Limits::default(),
         training: OPTIONS,
         archive: Archive::default(),
+        keep: None,
     })
 }
 

@@ -71,3 +71,8 @@ pub use number::Resolution;
 pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};
 pub use rule::{Rule, RuleError, RuleKind, Unit};
 pub use tags::{Tag, canonical};
+
+/// A line without colours, and without what launchers, container runtimes and loggers put before it.
+pub fn plain(line: &str) -> String {
+    clean::strip(&clean::strip_ansi(line)).text.to_owned()
+}

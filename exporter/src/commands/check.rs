@@ -171,6 +171,7 @@ fn collectors(config: &Config, roots: &Arc<Roots>) -> Vec<Finding> {
         ring: config.ring(),
         training: config.training(),
         archive: Archive::default(),
+        keep: None,
     });
     let schedule = Schedule::start(COLLECTORS, &config.collectors, roots, &hub);
     schedule.wait_first_pass();

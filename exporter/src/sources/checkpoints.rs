@@ -17,10 +17,10 @@ use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
-use super::Sink;
+use super::{Sink, Surroundings};
 use super::poll::{self, Poll};
 use crate::family::Family;
-use crate::hub::{Hub, Origin, Via};
+use crate::hub::{Origin, Via};
 use crate::samples::Samples;
 use crate::source::SourceHandle;
 use crate::training::Priority;
@@ -369,9 +369,9 @@ impl Poll for Watched {
     }
 }
 
-pub(super) fn start(config: CheckpointsConfig, hub: &Hub, _state_dir: &Path, shutdown: Shutdown) {
+pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: Shutdown) {
     let (name, interval) = (config.path.to_string_lossy().into_owned(), config.interval.as_duration());
-    let watched = Watched::new(config, Box::new(hub.clone()));
+    let watched = Watched::new(config, Box::new(around.hub.clone()));
     let health = watched.health.clone();
     poll::start("checkpoints", name, health, interval, watched, shutdown);
 }

@@ -1,130 +1,55 @@
-//! Follows log and JSONL files and publishes the steps they tell of.
+//! Follows what trainers write to files, and publishes the steps it tells of: logs and JSON lines as they grow, records of
+//! TensorBoard and W&B, small files that are written anew.
 //!
 //! One thread for each configured entry polls its files, because nothing else works on every file system and because a thread
-//! that hangs in a dead NFS mount must hold nobody else. The lines are read by `stepwatch-formats`; what is done here is
-//! where to begin, whose run it is, when it was, and to be able to go on after a crash.
+//! that hangs in a dead NFS mount must hold nobody else. The files are read by `stepwatch-formats`; what is done here is
+//! which files, where to begin, whose run it is, when it was, how it ended, and to be able to go on after a crash.
 
 mod again;
+mod config;
 mod file;
+mod find;
 mod follow;
+mod lines;
 mod name;
+mod open;
 mod state;
 #[cfg(test)]
 mod tests;
+mod watch;
+mod whole;
+mod words;
+mod writers;
 mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-use stepwatch_formats::{MAX_KEYS, Reader};
-use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 
-use super::Sink;
 use super::poll::{self, Poll};
+use super::{Sink, Surroundings};
 use crate::family::Family;
-use crate::hub::Hub;
 use crate::source::SourceHandle;
 use file::TailedFile;
+use watch::LOOK_EVERY;
+use writers::Processes;
+
+pub use config::{From, TailConfig};
+pub(super) use find::search;
 
 /// Files that one entry follows.
 const MAX_FILES: usize = 256;
-/// How often a pattern is matched again: directory listings are dear on parallel file systems.
+/// How often files are looked for: directory listings are dear on parallel file systems.
 const SCAN_EVERY: Duration = Duration::from_secs(5);
+/// A search may take this share of the time.
+const SCAN_SHARE: u32 = 50;
+/// Runs of one entry that were introduced; of more, a hello may be missing or be said again.
+const MAX_GREETED: usize = 1024;
 
 /// A tail has nothing on the page but what every source has.
 pub(super) static FAMILIES: &[&Family] = &[];
-
-/// Where to begin in a file that is seen for the first time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum From {
-    /// At its start, unless nobody wrote to it for a day: then it is the log of a job that is over, and only what is added counts.
-    #[default]
-    Auto,
-    Start,
-    End,
-}
-
-/// `tail: {path: /logs/run.log, format: auto, run: llama-70b}`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TailConfig {
-    /// A file, or a pattern with `*`, `?`, `[…]` and `**`; relative to the working directory.
-    pub path: String,
-    /// A name of `stepwatch-formats`; `auto` finds it out.
-    #[serde(default = "auto")]
-    pub format: String,
-    /// The run it belongs to; otherwise what the lines say, or else the name of the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rank: Option<u32>,
-    /// The host that it tells of, where that is not this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// Of JSON lines: our name for a value (`step`, `ts`, `loss`, …) to the key, dotted, where it stands.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub keys: BTreeMap<String, String>,
-    #[serde(default)]
-    pub from: From,
-    #[serde(default = "poll_interval")]
-    pub poll_interval: Period,
-}
-
-fn auto() -> String {
-    "auto".into()
-}
-
-fn poll_interval() -> Period {
-    Period::millis(250)
-}
-
-impl TailConfig {
-    /// What is wrong with it, each as `key: reason`.
-    pub(super) fn check(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        if self.path.is_empty() {
-            wrong.push("path: must not be empty".into());
-        }
-        if let Err(err) = glob::Pattern::new(&self.path) {
-            wrong.push(format!("path: {err}"));
-        }
-        if let Err(err) = Reader::new(Some(&self.format)) {
-            wrong.push(format!("format: {err}"));
-        }
-        if self.keys.len() > MAX_KEYS {
-            wrong.push(format!("keys: {} entries, the limit is {MAX_KEYS}", self.keys.len()));
-        }
-        if !self.keys.is_empty() && !self.keys.contains_key("step") {
-            wrong.push("keys: must tell where the step stands (step: ...)".into());
-        }
-        if !self.keys.is_empty() && !matches!(self.format.as_str(), "auto" | "jsonl") {
-            wrong.push(format!("keys: are for JSON lines, but the format is {}", self.format));
-        }
-        if self.poll_interval < Period::millis(10) {
-            wrong.push("poll_interval: must be at least 10ms".into());
-        }
-        wrong
-    }
-
-    fn reader(&self) -> Reader {
-        if self.keys.is_empty() {
-            // The name was checked when the configuration was read.
-            Reader::new(Some(&self.format))
-                .or_else(|_| Reader::new(None))
-                .unwrap_or_else(|_| Reader::with_keys([]))
-        } else {
-            Reader::with_keys(self.keys.iter().map(|(ours, theirs)| (ours.as_str(), theirs.as_str())))
-        }
-    }
-
-    fn is_pattern(&self) -> bool {
-        self.path.contains(['*', '?', '['])
-    }
-}
 
 /// Every file of one configured entry.
 pub(super) struct Tail {
@@ -136,10 +61,38 @@ pub(super) struct Tail {
     next_scan: Option<Instant>,
     /// Files beyond the limit that were already counted.
     refused: BTreeSet<PathBuf>,
+    /// The last search left directories out.
+    cut: bool,
+    processes: Processes,
+    next_look: Option<Instant>,
+    /// There were too many processes to look at all.
+    blind: bool,
+    greeted: BTreeSet<String>,
+}
+
+/// What the files of an entry share.
+pub(super) struct Context<'a> {
+    sink: &'a dyn Sink,
+    health: &'a SourceHandle,
+    processes: &'a Processes,
+    greeted: &'a mut BTreeSet<String>,
+}
+
+impl Context<'_> {
+    /// Whether a run must be introduced: it never was by us, or it has been forgotten since.
+    fn greet(&mut self, run: &str) -> bool {
+        if self.greeted.contains(run) {
+            return !self.sink.follows(run);
+        }
+        if self.greeted.len() >= MAX_GREETED {
+            self.greeted.clear();
+        }
+        self.greeted.insert(run.to_owned())
+    }
 }
 
 impl Tail {
-    pub(super) fn new(mut config: TailConfig, sink: Box<dyn Sink>, state_dir: &Path) -> Self {
+    pub(super) fn new(mut config: TailConfig, sink: Box<dyn Sink>, state_dir: &Path, procfs: &Path) -> Self {
         // A saved position belongs to a file and not to a working directory.
         if let Some(path) =
             std::path::absolute(&config.path).ok().and_then(|p| p.into_os_string().into_string().ok())
@@ -155,22 +108,35 @@ impl Tail {
             files: BTreeMap::new(),
             next_scan: None,
             refused: BTreeSet::new(),
+            cut: false,
+            processes: Processes::new(procfs),
+            next_look: None,
+            blind: false,
+            greeted: BTreeSet::new(),
         }
     }
 
     /// Reads what is new in every file. True if there is more at once.
     pub(super) fn poll(&mut self, now: Instant, unix: f64) -> bool {
         if self.next_scan.is_none_or(|at| now >= at) {
+            let began = Instant::now();
             self.scan(now, unix);
-            self.next_scan = Some(now + SCAN_EVERY);
+            self.next_scan = Some(now + SCAN_EVERY.max(began.elapsed() * SCAN_SHARE));
         }
+        let several = self.config.is_pattern() || self.files.len() != 1;
+        let mut cx = Context {
+            sink: &*self.sink,
+            health: &self.health,
+            processes: &self.processes,
+            greeted: &mut self.greeted,
+        };
         let mut more = false;
         let mut up = !self.files.is_empty();
         for file in self.files.values_mut() {
-            match file.poll(now, unix, &*self.sink, &self.health) {
+            match file.poll(now, unix, &mut cx) {
                 Ok(unfinished) => {
                     more |= unfinished;
-                    up &= file.is_open() || self.config.is_pattern();
+                    up &= file.is_open() || several;
                 }
                 Err(err) => {
                     up = false;
@@ -179,11 +145,14 @@ impl Tail {
             }
         }
         self.health.up(up);
-        let pattern = self.config.is_pattern();
+        if !more && self.next_look.is_none_or(|at| now >= at) {
+            self.next_look = Some(now + LOOK_EVERY);
+            self.look_for_writers(now, unix);
+        }
         self.files.retain(|_, file| {
-            let over = pattern && file.is_over();
+            let over = several && file.is_over();
             if over {
-                file.forget();
+                file.forget(&*self.sink);
             }
             !over
         });
@@ -192,39 +161,88 @@ impl Tail {
 
     /// Looks for files that were not there before.
     fn scan(&mut self, now: Instant, unix: f64) {
-        for path in matching(&self.config) {
+        let found = find::find(&self.config.path);
+        if found.cut && !self.cut {
+            self.health.dropped("search_limit", 1);
+            tracing::warn!(path = self.config.path, "a directory is too deep or too large to be searched as a whole");
+        }
+        self.cut = found.cut;
+        let directory = Path::new(&self.config.path);
+        if found.files.iter().all(|f| f != directory) {
+            // A directory took the place of what was no file yet.
+            self.files.remove(directory);
+        }
+        for path in found.files {
             if self.files.contains_key(&path) {
                 continue;
             }
-            if self.files.len() >= MAX_FILES {
+            if self.files.len() >= MAX_FILES && !self.make_room(unix) {
                 if self.refused.len() < MAX_FILES && self.refused.insert(path) {
                     self.health.dropped("too_many_files", 1);
                 }
                 continue;
             }
-            let file = TailedFile::new(&self.config, &path, &self.state_dir, now, unix);
+            let file = TailedFile::new(&self.config, &path, &self.state_dir, &*self.sink, now, unix);
             self.files.insert(path, file);
+        }
+    }
+
+    /// Lets a file go whose job must be over. Should it grow again, its position is remembered.
+    fn make_room(&mut self, unix: f64) -> bool {
+        let idle = self.files.iter().find(|(_, file)| file.is_idle(unix)).map(|(path, _)| path.clone());
+        idle.is_some_and(|path| self.files.remove(&path).is_some())
+    }
+
+    /// Says bye for runs that nobody on this host writes of any more, though somebody did.
+    fn look_for_writers(&mut self, now: Instant, unix: f64) {
+        let mut cx = Context {
+            sink: &*self.sink,
+            health: &self.health,
+            processes: &self.processes,
+            greeted: &mut self.greeted,
+        };
+        let mut wanted: BTreeMap<(u64, u64), &Path> = BTreeMap::new();
+        let mut asked = BTreeSet::new();
+        for (path, file) in &mut self.files {
+            for identity in file.unwatched(now, unix, &cx) {
+                wanted.insert(identity, path);
+                asked.insert(path.clone());
+            }
+        }
+        if !wanted.is_empty() {
+            let identities = wanted.keys().copied().collect();
+            let Some(writers) = self.processes.writers(&identities) else {
+                if !std::mem::replace(&mut self.blind, true) {
+                    self.health.dropped("processes_limit", 1);
+                }
+                return;
+            };
+            self.blind = false;
+            let of: BTreeMap<_, PathBuf> = wanted.into_iter().map(|(id, path)| (id, path.to_owned())).collect();
+            for path in asked {
+                let Some(file) = self.files.get_mut(&path) else { continue };
+                let theirs = writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied();
+                file.found(now, theirs);
+            }
+        }
+        let written = self.files.values().filter(|f| f.watch.is_written());
+        let busy: BTreeSet<_> = written.filter_map(|f| f.of().cloned()).collect();
+        for file in self.files.values_mut().filter(|f| f.watch.is_orphaned()) {
+            if file.of().is_none_or(|of| !busy.contains(of)) {
+                file.end(now, unix, &mut cx);
+            }
         }
     }
 }
 
-/// Files of the entry: the one that is named, whether it exists or not, or those that fit the pattern.
-fn matching(config: &TailConfig) -> Vec<PathBuf> {
-    if !config.is_pattern() {
-        return vec![PathBuf::from(&config.path)];
-    }
-    let Ok(paths) = glob::glob(&config.path) else { return Vec::new() };
-    paths.flatten().filter(|p| p.is_file() && !name::is_rotated(p)).collect()
-}
-
 /// Starts the thread of one entry.
-pub(super) fn start(config: TailConfig, hub: &Hub, state_dir: &Path, shutdown: Shutdown) {
-    start_into(Box::new(hub.clone()), config, state_dir, shutdown);
+pub(super) fn start(config: TailConfig, around: &Surroundings, shutdown: Shutdown) {
+    let sink = Box::new(around.hub.clone());
+    run(Tail::new(config, sink, &around.state_dir, &around.roots.procfs), shutdown);
 }
 
-fn start_into(sink: Box<dyn Sink>, config: TailConfig, state_dir: &Path, shutdown: Shutdown) {
-    let (path, interval) = (config.path.clone(), config.poll_interval.as_duration());
-    let tail = Tail::new(config, sink, state_dir);
+fn run(tail: Tail, shutdown: Shutdown) {
+    let (path, interval) = (tail.config.path.clone(), tail.config.poll_interval.as_duration());
     let health = tail.health.clone();
     poll::start("tail", path, health, interval, tail, shutdown);
 }

@@ -88,6 +88,7 @@ impl StreamState {
             out.set(&super::CUT, &[reason], count.load(Ordering::Relaxed));
         }
         out.set(&super::GAPS, &[], readers.gaps.load(Ordering::Relaxed));
+        out.set(&super::JOURNAL_FAILURES, &[], stats.journal_failures);
     }
 }
 

@@ -1,16 +1,20 @@
 //! The bounded ring of records.
 //!
-//! A publish holds the lock for a push and a wake-up and never waits for a reader; a reader holds it to clone
-//! reference counts. At 8 ranks and 20 steps a second of 250 bytes the default 8 MiB hold three and a half minutes, at one
+//! Publishers wait for each other while a record is made; the lock that readers share is held for a push and a wake-up, and
+//! by a reader to clone reference counts, so neither waits for the other's work. At 8 ranks and 20 steps a second of 250 bytes the default 8 MiB hold three and a half minutes, at one
 //! step a second more than an hour: longer than an alerter takes to come back.
 
 use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use stepwatch_wire::{Cursor, Event, Kind, Value};
 use tokio::sync::watch;
 
+use super::journal::{Journal, Mark};
 use crate::lock::Locked as _;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +32,25 @@ impl Default for Limits {
 /// Records handed to a reader at once: enough to catch up quickly, few enough to share the lock.
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 64 * 1024;
+/// Usual size of a record.
+const RECORD_BYTES: usize = 384;
 
 #[derive(Debug)]
 pub struct Ring {
     boot: String,
     limits: Limits,
+    writer: Mutex<Writer>,
     inner: Mutex<Inner>,
     head: watch::Sender<u64>,
+    journal_failures: AtomicU64,
+}
+
+/// What publishers share.
+#[derive(Debug)]
+struct Writer {
+    /// Number of the next record.
+    next: u64,
+    journal: Option<Journal>,
 }
 
 #[derive(Debug)]
@@ -84,17 +100,42 @@ pub enum Read {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
+    /// Over all lives of a ring that is kept.
     pub published: u64,
     pub evicted: u64,
     pub records: usize,
     pub bytes: usize,
+    pub journal_failures: u64,
 }
 
 impl Ring {
-    /// `boot` names this life of the exporter in cursors: random at each start.
+    /// `boot` names this life of the ring in cursors: random, so that no two are the same.
     pub fn new(boot: String, limits: Limits) -> Self {
         let inner = Inner { first: 1, records: VecDeque::new(), bytes: 0 };
-        Self { boot, limits, inner: Mutex::new(inner), head: watch::Sender::new(0) }
+        Self {
+            boot,
+            limits,
+            writer: Mutex::new(Writer { next: 1, journal: None }),
+            inner: Mutex::new(inner),
+            head: watch::Sender::new(0),
+            journal_failures: AtomicU64::new(0),
+        }
+    }
+
+    /// A ring that is kept at `path` and goes on with what earlier processes left there. `boot` is its name if there was nothing.
+    pub fn kept(boot: String, limits: Limits, path: &Path, kernel_boot: &str) -> io::Result<Self> {
+        let (journal, kept) = Journal::open(path, kernel_boot, boot, limits.bytes)?;
+        let next = kept.first + kept.records.len() as u64;
+        let bytes = kept.records.iter().map(Bytes::len).sum();
+        let boot = journal.boot().to_owned();
+        let mut inner = Inner { first: kept.first, records: kept.records, bytes };
+        inner.evict(limits);
+        Ok(Self {
+            writer: Mutex::new(Writer { next, journal: Some(journal) }),
+            inner: Mutex::new(inner),
+            head: watch::Sender::new(next - 1),
+            ..Self::new(boot, limits)
+        })
     }
 
     pub fn boot(&self) -> &str {
@@ -103,40 +144,77 @@ impl Ring {
 
     /// Appends the event, dropping the oldest records that no longer fit. Any thread; never waits for a reader.
     pub fn push(&self, event: &Event) {
-        let mut body = String::with_capacity(320);
-        event.write_json(&mut body);
+        self.push_all(core::slice::from_ref(event), None);
+    }
+
+    /// Appends what belongs together; where the ring is kept, events and mark are, or after a crash neither. Returns whether
+    /// the mark is kept.
+    pub fn push_all(&self, events: &[Event], mark: Option<Mark<'_>>) -> bool {
+        let mut writer = self.writer.locked();
+        let first = writer.next;
+        let mut text = String::with_capacity(events.len() * RECORD_BYTES);
+        let mut ends = Vec::with_capacity(events.len());
+        for (seq, event) in (first..).zip(events) {
+            self.write_record(seq, event, &mut text);
+            ends.push(text.len());
+        }
+        // Before any reader sees them: a number that a reader has must mean the same record for ever.
+        let kept = self.keep(&mut writer, text.as_bytes(), mark);
+        writer.next += events.len() as u64;
+        if events.is_empty() {
+            return kept;
+        }
+        let text = Bytes::from(text);
         let mut inner = self.inner.locked();
-        let seq = inner.first + inner.records.len() as u64;
-        let record = self.record(seq, &body);
-        inner.bytes += record.len();
-        inner.records.push_back(record);
-        while inner.records.len() > self.limits.records
-            || (inner.bytes > self.limits.bytes && inner.records.len() > 1)
-        {
-            if let Some(old) = inner.records.pop_front() {
-                inner.bytes -= old.len();
-                inner.first += 1;
+        let mut start = 0;
+        for end in ends {
+            inner.records.push_back(text.slice(start..end));
+            inner.bytes += end - start;
+            start = end;
+        }
+        inner.evict(self.limits);
+        drop(inner);
+        self.head.send_replace(writer.next - 1);
+        kept
+    }
+
+    fn keep(&self, writer: &mut Writer, text: &[u8], mark: Option<Mark<'_>>) -> bool {
+        let Some(journal) = &mut writer.journal else { return false };
+        match journal.append(writer.next, text, mark) {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::error!(%error, "cannot keep the stream: a crash of this exporter may lose or repeat events now");
+                journal.discard();
+                writer.journal = None;
+                self.journal_failures.fetch_add(1, Ordering::Relaxed);
+                false
             }
         }
-        self.head.send_replace(seq);
+    }
+
+    /// The mark last kept under `key`, by this process or one before it.
+    pub fn mark(&self, key: &str) -> Option<String> {
+        self.writer.locked().journal.as_ref()?.mark(key).map(str::to_owned)
+    }
+
+    /// Counts that the ring could not be kept.
+    pub fn not_kept(&self) {
+        self.journal_failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One line of the stream that is not in the ring: a gap, a heartbeat.
     pub fn aside(&self, seq: u64, event: &Event) -> Bytes {
-        self.record(seq, &event.to_json())
+        let mut text = String::with_capacity(RECORD_BYTES);
+        self.write_record(seq, event, &mut text);
+        text.into()
     }
 
-    fn record(&self, seq: u64, body: &str) -> Bytes {
-        let mut line = String::with_capacity(body.len() + self.boot.len() + 32);
-        line.push_str("{\"c\":\"");
-        line.push_str(&self.boot);
-        line.push(':');
-        line.push_str(&seq.to_string());
-        line.push_str("\",");
-        // An event's JSON is an object with at least `v` and `k`.
-        line.push_str(body.strip_prefix('{').unwrap_or(body));
-        line.push('\n');
-        line.into()
+    fn write_record(&self, seq: u64, event: &Event, text: &mut String) {
+        let start = text.len();
+        event.write_json(text);
+        // An event's JSON is an object with at least `v` and `k`, and ours have no cursor of their own.
+        text.insert_str(start + 1, &format!("\"c\":\"{}:{seq}\",", self.boot));
+        text.push('\n');
     }
 
     /// Where to begin for a reader that has everything up to `cursor`, or nothing.
@@ -192,7 +270,18 @@ impl Ring {
         let inner = self.inner.locked();
         let evicted = inner.first - 1;
         let records = inner.records.len();
-        Stats { published: evicted + records as u64, evicted, records, bytes: inner.bytes }
+        let journal_failures = self.journal_failures.load(Ordering::Relaxed);
+        Stats { published: evicted + records as u64, evicted, records, bytes: inner.bytes, journal_failures }
+    }
+}
+
+impl Inner {
+    fn evict(&mut self, limits: Limits) {
+        while self.records.len() > limits.records || (self.bytes > limits.bytes && self.records.len() > 1) {
+            let Some(old) = self.records.pop_front() else { return };
+            self.bytes -= old.len();
+            self.first += 1;
+        }
     }
 }
 

@@ -1,42 +1,44 @@
-//! One followed file: its lines become events that know their run, their time and their place.
+//! One followed file: what it says becomes events that know their run and their place, and is published together with how far it is
+//! read.
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stepwatch_formats::Reader;
+use stepwatch_formats::{FileKind, FileReader, Resolution, kind_of};
 use stepwatch_kit::crash;
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{Event, Kind};
+use stepwatch_wire::{Event, Kind, Value};
 
 use super::again::Again;
-use super::follow::{Begin, Counts, Follower, RawLine, modified};
-use super::state::{Position, Saved, Store};
-use super::zone::Zone;
-use super::{From, TailConfig, name};
-use crate::drops::Reason;
-use crate::hub::{Origin, Outcome, Via};
-use crate::source::SourceHandle;
+use super::follow::Follower;
+use super::lines::{Lines, Turn};
+use super::open::{Begin, Counts, How, modified};
+use super::state::{self, Position, Saved, Store};
+use super::watch::Watch;
+use super::whole::Whole;
+use super::words::last_words;
+use super::writers::Writer;
+use super::{Context, From, TailConfig, name};
+use crate::hub::{Batch, Origin, Via};
 use crate::sources::Sink;
+use crate::stream::Mark;
 use crate::training::Priority;
 
 /// A file that nobody wrote to for this long when it is first seen belongs to a job that is over.
 const OVER_AFTER_SECONDS: f64 = 86_400.0;
-/// What a parser reads again of a file to go on in it.
+/// What a parser reads again of a file to go on in it, and what is looked at for last words.
 const CONTEXT_BYTES: usize = 64 * 1024;
-/// Lines without a step move the saved position only this often: reading them again does no harm.
+/// How often the position is saved where the stream keeps it, or while there is nothing to publish.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// How often a file that waits for room among the runs tries again.
 pub(super) const RETRY_EVERY: Duration = Duration::from_secs(5);
-/// A stamp further in the future than this is of another time zone, or of a wrong clock.
-const FUTURE_SECONDS: f64 = 60.0;
 
 pub(super) struct TailedFile {
-    follower: Follower,
-    reader: Reader,
-    zone: Zone,
+    source: Source,
+    lines: Lines,
     store: Store,
     labels: Labels,
     last_step: Option<i64>,
@@ -48,11 +50,25 @@ pub(super) struct TailedFile {
     /// When the position was last saved; `None` if it never was.
     saved: Option<Instant>,
     unsaved: bool,
+    generation: u64,
+    /// The stream keeps the position.
+    kept: bool,
+    /// Who writes to it; nobody is looked for once the end was told.
+    pub(super) watch: Watch,
+    ended: bool,
+    /// What was being gathered from several lines when they stopped was given out.
+    rested: bool,
     /// What was reported so far.
     counts: Counts,
     unmatched: u64,
     complained: bool,
     save_failed: bool,
+}
+
+/// How a file is written decides how it is read.
+enum Source {
+    Grows(Follower),
+    Whole(Box<Whole>),
 }
 
 /// What the configuration says about every event of the file.
@@ -64,19 +80,88 @@ struct Labels {
     fallback_run: String,
     rank: Option<u32>,
     node: Option<String>,
+    /// What a trainer would have said when it began.
+    hello: Option<Event>,
+    /// Whose the last event was.
+    last: Option<(String, Option<u32>)>,
 }
 
 impl Labels {
-    fn put_on(&self, mut event: Event) -> Event {
-        event.run = self.run.clone().or(event.run).or_else(|| Some(self.fallback_run.clone()));
+    fn put_on(&self, event: &mut Event) {
+        if self.run.is_some() || event.run.is_none() {
+            event.run = Some(self.run.as_ref().unwrap_or(&self.fallback_run).clone());
+        }
         event.rank = self.rank.or(event.rank);
-        event.node = self.node.clone().or(event.node);
-        event
+        if self.node.is_some() {
+            event.node.clone_from(&self.node);
+        }
+    }
+
+    fn remember(&mut self, event: &Event) {
+        let Some(run) = &event.run else { return };
+        let same = self.last.as_ref().is_some_and(|(last, rank)| last == run && *rank == event.rank);
+        if !same {
+            self.last = Some((run.clone(), event.rank));
+        }
+    }
+}
+
+impl Source {
+    fn new(config: &TailConfig, path: &Path, begin: Begin) -> Self {
+        if config.recognises() && kind_of(path, &[]) == FileKind::Whole {
+            if let Some(reader) = FileReader::new(path, &[]) {
+                return Self::Whole(Box::new(Whole::new(path.to_owned(), reader, begin)));
+            }
+        }
+        Self::Grows(Follower::new(path.to_owned(), How { begin, recognise: config.recognises() }))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Grows(follower) => follower.path(),
+            Self::Whole(whole) => whole.path(),
+        }
+    }
+
+    fn positions(&self) -> Vec<Position> {
+        match self {
+            Self::Grows(follower) => follower.positions(),
+            Self::Whole(whole) => vec![whole.position()],
+        }
+    }
+
+    fn modified(&self) -> Option<f64> {
+        match self {
+            Self::Grows(follower) => follower.modified(),
+            Self::Whole(whole) => whole.modified(),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        match self {
+            Self::Grows(follower) => follower.counts,
+            Self::Whole(whole) => whole.counts,
+        }
+    }
+
+    /// Who reads it, where it is not lines.
+    fn reader(&self) -> Option<&FileReader> {
+        match self {
+            Self::Grows(follower) => follower.records(),
+            Self::Whole(whole) => Some(whole.reader()),
+        }
     }
 }
 
 impl TailedFile {
-    pub(super) fn new(config: &TailConfig, path: &Path, state_dir: &Path, now: Instant, unix: f64) -> Self {
+    pub(super) fn new(
+        config: &TailConfig,
+        path: &Path,
+        state_dir: &Path,
+        sink: &dyn Sink,
+        now: Instant,
+        unix: f64,
+    ) -> Self {
         let begin = match config.from {
             From::Start => Begin::Start,
             From::End => Begin::End,
@@ -90,11 +175,12 @@ impl TailedFile {
             fallback_run: name::run_of(path),
             rank: config.rank,
             node: config.node.clone(),
+            hello: config.hello(),
+            last: None,
         };
         let mut file = Self {
-            follower: Follower::new(path.to_owned(), begin),
-            reader: config.reader(),
-            zone: Zone::of_host(unix),
+            source: Source::new(config, path, begin),
+            lines: Lines::new(config.reader(), unix),
             store: Store::new(state_dir, path),
             labels,
             last_step: None,
@@ -103,60 +189,84 @@ impl TailedFile {
             retry: None,
             saved: None,
             unsaved: true,
+            generation: 0,
+            kept: false,
+            watch: Watch::default(),
+            ended: false,
+            rested: true,
             counts: Counts::default(),
             unmatched: 0,
             complained: false,
             save_failed: false,
         };
-        file.resume(now);
+        file.resume(sink, now);
         file
     }
 
     /// Goes on where an earlier life of the exporter stopped, or begins; either way knowing what the parser must know of before.
-    fn resume(&mut self, now: Instant) {
-        if let Some(saved) = self.store.load(self.follower.path()) {
-            self.follower.resume(saved.files, now);
-            self.last_step = saved.last_step;
-            self.again = Again::resumed(saved.last_step);
-            tracing::info!(path = %self.labels.path.display(), step = saved.last_step, "going on with a tail");
-        } else {
-            self.follower.open(now);
+    fn resume(&mut self, sink: &dyn Sink, now: Instant) {
+        let path = self.source.path().to_owned();
+        let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
+        let filed = self.store.load(&path).filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
+        if filed.is_some() {
+            // What was published after it was saved is read again.
+            self.again = Again::resumed(filed.as_ref().and_then(|f| f.last_step));
         }
-        let mut known = Vec::new();
-        for line in self.follower.context(CONTEXT_BYTES) {
-            self.reader.line(&line, &mut known);
-            known.clear();
+        let saved = filed.or(kept);
+        if let Some(saved) = &saved {
+            (self.last_step, self.generation) = (saved.last_step, saved.generation);
+            (self.ended, self.rested) = (saved.ended, saved.rested);
+            self.watch = Watch::resumed(&saved.writers);
+            self.labels.last.clone_from(&saved.of);
+            tracing::info!(path = %path.display(), step = saved.last_step, "going on with a tail");
         }
-        if let Some(step) = self.last_step {
-            self.reader.resume(step);
+        let files = saved.map(|s| s.files);
+        match &mut self.source {
+            Source::Grows(follower) => {
+                match files {
+                    Some(files) => follower.resume(files, self.last_step, now),
+                    None => follower.open(now),
+                }
+                self.lines.remember(&follower.context(CONTEXT_BYTES), self.last_step, self.rested);
+                self.lines.find_zone(&follower.ending(CONTEXT_BYTES), follower.modified());
+            }
+            Source::Whole(whole) => {
+                // It repeats all of the run: what another file or the trainer told already is not told again.
+                let run = self.labels.run.as_deref().unwrap_or(&self.labels.fallback_run);
+                let known = sink.last_step(run, self.labels.rank.unwrap_or(0));
+                whole.resume(files.as_ref().and_then(|f| f.last()), self.last_step.max(known));
+            }
         }
-        self.unmatched = self.reader.counters().unmatched;
-        self.find_zone();
-    }
-
-    /// The last line of a file was written when the file was.
-    fn find_zone(&mut self) {
-        let (Ok(mut scratch), mut unused) = (Reader::new(None), Vec::new()) else { return };
-        for line in self.follower.ending(CONTEXT_BYTES) {
-            scratch.line(&line, &mut unused);
-            unused.clear();
-        }
-        if let (Some(stamp), Some(written)) = (scratch.local_stamp(), self.follower.modified()) {
-            self.zone.observe(stamp, written);
-        }
+        self.unmatched = self.lines.reader.counters().unmatched;
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.follower.is_open()
+        match &self.source {
+            Source::Grows(follower) => follower.is_open(),
+            Source::Whole(whole) => whole.is_there(),
+        }
     }
 
     /// Nothing of it is left, under this name or another.
     pub(super) fn is_over(&self) -> bool {
-        self.follower.is_gone() && self.saved.is_some() && self.waiting.is_empty()
+        let gone = match &self.source {
+            Source::Grows(follower) => follower.is_gone(),
+            Source::Whole(whole) => !whole.is_there(),
+        };
+        gone && self.saved.is_some() && self.waiting.is_empty()
     }
 
-    pub(super) fn forget(&self) {
+    /// Nothing was written to it for so long that its job must be over.
+    pub(super) fn is_idle(&self, unix: f64) -> bool {
+        self.waiting.is_empty() && self.source.modified().is_none_or(|at| unix - at > OVER_AFTER_SECONDS)
+    }
+
+    pub(super) fn forget(&self, sink: &dyn Sink) {
         self.store.forget();
+        if self.kept {
+            let mark = Mark { key: self.store.key(), value: "" };
+            sink.publish_all(&self.origin(), VecDeque::new(), mark);
+        }
     }
 
     /// Logs what is wrong once, until it is right again.
@@ -167,122 +277,206 @@ impl TailedFile {
     }
 
     /// Reads, publishes, and then saves the position: in this order nothing is lost. True if there is more.
-    pub(super) fn poll(
-        &mut self,
-        now: Instant,
-        unix: f64,
-        sink: &dyn Sink,
-        health: &SourceHandle,
-    ) -> io::Result<bool> {
+    pub(super) fn poll(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.retry.is_some_and(|at| now < at) {
             return Ok(false);
         }
         if !self.waiting.is_empty() {
-            return Ok(self.publish_waiting(now, unix, sink, health));
+            return Ok(self.publish(now, unix, cx));
         }
-        let before = self.follower.positions();
-        let mut lines = Vec::new();
-        let more = self.follower.poll(now, &mut lines);
-        let mut events = Vec::new();
-        for line in &lines {
-            self.line(line, unix, &mut events);
-        }
-        let published = !events.is_empty();
-        if let Some(first) = events.iter().filter(|e| e.kind == Kind::Step).find_map(|e| e.step) {
-            if self.last_step.is_none() {
-                // The first step of all: what is read again after a crash must have something to rise from.
-                self.last_step = Some(first.saturating_sub(1));
-                self.save(before.clone(), now, health);
+        let before = (!self.kept && self.last_step.is_none()).then(|| self.source.positions());
+        let written = self.source.modified();
+        let mut turn = Turn { lines: &mut self.lines, events: &mut self.waiting, unix, written };
+        let (more, moved) = match &mut self.source {
+            Source::Grows(follower) => {
+                let more = follower.poll(now, &mut turn);
+                let moved = follower.has_moved();
+                self.rested &= !moved;
+                if !self.rested && follower.is_at_rest(now) {
+                    self.rested = true;
+                    turn.rest();
+                }
+                (more, moved)
+            }
+            Source::Whole(whole) => (whole.poll(&mut turn).map(|()| false), false),
+        };
+        self.unsaved |= moved;
+        if !self.waiting.is_empty() {
+            self.before_first_step(before, now, cx);
+            if !self.publish(now, unix, cx) {
+                return Ok(false);
             }
         }
-        self.waiting.extend(events.into_iter().map(|e| self.labels.put_on(e)));
-        self.unsaved |= published || self.follower.positions() != before;
-        if published && !self.publish_waiting(now, unix, sink, health) {
-            return Ok(false);
-        }
-        let due = self.saved.is_none_or(|at| now.duration_since(at) >= SAVE_EVERY);
-        if self.unsaved && due {
-            self.save(self.follower.positions(), now, health);
-        }
-        self.report(health);
+        self.save_if_due(now, cx);
+        self.report(cx);
         if more.is_ok() {
             self.complained = false;
         }
         more
     }
 
-    fn line(&mut self, line: &RawLine, unix: f64, events: &mut Vec<Event>) {
-        let first = events.len();
-        let stamp = self.reader.local_stamp();
-        self.reader.set_utc_offset(self.zone.offset());
-        self.reader.line(&line.text, events);
-        // A line that was just written tells which zone its stamp is in.
-        let fresh = self.reader.local_stamp().filter(|s| Some(*s) != stamp && !line.backlog);
-        if let Some(stamp) = fresh {
-            let wrong = stamp - self.zone.offset();
-            if self.zone.observe(stamp, unix) != 0.0 {
-                let right = stamp - self.zone.offset();
-                events[first..].iter_mut().filter(|e| e.ts == Some(wrong)).for_each(|e| e.ts = Some(right));
-            }
-        }
-        // Of a line that was there before us and has no stamp, only the last write to the file bounds the time.
-        let arrival =
-            if line.backlog { self.follower.modified().map_or(unix, |m| m.min(unix)) } else { unix };
-        for e in &mut events[first..] {
-            e.ts = Some(e.ts.filter(|ts| *ts <= unix + FUTURE_SECONDS).unwrap_or(arrival));
+    /// What is read again after a crash must have something to rise from.
+    fn before_first_step(&mut self, before: Option<Vec<Position>>, now: Instant, cx: &Context<'_>) {
+        let first = self.waiting.iter().filter(|e| e.kind == Kind::Step).find_map(|e| e.step);
+        if let (Some(files), Some(first)) = (before, first) {
+            self.last_step = Some(first.saturating_sub(1));
+            self.save(files, now, cx);
         }
     }
 
     /// Publishes what was read. False if some of it must wait for room; the position is not saved until then, so nothing is
     /// lost by a restart meanwhile either.
-    fn publish_waiting(&mut self, now: Instant, unix: f64, sink: &dyn Sink, health: &SourceHandle) -> bool {
-        while let Some(event) = self.waiting.pop_front() {
-            let copy = event.clone();
-            if self.publish(event, unix, sink, health) == Some(Outcome::Dropped(Reason::Runs)) {
-                self.waiting.push_front(copy);
-                if self.retry.is_none() {
-                    tracing::warn!(path = %self.labels.path.display(), "a tailed file waits: there are too many runs (runs.max_runs)");
-                }
-                self.retry = Some(now + RETRY_EVERY);
-                return false;
+    fn publish(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> bool {
+        let mut events = std::mem::take(&mut self.waiting);
+        if self.retry.is_none() {
+            events = self.prepare(events, cx);
+        }
+        if let Some(ts) = events.back().and_then(|e| e.ts) {
+            cx.health.lag_seconds(unix - ts);
+        }
+        self.generation += 1;
+        let value = serde_json::to_string(&self.state(self.source.positions())).unwrap_or_default();
+        let mark = Mark { key: self.store.key(), value: &value };
+        let Batch { waiting, kept } = cx.sink.publish_all(&self.origin(), events, mark);
+        self.waiting = waiting;
+        if !self.waiting.is_empty() {
+            if self.retry.is_none() {
+                tracing::warn!(path = %self.labels.path.display(), "a tailed file waits: there are too many runs (runs.max_runs)");
             }
+            self.retry = Some(now + RETRY_EVERY);
+            return false;
         }
         self.retry = None;
         crash::point("tail.published");
-        self.save(self.follower.positions(), now, health);
+        self.kept = kept;
+        self.unsaved = true;
+        if !kept {
+            self.save(self.source.positions(), now, cx);
+        }
         true
     }
 
-    /// `None` for what was published before.
-    fn publish(
-        &mut self,
-        event: Event,
-        unix: f64,
-        sink: &dyn Sink,
-        health: &SourceHandle,
-    ) -> Option<Outcome> {
-        if let Some(ts) = event.ts {
-            health.lag_seconds(unix - ts);
+    /// Says whose the events are, leaves out what was published before, and says hello for a run that is new.
+    fn prepare(&mut self, events: VecDeque<Event>, cx: &mut Context<'_>) -> VecDeque<Event> {
+        let mut ready = VecDeque::with_capacity(events.len() + 1);
+        for mut event in events {
+            self.labels.put_on(&mut event);
+            match event.kind {
+                Kind::Step => {
+                    self.last_step = event.step;
+                    if std::mem::take(&mut self.ended) {
+                        self.watch.begin_anew();
+                    }
+                }
+                Kind::Bye => self.ended = true,
+                _ => {}
+            }
+            if self.again.is(&event, |rank| cx.sink.last_step(event.run.as_deref()?, rank)) {
+                cx.health.dropped("read_again", 1);
+                continue;
+            }
+            self.labels.remember(&event);
+            ready.extend(self.hello(&event, cx));
+            ready.push_back(event);
         }
-        if event.kind == Kind::Step {
-            self.last_step = event.step;
-        }
-        if self.again.is(&event, |rank| sink.last_step(event.run.as_deref()?, rank)) {
-            health.dropped("read_again", 1);
-            return None;
-        }
-        let priority = if self.reader.name() == "jsonl" { Priority::File } else { Priority::Log };
-        Some(sink.publish(Origin::source(Via::Tail, &self.labels.source, priority), event))
+        ready
     }
 
-    fn save(&mut self, files: Vec<Position>, now: Instant, health: &SourceHandle) {
-        let path: PathBuf = self.follower.path().to_owned();
-        let saved = Saved { path, files, last_step: self.last_step };
+    /// What must be known of the run of this event before it.
+    fn hello(&self, event: &Event, cx: &mut Context<'_>) -> Option<Event> {
+        let (hello, run) = (self.labels.hello.as_ref()?, event.run.as_ref()?);
+        if !cx.greet(run) {
+            return None;
+        }
+        Some(Event {
+            ts: event.ts,
+            run: event.run.clone(),
+            rank: event.rank,
+            node: event.node.clone(),
+            ..hello.clone()
+        })
+    }
+
+    fn origin(&self) -> Origin {
+        let exact = self.source.reader().is_some() || is_exact(self.lines.reader.name());
+        let priority = if exact { Priority::File } else { Priority::Log };
+        Origin::source(Via::Tail, &self.labels.source, priority)
+    }
+
+    /// Whose the file is: bye is said of a run when all its files are left.
+    pub(super) fn of(&self) -> Option<&(String, Option<u32>)> {
+        self.labels.last.as_ref()
+    }
+
+    /// Files to look for writers of, where there is a reason to look.
+    pub(super) fn unwatched(&mut self, now: Instant, unix: f64, cx: &Context<'_>) -> Vec<(u64, u64)> {
+        let idle = self.is_idle(unix);
+        let Source::Grows(follower) = &self.source else { return Vec::new() };
+        if self.ended || idle || !self.watch.wants_look(now, follower.grew(), cx.processes) {
+            return Vec::new();
+        }
+        follower.identities().collect()
+    }
+
+    /// A look at all processes found these writers of this file.
+    pub(super) fn found(&mut self, now: Instant, writers: impl Iterator<Item = Writer>) {
+        self.watch.found(now, writers);
+        self.unsaved = true;
+    }
+
+    /// Says that the run has ended, because nobody is left who could go on writing.
+    pub(super) fn end(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) {
+        let Source::Grows(follower) = &mut self.source else { return };
+        if !self.waiting.is_empty() || self.ended {
+            return;
+        }
+        let written = follower.modified();
+        let mut turn = Turn { lines: &mut self.lines, events: &mut self.waiting, unix, written };
+        follower.flush(&mut turn);
+        self.watch.begin_anew();
+        let said = self.waiting.iter().any(|e| e.kind == Kind::Bye);
+        if let (Some((run, rank)), false) = (self.labels.last.clone(), said) {
+            let words = last_words(&follower.last_lines(CONTEXT_BYTES));
+            let mut bye = Event { ts: Some(unix), run: Some(run), rank, ..Event::new(Kind::Bye) };
+            bye.code = words.as_ref().map(|w| w.code);
+            bye.text = words.map(|w| w.text);
+            bye.extra.insert("source".into(), Value::Text("tail".into()));
+            tracing::info!(path = %self.labels.path.display(), code = bye.code, "nobody writes to a tailed file any more");
+            self.waiting.push_back(bye);
+        }
+        if !self.waiting.is_empty() {
+            self.publish(now, unix, cx);
+        }
+        self.unsaved = true;
+    }
+
+    fn state(&self, files: Vec<Position>) -> Saved {
+        Saved {
+            path: self.source.path().to_owned(),
+            files,
+            last_step: self.last_step,
+            generation: self.generation,
+            writers: self.watch.writers(),
+            ended: self.ended,
+            rested: self.rested,
+            of: self.labels.last.clone(),
+        }
+    }
+
+    fn save_if_due(&mut self, now: Instant, cx: &Context<'_>) {
+        let due = self.saved.is_none_or(|at| now.duration_since(at) >= SAVE_EVERY);
+        if self.unsaved && due {
+            self.generation += 1;
+            self.save(self.source.positions(), now, cx);
+        }
+    }
+
+    fn save(&mut self, files: Vec<Position>, now: Instant, cx: &Context<'_>) {
         self.unsaved = false;
         self.saved = Some(now);
-        let failed = self.store.save(&saved).err();
+        let failed = self.store.save(&self.state(files)).err();
         if let Some(err) = &failed {
-            health.dropped("position_not_saved", 1);
+            cx.health.dropped("position_not_saved", 1);
             if !self.save_failed {
                 tracing::warn!(path = %self.labels.path.display(), %err, "cannot save the position in a tailed file");
             }
@@ -290,26 +484,37 @@ impl TailedFile {
         self.save_failed = failed.is_some();
     }
 
-    fn report(&mut self, health: &SourceHandle) {
+    fn report(&mut self, cx: &Context<'_>) {
+        let resolution: &Resolution =
+            self.source.reader().map_or(self.lines.reader.resolution(), FileReader::resolution);
         for metric in [metric::LOSS, metric::GRAD_NORM, metric::LR, metric::STEP_TIME] {
-            if let Some(step) = self.reader.resolution().get(metric) {
-                health.resolution(metric, step);
+            if let Some(step) = resolution.get(metric) {
+                cx.health.resolution(metric, step);
             }
         }
-        let unmatched = self.reader.counters().unmatched;
-        health.unmatched_lines(unmatched.saturating_sub(self.unmatched));
-        self.unmatched = unmatched;
-        let (now, then) = (self.follower.counts, std::mem::replace(&mut self.counts, self.follower.counts));
+        let (now, then) = (self.source.counts(), std::mem::replace(&mut self.counts, self.source.counts()));
+        let lines = self.lines.reader.counters().unmatched;
+        let unmatched = lines.saturating_sub(self.unmatched) + (now.unmatched - then.unmatched);
+        self.unmatched = lines;
+        cx.health.unmatched_lines(unmatched);
         for (reason, n) in [
             ("line_too_long", now.cut_lines - then.cut_lines),
             ("truncated", now.truncations - then.truncations),
             ("too_many_rotations", now.abandoned - then.abandoned),
+            ("bad_record", now.bad_records - then.bad_records),
+            ("too_large", now.oversized - then.oversized),
+            ("damaged", now.damaged - then.damaged),
         ] {
             if n > 0 {
-                health.dropped(reason, n);
+                cx.health.dropped(reason, n);
             }
         }
     }
+}
+
+/// Whether a format of lines keeps every digit, as no log for people does.
+fn is_exact(format: &str) -> bool {
+    matches!(format, "jsonl" | "csv")
 }
 
 fn is_over(path: &Path, unix: f64) -> bool {

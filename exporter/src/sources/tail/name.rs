@@ -1,8 +1,8 @@
-//! What a file's name says: which run it is the log of, and whether it is a rotated copy.
+//! What a file's path says: which run it is of, and whether it is a rotated copy.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
-/// Names that every job gives its log: the directory tells them apart.
+/// Names that every job gives its files and directories: what is above tells them apart.
 const GENERIC: &[&str] = &[
     "log",
     "logs",
@@ -16,24 +16,85 @@ const GENERIC: &[&str] = &[
     "stdout",
     "train",
     "trainer_log",
+    "trainer_state",
     "training",
     "run",
-    "0",
-    "1",
+    "runs",
+    "error",
+    "latest_checkpointed_iteration",
+    "checkpoints",
+    "ckpt",
+    "ckpts",
+    "csv_logs",
+    "lightning_logs",
+    "structured_logs",
+    "tb",
+    "tb_logs",
+    "tensorboard",
+    "wandb",
 ];
+
+/// Words that a number follows where every job counts the same: `version_3`, `checkpoint-500`, `attempt_0`.
+const COUNTED: &[&str] =
+    &["version", "checkpoint", "attempt", "rank", "global_rank", "worker", "node", "log", "epoch", "step"];
 
 /// Longest name of a run.
 const MAX_CHARS: usize = 128;
 
-/// The run that a log belongs to when nobody says: its name without extension, or the directory's where that says nothing.
+/// The run that a file belongs to when nobody says: its name without extension, or that of the nearest directory above it that
+/// says something. Event files of TensorBoard are of their directory, as TensorBoard shows them.
 pub(super) fn run_of(path: &Path) -> String {
-    let stem = path.file_stem().map(|s| s.to_string_lossy());
-    let stem = stem.as_deref().unwrap_or("");
-    let bare = stem.strip_suffix(".log").unwrap_or(stem);
-    let directory = || path.parent()?.file_name().map(|s| s.to_string_lossy().into_owned());
-    let generic = bare.is_empty() || GENERIC.iter().any(|g| bare.eq_ignore_ascii_case(g));
-    let name = if generic { directory().unwrap_or_else(|| bare.to_owned()) } else { bare.to_owned() };
+    let stem = path.file_stem().map(|s| s.to_string_lossy()).unwrap_or_default();
+    let bare = stem.strip_suffix(".log").unwrap_or(&stem);
+    let wandb = path.extension().is_some_and(|e| e == "wandb");
+    let name = if wandb {
+        bare.strip_prefix("run-").unwrap_or(bare).to_owned()
+    } else if says_nothing(bare) || is_events(path) || bare.starts_with("training.global_rank_") {
+        directory(path).unwrap_or_else(|| bare.to_owned())
+    } else {
+        bare.to_owned()
+    };
     name.chars().take(MAX_CHARS).collect()
+}
+
+fn is_events(path: &Path) -> bool {
+    path.file_name().is_some_and(|n| n.to_string_lossy().contains("tfevents"))
+}
+
+/// The nearest directory whose name says something, or else the nearest.
+fn directory(path: &Path) -> Option<String> {
+    let parents = path.parent()?.components().rev();
+    let mut names = parents.filter_map(|c| match c {
+        Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+        _ => None,
+    });
+    let nearest = names.next()?;
+    if !says_nothing(&nearest) {
+        return Some(nearest);
+    }
+    Some(names.find(|n| !says_nothing(n)).unwrap_or(nearest))
+}
+
+fn says_nothing(name: &str) -> bool {
+    let generic = GENERIC.iter().any(|g| name.eq_ignore_ascii_case(g));
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let counted = name.rsplit_once(['_', '-']).is_some_and(|(word, n)| {
+        digits(n) && COUNTED.iter().any(|c| word.eq_ignore_ascii_case(c))
+    });
+    // A lone rank or attempt; a longer number is a job's.
+    let short = name.len() <= 3 && digits(name);
+    generic || counted || short || name.is_empty() || is_date(name)
+}
+
+/// `20261121-0612`, `2026-11-21_06-12-00`, and what PyTorch's writer makes of it with a host: `Nov21_06-12-00_node017`.
+fn is_date(name: &str) -> bool {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let stamp = |s: &str| s.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'_' | b':' | b'.' | b'T'));
+    let day = name.get(..3).filter(|m| MONTHS.contains(m)).and_then(|_| name.get(3..14));
+    let pytorch = day.is_some_and(|d| stamp(d) && d.as_bytes()[2] == b'_' && name[14..].starts_with('_'));
+    let century = name.starts_with("20") && name.bytes().filter(u8::is_ascii_digit).count() >= 8;
+    pytorch || (century && stamp(name) && name.contains(['-', '_', 'T']))
 }
 
 /// True of `run.log.1`, `run.log-20261121` beside a `run.log`, and of compressed files: their content was read under the other name.
@@ -58,10 +119,44 @@ mod tests {
             ("/logs/slurm-123456.out", "slurm-123456"),
             ("/out/qwen-sft/trainer_log.jsonl", "qwen-sft"),
             ("/out/qwen-sft/stdout.log", "qwen-sft"),
+            ("/out/qwen-sft/0/stderr.log", "qwen-sft"),
             ("/logs/a.log.1", "a"),
+            ("/logs/123456.log", "123456"),
             ("/run.log", "run"),
+            ("/logs/train.log", "logs"),
         ] {
             assert_eq!(run_of(Path::new(path)), run, "{path}");
+        }
+    }
+
+    #[test]
+    fn runs_are_named_as_their_framework_lays_them_out() {
+        for (path, run) in [
+            ("/data/runs/exp1/events.out.tfevents.1780026765.n1.7.0", "exp1"),
+            ("/home/me/exp2/lightning_logs/version_3/events.out.tfevents.1780026765.n1.7.0", "exp2"),
+            ("/home/me/exp2/lightning_logs/version_3/metrics.csv", "exp2"),
+            ("/nemo/tb_logs/gpt-7b/version_0/events.out.tfevents.1780026765.n1.7.0", "gpt-7b"),
+            ("/out/sft/runs/Nov21_06-12-00_node017/events.out.tfevents.1780026765.node017.7.0", "sft"),
+            ("/out/sft/checkpoint-500/trainer_state.json", "sft"),
+            ("/titan/tb/20261121-0612/rank_0/events.out.tfevents.1780026765.n1.7.0", "titan"),
+            ("/titan/structured_logs/training.global_rank_3.20261121-061200-abc123.jsonl", "titan"),
+            ("/gpt/tensorboard/events.out.tfevents.1780026765.n1.7.0", "gpt"),
+            ("/gpt/checkpoints/latest_checkpointed_iteration.txt", "gpt"),
+            ("/me/wandb/run-20261121_061200-a1b2c3/run-a1b2c3.wandb", "a1b2c3"),
+            ("/runs/events.out.tfevents.1780026765.n1.7.0", "runs"),
+            ("events.out.tfevents.1780026765.n1.7.0", "events.out.tfevents.1780026765.n1.7"),
+        ] {
+            assert_eq!(run_of(Path::new(path)), run, "{path}");
+        }
+    }
+
+    #[test]
+    fn dates_are_no_names() {
+        for date in ["20261121-0612", "2026-11-21_06-12-00", "2026-11-21T06:12:00", "Nov21_06-12-00_node017"] {
+            assert!(is_date(date), "{date}");
+        }
+        for name in ["2048-moe", "20b", "20261121", "November", "Nov21_06-12-00", "Novembre-2026_run1", "Noé"] {
+            assert!(!is_date(name), "{name}");
         }
     }
 
@@ -73,5 +168,12 @@ mod tests {
         std::fs::write(dir.path().join("run.log"), "").unwrap();
         assert!(rotated("run.log.1") && rotated("run.log-20261121") && rotated("x.log.gz"));
         assert!(!rotated("run.log") && !rotated("other.log.1") && !rotated("run"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_path_has_a_name(path: String) {
+            proptest::prop_assert!(run_of(Path::new(&path)).chars().count() <= MAX_CHARS);
+        }
     }
 }

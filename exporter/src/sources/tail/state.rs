@@ -1,14 +1,17 @@
 //! How far a file is read, kept across restarts of the exporter.
 //!
-//! One small file for each followed path, replaced as a whole. It is written after the events it covers were published: a crash
-//! in between reads a line again, and never skips one. It is not synced to disk; what a power cut takes with it are steps
-//! read again, after a cut that ended the job too.
+//! The stream keeps it with the events that it covers, so that a crash repeats none and leaves none out. Beside that there is one
+//! small file for each followed path, replaced as a whole: for a stream that is not kept, and for after a reboot. It is written after
+//! the events it covers were published: a crash in between reads a line again, and never skips one. It is not synced to disk; what a
+//! power cut takes with it are steps read again, after a cut that ended the job too.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use super::writers::Process;
 
 /// Larger than any state file: more is not ours.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -48,31 +51,54 @@ pub(super) struct Saved {
     /// Old files first, the named one last.
     pub(super) files: Vec<Position>,
     pub(super) last_step: Option<i64>,
+    /// Counts saves: of two that are found, the larger is the later.
+    #[serde(default)]
+    pub(super) generation: u64,
+    /// Processes that were seen writing to it and were not yet found gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) writers: Vec<Process>,
+    /// That its run has ended was told, and no step came since.
+    #[serde(default)]
+    pub(super) ended: bool,
+    /// What was gathered from the lines before was given out.
+    #[serde(default)]
+    pub(super) rested: bool,
+    /// Run and rank of what it said last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) of: Option<(String, Option<u32>)>,
+}
+
+#[cfg(test)]
+impl Saved {
+    fn new(path: &Path) -> Self {
+        let path = path.to_owned();
+        Self { path, files: Vec::new(), last_step: None, generation: 0, writers: Vec::new(), ended: false, rested: true, of: None }
+    }
 }
 
 /// Where one path's state is kept.
 #[derive(Debug)]
 pub(super) struct Store {
+    key: String,
     file: PathBuf,
 }
 
 impl Store {
     pub(super) fn new(state_dir: &Path, path: &Path) -> Self {
-        let hash = Fingerprint::of(path.as_os_str().as_encoded_bytes()).hash;
-        Self { file: state_dir.join("tails").join(format!("{hash:016x}.json")) }
+        let key = format!("{:016x}", Fingerprint::of(path.as_os_str().as_encoded_bytes()).hash);
+        Self { file: state_dir.join("tails").join(format!("{key}.json")), key }
+    }
+
+    /// Name of the state in the stream.
+    pub(super) fn key(&self) -> &str {
+        &self.key
     }
 
     /// What was saved of `path`; nothing if there is none, or if it cannot be read.
     pub(super) fn load(&self, path: &Path) -> Option<Saved> {
         let len = fs::metadata(&self.file).ok()?.len();
         let bytes = (len <= MAX_BYTES).then(|| fs::read(&self.file).ok())??;
-        match serde_json::from_slice::<Saved>(&bytes) {
-            Ok(saved) => (saved.path == path).then_some(saved),
-            Err(err) => {
-                tracing::warn!(file = %self.file.display(), %err, "the saved position of a tail cannot be read");
-                None
-            }
-        }
+        parse(&bytes, path)
     }
 
     pub(super) fn save(&self, saved: &Saved) -> io::Result<()> {
@@ -92,13 +118,25 @@ impl Store {
     }
 }
 
+/// The state of `path` as text.
+pub(super) fn parse(bytes: &[u8], path: &Path) -> Option<Saved> {
+    match serde_json::from_slice::<Saved>(bytes) {
+        Ok(saved) => (saved.path == path).then_some(saved),
+        Err(err) => {
+            tracing::warn!(path = %path.display(), %err, "the saved position of a tail cannot be read");
+            None
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn saved(path: &Path) -> Saved {
         let position = Position { ino: 7, head: Fingerprint::of(b"abc"), offset: 42, skipping: true };
-        Saved { path: path.into(), files: vec![position], last_step: Some(-3) }
+        let of = Some(("r".to_owned(), None));
+        Saved { files: vec![position], last_step: Some(-3), generation: 4, ended: true, of, ..Saved::new(path) }
     }
 
     #[test]

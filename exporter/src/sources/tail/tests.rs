@@ -1,10 +1,14 @@
 //! Real files in a temporary directory, virtual time, and a list in place of the hub.
 
+mod directory;
+mod endings;
 mod lines;
+mod records;
 mod restart;
 mod rotation;
 mod settings;
 
+use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,12 +17,14 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind};
 
-use super::follow::{DRAIN, MAX_LINE_BYTES};
+use super::follow::DRAIN;
+use super::open::MAX_LINE_BYTES;
 use super::*;
 use crate::drops::Reason;
-use crate::hub::{Origin, Outcome};
+use crate::hub::{Batch, Origin, Outcome};
 use crate::samples::Samples;
 use crate::source::{DROPPED, LAG, RESOLUTION, Sources, UNMATCHED, UP};
+use crate::stream::Mark;
 use crate::training::Priority;
 
 const UNIX: f64 = 4_000_000_000.0;
@@ -34,6 +40,10 @@ struct List {
     full: Arc<Mutex<bool>>,
     /// Where positions are saved, and what is there at the last publish: what a crash right after it would leave.
     saved: Arc<Mutex<(PathBuf, Option<Vec<u8>>)>>,
+    /// Positions that the stream keeps, if it is one that does.
+    marks: Arc<Mutex<Option<BTreeMap<String, String>>>>,
+    /// A run that was too long silent.
+    forgotten: Arc<Mutex<Option<String>>>,
 }
 
 impl Sink for List {
@@ -46,6 +56,26 @@ impl Sink for List {
         saved.1 = saved_file(&saved.0).map(|file| fs::read(file).unwrap());
         self.events.lock().unwrap().push((origin.priority(), event));
         Outcome::Accepted
+    }
+
+    fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
+        while let Some(event) = events.pop_front() {
+            if self.publish(origin.clone(), event.clone()) != Outcome::Accepted {
+                events.push_front(event);
+                return Batch { waiting: events, kept: false };
+            }
+        }
+        let mut marks = self.marks.lock().unwrap();
+        let kept = marks.as_mut().map(|m| m.insert(mark.key.into(), mark.value.into())).is_some();
+        Batch { waiting: events, kept }
+    }
+
+    fn mark(&self, key: &str) -> Option<String> {
+        self.marks.lock().unwrap().as_ref()?.get(key).cloned()
+    }
+
+    fn follows(&self, run: &str) -> bool {
+        self.forgotten.lock().unwrap().as_deref() != Some(run)
     }
 
     fn last_step(&self, _: &str, _: u32) -> Option<i64> {
@@ -95,8 +125,13 @@ impl Bench {
     }
 
     fn append(&self, name: &str, text: &str) {
+        self.append_bytes(name, text.as_bytes());
+    }
+
+    fn append_bytes(&self, name: &str, bytes: &[u8]) {
         let mut file = OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
-        file.write_all(text.as_bytes()).unwrap();
+        file.write_all(bytes).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs_f64(self.unix)).unwrap();
     }
 
     fn steps(&self, name: &str, steps: std::ops::Range<i64>) {
@@ -128,7 +163,7 @@ impl Bench {
         let state = self.dir.path().join("state");
         let tail = self
             .tail
-            .get_or_insert_with(|| Tail::new(self.config.clone(), Box::new(self.list.clone()), &state));
+            .get_or_insert_with(|| new_tail(&self.config, &self.list, &state));
         for _ in 0..1000 {
             if !tail.poll(self.now, self.unix) {
                 return self.list.events.lock().unwrap().drain(..).map(|(_, e)| e).collect();
@@ -150,6 +185,10 @@ impl Bench {
     fn dropped(&self, reason: &str) -> Option<f64> {
         self.page().get(&DROPPED, &[&self.config.path, "tail", reason])
     }
+}
+
+fn new_tail(config: &TailConfig, list: &List, state: &Path) -> Tail {
+    Tail::new(config.clone(), Box::new(list.clone()), state, Path::new("/proc"))
 }
 
 fn step(n: i64) -> String {

@@ -36,6 +36,8 @@ fn a_line_without_end_is_cut_and_counted() {
     b.append("run.log", &"x".repeat(3 * MAX_LINE_BYTES));
     assert_eq!(b.poll_steps(), NONE);
     assert_eq!(b.dropped("line_too_long"), Some(1.0));
+    b.wait(Duration::from_secs(5));
+    assert_eq!(b.poll_steps(), NONE);
     b.kill();
     b.append("run.log", &format!("{}\n{}", step(2).trim_end(), step(3)));
     assert_eq!(b.poll_steps(), [3], "the rest of the long line is no line");
@@ -62,7 +64,7 @@ fn records_are_more_exact_than_logs() {
         b.append(name, &text);
         b.wait(Duration::from_millis(1));
         let state = b.dir.path().join("state");
-        let mut tail = Tail::new(b.config.clone(), Box::new(b.list.clone()), &state);
+        let mut tail = new_tail(&b.config, &b.list, &state);
         tail.poll(b.now, b.unix);
         assert_eq!(b.list.events.lock().unwrap()[0].0, priority, "{name}");
     }

@@ -1,5 +1,8 @@
 //! What the configuration says.
 
+use stepwatch_formats::Rule;
+use stepwatch_kit::config::Period;
+
 use super::*;
 
 #[test]
@@ -46,7 +49,7 @@ fn labels_of_the_configuration() {
     let events = b.poll();
     assert_eq!((events[0].run.as_deref(), events[0].rank), (Some("theirs"), Some(3)));
     assert!(events[0].m.get("loss").unwrap().is_nan());
-    assert_eq!((events[1].run.as_deref(), events[1].rank), (Some("mine"), None));
+    assert_eq!((events[1].run.as_deref(), events[1].rank), (Some("mine"), Some(3)), "the file's only rank");
 }
 
 #[test]
@@ -65,18 +68,67 @@ fn mistakes_of_the_configuration_are_named() {
     let good = config("- tail: {path: /logs/run.log, format: auto, run: llama-70b}").unwrap();
     assert_eq!(crate::sources::check(&good), NO_MISTAKES);
     let bad = config(
-        "- tail: {path: '', format: megatorn}\n- tail: {path: '/a/***', keys: {loss: x}, format: llmc, poll_interval: 1ms}",
+        "- tail: {path: '', format: megatorn}\n- tail: {path: '/a/***', keys: {loss: x}, format: llmc, poll_interval: 1ms}\n\
+         - tail: {path: /a, world: 0, model: {hidden: 4096}, dtype: ''}\n- tail: {path: /a, rule: {regex: '(?P<step>'}}\n\
+         - tail: {path: /a, format: llmc, rules: [{logfmt: {step: s, loss: l}}]}",
     );
-    insta::assert_snapshot!(crate::sources::check(&bad.unwrap()).join("\n"), @r#"
+    let wrong = crate::sources::check(&bad.unwrap()).join("\n");
+    insta::assert_snapshot!(wrong.replace(&stepwatch_formats::names().join(", "), "NAMES"), @r#"
     sources[0].tail.path: must not be empty
-    sources[0].tail.format: unknown log format "megatorn"; known are auto, megatron, jsonl, huggingface, torchtitan, maxtext, verl, nanochat, nanogpt, modded-nanogpt, llmc, composer
+    sources[0].tail.format: unknown log format "megatorn"; known are NAMES
     sources[1].tail.path: Pattern syntax error near position 5: wildcards are either regular `*` or recursive `**`
     sources[1].tail.keys: must tell where the step stands (step: ...)
     sources[1].tail.keys: are for JSON lines, but the format is llmc
     sources[1].tail.poll_interval: must be at least 10ms
+    sources[2].tail.world: must be at least 1
+    sources[2].tail.model: has nothing that FLOPs could be counted from: n_params, or layers, hidden_size and the like
+    sources[2].tail.dtype: must not be empty
+    sources[3].tail.rule.regex: unclosed group
+    sources[4].tail.rules: takes the place of format and keys, so say only one of them
     "#);
     assert!(config("- tail: {path: /a, fromat: x}").is_err());
     assert!(config("- tial: {path: /a}").is_err());
+}
+
+#[test]
+fn what_a_log_cannot_tell_is_said_once() {
+    let about = |c: &mut TailConfig| {
+        let dimensions = stepwatch_kit::config::parse::<TailConfig>(
+            "c",
+            "path: /x\nmodel: {name: llama-3-8b, n_params: 8030261248, layers: 32, gated: true}",
+        );
+        c.model = dimensions.unwrap().model;
+        (c.world, c.dtype, c.gpu) = (Some(8), Some("bf16".into()), Some("H100".into()));
+        c.framework = Some("megatron".into());
+    };
+    let mut b = Bench::with("llama.log", about);
+    assert_eq!(b.poll(), []);
+    b.append("llama.log", "noise\n");
+    assert_eq!(b.poll(), [], "of nothing there is nothing to say");
+    b.steps("llama.log", 1..3);
+    let events = b.poll();
+    assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello, Kind::Step, Kind::Step]);
+    let hello = events[0].to_json();
+    insta::assert_snapshot!(hello.replace(&events[0].ts.unwrap().to_string(), "TS"), @r#"{"v":1,"k":"hello","ts":TS,"run":"llama","world":8,"dtype":"bf16","framework":"megatron","gpu":"H100","model":{"gated":true,"layers":32,"n_params":8030261248,"name":"llama-3-8b"},"source":"tail"}"#);
+    assert_eq!(events[0].ts, events[1].ts);
+    b.steps("llama.log", 3..4);
+    assert_eq!(b.poll().len(), 1);
+    b.kill();
+    b.steps("llama.log", 4..5);
+    assert_eq!(b.poll().len(), 2, "a new exporter knows nothing of the model");
+    *b.list.forgotten.lock().unwrap() = Some("llama".into());
+    b.steps("llama.log", 5..6);
+    assert_eq!(b.poll().len(), 2, "nor does one that has forgotten the run");
+}
+
+#[test]
+fn rules_of_the_configuration() {
+    let mut b = Bench::with("mine.log", |c| {
+        c.rule = Some(Rule { regex: Some(r"<(?P<step>\d+)> L=(?P<loss>\S+)".into()), ..Rule::default() });
+    });
+    b.append("mine.log", "<5> L=2.5\nelse\n");
+    let e = b.poll().remove(0);
+    assert_eq!((e.step, e.m.get("loss"), e.run.as_deref()), (Some(5), Some(2.5), Some("mine")));
 }
 
 #[tokio::test]
@@ -84,7 +136,7 @@ async fn the_thread_stops_when_asked() {
     let mut b = Bench::with("run.log", |c| c.poll_interval = Period::millis(10));
     b.steps("run.log", 1..3);
     let (trigger, shutdown) = Shutdown::manual();
-    start_into(Box::new(b.list.clone()), b.config.clone(), b.dir.path(), shutdown);
+    run(new_tail(&b.config, &b.list, b.dir.path()), shutdown);
     let deadline = Instant::now() + Duration::from_secs(20);
     let until = async |condition: &dyn Fn() -> bool| {
         while !condition() && Instant::now() < deadline {

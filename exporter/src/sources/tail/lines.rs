@@ -1,0 +1,105 @@
+//! What a file says becomes events that know when they were.
+
+use std::collections::VecDeque;
+
+use stepwatch_formats::Reader;
+use stepwatch_wire::Event;
+
+use super::open::Take;
+use super::zone::Zone;
+
+/// A stamp further in the future than this is of another time zone, or of a wrong clock.
+const FUTURE_SECONDS: f64 = 60.0;
+
+/// Reads the lines of one log.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) reader: Reader,
+    zone: Zone,
+    /// Where a format puts the events of one line: memory that is used again.
+    scratch: Vec<Event>,
+}
+
+/// One look at a file: what it says goes to `events`.
+pub(super) struct Turn<'a> {
+    pub(super) lines: &'a mut Lines,
+    pub(super) events: &'a mut VecDeque<Event>,
+    pub(super) unix: f64,
+    /// When the file was last written to.
+    pub(super) written: Option<f64>,
+}
+
+impl Lines {
+    pub(super) fn new(reader: Reader, unix: f64) -> Self {
+        Self { reader, zone: Zone::of_host(unix), scratch: Vec::new() }
+    }
+
+    /// What was read before, so that the parser goes on knowing what it knew.
+    pub(super) fn remember(&mut self, context: &[String], last_step: Option<i64>, rested: bool) {
+        let mut known = Vec::new();
+        for line in context {
+            self.reader.line(line, &mut known);
+            known.clear();
+        }
+        if rested {
+            self.reader.rest(&mut known);
+        }
+        if let Some(step) = last_step {
+            self.reader.resume(step);
+        }
+    }
+
+    /// The last line of a file was written when the file was.
+    pub(super) fn find_zone(&mut self, ending: &[String], written: Option<f64>) {
+        let (Ok(mut scratch), mut unused) = (Reader::new(None), Vec::new()) else { return };
+        for line in ending {
+            scratch.line(line, &mut unused);
+            unused.clear();
+        }
+        if let (Some(stamp), Some(written)) = (scratch.local_stamp(), written) {
+            self.zone.observe(stamp, written);
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Nothing was appended for a while: what is gathered of a record of several lines is taken as it is.
+    pub(super) fn rest(&mut self) {
+        let mut read = core::mem::take(&mut self.lines.scratch);
+        self.lines.reader.rest(&mut read);
+        read.drain(..).for_each(|event| self.event(event, false));
+        self.lines.scratch = read;
+    }
+}
+
+impl Take for Turn<'_> {
+    fn line(&mut self, text: &str, backlog: bool) {
+        let Lines { reader, zone, scratch } = &mut *self.lines;
+        let stamp = reader.local_stamp();
+        reader.set_utc_offset(zone.offset());
+        reader.line(text, scratch);
+        // A line that was just written tells which zone its stamp is in.
+        let fresh = reader.local_stamp().filter(|s| Some(*s) != stamp && !backlog);
+        if let Some(stamp) = fresh {
+            let wrong = stamp - zone.offset();
+            if zone.observe(stamp, self.unix) != 0.0 {
+                let right = stamp - zone.offset();
+                scratch.iter_mut().filter(|e| e.ts == Some(wrong)).for_each(|e| e.ts = Some(right));
+            }
+        }
+        let mut read = core::mem::take(scratch);
+        read.drain(..).for_each(|event| self.event(event, backlog));
+        self.lines.scratch = read;
+    }
+
+    fn event(&mut self, mut event: Event, backlog: bool) {
+        // Of what was there before us and has no stamp, only the last write to the file bounds the time.
+        let arrival = || match self.written {
+            Some(written) if backlog => written.min(self.unix),
+            _ => self.unix,
+        };
+        let ts = event.ts.filter(|ts| *ts <= self.unix + FUTURE_SECONDS);
+        event.ts = Some(ts.unwrap_or_else(arrival));
+        self.events.push_back(event);
+    }
+}

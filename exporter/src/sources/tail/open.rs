@@ -1,0 +1,440 @@
+//! One open file: its bytes become lines or records, up to where reading stopped.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use stepwatch_formats::{FileReader, MAX_PENDING_BYTES};
+use stepwatch_wire::Event;
+
+use super::state::{Fingerprint, Position};
+
+/// Bytes of a line that are kept; the rest of it is dropped and counted.
+pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
+/// Bytes read from one file before the others have their turn, and before what was read is published.
+pub(super) const BUDGET_BYTES: usize = 64 * 1024;
+/// First bytes of a file by which it is recognised.
+pub(super) const HEAD_BYTES: usize = 256;
+/// How long nothing is appended before a step that is being gathered from several records is taken as it is.
+pub(super) const REST: Duration = Duration::from_secs(1);
+
+/// What is done with what a file says. `backlog`: it was in the file before we were.
+pub(super) trait Take {
+    fn line(&mut self, text: &str, backlog: bool);
+    fn event(&mut self, event: Event, backlog: bool);
+}
+
+/// What was lost, and why.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Lines longer than [`MAX_LINE_BYTES`].
+    pub(super) cut_lines: u64,
+    /// Times that a file became shorter.
+    pub(super) truncations: u64,
+    /// Files given up because too many had lost their name.
+    pub(super) abandoned: u64,
+    /// Records whose checksum or structure is wrong.
+    pub(super) bad_records: u64,
+    /// Records and files that are too large to be read.
+    pub(super) oversized: u64,
+    /// Files that cannot be read beyond a damaged place.
+    pub(super) damaged: u64,
+    /// Records that say nothing about training.
+    pub(super) unmatched: u64,
+}
+
+/// Where to begin in a file that was never read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    Start,
+    End,
+}
+
+/// How a file is to be read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) begin: Begin,
+    /// Records are looked for; otherwise all is lines, as the configuration says.
+    pub(super) recognise: bool,
+}
+
+/// An open file and how far it is read.
+#[derive(Debug)]
+pub(super) struct Open {
+    file: File,
+    pub(super) ino: u64,
+    dev: u64,
+    /// The first bytes, at most [`HEAD_BYTES`].
+    head: Vec<u8>,
+    /// The next byte to read.
+    offset: u64,
+    /// Length of the file when it was opened.
+    backlog_end: u64,
+    /// When it was last seen to grow.
+    pub(super) grew: Instant,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Lines(Lines),
+    Records(Box<Records>),
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// Read, but not yet ended by a newline.
+    partial: Vec<u8>,
+    /// Inside a line that was too long: everything to its end is dropped.
+    skipping: bool,
+}
+
+#[derive(Debug)]
+struct Records {
+    path: PathBuf,
+    reader: FileReader,
+    /// Read, but not yet a whole record.
+    pending: Vec<u8>,
+    /// Everything before this was there before us and is not wanted.
+    muted_to: u64,
+    /// What was being gathered when the file came to rest was given out.
+    rested: bool,
+    stopped: bool,
+}
+
+impl Open {
+    pub(super) fn new(path: &Path, how: How, now: Instant) -> io::Result<Self> {
+        let file = open(path)?;
+        let meta = file.metadata()?;
+        let (mut head, mut buffer) = (Vec::new(), [0; HEAD_BYTES]);
+        head.extend_from_slice(read_head(&file, &mut buffer));
+        let reader = how.recognise.then(|| FileReader::new(path, &head)).flatten();
+        let mut this = Self {
+            ino: meta.ino(),
+            dev: meta.dev(),
+            head,
+            offset: 0,
+            backlog_end: meta.len(),
+            grew: now,
+            content: reader.map_or_else(
+                || Content::Lines(Lines::default()),
+                |reader| Content::Records(Box::new(Records::new(path.to_owned(), reader))),
+            ),
+            file,
+        };
+        if how.begin == Begin::End {
+            this.begin_at_end(meta.len());
+        }
+        Ok(this)
+    }
+
+    fn begin_at_end(&mut self, len: u64) {
+        match &mut self.content {
+            Content::Lines(lines) => {
+                self.offset = len;
+                // The end may be inside a line, whose rest alone means nothing.
+                let mut last = [0];
+                let read = len.checked_sub(1).and_then(|at| self.file.read_at(&mut last, at).ok());
+                lines.skipping = read == Some(1) && !matches!(last[0], b'\n' | b'\r');
+            }
+            // Where a record begins is told by the one before it: it is read through, once it grows.
+            Content::Records(records) => records.muted_to = len,
+        }
+    }
+
+    /// The file under `path`, if it is the one that was read before.
+    pub(super) fn resume(
+        path: &Path,
+        position: &Position,
+        recognise: bool,
+        last_step: Option<i64>,
+        now: Instant,
+    ) -> Option<Self> {
+        let mut this = Self::new(path, How { begin: Begin::Start, recognise }, now).ok()?;
+        let same = this.ino == position.ino
+            && this.backlog_end >= position.offset
+            && Fingerprint::of(this.head.get(..position.head.len)?) == position.head;
+        this.offset = position.offset;
+        match &mut this.content {
+            Content::Lines(lines) => lines.skipping = position.skipping,
+            Content::Records(records) => records.reader.resume(position.offset, last_step),
+        }
+        same.then_some(this)
+    }
+
+    /// Where a later life goes on, once everything that was given out is published.
+    pub(super) fn position(&self) -> Position {
+        let (offset, skipping) = match &self.content {
+            Content::Lines(lines) => (self.offset - lines.partial.len() as u64, lines.skipping),
+            Content::Records(records) => (records.reader.position(), false),
+        };
+        Position { ino: self.ino, head: Fingerprint::of(&self.head), offset, skipping }
+    }
+
+    /// What tells the file from all others of this host.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        (self.dev, self.ino)
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Who reads its records; `None` for a file of lines.
+    pub(super) fn records(&self) -> Option<&FileReader> {
+        match &self.content {
+            Content::Records(records) => Some(&records.reader),
+            Content::Lines(_) => None,
+        }
+    }
+
+    /// The complete lines in the last `limit` bytes before what was read and not taken.
+    pub(super) fn context(&self, limit: usize) -> Vec<String> {
+        match &self.content {
+            Content::Lines(lines) => self.lines_before(self.offset - lines.partial.len() as u64, limit),
+            Content::Records(_) => Vec::new(),
+        }
+    }
+
+    /// The last lines of the file as it was when it was opened, or as it is now.
+    pub(super) fn ending(&self, limit: usize, as_it_is: bool) -> Vec<String> {
+        let end = if as_it_is { self.file.metadata().map_or(0, |m| m.len()) } else { self.backlog_end };
+        match &self.content {
+            Content::Lines(_) => self.lines_before(end, limit),
+            Content::Records(_) => Vec::new(),
+        }
+    }
+
+    fn lines_before(&self, end: u64, limit: usize) -> Vec<String> {
+        let from = end.saturating_sub(limit as u64);
+        let mut buffer = vec![0; (end - from) as usize];
+        let n = self.file.read_at(&mut buffer, from).unwrap_or(0);
+        let text = String::from_utf8_lossy(&buffer[..n]);
+        // The first is only the end of a line.
+        text.split(['\n', '\r']).skip(usize::from(from > 0)).map(str::to_owned).collect()
+    }
+
+    /// Whether the file became shorter, or was cut and has grown again since.
+    fn was_cut(&mut self, len: u64) -> bool {
+        let mut buffer = [0; HEAD_BYTES];
+        let head = read_head(&self.file, &mut buffer);
+        let same = head.starts_with(&self.head);
+        if !same || head.len() > self.head.len() {
+            self.head.clear();
+            self.head.extend_from_slice(head);
+        }
+        len < self.offset || !same
+    }
+
+    /// Reads up to the budget. True if there is more.
+    pub(super) fn read(
+        &mut self,
+        counts: &mut Counts,
+        now: Instant,
+        buffer: &mut Vec<u8>,
+        out: &mut dyn Take,
+    ) -> io::Result<bool> {
+        let len = self.file.metadata()?.len();
+        if len == self.offset {
+            self.rest(counts, now, out);
+            return Ok(false);
+        }
+        if let Content::Records(records) = &self.content {
+            if records.stopped || (self.offset == 0 && len == records.muted_to) {
+                return Ok(false);
+            }
+        }
+        if self.was_cut(len) {
+            counts.truncations += 1;
+            self.begin_anew();
+        }
+        let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.offset) as usize);
+        buffer.resize(budget, 0);
+        let n = self.file.read_at(buffer, self.offset)?;
+        if n > 0 {
+            self.grew = now;
+        }
+        let chunk = &buffer[..n];
+        match &mut self.content {
+            Content::Lines(lines) if lines.partial.is_empty() && chunk.iter().all(|b| *b == 0) => {
+                self.offset = self.data_after(self.offset + n as u64).min(len);
+            }
+            Content::Lines(lines) => lines.split(chunk, &mut self.offset, self.backlog_end, counts, out),
+            Content::Records(records) => {
+                self.offset += n as u64;
+                records.rested = false;
+                records.pending.extend_from_slice(chunk);
+                // What is gathered of the unwanted must not come with the wanted.
+                let last_unwanted = self.offset == records.muted_to;
+                records.push(last_unwanted, self.offset, self.backlog_end, counts, out);
+            }
+        }
+        Ok(self.offset < len && n > 0)
+    }
+
+    /// Where what is wanted begins, while it is before that.
+    fn wanted_from(&self) -> Option<u64> {
+        match &self.content {
+            Content::Records(records) => Some(records.muted_to).filter(|from| self.offset < *from),
+            Content::Lines(_) => None,
+        }
+    }
+
+    /// Nothing was appended. What has waited for more long enough is taken as it is.
+    fn rest(&mut self, counts: &mut Counts, now: Instant, out: &mut dyn Take) {
+        let Content::Records(records) = &mut self.content else { return };
+        if !records.rested && !records.stopped && now.duration_since(self.grew) >= REST {
+            records.rested = true;
+            records.push(true, self.offset, self.backlog_end, counts, out);
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        (self.offset, self.backlog_end) = (0, 0);
+        match &mut self.content {
+            Content::Lines(lines) => *lines = Lines::default(),
+            Content::Records(records) => {
+                let path = core::mem::take(&mut records.path);
+                if let Some(reader) = FileReader::new(&path, &self.head) {
+                    **records = Records::new(path, reader);
+                }
+            }
+        }
+    }
+
+    /// Gives out what has no end and will not get one.
+    pub(super) fn end(&mut self, counts: &mut Counts, out: &mut dyn Take) {
+        match &mut self.content {
+            Content::Lines(lines) => lines.end_line(self.offset <= self.backlog_end, out),
+            Content::Records(records) => records.push(true, self.offset, self.backlog_end, counts, out),
+        }
+    }
+
+    /// The next byte that was ever written. A writer that does not append leaves a hole of zeros, as long as the file once was,
+    /// when it goes on after `copytruncate`.
+    fn data_after(&self, offset: u64) -> u64 {
+        rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)).unwrap_or(offset)
+    }
+}
+
+impl Lines {
+    fn split(
+        &mut self,
+        mut chunk: &[u8],
+        offset: &mut u64,
+        backlog_end: u64,
+        counts: &mut Counts,
+        out: &mut dyn Take,
+    ) {
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', chunk) {
+            *offset += end as u64 + 1;
+            let backlog = *offset <= backlog_end;
+            if self.partial.is_empty() && !self.skipping && end <= MAX_LINE_BYTES {
+                give(&chunk[..end], backlog, out);
+            } else {
+                self.add(&chunk[..end], counts);
+                self.end_line(backlog, out);
+            }
+            chunk = &chunk[end + 1..];
+        }
+        self.add(chunk, counts);
+        *offset += chunk.len() as u64;
+    }
+
+    /// Adds to the line being read, as far as a line may go.
+    fn add(&mut self, bytes: &[u8], counts: &mut Counts) {
+        if self.skipping {
+            return;
+        }
+        let room = MAX_LINE_BYTES - self.partial.len();
+        self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if bytes.len() > room {
+            self.skipping = true;
+            counts.cut_lines += 1;
+        }
+    }
+
+    /// The line being read is complete. One that was too long still tells what its beginning says.
+    fn end_line(&mut self, backlog: bool, out: &mut dyn Take) {
+        self.skipping = false;
+        let bytes = core::mem::take(&mut self.partial);
+        give(&bytes, backlog, out);
+    }
+}
+
+fn give(bytes: &[u8], backlog: bool, out: &mut dyn Take) {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim_matches(|c: char| c == '\0' || c.is_whitespace());
+    if !text.is_empty() {
+        out.line(text, backlog);
+    }
+}
+
+impl Records {
+    fn new(path: PathBuf, reader: FileReader) -> Self {
+        Self { path, reader, pending: Vec::new(), muted_to: 0, rested: true, stopped: false }
+    }
+
+    /// Offers everything that is pending, which ends at `offset`.
+    fn push(
+        &mut self,
+        at_rest: bool,
+        offset: u64,
+        backlog_end: u64,
+        counts: &mut Counts,
+        out: &mut dyn Take,
+    ) {
+        let mut events = Vec::new();
+        let mut done = 0;
+        loop {
+            let pushed = self.reader.push(&self.pending[done..], at_rest, &mut events);
+            done += pushed.consumed;
+            counts.bad_records += pushed.bad_records;
+            counts.unmatched += pushed.unmatched;
+            counts.oversized += pushed.oversized;
+            if let Some(why) = pushed.stop {
+                tracing::warn!(why, offset, "a tailed file cannot be read any further");
+                self.stopped = true;
+                counts.damaged += 1;
+            }
+            if pushed.consumed == 0 || self.stopped || done == self.pending.len() {
+                break;
+            }
+        }
+        self.pending.drain(..done);
+        if self.pending.len() > MAX_PENDING_BYTES {
+            // The reader promised otherwise; memory is worth more than the rest of the file.
+            self.stopped = true;
+            counts.damaged += 1;
+        }
+        if self.stopped {
+            self.pending = Vec::new();
+        }
+        if offset > self.muted_to {
+            events.into_iter().for_each(|e| out.event(e, offset <= backlog_end));
+        }
+    }
+}
+
+fn read_head<'a>(file: &File, buffer: &'a mut [u8; HEAD_BYTES]) -> &'a [u8] {
+    let n = file.read_at(buffer, 0).unwrap_or(0);
+    &buffer[..n]
+}
+
+/// Opens for reading without ever waiting for a writer, and only what can be followed.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+    }
+}
+
+pub(super) fn modified(meta: &std::fs::Metadata) -> Option<f64> {
+    let since = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(since.as_secs_f64())
+}

@@ -1,0 +1,89 @@
+//! Directories that are searched.
+
+use super::*;
+
+fn runs(events: Vec<Event>) -> Vec<(String, i64)> {
+    let mut runs: Vec<_> = events.into_iter().filter_map(|e| Some((e.run?, e.step?))).collect();
+    runs.sort();
+    runs
+}
+
+fn names(pairs: &[(&str, i64)]) -> Vec<(String, i64)> {
+    pairs.iter().map(|(run, step)| ((*run).to_owned(), *step)).collect()
+}
+
+#[test]
+fn what_appears_in_a_directory_is_followed() {
+    let mut b = Bench::new("runs");
+    fs::create_dir_all(b.path("runs/a")).unwrap();
+    b.steps("runs/a/train.log", 1..2);
+    b.append("runs/a/model.bin", "not for us");
+    assert_eq!(runs(b.poll()), names(&[("a", 1)]));
+    assert_eq!(b.page().get(&UP, &[&b.config.path, "tail"]), Some(1.0));
+    fs::create_dir_all(b.path("runs/b/c")).unwrap();
+    b.append("runs/b/c/metrics.jsonl", "{\"step\":7,\"loss\":1}\n");
+    b.steps("runs/a/train.log", 2..3);
+    assert_eq!(runs(b.poll()), names(&[("a", 2)]));
+    b.wait(SCAN_EVERY);
+    assert_eq!(runs(b.poll()), names(&[("c", 7)]));
+    fs::remove_dir_all(b.path("runs/b")).unwrap();
+    b.poll();
+    b.wait(DRAIN);
+    b.poll();
+    assert_eq!(b.tail.as_ref().unwrap().files.len(), 1);
+}
+
+#[test]
+fn a_directory_that_is_not_there_yet() {
+    let mut b = Bench::new("later");
+    assert_eq!(b.poll_steps(), NONE);
+    assert_eq!(b.page().get(&UP, &[&b.config.path, "tail"]), Some(0.0));
+    fs::create_dir(b.path("later")).unwrap();
+    b.steps("later/run.log", 1..3);
+    b.wait(SCAN_EVERY);
+    assert_eq!(b.poll_steps(), [1, 2]);
+    assert_eq!(b.page().get(&UP, &[&b.config.path, "tail"]), Some(1.0));
+}
+
+#[test]
+fn hundreds_of_files_are_one_line_on_the_page() {
+    let mut b = Bench::new("many");
+    fs::create_dir(b.path("many")).unwrap();
+    for n in 0..MAX_FILES + 5 {
+        b.steps(&format!("many/{n:04}.log"), 1..2);
+    }
+    assert_eq!(b.poll_steps().len(), MAX_FILES);
+    assert_eq!(b.dropped("too_many_files"), Some(5.0));
+    let sources = b.page().iter().filter(|s| s.family == &UP).count();
+    assert_eq!(sources, 1, "a source is an entry, not a file");
+}
+
+#[test]
+fn what_is_over_makes_room() {
+    let mut b = Bench::new("many");
+    fs::create_dir(b.path("many")).unwrap();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs_f64(UNIX - 90_000.0);
+    for n in 0..MAX_FILES {
+        let name = format!("many/{n:04}.log");
+        b.steps(&name, 1..2);
+        OpenOptions::new().append(true).open(b.path(&name)).unwrap().set_modified(old).unwrap();
+    }
+    assert_eq!(b.poll_steps().len(), MAX_FILES);
+    b.steps("many/new.log", 1..2);
+    b.wait(SCAN_EVERY);
+    let now = std::time::UNIX_EPOCH + Duration::from_secs_f64(b.unix);
+    OpenOptions::new().append(true).open(b.path("many/new.log")).unwrap().set_modified(now).unwrap();
+    assert_eq!(runs(b.poll()), names(&[("new", 1)]));
+    assert_eq!(b.dropped("too_many_files"), None);
+}
+
+#[test]
+fn trees_that_are_too_deep_are_counted_once() {
+    let mut b = Bench::new("deep");
+    fs::create_dir_all(b.path("deep/1/2/3/4/5/6/7/8")).unwrap();
+    b.steps("deep/run.log", 1..2);
+    assert_eq!(b.poll_steps(), [1]);
+    b.wait(SCAN_EVERY);
+    b.poll();
+    assert_eq!(b.dropped("search_limit"), Some(1.0));
+}

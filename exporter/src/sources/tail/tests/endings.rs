@@ -1,0 +1,158 @@
+//! Logs whose writer is gone.
+
+use std::process::{Child, Command, Stdio};
+
+use super::watch::LOOK_EVERY;
+use super::*;
+
+impl Bench {
+    /// One in the present: a file's own times are real.
+    fn today(path: &str) -> Self {
+        Self { unix: crate::hub::unix_now(), ..Self::new(path) }
+    }
+
+    /// A process that has the file open, and writes what it is told to.
+    fn writer(&self, name: &str) -> Child {
+        let log = OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
+        Command::new("cat").stdin(Stdio::piped()).stdout(log).spawn().unwrap()
+    }
+
+    /// The next look at who writes, and what is published until then.
+    fn look(&mut self) -> Vec<Event> {
+        self.wait(LOOK_EVERY);
+        self.poll()
+    }
+
+    fn byes(&mut self) -> Vec<(Option<i64>, Option<String>)> {
+        let events = self.look();
+        events.into_iter().filter(|e| e.kind == Kind::Bye).map(|e| (e.code, e.text)).collect()
+    }
+}
+
+fn write(child: &mut Child, text: &str) {
+    child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+}
+
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+/// Until the child has written that much.
+fn written(b: &Bench, name: &str, len: usize) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while fs::metadata(b.path(name)).unwrap().len() < len as u64 {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_log_that_simply_stops_has_ended_when_its_writer_is_gone() {
+    let mut b = Bench::today("llama.log");
+    let mut writer = b.writer("llama.log");
+    write(&mut writer, &step(1));
+    written(&b, "llama.log", step(1).len());
+    assert_eq!(b.poll_steps(), [1]);
+    assert_eq!(b.look(), [], "it is there, and silent: that may be a hang");
+    b.wait(Duration::from_hours(2));
+    assert_eq!(b.look(), []);
+    end(writer);
+    let events = b.look();
+    assert_eq!(events.len(), 1);
+    let bye = &events[0];
+    assert_eq!((bye.kind, bye.run.as_deref(), bye.rank, bye.code), (Kind::Bye, Some("llama"), None, None));
+    assert_eq!(bye.ts, Some(b.unix));
+    assert_eq!(b.look(), [], "once");
+    // Another process goes on in the same file.
+    let writer = b.writer("llama.log");
+    b.steps("llama.log", 2..3);
+    assert_eq!(b.poll_steps(), [2]);
+    assert_eq!(b.byes(), []);
+    end(writer);
+    assert_eq!(b.byes(), [(None, None)]);
+}
+
+#[test]
+fn last_words_are_passed_on() {
+    let mut b = Bench::today("llama.log");
+    let writer = b.writer("llama.log");
+    b.steps("llama.log", 1..2);
+    b.append("llama.log", "Traceback (most recent call last):\n  File \"t.py\", line 1\nRuntimeError: NCCL error: x");
+    assert_eq!(b.poll_steps(), [1]);
+    assert_eq!(b.byes(), []);
+    end(writer);
+    assert_eq!(b.byes(), [(Some(1), Some("RuntimeError: NCCL error: x".into()))]);
+}
+
+#[test]
+fn an_end_that_the_log_tells_is_the_end() {
+    let mut b = Bench::today("llama.log");
+    let writer = b.writer("llama.log");
+    b.steps("llama.log", 1..2);
+    b.append("llama.log", "[after training is done] datetime: 2026-11-21 06:00:00\n");
+    let codes: Vec<_> = b.poll().into_iter().filter(|e| e.kind == Kind::Bye).map(|e| e.code).collect();
+    assert_eq!(codes, [Some(0)]);
+    b.look();
+    end(writer);
+    assert_eq!(b.byes(), []);
+}
+
+#[test]
+fn nothing_is_said_of_writers_that_were_never_seen() {
+    let mut b = Bench::today("llama.log");
+    b.steps("llama.log", 1..3);
+    b.poll();
+    for _ in 0..50 {
+        assert_eq!(b.byes(), []);
+    }
+}
+
+#[test]
+fn one_of_several_writers_is_not_all() {
+    let mut b = Bench::today("*.log");
+    let (first, second, third) = (b.writer("a.log"), b.writer("a.log"), b.writer("b.log"));
+    b.config.run = Some("r".into());
+    b.steps("a.log", 1..2);
+    b.steps("b.log", 1..2);
+    b.poll();
+    b.look();
+    end(first);
+    assert_eq!(b.byes(), [], "another process has it open");
+    end(second);
+    assert_eq!(b.byes(), [], "another file of the run is being written");
+    end(third);
+    assert_eq!(b.byes().len(), 2);
+}
+
+#[test]
+fn an_exporter_that_was_down_when_the_writer_went() {
+    let mut b = Bench::today("llama.log");
+    let writer = b.writer("llama.log");
+    b.steps("llama.log", 1..3);
+    b.poll();
+    b.look();
+    b.wait(Duration::from_secs(5));
+    b.poll();
+    b.kill();
+    end(writer);
+    assert_eq!(b.byes(), [(None, None)]);
+    b.wait(Duration::from_secs(5));
+    b.poll();
+    b.kill();
+    assert_eq!(b.byes(), [], "and said once");
+}
+
+#[test]
+fn a_renamed_log_is_still_written() {
+    let mut b = Bench::today("llama.log");
+    let writer = b.writer("llama.log");
+    b.steps("llama.log", 1..2);
+    b.poll();
+    b.look();
+    fs::rename(b.path("llama.log"), b.path("llama.log.1")).unwrap();
+    b.append("llama.log", "");
+    assert_eq!(b.byes(), []);
+    end(writer);
+    assert_eq!(b.byes(), [(None, None)]);
+}

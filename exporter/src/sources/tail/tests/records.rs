@@ -1,0 +1,180 @@
+//! Files that are not lines.
+
+use proptest::prelude::*;
+
+use super::open::REST;
+use super::*;
+
+const EVENTS: &str = "exp1/events.out.tfevents.1780026765.n1.7.0";
+
+/// Castagnoli's CRC, bit by bit, and masked as TensorFlow does.
+fn masked_crc(bytes: &[u8]) -> [u8; 4] {
+    let crc = !bytes.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |c, _| if c & 1 == 1 { (c >> 1) ^ 0x82F6_3B78 } else { c >> 1 })
+    });
+    crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+fn record(data: &[u8]) -> Vec<u8> {
+    let len = (data.len() as u64).to_le_bytes();
+    [&len[..], &masked_crc(&len), data, &masked_crc(data)].concat()
+}
+
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, bytes.len() as u8][..], bytes].concat()
+}
+
+/// One tag of a step, as a writer of TensorBoard puts it.
+fn scalar(step: u8, tag: &str, value: f32) -> Vec<u8> {
+    let value = [field(1, tag.as_bytes()), [&[0x15][..], &value.to_le_bytes()].concat()].concat();
+    let wall = (UNIX - 100.0 + f64::from(step)).to_le_bytes();
+    record(&[&[0x09][..], &wall, &[0x10, step], &field(5, &field(1, &value))].concat())
+}
+
+/// A step as its two records.
+fn step_of(step: u8) -> Vec<u8> {
+    [scalar(step, "train/loss", 2.0 + f32::from(step)), scalar(step, "train/grad_norm", 0.5)].concat()
+}
+
+fn version() -> Vec<u8> {
+    record(&[&[0x09][..], &0f64.to_le_bytes(), &field(3, b"brain.Event:2")].concat())
+}
+
+impl Bench {
+    /// What is published once the file is at rest, as runs and steps with their losses.
+    fn rested(&mut self) -> Vec<(String, i64, Option<f64>, Option<f64>)> {
+        let mut events = self.poll();
+        self.wait(REST);
+        events.extend(self.poll());
+        let steps = events.into_iter().filter(|e| e.kind == Kind::Step);
+        steps.map(|e| (e.run.unwrap(), e.step.unwrap(), e.m.get("loss"), e.m.get("grad_norm"))).collect()
+    }
+}
+
+/// A directory of event files.
+fn bench() -> Bench {
+    let b = Bench::new("exp1");
+    fs::create_dir(b.path("exp1")).unwrap();
+    b
+}
+
+fn exp1(steps: std::ops::Range<u8>) -> Vec<(String, i64, Option<f64>, Option<f64>)> {
+    steps.map(|n| ("exp1".to_owned(), i64::from(n), Some(2.0 + f64::from(n)), Some(0.5))).collect()
+}
+
+#[test]
+fn event_files_are_followed() {
+    let mut b = bench();
+    b.append_bytes(EVENTS, &version());
+    b.append_bytes(EVENTS, &step_of(1));
+    assert_eq!(b.rested(), exp1(1..2), "one event of both records, named after the directory");
+    assert_eq!(b.list.events.lock().unwrap().len(), 0);
+    let bytes = [step_of(2), step_of(3)].concat();
+    b.append_bytes(EVENTS, &bytes[..bytes.len() - 20]);
+    assert_eq!(b.poll_steps(), [2], "the third is not complete");
+    b.kill();
+    b.append_bytes(EVENTS, &bytes[bytes.len() - 20..]);
+    assert_eq!(b.rested(), exp1(3..4));
+    let mut damaged = step_of(4);
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    b.append_bytes(EVENTS, &damaged);
+    b.append_bytes(EVENTS, &step_of(5));
+    assert_eq!(b.rested().len(), 2, "what is left of the fourth, and the fifth");
+    assert_eq!(b.dropped("bad_record"), Some(1.0));
+    assert_eq!(b.page().get(&UP, &[&b.config.path, "tail"]), Some(1.0));
+}
+
+#[test]
+fn records_are_as_exact_as_it_gets() {
+    let mut b = bench();
+    b.append_bytes(EVENTS, &[version(), step_of(1), step_of(2)].concat());
+    b.wait(Duration::from_secs(1));
+    let mut tail = new_tail(&b.config, &b.list, &b.dir.path().join("state"));
+    tail.poll(b.now, b.unix);
+    let events = b.list.events.lock().unwrap();
+    assert_eq!((events[0].0, events[0].1.ts), (Priority::File, Some(UNIX - 99.0)));
+}
+
+#[test]
+fn several_writers_of_one_directory_are_one_run() {
+    let mut b = bench();
+    let other = "exp1/events.out.tfevents.1780026766.n2.9.0";
+    for (file, step) in [(EVENTS, 1), (other, 2)] {
+        b.append_bytes(file, &[version(), step_of(step)].concat());
+    }
+    assert_eq!(b.rested(), exp1(1..3));
+    b.append_bytes(other, &step_of(4));
+    b.append_bytes(EVENTS, &step_of(3));
+    assert_eq!(b.rested(), exp1(3..5));
+}
+
+#[test]
+fn an_old_event_file_tells_only_what_is_added() {
+    let mut b = bench();
+    b.config.from = From::End;
+    b.append_bytes(EVENTS, &[version(), step_of(1), step_of(2)].concat());
+    assert_eq!(b.rested(), []);
+    b.append_bytes(EVENTS, &[step_of(3), step_of(4)].concat());
+    assert_eq!(b.rested(), exp1(3..5));
+}
+
+#[test]
+fn a_file_that_is_written_anew_is_read_anew() {
+    let mut b = Bench::new("gpt");
+    fs::create_dir_all(b.path("gpt/checkpoints")).unwrap();
+    let (path, next) = (b.path("gpt/checkpoints/latest_checkpointed_iteration.txt"), b.path("next"));
+    let saves = |b: &mut Bench, text: &str| -> Vec<(Kind, Option<String>, Option<i64>)> {
+        fs::write(&next, text).unwrap();
+        fs::rename(&next, &path).unwrap();
+        b.wait(SCAN_EVERY);
+        b.poll().into_iter().map(|e| (e.kind, e.run, e.step)).collect()
+    };
+    let saved = |step| vec![(Kind::Ckpt, Some("gpt".to_owned()), Some(step))];
+    assert_eq!(saves(&mut b, "100"), saved(100));
+    assert_eq!(saves(&mut b, "100"), [], "touched, and the same");
+    assert_eq!(saves(&mut b, "200"), saved(200));
+    b.kill();
+    assert_eq!(saves(&mut b, "200"), [], "known from before");
+    assert_eq!(saves(&mut b, "300"), saved(300));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// However the bytes arrive and whenever the exporter dies, every step is told once and whole.
+    #[test]
+    fn any_history_loses_and_doubles_nothing(history in prop::collection::vec((1usize..150, 0u8..6), 1..40), kept: bool) {
+        let mut b = bench();
+        if kept {
+            *b.list.marks.lock().unwrap() = Some(BTreeMap::new());
+        }
+        let bytes: Vec<u8> = core::iter::once(version()).chain((1..60).map(step_of)).flatten().collect();
+        let (mut written, mut seen) = (0, Vec::new());
+        b.append_bytes(EVENTS, &[]);
+        for (len, then) in history {
+            let upto = bytes.len().min(written + len);
+            b.append_bytes(EVENTS, &bytes[written..upto]);
+            written = upto;
+            match then {
+                0..3 => seen.extend(b.poll()),
+                3 => {
+                    b.kill();
+                    seen.extend(b.poll());
+                }
+                4 if !kept => {
+                    b.list.saved.lock().unwrap().1 = None;
+                    seen.extend(b.poll());
+                    b.kill_before_saving();
+                }
+                _ => {}
+            }
+        }
+        b.append_bytes(EVENTS, &bytes[written..]);
+        seen.extend(b.poll());
+        b.wait(REST);
+        seen.extend(b.poll());
+        let seen: Vec<_> = seen.iter().map(|e| (e.step.unwrap(), e.m.iter().count())).collect();
+        prop_assert_eq!(seen, (1..60).map(|n| (n, 2)).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,101 @@
+//! A file that is written anew as a whole, read anew when it changed: its size, the time it was written, or the file itself.
+
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES};
+
+use super::open::{Begin, Counts, Take, modified, open};
+use super::state::{Fingerprint, Position};
+
+#[derive(Debug)]
+pub(super) struct Whole {
+    path: PathBuf,
+    reader: FileReader,
+    /// What it looked like when it was last read.
+    seen: Option<Looks>,
+    /// What it says at the first look is of before, and not wanted.
+    muted: bool,
+    /// It is under its name.
+    there: bool,
+    pub(super) counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Looks {
+    ino: u64,
+    len: u64,
+    modified: Option<f64>,
+}
+
+impl Whole {
+    pub(super) fn new(path: PathBuf, reader: FileReader, begin: Begin) -> Self {
+        let muted = begin == Begin::End;
+        Self { path, reader, seen: None, muted, there: false, counts: Counts::default() }
+    }
+
+    /// Tells only what comes after what an earlier life, or another source, told of the run.
+    pub(super) fn resume(&mut self, saved: Option<&Position>, last_step: Option<i64>) {
+        self.muted &= saved.is_none();
+        self.reader.resume(saved.map_or(0, |p| p.offset), last_step);
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn reader(&self) -> &FileReader {
+        &self.reader
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.there
+    }
+
+    pub(super) fn modified(&self) -> Option<f64> {
+        self.seen?.modified
+    }
+
+    pub(super) fn position(&self) -> Position {
+        let ino = self.seen.map_or(0, |s| s.ino);
+        Position { ino, head: Fingerprint::of(&[]), offset: self.reader.position(), skipping: false }
+    }
+
+    pub(super) fn poll(&mut self, out: &mut dyn Take) -> io::Result<()> {
+        let meta = match std::fs::metadata(&self.path) {
+            Ok(meta) => meta,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.there = false;
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        self.there = true;
+        let looks = Looks { ino: meta.ino(), len: meta.len(), modified: modified(&meta) };
+        if self.seen == Some(looks) {
+            return Ok(());
+        }
+        if looks.len > MAX_WHOLE_BYTES {
+            self.counts.oversized += 1;
+            self.seen = Some(looks);
+            return Ok(());
+        }
+        let file = open(&self.path)?;
+        let mut bytes = vec![0; looks.len as usize];
+        // Shorter than it was a moment ago, it is being written: the next look sees that it changed.
+        file.read_exact_at(&mut bytes, 0)?;
+        let backlog = self.seen.is_none();
+        self.seen = Some(looks);
+        let mut events = Vec::new();
+        let pushed = self.reader.push(&bytes, true, &mut events);
+        self.counts.bad_records += pushed.bad_records;
+        self.counts.unmatched += pushed.unmatched;
+        self.counts.oversized += pushed.oversized;
+        self.counts.damaged += u64::from(pushed.stop.is_some());
+        if !core::mem::take(&mut self.muted) {
+            events.into_iter().for_each(|e| out.event(e, backlog));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,269 @@
+//! What is in the ring, kept where it outlives this process, and with it how far sources had read when it was published.
+//!
+//! After `kill -9` the next start has every record that a reader may have seen, under the same numbers, so a reader goes
+//! on by its cursor as if nothing had happened; and a source that goes on from its [`Mark`] repeats nothing and leaves nothing out,
+//! because records and mark were written by one call. It is no log and survives no power cut: it lives in a directory in memory
+//! (`/run`), is written to that end alone, and is void after a reboot.
+//!
+//! Text, in batches: records as they are streamed, `@key value` for a mark, and `.` when the batch is complete. What stands behind
+//! the last `.` was being written when the process died, and no reader has seen it. Two files take turns, each with as many records as the ring.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+/// First word of a file of ours, and the version of what follows.
+const MAGIC: &str = "#stepwatch-stream-1";
+/// Marks kept; a source beyond them remembers its position by its own means only.
+const MAX_MARKS: usize = 16_384;
+/// Bytes of one mark.
+const MAX_MARK_BYTES: usize = 16 * 1024;
+/// A file larger than this is not ours.
+const MAX_FILE_BYTES: u64 = 1024 * 1024 * 1024;
+/// Ends a batch.
+const COMMIT: &str = ".\n";
+
+/// How far a source had read when a batch was published; an empty value forgets.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark<'a> {
+    /// Without spaces.
+    pub key: &'a str,
+    /// One line.
+    pub value: &'a str,
+}
+
+/// An open journal, and what earlier processes left in it.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    kernel_boot: String,
+    boot: String,
+    file: File,
+    /// Bytes of records in the file.
+    written: usize,
+    /// How many there may be before the other file has its turn.
+    limit: usize,
+    marks: BTreeMap<String, String>,
+    /// The batch being written: memory that is used again.
+    batch: Vec<u8>,
+}
+
+/// Records of earlier processes, numbered from `first`.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) first: u64,
+    pub(super) records: VecDeque<Bytes>,
+}
+
+impl Journal {
+    /// Goes on with the journal at `path`, or begins one whose cursors are of `boot`. One of another start of the kernel is
+    /// not gone on with: what a power cut left of it may lack its end.
+    pub(super) fn open(
+        path: &Path,
+        kernel_boot: &str,
+        boot: String,
+        limit: usize,
+    ) -> io::Result<(Self, Kept)> {
+        let mut past = Past::default();
+        for file in [other(path), path.to_owned()] {
+            match read(&file) {
+                Ok(bytes) => past.add(&bytes, kernel_boot),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        past.trim(limit);
+        let (boot, first) = past.boot.map_or((boot, 1), |boot| (boot, past.first));
+        let kept = Kept { first, records: past.records };
+        // The first file of this process begins with what the ring does.
+        let fresh = path.with_extension("new");
+        let mut this = Self {
+            file: create(&fresh)?,
+            path: path.to_owned(),
+            kernel_boot: kernel_boot.to_owned(),
+            boot,
+            written: 0,
+            limit,
+            marks: past.marks,
+            batch: Vec::new(),
+        };
+        this.begin(first, kept.records.iter())?;
+        fs::rename(&fresh, path)?;
+        remove(&other(path))?;
+        Ok((this, kept))
+    }
+
+    /// The life of the ring, which cursors name.
+    pub(super) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    pub(super) fn mark(&self, key: &str) -> Option<&str> {
+        self.marks.get(key).map(String::as_str)
+    }
+
+    /// Writes whole records, the first of them numbered `first`, and a mark; they are kept together or not at all.
+    /// Returns whether the mark is, for which there may be no room.
+    pub(super) fn append(&mut self, first: u64, records: &[u8], mark: Option<Mark<'_>>) -> io::Result<bool> {
+        if self.written > self.limit {
+            self.turn(first)?;
+        }
+        let fits = |m: &Mark<'_>| {
+            m.key.len() + m.value.len() <= MAX_MARK_BYTES
+                && !m.key.is_empty()
+                && !m.key.contains([' ', '\n'])
+                && !m.value.contains('\n')
+                && (self.marks.len() < MAX_MARKS || self.marks.contains_key(m.key))
+        };
+        let mark = mark.filter(fits);
+        self.batch.clear();
+        self.batch.extend_from_slice(records);
+        if let Some(mark) = mark {
+            write_mark(&mut self.batch, mark.key, mark.value);
+        }
+        self.batch.extend_from_slice(COMMIT.as_bytes());
+        self.file.write_all(&self.batch)?;
+        self.written += records.len();
+        let Some(Mark { key, value }) = mark else { return Ok(false) };
+        if value.is_empty() {
+            self.marks.remove(key);
+        } else if let Some(old) = self.marks.get_mut(key) {
+            value.clone_into(old);
+        } else {
+            self.marks.insert(key.to_owned(), value.to_owned());
+        }
+        Ok(true)
+    }
+
+    /// Gives the journal up: what is in it must not be gone on with.
+    pub(super) fn discard(&self) {
+        for path in [self.path.clone(), other(&self.path)] {
+            let _ = remove(&path);
+        }
+    }
+
+    /// The other file's turn: it begins at record `first`, and with every mark, because the file before the last is gone then.
+    fn turn(&mut self, first: u64) -> io::Result<()> {
+        fs::rename(&self.path, other(&self.path))?;
+        self.file = create(&self.path)?;
+        self.written = 0;
+        self.begin(first, core::iter::empty())
+    }
+
+    fn begin<'a>(&mut self, first: u64, records: impl Iterator<Item = &'a Bytes>) -> io::Result<()> {
+        let mut text = format!("{MAGIC} {} {} {first}\n", self.kernel_boot, self.boot).into_bytes();
+        for record in records {
+            text.extend_from_slice(record);
+            self.written += record.len();
+        }
+        for (key, value) in &self.marks {
+            write_mark(&mut text, key, value);
+        }
+        text.extend_from_slice(COMMIT.as_bytes());
+        self.file.write_all(&text)?;
+        Ok(())
+    }
+}
+
+/// What was read of earlier processes.
+#[derive(Debug, Default)]
+struct Past {
+    boot: Option<String>,
+    first: u64,
+    records: VecDeque<Bytes>,
+    marks: BTreeMap<String, String>,
+}
+
+impl Past {
+    /// Adds a file, the older one first.
+    fn add(&mut self, bytes: &Bytes, kernel_boot: &str) {
+        let Some((first, boot, body)) = header(bytes, kernel_boot) else { return };
+        let follows = self.boot.as_deref() == Some(boot) && first == self.first + self.records.len() as u64;
+        if !follows {
+            *self = Self { boot: Some(boot.to_owned()), first, ..Self::default() };
+        }
+        let (mut batch, mut marks) = (Vec::new(), Vec::new());
+        let mut at = body;
+        while let Some(len) = memchr::memchr(b'\n', &bytes[at..]) {
+            let line = at..at + len + 1;
+            match bytes[at] {
+                b'{' => batch.push(bytes.slice(line.clone())),
+                b'@' => marks.extend(mark(&bytes[line.clone()])),
+                b'.' => {
+                    self.records.extend(batch.drain(..));
+                    for (key, value) in marks.drain(..) {
+                        if value.is_empty() {
+                            self.marks.remove(&key);
+                        } else {
+                            self.marks.insert(key, value);
+                        }
+                    }
+                }
+                _ => return, // damaged: nothing behind it is known
+            }
+            at = line.end;
+        }
+    }
+
+    /// Drops the oldest records until the rest is no larger than the ring.
+    fn trim(&mut self, limit: usize) {
+        let mut bytes: usize = self.records.iter().map(Bytes::len).sum();
+        while bytes > limit {
+            let Some(old) = self.records.pop_front() else { break };
+            bytes -= old.len();
+            self.first += 1;
+        }
+    }
+}
+
+/// Number of the first record, life of the ring, and where the records begin.
+fn header<'a>(bytes: &'a Bytes, kernel_boot: &str) -> Option<(u64, &'a str, usize)> {
+    let end = memchr::memchr(b'\n', bytes)?;
+    let mut words = core::str::from_utf8(&bytes[..end]).ok()?.split(' ');
+    let ours = words.next() == Some(MAGIC) && words.next() == Some(kernel_boot);
+    let (boot, first) = (words.next()?, words.next()?.parse().ok()?);
+    ours.then_some((first, boot, end + 1))
+}
+
+fn mark(line: &[u8]) -> Option<(String, String)> {
+    let line = core::str::from_utf8(line).ok()?;
+    let (key, value) = line.strip_prefix('@')?.trim_end_matches('\n').split_once(' ')?;
+    Some((key.to_owned(), value.to_owned()))
+}
+
+fn write_mark(text: &mut Vec<u8>, key: &str, value: &str) {
+    text.push(b'@');
+    text.extend_from_slice(key.as_bytes());
+    text.push(b' ');
+    text.extend_from_slice(value.as_bytes());
+    text.push(b'\n');
+}
+
+/// The file whose turn it is not.
+fn other(path: &Path) -> PathBuf {
+    path.with_extension("old")
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+fn read(path: &Path) -> io::Result<Bytes> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes.into())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::stream::{Limits, Read, Ring};
+use stepwatch_wire::{Cursor, Event};
+
+const KERNEL: &str = "0b0t-1";
+const LIMITS: Limits = Limits { records: 1000, bytes: 100_000 };
+
+fn open(dir: &Path, boot: &str, kernel: &str, limits: Limits) -> Ring {
+    Ring::kept(boot.to_owned(), limits, &dir.join("stream.journal"), kernel).unwrap()
+}
+
+fn steps_after(ring: &Ring, cursor: Option<&Cursor>) -> Vec<i64> {
+    let start = ring.start(cursor);
+    assert!(start.gap.is_none(), "{start:?}");
+    let (mut after, mut steps) = (start.after, Vec::new());
+    while let Read::Records { chunk, last } = ring.read(after) {
+        let text = String::from_utf8(chunk.to_vec()).unwrap();
+        steps.extend(text.lines().map(|l| Event::parse_record(l.as_bytes()).unwrap().step.unwrap()));
+        after = last;
+    }
+    steps
+}
+
+fn cursor(boot: &str, seq: u64) -> Cursor {
+    Cursor { boot: boot.into(), seq }
+}
+
+fn push(ring: &Ring, steps: core::ops::Range<i64>, mark: Option<(&str, &str)>) -> bool {
+    let events: Vec<_> = steps.map(|s| Event::step("r", s)).collect();
+    ring.push_all(&events, mark.map(|(key, value)| Mark { key, value }))
+}
+
+#[test]
+fn a_reader_goes_on_by_its_cursor_over_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = open(dir.path(), "one", KERNEL, LIMITS);
+    assert!(push(&ring, 1..4, Some(("f", "{\"at\":3}"))));
+    ring.push(&Event::step("r", 4));
+    assert!(!push(&ring, 5..6, None), "there was no mark to keep");
+    drop(ring);
+    let ring = open(dir.path(), "two", KERNEL, LIMITS);
+    assert_eq!(ring.boot(), "one", "the ring is the same");
+    assert_eq!(steps_after(&ring, Some(&cursor("one", 2))), [3, 4, 5]);
+    assert_eq!(ring.mark("f").as_deref(), Some("{\"at\":3}"));
+    push(&ring, 6..8, Some(("f", "")));
+    assert_eq!(steps_after(&ring, Some(&cursor("one", 5))), [6, 7], "numbers go on");
+    drop(ring);
+    let ring = open(dir.path(), "three", KERNEL, LIMITS);
+    assert_eq!((ring.mark("f"), steps_after(&ring, None).len()), (None, 7));
+}
+
+#[test]
+fn a_reboot_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    push(&open(dir.path(), "one", KERNEL, LIMITS), 1..4, Some(("f", "x")));
+    let ring = open(dir.path(), "two", "0b0t-2", LIMITS);
+    assert_eq!((ring.boot(), ring.mark("f"), steps_after(&ring, None).len()), ("two", None, 0));
+}
+
+#[test]
+fn it_is_no_larger_than_two_rings_and_keeps_marks_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { records: 1_000_000, bytes: 5_000 };
+    let ring = open(dir.path(), "one", KERNEL, limits);
+    push(&ring, 0..1, Some(("first", "kept")));
+    for n in 1..2_000 {
+        push(&ring, n..n + 1, Some(("last", &n.to_string())));
+    }
+    let size: u64 = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
+    assert!(size < 16_000, "{size}");
+    let before = steps_after(&ring, None);
+    drop(ring);
+    let ring = open(dir.path(), "two", KERNEL, limits);
+    assert_eq!(steps_after(&ring, None), before);
+    assert_eq!((ring.mark("first").as_deref(), ring.mark("last").as_deref()), (Some("kept"), Some("1999")));
+}
+
+#[test]
+fn what_cannot_be_kept_is_not_taken_for_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = open(dir.path(), "one", KERNEL, LIMITS);
+    assert!(!push(&ring, 1..2, Some(("a key", "x"))));
+    assert!(!push(&ring, 2..3, Some(("k", "two\nlines"))));
+    assert!(!push(&ring, 3..4, Some(("k", &"x".repeat(MAX_MARK_BYTES)))));
+    assert_eq!(steps_after(&ring, None), [1, 2, 3], "the events are");
+    assert!(Ring::kept("b".into(), LIMITS, Path::new("/proc/none/stream.journal"), KERNEL).is_err());
+}
+
+#[test]
+fn a_directory_that_vanishes_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = open(&dir.path().join("."), "one", KERNEL, Limits { bytes: 500, ..LIMITS });
+    fs::remove_dir_all(dir.path()).unwrap();
+    for n in 1..50 {
+        push(&ring, n..n + 1, Some(("k", "v")));
+    }
+    assert_eq!(ring.stats().journal_failures, 1);
+    assert_eq!((ring.stats().published, ring.mark("k")), (49, None));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Cut anywhere, as a kill in the middle of a write would: whole batches are kept, and each with its mark.
+    #[test]
+    fn a_torn_batch_was_never_there(cut in 0usize..6_000, sizes in prop::collection::vec(1i64..5, 1..12)) {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = open(dir.path(), "one", KERNEL, LIMITS);
+        let (mut next, mut ends) = (0, vec![0]);
+        for size in sizes {
+            push(&ring, next..next + size, Some(("k", &(next + size).to_string())));
+            next += size;
+            ends.push(next);
+        }
+        drop(ring);
+        let path = dir.path().join("stream.journal");
+        let text = fs::read(&path).unwrap();
+        fs::write(&path, &text[..cut.min(text.len())]).unwrap();
+        let ring = open(dir.path(), "two", KERNEL, LIMITS);
+        let steps = steps_after(&ring, None);
+        let last = steps.last().map_or(0, |s| s + 1);
+        prop_assert_eq!(&steps, &(0..last).collect::<Vec<_>>());
+        prop_assert!(ends.contains(&last));
+        prop_assert_eq!(ring.mark("k").map_or(0, |m| m.parse().unwrap()), last);
+    }
+
+    /// Whatever stands in the file.
+    #[test]
+    fn any_bytes_are_survived(bytes: Vec<u8>, at in 0usize..200, byte: u8) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stream.journal");
+        fs::write(&path, &bytes).unwrap();
+        let ring = open(dir.path(), "one", KERNEL, LIMITS);
+        push(&ring, 1..4, Some(("k", "v")));
+        drop(ring);
+        let mut text = fs::read(&path).unwrap();
+        let at = at % text.len();
+        text[at] = byte;
+        fs::write(&path, text).unwrap();
+        drop(open(dir.path(), "two", KERNEL, LIMITS));
+    }
+}
