@@ -1,5 +1,6 @@
 //! The extension point: what a format is, what it is given, and the one list of them.
 
+use core::cell::Cell;
 use core::fmt;
 
 use stepwatch_wire::{CkptPhase, Event, Kind};
@@ -58,11 +59,16 @@ pub struct Line<'a> {
     pub ts: Option<f64>,
     /// Seconds that local time stamps of this log are ahead of UTC.
     pub(crate) utc_offset: f64,
+    /// A stamp without a zone that a format found inside the line, as if it were UTC: the zone can be told from it.
+    pub(crate) inner: &'a Cell<Option<f64>>,
 }
 
 impl Line<'_> {
     /// Unix seconds of a stamp that a format found inside the line.
     pub(crate) fn unix(&self, stamp: Stamp) -> f64 {
+        if let Stamp::Local(s) = stamp {
+            self.inner.set(Some(s));
+        }
         stamp.unix(self.utc_offset)
     }
 
@@ -144,8 +150,26 @@ impl<'a> Out<'a> {
     }
 }
 
-/// Name of the format that is asked last, and believed least: see `generic.rs`.
-pub(crate) const LAST_RESORT: &str = "generic";
+/// How much it takes to believe that a log is written in a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Belief {
+    /// The grammar of a trainer, which no other lines look like: believed at the first record.
+    Trainer,
+    /// Of what prints beside the trainer that uses it: believed until a trainer's own record is read.
+    Engine,
+    /// Any line with a step in it: asked last and believed least, see `generic.rs`.
+    LastResort,
+}
+
+impl Belief {
+    pub(crate) fn of(name: &str) -> Self {
+        match name {
+            "deepspeed" => Self::Engine,
+            "generic" => Self::LastResort,
+            _ => Self::Trainer,
+        }
+    }
+}
 
 /// Name and constructor of a format.
 #[derive(Debug)]
@@ -181,6 +205,7 @@ formats! {
     "torchtune": crate::torchtune::Torchtune,
     "lingua": crate::lingua::Lingua,
     "openrlhf": crate::openrlhf::OpenRlhf,
+    "deepspeed": crate::deepspeed::DeepSpeed,
     "generic": crate::generic::Generic,
 }
 

@@ -1,5 +1,7 @@
 //! Hugging Face `Trainer` and what is built on it (TRL, Axolotl, LLaMA-Factory, ms-swift): one Python dict a log.
 //!
+//! Unless it is told otherwise it replaces a loss that is no number by the mean of the others; its gradient norm is what it is.
+//!
 //! The dict carries no step. It is taken, in this order, from a key that tells it (`global_step/max_steps`, …), from the progress bar,
 //! from `epoch` once the banner told how many steps an epoch has, and otherwise counted: every dict is `logging_steps` (or, where
 //! nothing told that, one) further than the last. Since version 5 numbers are strings of four significant digits.
@@ -10,6 +12,7 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::format::{Format, Line, Out, Outcome};
+use crate::pause::{Evaluation, Saving};
 use crate::{number, python, tags, tqdm};
 
 /// Keys that tell the step itself, some of them as `N/TOTAL`.
@@ -18,6 +21,8 @@ const STEP_KEYS: &[&str] = &["global_step/max_steps", "global_step", "current_st
 const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens"];
 /// More steps between two dicts than any run logs.
 const MAX_INTERVAL: f64 = 1e9;
+/// Significant digits of version 5, which drops trailing zeros.
+const DIGITS: i32 = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct HuggingFace {
@@ -33,6 +38,8 @@ pub(crate) struct HuggingFace {
     tokens: Option<(i64, f64)>,
     /// Second of the bar at the last heartbeat.
     beat: Option<i64>,
+    pause: Evaluation,
+    saving: Saving,
 }
 
 /// The last bar that may be the training bar.
@@ -59,7 +66,13 @@ impl Format for HuggingFace {
                 return Outcome::Matched;
             }
         } else if self.banner(text) {
+            if text.contains("***** Running Eval") {
+                self.pause.begin(self.last_step, line, out);
+            }
             return Outcome::Ignored;
+        } else if let Some(step) = saved(text) {
+            self.saving.begin(Some(step), line, out);
+            return Outcome::Matched;
         }
         outcome
     }
@@ -119,6 +132,9 @@ impl HuggingFace {
         }
         let eval =
             d.keys().any(|k| k.starts_with("eval_") && (k.ends_with("_loss") || k.ends_with("_runtime")));
+        if eval {
+            self.pause.end(self.last_step, line, out);
+        }
         eval.then(|| self.eval(d, line, out))
     }
 
@@ -139,6 +155,8 @@ impl HuggingFace {
         if let Some(last) = self.last_step.filter(|l| *l < step) {
             self.interval = Some(step - last);
         }
+        self.pause.step(self.last_step, step, line, out);
+        self.saving.step(step, line, out);
         self.last_step = Some(step);
         e
     }
@@ -173,12 +191,18 @@ impl HuggingFace {
             let Some(v) = v.as_f64() else { continue };
             let key = key.strip_prefix(&prefix).unwrap_or(key);
             if !STEP_KEYS.contains(&key) {
-                out.resolution(&format!("eval_{key}"), v);
                 out.value(&mut e, key, v);
             }
         }
         e
     }
+}
+
+/// `Saving model checkpoint to out/checkpoint-500`, whose end is the next sign of training.
+fn saved(text: &str) -> Option<i64> {
+    let (_, path) = text.split_once("Saving model checkpoint to ")?;
+    let (_, step) = path.trim_end_matches('/').rsplit_once("checkpoint-")?;
+    number::integer(step).filter(|(_, rest)| rest.is_empty()).map(|(step, _)| step)
 }
 
 /// `12`, `"12"`, `"12/500"`.
@@ -201,8 +225,12 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
         let (name, divisor) = tags::canonical(key).unwrap_or((key, 1.0));
         match v {
             // The whole text must be the number: `'2s'` and `'1.06%'` are for people.
-            Value::Text(t) if number::lex(t).is_some_and(|n| n.rest.trim().is_empty()) => {
-                out.metric(e, name, t, divisor);
+            Value::Text(t) => {
+                let Some(n) = number::lex(t).filter(|n| n.rest.trim().is_empty()) else { continue };
+                // A whole number is printed whole, or it is a float that lost its zeros; only the digits tell.
+                let quantum = number::quantum_of_digits(n.value, DIGITS).or(n.quantum);
+                let quantum = quantum.zip(n.quantum).map(|(digits, printed)| digits.min(printed) / divisor);
+                out.number(e, name, n.value / divisor, quantum);
             }
             Value::Number(n) => {
                 out.resolution(name, n / divisor);
@@ -314,6 +342,56 @@ mod tests {
         assert_eq!((e[0].m.get("tokens"), e[1].m.get("tokens")), (None, Some(200.0)));
         assert_eq!((e[2].name.as_deref(), e[2].m.get("loss"), e[2].step), (Some("c4"), Some(1.5), Some(20)));
         assert_eq!((e[3].kind, e[3].code, e[3].m.get("train_runtime")), (Kind::Bye, Some(0), Some(172.5)));
+    }
+
+    #[test]
+    fn version_5_has_four_digits() {
+        let (mut r, mut out) = (Reader::new(Some("huggingface")).unwrap(), Vec::new());
+        r.line("{'loss': '2.5', 'grad_norm': '12.35', 'learning_rate': '5e-05', 'num_tokens': '123456', 'epoch': '1'}", &mut out);
+        let close = |name: &str, want: f64| (r.resolution().get(name).unwrap() / want - 1.0).abs() < 1e-9;
+        assert!(close("loss", 1e-3) && close("grad_norm", 1e-2) && close("lr", 1e-8));
+        assert_eq!(out[0].m.get("loss"), Some(2.5));
+    }
+
+    #[test]
+    fn numbers_that_are_none() {
+        let e = read(&[
+            "{'loss': nan, 'grad_norm': inf, 'learning_rate': 5e-05, 'epoch': 0.1}",
+            "{'loss': 'nan', 'grad_norm': 'inf', 'learning_rate': '5e-05', 'epoch': '0.2'}",
+            "{'loss': None, 'grad_norm': 1.0, 'learning_rate': 5e-05, 'epoch': 0.3}",
+        ]);
+        for e in &e[..2] {
+            assert!(e.m.get("loss").unwrap().is_nan() && e.m.get("grad_norm") == Some(f64::INFINITY));
+        }
+        assert_eq!((e[2].m.get("loss"), &e[2].missing), (None, &vec!["loss".to_owned()]));
+    }
+
+    #[test]
+    fn evaluations_and_checkpoints_are_pauses() {
+        let step = |n: i64| format!("{{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1, 'step': {n}}}");
+        let p = "[INFO|trainer.py:4307] 2025-06-01 10:00:00,000 >>";
+        let e = read(&[
+            &format!("{p} ***** Running Evaluation *****"),
+            &step(500),
+            &format!("{p} "),
+            &format!("{p} ***** Running Evaluation *****"),
+            "{'eval_loss': 1.5, 'eval_runtime': 6.1, 'epoch': 0.1}",
+            &format!("{p} Saving model checkpoint to out/checkpoint-500"),
+            &step(510),
+        ]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Step, Some(500)),
+                (Kind::Phase, Some(500)),
+                (Kind::Phase, Some(500)),
+                (Kind::Eval, Some(500)),
+                (Kind::Ckpt, Some(500)),
+                (Kind::Ckpt, Some(500)),
+                (Kind::Step, Some(510)),
+            ]
+        );
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod tqdm;
 
 mod build_nanogpt;
 mod composer;
+mod deepspeed;
 mod error_json;
 mod generic;
 mod huggingface;

@@ -5,14 +5,18 @@
 //! where [`stepwatch_wire::Event::missing`] comes from. A window whose iterations were all skipped (fp16 overflow)
 //! has no loss either, and is no accident.
 
+mod side;
 #[cfg(test)]
 mod tests;
 
+use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
+use crate::deepspeed;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number;
+use crate::pause::Evaluation;
+use side::Timers;
 
 /// Losses of one log that are remembered to notice their absence.
 const MAX_LOSSES: usize = 16;
@@ -25,6 +29,12 @@ pub(crate) struct Megatron {
     losses: Vec<String>,
     /// The key that is this log's `loss`, where it is none of the usual names.
     main_loss: Option<String>,
+    /// TFLOP/s that were printed for the next step line.
+    tflops: Option<f64>,
+    /// It tells of its checkpoints itself, so what its engine tells of them is the same again.
+    own_checkpoints: bool,
+    timers: Timers,
+    pause: Evaluation,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -43,16 +53,32 @@ enum Meaning {
 
 impl Format for Megatron {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let last_step = self.before.map(|b| b.step);
+        if self.timers.take(line, last_step, out) {
+            return if last_step.is_some() { Outcome::Matched } else { Outcome::Ignored };
+        }
+        self.timers.close(out);
         if let Some((step, fields)) = step_line(line.text) {
+            self.pause.step(last_step, step, line, out);
             let event = self.step(step, fields, line, out);
             out.push(event);
             return Outcome::Matched;
         }
-        if let Some(event) = validation(line, out).or_else(|| checkpoint(line)).or_else(|| end(line)) {
+        if let Some(event) = self.beside(last_step, line, out) {
             out.push(event);
             return Outcome::Matched;
         }
-        if noise(line.text) { Outcome::Ignored } else { Outcome::Unmatched }
+        if let Some(rate) = side::bridge(line.text) {
+            self.tflops = Some(rate);
+        } else if line.text.starts_with("Evaluating on ") || line.text.starts_with("Evaluating iter ") {
+            self.pause.begin(last_step, line, out);
+            return Outcome::Ignored;
+        }
+        if noise(line.text) || deepspeed::is_ours(line.text) { Outcome::Ignored } else { Outcome::Unmatched }
+    }
+
+    fn rest(&mut self, out: &mut Out<'_>) {
+        self.timers.close(out);
     }
 }
 
@@ -65,6 +91,22 @@ fn step_line(text: &str) -> Option<(i64, core::str::Split<'_, char>)> {
 }
 
 impl Megatron {
+    /// A line that tells of something else than a step.
+    fn beside(&mut self, last_step: Option<i64>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+        if let Some(event) = side::validation(line, out) {
+            self.pause.end(last_step, line, out);
+            return Some(event);
+        }
+        if let Some(event) = side::checkpoint(line) {
+            self.own_checkpoints = true;
+            return Some(event);
+        }
+        side::end(line, last_step)
+            .or_else(|| side::rerun(line, last_step))
+            .or_else(|| side::straggler(line, last_step, out))
+            .or_else(|| side::engine_checkpoint(line).filter(|_| !self.own_checkpoints))
+    }
+
     fn step(
         &mut self,
         step: i64,
@@ -72,7 +114,7 @@ impl Megatron {
         line: &Line<'_>,
         out: &mut Out<'_>,
     ) -> Event {
-        let mut e = Event { step: Some(step), ts: line.ts, ..Event::new(Kind::Step) };
+        let mut e = line.step(step);
         for field in fields {
             let Some((key, value)) = field.rsplit_once(':') else { continue };
             let key = normal(key);
@@ -89,6 +131,9 @@ impl Megatron {
         // A loss scale of -1 is how the DeepSpeed fork prints that there is none.
         if e.m.get(metric::LOSS_SCALE).is_some_and(|v| v <= 0.0) {
             e.m.remove(metric::LOSS_SCALE);
+        }
+        if let Some(rate) = self.tflops.take().filter(|_| e.m.get(metric::TFLOPS_REPORTED).is_none()) {
+            out.value(&mut e, metric::TFLOPS_REPORTED, rate);
         }
         self.settle_losses(step, &mut e);
         self.tokens(step, &mut e);
@@ -195,10 +240,15 @@ fn meaning(key: &str, value: &str) -> Meaning {
         "throughput per gpu" | "tflops" | "compute per gpu" | "approx flops per gpu" => {
             Meaning::Metric(metric::TFLOPS_REPORTED, teras(suffix))
         }
-        "tokens per gpu" | "tokens per gpu per second" | "tokens per second per gpu" => {
-            Meaning::Metric(metric::TOKENS_PER_SECOND_PER_GPU, 1.0)
+        "tokens per gpu"
+        | "tokens per gpu per second"
+        | "tokens per second per gpu"
+        | "tokens per sec per gpu"
+        | "tokens/sec/gpu"
+        | "tokens/s/gpu" => Meaning::Metric(metric::TOKENS_PER_SECOND_PER_GPU, 1.0),
+        "tokens per second" | "tokens per sec" | "tokens/sec" => {
+            Meaning::Metric(metric::TOKENS_PER_SECOND, 1.0)
         }
-        "tokens per second" | "tokens/sec" => Meaning::Metric(metric::TOKENS_PER_SECOND, 1.0),
         "samples per second" | "samples/sec" => Meaning::Metric("samples_per_second", 1.0),
         "mfu" => Meaning::Metric(metric::MFU_REPORTED, percent),
         "hfu" => Meaning::Metric("hfu_reported", percent),
@@ -211,8 +261,11 @@ fn meaning(key: &str, value: &str) -> Meaning {
 /// What a printed flop rate must be divided by to be in TFLOP/s.
 fn teras(unit: &str) -> f64 {
     match unit.as_bytes().first() {
+        Some(b'E') => 1e-6,
         Some(b'P') => 1e-3,
         Some(b'G') => 1e3,
+        Some(b'M') => 1e6,
+        Some(b'K') => 1e9,
         _ => 1.0,
     }
 }
@@ -224,59 +277,10 @@ fn auxiliary(key: &str) -> bool {
         .any(|part| key.contains(part))
 }
 
-/// `validation loss at iteration 7000 | lm loss value: 7.174200E+00 | lm loss PPL: 1.305315E+03 |`
-fn validation(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
-    let mut fields = line.text.split('|');
-    let head = fields.next()?;
-    let (name, at) = head.split_once(" loss at ").or_else(|| head.split_once(" results at "))?;
-    let step = at.split_once("iteration").and_then(|(_, n)| number::integer(n)).map(|(n, _)| n);
-    let mut e = Event { step, ts: line.ts, name: Some(name.trim().to_owned()), ..Event::new(Kind::Eval) };
-    for field in fields {
-        let Some((key, value)) = field.rsplit_once(':') else { continue };
-        let key = normal(key);
-        match key.strip_suffix(" value").unwrap_or(&key) {
-            "lm loss" | "loss" => out.metric(&mut e, metric::LOSS, value, 1.0),
-            other => out.metric(&mut e, &other.replace(' ', "_"), value, 1.0),
-        };
-    }
-    (!e.m.is_empty()).then_some(e)
-}
-
-/// `saving checkpoint at iteration 1000 to DIR in torch_dist format`, `successfully saved checkpoint from iteration 1000 to DIR`.
-fn checkpoint(line: &Line<'_>) -> Option<Event> {
-    let starts = |prefix: &str| line.text.strip_prefix(prefix);
-    let (phase, rest) = if let Some(rest) = starts("saving checkpoint at iteration") {
-        (CkptPhase::Start, rest)
-    } else {
-        let rest = starts("successfully saved checkpoint from iteration")
-            .or_else(|| starts("successfully saved checkpoint at iteration"))?;
-        (CkptPhase::End, rest)
-    };
-    let (step, rest) = number::integer(rest)?;
-    let mut e = Event { step: Some(step), ts: line.ts, ckpt: Some(phase), ..Event::new(Kind::Ckpt) };
-    if let Some(path) = rest.trim_start().strip_prefix("to ").and_then(|r| r.split_whitespace().next()) {
-        e.extra.insert("path".into(), Value::Text(path.chars().take(stepwatch_wire::MAX_TEXT).collect()));
-    }
-    Some(e)
-}
-
-/// The job ends because it wants to: silence after this is no hang.
-fn end(line: &Line<'_>) -> Option<Event> {
-    let done = line.text.starts_with("[after training is done]")
-        || line.text.starts_with("[exiting program")
-        || line.text.starts_with("exiting program");
-    done.then(|| Event { ts: line.ts, code: Some(0), ..Event::new(Kind::Bye) })
-}
-
 /// Lines that only this family prints and that say nothing about a step.
 fn noise(text: &str) -> bool {
     const PREFIXES: &[&str] = &[
-        "time (ms)",
-        "(min, max) time across ranks",
-        "max time across ranks",
-        "all times across ranks",
         "[Rank ",
-        "steps: ",
         "Step Time :",
         "training ...",
         "done with setup",

@@ -1,29 +1,24 @@
 //! A log as a whole: strips each line, finds out which format it is written in, and counts.
 
+mod rival;
 #[cfg(test)]
 mod tests;
 mod voice;
 
+use core::cell::Cell;
 use core::fmt;
 
 use stepwatch_wire::{Event, Kind};
 
 use crate::clean::{self, MAX_JOINED_BYTES, Speaker};
-use crate::format::{self, FORMATS, Format, LAST_RESORT, Line, Out, Outcome};
+use crate::format::{self, Belief, FORMATS, Format, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
 use crate::number::Resolution;
 use crate::rule::{self, Rule, RuleError, Rules};
 use crate::time::Stamp;
+use rival::Rival;
 use voice::{Voice, is_foreign};
 
-/// Lines in a row that another format must read, while the current one reads none, to take its place.
-const TAKEOVER: u32 = 3;
-/// Lines with rising steps that the last resort must read where nothing else reads the log: a stray line of text is no run.
-const AGREE: u32 = 2;
-/// And where a framework's own grammar has read it before, which may only be silent for long.
-const LAST_RESORT_TAKEOVER: u32 = 16;
-/// Events held back while another format is proving itself.
-const MAX_HELD: usize = 64;
 /// Entries of a key map.
 pub const MAX_KEYS: usize = 64;
 
@@ -32,7 +27,8 @@ pub const MAX_KEYS: usize = 64;
 /// With no format given, every format looks at every line until one reads a record. That one is trusted from
 /// then on, but not for ever: when another reads several lines in a row of which the trusted one knew nothing
 /// (a new job of another framework in the same file, or a first guess gone wrong), it takes over and loses none of them.
-/// The last resort, which reads any line with a step and a loss in it, is asked after all others even when it is trusted.
+/// An engine, which prints beside whatever uses it, gives way to the first record of a trainer; the last resort, which reads any line
+/// with a step and a loss in it, is asked after all others even when it is trusted.
 #[derive(Debug)]
 pub struct Reader {
     candidates: Vec<Candidate>,
@@ -70,16 +66,7 @@ pub struct UnknownFormat(String);
 struct Candidate {
     name: &'static str,
     format: Box<dyn Format>,
-    /// Reads what no other does.
-    last_resort: bool,
-}
-
-/// A format that has begun to read what the current one cannot.
-#[derive(Debug)]
-struct Rival {
-    candidate: usize,
-    matches: u32,
-    held: Vec<Event>,
+    belief: Belief,
 }
 
 impl fmt::Display for UnknownFormat {
@@ -100,7 +87,7 @@ impl Reader {
             .map(|f| Candidate {
                 name: f.name,
                 format: (f.new)(),
-                last_resort: wanted.is_none() && f.name == LAST_RESORT,
+                belief: if wanted.is_none() { Belief::of(f.name) } else { Belief::Trainer },
             })
             .collect();
         match wanted {
@@ -112,7 +99,7 @@ impl Reader {
     /// JSON lines whose keys are told: ours (`step`, `ts`, `loss`, `grad_norm`, any metric) to theirs, dotted for nested objects.
     pub fn with_keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let format = Box::new(Jsonl::with_keys(keys.into_iter().take(MAX_KEYS)));
-        Self::over(vec![Candidate { name: "jsonl", format, last_resort: false }], true)
+        Self::over(vec![Candidate { name: "jsonl", format, belief: Belief::Trainer }], true)
     }
 
     /// Lines that a rule of the configuration tells how to read.
@@ -123,7 +110,7 @@ impl Reader {
     /// Lines of several kinds, each with its own rule; the first that reads a line has it.
     pub fn with_rules(rules: &[Rule]) -> Result<Self, RuleError> {
         let format = Box::new(Rules::new(rules)?);
-        Ok(Self::over(vec![Candidate { name: rule::NAME, format, last_resort: false }], true))
+        Ok(Self::over(vec![Candidate { name: rule::NAME, format, belief: Belief::Trainer }], true))
     }
 
     fn over(candidates: Vec<Candidate>, settled: bool) -> Self {
@@ -250,8 +237,10 @@ impl Reader {
         }
         let ts = stamp.map(|s| s.unix(self.utc_offset));
         let first = out.len();
-        let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset };
+        let inner = Cell::new(None);
+        let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset, inner: &inner };
         let outcome = self.probe(&line, *speaker, out);
+        self.local_stamp = inner.get().or(self.local_stamp);
         self.keep_ended(first, out);
         self.voice.heard(*speaker, out, first);
         self.counters.lines += 1;
@@ -282,7 +271,7 @@ impl Reader {
     /// Asks the current format, and the others if it does not know.
     fn probe(&mut self, line: &Line<'_>, speaker: Speaker, out: &mut Vec<Event>) -> Outcome {
         let mut verdict = Outcome::Unmatched;
-        let trusted = self.current.filter(|i| !self.is_last_resort(*i));
+        let trusted = self.current.filter(|i| self.belief(*i) == Belief::Trainer);
         if let Some(i) = trusted {
             let first = out.len();
             verdict = self.ask(i, line, speaker, out);
@@ -311,7 +300,7 @@ impl Reader {
         // Only whoever reads the log tells its resolution; while nobody does, a framework's own grammar may.
         let tells = match self.current {
             Some(current) => current == i,
-            None => !candidate.last_resort,
+            None => candidate.belief != Belief::LastResort,
         };
         let mut unused = Resolution::default();
         let resolution = if tells { &mut self.resolution } else { &mut unused };
@@ -321,41 +310,32 @@ impl Reader {
         outcome
     }
 
-    fn is_last_resort(&self, i: usize) -> bool {
-        self.candidates.get(i).is_some_and(|c| c.last_resort)
+    fn belief(&self, i: usize) -> Belief {
+        self.candidates.get(i).map_or(Belief::LastResort, |c| c.belief)
     }
 
-    /// Candidate `i`, which is not trusted as a framework's own grammar is, has read a line.
+    /// Candidate `i`, which is not trusted as a trainer's own grammar is, has read a line.
     fn read_by(&mut self, i: usize, events: Vec<Event>, out: &mut Vec<Event>) -> Outcome {
-        let last_resort = self.is_last_resort(i);
-        let trusted = self.proven && self.current.is_some_and(|c| !self.is_last_resort(c));
+        let belief = self.belief(i);
+        let trusted = self.proven && self.current.is_some_and(|c| self.belief(c) == Belief::Trainer);
+        let believed = match belief {
+            Belief::Trainer | Belief::Engine => !trusted,
+            Belief::LastResort => false,
+        };
         if self.current == Some(i) {
             out.extend(events);
             return Outcome::Matched;
         }
-        if !last_resort && !trusted {
+        if believed {
             // A goodbye or a checkpoint is believed; but it takes a record of training to know a log by.
-            if self.current.is_none() || trains(&events) {
+            if self.current.is_none() || (belief == Belief::Trainer && trains(&events)) {
                 self.trust(i, trains(&events));
             }
             out.extend(events);
             return Outcome::Matched;
         }
-        let mut rival = match self.rival.take() {
-            Some(r) if r.candidate == i && (!last_resort || r.agrees(&events)) => r,
-            _ => Rival { candidate: i, matches: 0, held: Vec::new() },
-        };
-        if !last_resort || rival.rises(&events) {
-            rival.matches += 1;
-        }
-        rival.held.extend(events);
-        rival.held.truncate(MAX_HELD);
-        let needed = match (last_resort, trusted) {
-            (true, false) => AGREE,
-            (true, true) => LAST_RESORT_TAKEOVER,
-            (false, _) => TAKEOVER,
-        };
-        if rival.matches >= needed {
+        let mut rival = Rival::after(self.rival.take(), i, belief, &events);
+        if rival.takes(belief, trusted, events) {
             self.trust(i, true);
             out.append(&mut rival.held);
             return Outcome::Matched;
@@ -374,21 +354,4 @@ impl Reader {
 
 fn trains(events: &[Event]) -> bool {
     events.iter().any(|e| matches!(e.kind, Kind::Step | Kind::Eval))
-}
-
-impl Rival {
-    /// Whether a line may be of the same log as the held ones: its step is not behind theirs, and they share a metric.
-    fn agrees(&self, events: &[Event]) -> bool {
-        let steps = |e: &&Event| e.kind == Kind::Step;
-        let (Some(held), Some(new)) = (self.held.iter().rfind(steps), events.iter().find(steps)) else {
-            return true;
-        };
-        held.step <= new.step && held.m.iter().any(|(name, _)| new.m.get(name).is_some())
-    }
-
-    /// Whether a line tells of a later step than the held ones.
-    fn rises(&self, events: &[Event]) -> bool {
-        let last = |events: &[Event]| events.iter().rev().find(|e| e.kind == Kind::Step).and_then(|e| e.step);
-        last(events).is_some_and(|new| last(&self.held).is_none_or(|held| held < new))
-    }
 }

@@ -60,18 +60,23 @@ impl Log {
         self.events.iter().filter(move |e| e.kind == kind)
     }
 
+    /// Steps with a metric: timers are told of the same step again, without one.
+    fn trained(&self) -> impl Iterator<Item = &Event> {
+        self.of(Kind::Step).filter(|e| !e.m.is_empty())
+    }
+
     fn steps(&self) -> Vec<i64> {
-        self.of(Kind::Step).map(|e| e.step.unwrap()).collect()
+        self.trained().map(|e| e.step.unwrap()).collect()
     }
 
     /// A metric at every step; NaN where it is absent would hide a mistake, so absent is -1.
     fn column(&self, name: &str) -> Vec<f64> {
-        self.of(Kind::Step).map(|e| e.m.get(name).unwrap_or(-1.0)).collect()
+        self.trained().map(|e| e.m.get(name).unwrap_or(-1.0)).collect()
     }
 
     /// Of a column that is there at every step, so that a value that was misread anywhere shows.
     fn sum(&self, name: &str) -> f64 {
-        self.of(Kind::Step).map(|e| e.m.get(name).unwrap()).sum()
+        self.trained().map(|e| e.m.get(name).unwrap()).sum()
     }
 
     fn quantum(&self, name: &str) -> f64 {
@@ -164,7 +169,9 @@ fn skipped_iterations_miss_no_loss() {
     assert_eq!(log.column("loss_scale"), [4294967296.0, 2147483648.0, 1073741824.0]);
     assert_eq!(log.column("step_time"), [155.4838, 129.0288, 128.8915]);
     assert!(log.events.iter().all(|e| e.missing.is_empty()));
-    assert_eq!((log.counters.lines, log.counters.matched), (20, 3));
+    let forward: Vec<_> = log.of(Kind::Step).filter_map(|e| e.t.get("forward")).collect();
+    assert!(forward.iter().zip([32.05416, 31.74974, 31.88801]).all(|(a, b)| close(*a, b)), "{forward:?}");
+    assert_eq!((log.counters.lines, log.counters.matched), (20, 6));
 }
 
 #[test]
@@ -177,8 +184,13 @@ fn megatron_deepspeed() {
     assert_eq!(log.column("loss_scale"), [-1.0; 49], "the sentinel for no loss scaling is absent");
     assert!(log.events.iter().all(|e| e.rank.is_none()), "the memory lines name a rank, the steps do not");
     let log = read(DEEPSPEED_PIPE);
-    assert_eq!((log.steps(), log.column("loss")), (vec![1, 2], vec![12.79022, 12.80042]));
-    assert_eq!(log.column("lr"), [1.875e-5, 3.75e-5]);
+    assert_eq!((log.reader.name(), log.steps()), ("megatron", vec![0, 1, 1, 1, 2]));
+    assert_eq!(
+        log.column("loss"),
+        [-1.0, -1.0, 12.7902, 12.79022, 12.80042],
+        "the engine's until Megatron speaks"
+    );
+    assert_eq!(log.column("lr"), [0.0, 1.875e-5, -1.0, 1.875e-5, 3.75e-5]);
 }
 
 #[test]

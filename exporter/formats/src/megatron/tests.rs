@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Reader;
+use stepwatch_wire::{CkptPhase, Edge, Kind};
 
 fn read(lines: &[&str]) -> Vec<Event> {
     let mut r = Reader::new(Some("megatron")).unwrap();
@@ -171,4 +172,147 @@ fn what_is_no_step_line() {
     ] {
         assert!(read(&[text]).is_empty(), "{text}");
     }
+}
+
+#[test]
+fn bridge_prints_its_flops_before_the_step() {
+    let e = read(&[
+        "Step Time : 4.21s GPU utilization: 412.3MODEL_TFLOP/s/GPU",
+        &bare(1, " lm loss: 2.0 |"),
+        &bare(2, " lm loss: 2.0 |"),
+        "Step Time : 4.21s GPU utilization: 412.3MODEL_TFLOP/s/GPU",
+        &bare(3, " lm loss: 2.0 | throughput per GPU (TFLOP/s/GPU): 400.1 |"),
+    ]);
+    let seen: Vec<_> = e.iter().map(|e| e.m.get("tflops_reported")).collect();
+    assert_eq!(seen, [Some(412.3), None, Some(400.1)]);
+}
+
+#[test]
+fn timers_of_every_shape() {
+    let step = bare(5, " lm loss: 2.0 |");
+    let e = read(&[
+        "time (ms) | model and optimizer: 2483.04",
+        "(min, max) time across ranks (ms):",
+        "    load-checkpoint ................................: (100.00, 120.00)",
+        &step,
+        "(min, max) time across ranks (ms):",
+        "    forward-backward ...............................: (123.45, 130.25)",
+        "    forward-compute ................................: (40.00, 50.00)",
+        "    optimizer ......................................: (5.00, 5.50)",
+        &step,
+        "time (ms) | forward: 10.00 | backward: 20.00 | optimizer: 5.00 | batch generator: 0.50",
+        "times across ranks (ms):",
+        "  forward-backward:",
+        "     rank  0: 12.34",
+        "     rank  1: 15.50",
+        "max time across ranks (ms):",
+        "    optimizer ......................................: 5.25",
+        "something else",
+    ]);
+    let parts: Vec<Vec<_>> = e.iter().filter(|e| e.m.is_empty()).map(|e| e.t.iter().collect()).collect();
+    assert_eq!(
+        parts,
+        [
+            vec![("fwd_bwd", 0.13025), ("forward", 0.05), ("optimizer", 0.0055)],
+            vec![("forward", 0.01), ("backward", 0.02), ("optimizer", 0.005), ("data", 0.0005)],
+            vec![("fwd_bwd", 0.0155)],
+            vec![("optimizer", 0.00525)],
+        ]
+    );
+    assert!(e.iter().all(|e| e.step == Some(5)), "before the first step they are of none");
+}
+
+#[test]
+fn stragglers_are_metrics_of_the_last_step() {
+    let line = "INFO:megatron.core.utils:[2024-03-14 23:07:56] | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MxDRtt/Rnk: 34.65ms/3 | MnEtpt/Rnk: 296.02TF/0 | MxEtpt/Rnk: 297.32TF/8";
+    let e = read(&[line, &bare(5, " lm loss: 2.0 |"), line]);
+    assert_eq!((e.len(), e[1].step), (2, Some(5)));
+    assert_eq!(
+        metrics(&e[1]),
+        [
+            ("straggler_time_min", 3.45308),
+            ("straggler_time_min_rank", 8.0),
+            ("straggler_time_max", 3.4682),
+            ("straggler_time_max_rank", 0.0),
+            ("straggler_data_time_max", 0.03465),
+            ("straggler_data_time_max_rank", 3.0),
+            ("straggler_tflops_min", 296.02),
+            ("straggler_tflops_min_rank", 0.0),
+            ("straggler_tflops_max", 297.32),
+            ("straggler_tflops_max_rank", 8.0),
+        ]
+    );
+}
+
+#[test]
+fn gpt_neox_saves_through_its_engine() {
+    let p = "[2023-11-07 01:55:23,711] [INFO] [logging.py:96:log_dist] [Rank 0]";
+    let engine = [
+        format!("{p} [Torch] Checkpoint global_step1000 is about to be saved!"),
+        "[2023-11-07 01:56:23,711] [INFO] [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint global_step1000 is ready now!".to_owned(),
+        format!("{p} step=1000, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)]"),
+    ];
+    let engine: Vec<&str> = engine.iter().map(String::as_str).collect();
+    let e = read(&engine);
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.ckpt)).collect();
+    assert_eq!(
+        seen,
+        [(Kind::Ckpt, Some(1000), Some(CkptPhase::Start)), (Kind::Ckpt, Some(1000), Some(CkptPhase::End)),],
+        "the engine's steps are not Megatron's"
+    );
+    let own = "saving checkpoint at iteration    1000 to /ckpt";
+    assert_eq!(read(&[&[own], engine.as_slice()].concat()).len(), 1, "the same checkpoint is not told twice");
+    let e = read(&[
+        " validation results at iteration 1000 | lm_loss value: 2.5E+00 | lm_loss_ppl value: 1.2E+01 |",
+    ]);
+    assert_eq!((e[0].step, metrics(&e[0])), (Some(1000), vec![("loss", 2.5), ("lm_loss_ppl", 12.0)]));
+}
+
+#[test]
+fn announced_evaluations_and_doubtful_results() {
+    let e = read(&[
+        "Evaluating on 320 samples",
+        &bare(5, " lm loss: 2.0 |"),
+        "Evaluating on 320 samples",
+        "Evaluating iter 1/10",
+        " validation loss at iteration 5 | lm loss value: 2.5E+00 |",
+        "Possible transient error!",
+        "exiting program at iteration 5",
+    ]);
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.edge)).collect();
+    assert_eq!(
+        seen,
+        [
+            (Kind::Step, Some(5), None),
+            (Kind::Phase, Some(5), Some(Edge::Begin)),
+            (Kind::Phase, Some(5), Some(Edge::End)),
+            (Kind::Eval, Some(5), None),
+            (Kind::Event, Some(5), None),
+            (Kind::Bye, Some(5), None),
+        ]
+    );
+    assert_eq!((e[4].name.as_deref(), e[4].level.as_deref()), (Some("rerun_mismatch"), Some("warning")));
+}
+
+#[test]
+fn units_of_flops() {
+    for (text, want) in
+        [("120.3TFLOPS", 120.3), ("1.2PFLOPS", 1200.0), ("850.5GFLOPS", 0.8505), ("3.5MFLOPS", 3.5e-6)]
+    {
+        let e = one(&bare(1, &format!(" approx flops per GPU: {text} | lm loss: 2.0 |")));
+        assert!((e.m.get("tflops_reported").unwrap() / want - 1.0).abs() < 1e-9, "{text}");
+    }
+}
+
+#[test]
+fn rocm_prints_a_mean_behind_the_value() {
+    let e = one(&bare(
+        7,
+        " elapsed time per iteration (ms): 5814.3/5840.1 | throughput per GPU (TFLOP/s/GPU): 509.8/507.4 | tokens per GPU (tokens/s/GPU): 2817.5/2805.0 | lm loss: 2.0 |",
+    ));
+    let m = &e.m;
+    assert_eq!(
+        (m.get("step_time"), m.get("tflops_reported"), m.get("tokens_per_second_per_gpu")),
+        (Some(5.8143), Some(509.8), Some(2817.5))
+    );
 }

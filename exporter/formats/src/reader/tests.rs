@@ -26,7 +26,7 @@ fn names_are_checked() {
 #[test]
 fn locks_on_and_counts() {
     let mut r = auto();
-    let events = read(&mut r, &["hello", "", MEGATRON, "time (ms) | forward: 1.0"]);
+    let events = read(&mut r, &["hello", "", MEGATRON, "training ..."]);
     assert_eq!((r.name(), events.len()), ("megatron", 1));
     assert_eq!(r.counters(), Counters { lines: 3, matched: 1, ignored: 1, unmatched: 1 });
     assert!((r.resolution().get("loss").unwrap() - 1e-1).abs() < 1e-9);
@@ -48,6 +48,45 @@ fn another_format_takes_over_and_loses_nothing() {
     );
     assert_eq!(r.name(), "jsonl");
     assert_eq!(events.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn an_engine_gives_way_to_the_trainer_that_uses_it() {
+    const ENGINE: &str = "[2023-11-07 01:55:23,711] [INFO] [logging.py:96:log_dist] [Rank 0] step=7, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)]";
+    let mut r = auto();
+    let events = read(&mut r, &[ENGINE]);
+    assert_eq!((r.name(), events.len()), ("deepspeed", 1));
+    let events = read(&mut r, &[MEGATRON, ENGINE]);
+    assert_eq!((r.name(), events.len()), ("megatron", 1));
+    // Ten lines of the engine for each of the trainer: it is only silent.
+    let mut r = auto();
+    let dict = |n: i64| format!("{{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1, 'step': {n}}}");
+    let engine =
+        |n: i64| format!("[INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped=0, lr=[1e-05], mom=[]");
+    let lines: Vec<String> = (1..=50).map(|n| if n % 10 == 0 { dict(n) } else { engine(n) }).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let events = read(&mut r, &lines);
+    assert_eq!(r.name(), "huggingface");
+    assert_eq!(events.iter().filter(|e| e.m.get("loss").is_some()).count(), 5);
+    assert_eq!(events.len(), 9 + 5, "the engine's before the first of the trainer's");
+    // A training loop of one's own prints beside the engine: both are heard.
+    let mut r = auto();
+    let loops = |n: i64| format!("step {n} loss {n}.5");
+    let lines: Vec<String> = (1..=8).flat_map(|n| [engine(n), loops(n)]).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let events = read(&mut r, &lines);
+    assert_eq!(r.name(), "generic");
+    let with = |name: &str| events.iter().filter(|e| e.m.get(name).is_some()).count();
+    assert_eq!((with("loss"), with("lr")), (8, 8));
+}
+
+#[test]
+fn a_stamp_inside_the_line_tells_the_zone_too() {
+    let mut r = auto();
+    r.set_utc_offset(7200.0);
+    let line = "[rank0]:[titan] 2026-05-29 05:52:45,000 - root - INFO - step: 20  loss: 1.5  memory: 4.8GiB(5.1%)  tps: 4,376";
+    let events = read(&mut r, &[line]);
+    assert_eq!((events[0].ts, r.local_stamp()), (Some(1780026765.0), Some(1780033965.0)));
 }
 
 #[test]
