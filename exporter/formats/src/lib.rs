@@ -22,6 +22,8 @@ mod axis;
 mod clean;
 mod file;
 mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod json_scan;
 mod number;
 mod pause;

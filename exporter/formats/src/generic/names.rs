@@ -181,9 +181,9 @@ pub(super) fn is_of_training(name: &str) -> bool {
 /// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5 | loss 2.5`, `[eval] …`.
 pub(super) fn evaluates(text: &str) -> bool {
     let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());
-    let words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());
+    let mut words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());
     let level = |w: &&str| ["INFO", "DEBUG", "I", "root", "main", "__main__"].contains(w);
-    words.skip_while(level).next().is_some_and(|w| EVALUATIONS.iter().any(|e| e.eq_ignore_ascii_case(w)))
+    words.find(|w| !level(w)).is_some_and(|w| EVALUATIONS.iter().any(|e| e.eq_ignore_ascii_case(w)))
 }
 
 #[cfg(test)]

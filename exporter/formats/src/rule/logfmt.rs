@@ -16,12 +16,11 @@ pub(super) fn pairs(text: &str) -> Vec<(&str, Cow<'_, str>)> {
             rest = behind.trim_start();
             continue;
         };
-        let (value, behind) = match value.strip_prefix('"') {
-            Some(quoted) => unquote(quoted),
-            None => {
-                let end = value.find(char::is_whitespace).unwrap_or(value.len());
-                (Cow::Borrowed(&value[..end]), &value[end..])
-            }
+        let (value, behind) = if let Some(quoted) = value.strip_prefix('"') {
+            unquote(quoted)
+        } else {
+            let (value, behind) = value.split_at(value.find(char::is_whitespace).unwrap_or(value.len()));
+            (Cow::Borrowed(value), behind)
         };
         pairs.push((key, value));
         rest = behind.trim_start();

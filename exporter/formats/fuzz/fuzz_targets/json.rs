@@ -1,0 +1,4 @@
+//! JSON lines.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stepwatch_formats::fuzz::json(data));

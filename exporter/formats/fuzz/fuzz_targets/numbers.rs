@@ -1,0 +1,4 @@
+//! Numbers in text.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stepwatch_formats::fuzz::numbers(data));

@@ -1,0 +1,4 @@
+//! Rules of the configuration.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stepwatch_formats::fuzz::rules(data));
