@@ -63,10 +63,11 @@ impl Format for Jsonl {
         if let Some(record) = titan::Record::of(&v) {
             return self.titan.read(&record, out);
         }
-        match maps::found(&v, line, out) {
-            maps::Found::Events { step, eval } => self.give(&v, step, eval, line, out),
-            maps::Found::Progress => Outcome::Ignored,
+        let found = maps::found(&v, line, out);
+        if found.progress {
+            return Outcome::Ignored;
         }
+        self.give(&v, found.step, found.eval, line, out)
     }
 }
 

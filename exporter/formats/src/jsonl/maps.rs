@@ -57,21 +57,19 @@ const EVAL_PREFIXES: &[&str] = &["eval_", "eval/", "val_", "val/", "val-", "vali
 /// MaxText writes its running averages during an evaluation as steps of their own, and this key only then.
 const RUNNING_EVAL: &str = "eval/step_time_seconds";
 
-/// What a record is.
-pub(super) enum Found {
-    Events {
-        step: Option<Event>,
-        eval: Option<Event>,
-    },
-    /// One batch of an evaluation.
-    Progress,
+/// What a record tells.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) step: Option<Event>,
+    pub(super) eval: Option<Event>,
+    /// It is of one batch of an evaluation, and tells nothing.
+    pub(super) progress: bool,
 }
 
 /// A record of a framework we know, or with the usual names.
 pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
-    let nothing = Found::Events { step: None, eval: None };
-    let Value::Map(top) = v else { return nothing };
-    let Some(step) = STEP_KEYS.iter().find_map(|k| integer(top.get(*k)?)) else { return nothing };
+    let Value::Map(top) = v else { return Found::default() };
+    let Some(step) = STEP_KEYS.iter().find_map(|k| integer(top.get(*k)?)) else { return Found::default() };
     let map = MAPS.iter().find(|m| m.when.iter().all(|k| top.contains_key(*k)));
     let inside =
         map.and_then(|m| top.get(m.inside?)).or_else(|| top.get("metrics")).or_else(|| top.get("data"));
@@ -81,7 +79,7 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     };
     let trains = numbers.contains_key("loss") || numbers.keys().any(|k| means(k, metric::LOSS));
     if numbers.contains_key(RUNNING_EVAL) && !trains {
-        return Found::Progress;
+        return Found { progress: true, ..Found::default() };
     }
     let evaluates = numbers.keys().any(|k| of_evaluation(k).is_some());
     let event = |kind| {
@@ -92,22 +90,29 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     };
     let eval = evaluates.then(|| evaluation(numbers, trains, event(Kind::Eval), out));
     if evaluates && !trains {
-        return Found::Events { step: None, eval: eval.filter(|e| !e.m.is_empty()) };
+        return Found { eval: eval.filter(|e| !e.m.is_empty()), ..Found::default() };
     }
-    let step = training(numbers, map, event(Kind::Step), out);
+    let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
+    let step = training(numbers, map, eval.is_some(), event(Kind::Step), out);
     let known = [metric::LOSS, metric::GRAD_NORM, metric::LR].iter().any(|m| step.m.get(m).is_some());
     let null_loss = numbers.get("loss") == Some(&Value::Null);
-    let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
-    Found::Events { step: (known || null_loss).then_some(step), eval }
+    Found { step: (known || null_loss).then_some(step), eval, progress: false }
 }
 
-fn training(numbers: &BTreeMap<String, Value>, map: Option<&Map>, mut e: Event, out: &mut Out<'_>) -> Event {
+/// The training in a record, without what is told as an evaluation beside it.
+fn training(
+    numbers: &BTreeMap<String, Value>,
+    map: Option<&Map>,
+    evaluated: bool,
+    mut e: Event,
+    out: &mut Out<'_>,
+) -> Event {
     for (key, n) in numbers.iter().filter(|(k, _)| !reserved(k)).filter_map(|(k, v)| Some((k, number(v)?))) {
         if let Some(part) = tags::part(key) {
             e.t.set(part, n);
             continue;
         }
-        if of_evaluation(key) == Some("loss") {
+        if evaluated && of_evaluation(key).is_some() {
             continue;
         }
         let special = map

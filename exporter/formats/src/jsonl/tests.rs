@@ -117,3 +117,57 @@ fn plain_records() {
         assert!(read(&[text]).is_empty(), "{text}");
     }
 }
+
+#[test]
+fn maxtext_and_lingua() {
+    let e = read(&[
+        r#"{"learning/loss":2.5,"learning/grad_norm":0.5,"learning/current_learning_rate":3e-4,"perf/step_time_seconds":1.25,"perf/per_device_tokens_per_sec":7185.0,"perf/per_device_tflops_per_sec":37.6,"learning/param_norm":9.5,"step":7.0,"run_name":"r"}"#,
+        r#"{"eval/avg_loss":2.7,"eval/avg_perplexity":14.9,"eval/step_time_seconds":0.1,"step":0.0,"run_name":"r"}"#,
+        r#"{"eval/avg_loss":2.6,"eval/avg_perplexity":13.5,"eval/total_weights":100.0,"step":7.0,"run_name":"r"}"#,
+        r#"{"global_step":10,"acc_step":0,"speed/wps":110000.0,"speed/FLOPS":4.0e14,"speed/curr_iter_time":0.412,"speed/data_load_time":0.001,"optim/grad_norm":1.23,"optim/lr":3e-4,"optim/total_tokens":1000,"loss/out":9.1234,"created_at":"2026-04-01T16:06:12.572000+00:00"}"#,
+        r#"{"global_step":20,"acc_step":0,"optim/total_tokens":3000,"loss/out":9.1}"#,
+    ]);
+    assert_eq!(e.len(), 4, "the batches of an evaluation are none");
+    let m: Vec<_> = e[0].m.iter().collect();
+    let want = [
+        ("lr", 3e-4),
+        ("grad_norm", 0.5),
+        ("loss", 2.5),
+        ("params_norm", 9.5),
+        ("tflops_reported", 37.6),
+        ("tokens_per_second_per_gpu", 7185.0),
+        ("step_time", 1.25),
+    ];
+    assert_eq!((e[0].step, m), (Some(7), want.to_vec()));
+    assert_eq!((e[1].kind, e[1].step, e[1].m.get("loss")), (Kind::Eval, Some(7), Some(2.6)));
+    let m = &e[2].m;
+    assert_eq!(
+        (e[2].step, m.get("loss"), m.get("step_time"), m.get("lr")),
+        (Some(10), Some(9.1234), Some(0.412), Some(3e-4))
+    );
+    assert_eq!(
+        (m.get("tokens_per_second_per_gpu"), m.get("tflops_reported"), e[2].t.get("data")),
+        (Some(110000.0), Some(400.0), Some(0.001))
+    );
+    assert_eq!((e[2].ts, e[3].m.get("tokens")), (Some(1775059572.572), Some(200.0)));
+}
+
+#[test]
+fn automodel_validation_and_swift_speed() {
+    let e = read(&[
+        r#"{"step":99,"epoch":0,"timestamp":"2026-04-01T16:06:12.572Z","val_loss":0.25,"lr":1e-6,"num_label_tokens":390,"mem":6.8}"#,
+        r#"{"loss":1.47,"learning_rate":2e-06,"global_step/max_steps":"1/94","memory(GiB)":4.87,"train_speed(s/it)":2.5}"#,
+        r#"{"step":5,"loss":2.0,"val_loss":2.5,"val_acc":0.5}"#,
+        r#"{"step":0,"data":{"val-core/gsm8k/acc/mean@1":0.25}}"#,
+    ]);
+    assert_eq!((e[0].kind, e[0].step, e[0].m.get("loss")), (Kind::Eval, Some(99), Some(0.25)));
+    assert_eq!((e[1].m.get("memory(GiB)"), e[1].m.get("train_speed(s/it)")), (Some(4.87), Some(2.5)));
+    assert_eq!(e[1].m.get("step_time"), None, "it is the mean since the start");
+    let (step, eval) = (&e[2], &e[3]);
+    assert_eq!((step.kind, step.m.iter().collect::<Vec<_>>()), (Kind::Step, vec![("loss", 2.0)]));
+    assert_eq!((eval.kind, eval.m.get("loss"), eval.m.get("acc")), (Kind::Eval, Some(2.5), Some(0.5)));
+    assert_eq!(
+        (e[4].kind, e[4].step, e[4].m.get("core/gsm8k/acc/mean@1")),
+        (Kind::Eval, Some(0), Some(0.25))
+    );
+}
