@@ -74,7 +74,7 @@ impl<R: BufRead> Input<R> {
                 return Ok(Some(events));
             }
         }
-        Ok(None)
+        Ok(self.kind.as_mut().and_then(Kind::rest))
     }
 
     fn read_line(&mut self) -> Result<bool, InputError> {
@@ -133,6 +133,14 @@ impl Kind {
         };
         Ok(Some(events).filter(|e| !e.is_empty()))
     }
+
+    /// What a record of several lines had so far when the file ended.
+    fn rest(&mut self) -> Option<Vec<Event>> {
+        let Self::Log(reader) = self else { return None };
+        let mut events = Vec::new();
+        reader.rest(&mut events);
+        Some(events).filter(|e| !e.is_empty())
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +172,8 @@ mod tests {
         let log = b" iteration 7/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: 2.5E+00 |\n";
         let (log, _) = read_all(log);
         assert_eq!(log[0].step, Some(7));
+        let (log, _) = read_all(b"[batch=1/9]:\n\tTrain loss/train/total: 2.5\n");
+        assert_eq!((log.len(), log[0].m.get("loss")), (1, Some(2.5)), "the record that the file ends with");
     }
 
     #[test]
