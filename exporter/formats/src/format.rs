@@ -107,8 +107,14 @@ impl<'a> Out<'a> {
         Self { events, resolution }
     }
 
-    /// Gives an event out, with the resolution of what it carries.
+    /// Gives an event out, with the resolution of what it carries. No step is below 0: a trainer that counts one so has not begun.
     pub fn push(&mut self, mut event: Event) {
+        if event.step.is_some_and(|step| step < 0) {
+            if event.kind == Kind::Step {
+                return;
+            }
+            event.step = None;
+        }
         self.resolution.put_on(&mut event);
         self.events.push(event);
     }
