@@ -211,8 +211,9 @@ fn normal(key: &str) -> String {
         if !out.is_empty() {
             out.push(' ');
         }
-        out.extend(word.chars().map(|c| c.to_ascii_lowercase()));
+        out.push_str(word);
     }
+    out.make_ascii_lowercase();
     out
 }
 

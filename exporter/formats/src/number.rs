@@ -43,8 +43,12 @@ pub(crate) fn lex(text: &str) -> Option<Number<'_>> {
             at = end;
         }
     }
-    let digits_only: String = t[..at].chars().filter(|c| *c != ',').collect();
-    let value = stepwatch_wire::num::parse(&digits_only)?;
+    let printed = &t[..at];
+    let value = if printed.contains(',') {
+        stepwatch_wire::num::parse(&printed.replace(',', ""))?
+    } else {
+        stepwatch_wire::num::parse(printed)?
+    };
     let power = exponent.saturating_sub(i32::try_from(decimals).unwrap_or(i32::MAX));
     let quantum = Some(10f64.powi(power)).filter(|q| q.is_normal());
     Some(Number { value, quantum, rest: &t[at..] })
