@@ -110,7 +110,8 @@ class Training:
         """Without ``signals`` SIGTERM is the framework's business: it would find our handler, and keep it beside its own."""
         about.update(self._about)
         if self.run is None:
-            self.run = Run(about.pop("name", None) or name, **about)
+            # The environment's name first: whoever launched the job reports under it, too.
+            self.run = Run(about.pop("name", None) or os.environ.get("STEPWATCH_RUN") or name, **about)
         else:
             for key in ("name", "world", "rank", "local_rank", "job"):
                 about.pop(key, None)

@@ -15,6 +15,7 @@ USAGE = 64
 
 #: Name of the command: its module, and what it does.
 COMMANDS: Dict[str, Tuple[str, str]] = {
+    "run": ("_launch", "run a training command and report its output, exit code and last words"),
     "status": ("_status", "show where every training process of this node is, also while it hangs"),
     "mfu": ("_mfu_command", "calculate model FLOP/s utilisation from the dimensions of a model"),
 }
@@ -22,6 +23,12 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
 
 class Parser(argparse.ArgumentParser):
     """Says what was wrong and how to find out what is right, and exits with 64."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # here and not at the end, where it would be the main program's mistake
+            self.error("unrecognized arguments: " + " ".join(unknown))
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, "%s: %s\nTry '%s --help'.\n" % (self.prog, message, self.prog))

@@ -21,9 +21,20 @@ RESERVED = frozenset(
 class Builder:
     """Builds the events of one run in the order in which they happened, so that it knows the step that each belongs to."""
 
-    def __init__(self, run: str, rank: int, world: Optional[int], about: Dict[str, Any], open_phases: List[Any]) -> None:
+    def __init__(
+        self,
+        run: str,
+        rank: int,
+        world: Optional[int],
+        about: Dict[str, Any],
+        open_phases: List[Any],
+        role: Optional[str] = None,
+    ) -> None:
+        """``role``: what reports is no rank of the run but, say, its launcher."""
         self.about = about
         self._head: Dict[str, Any] = {"run": text(run), "rank": rank}
+        if role is not None:
+            self._head["role"] = role
         if world is not None:
             self._head["world"] = world
         self._open_phases = open_phases

@@ -66,7 +66,8 @@ class Page:
         self._path = ""
         self._times: Any = None
         self._closed = False
-        self.step = self.phase = _nothing
+        self.step: Callable[[Any], None] = _nothing
+        self.phase: Callable[[Any], None] = _nothing
         self.advance: Callable[[Any, float], None] = _nothing_at
 
     def open(self) -> None:
