@@ -197,6 +197,9 @@ class StoppableReceiver:
 class Case(unittest.TestCase):
     """A test with a folder of its own, whose runs and receivers are closed behind it."""
 
+    #: Seconds that a program may take.
+    timeout = 60
+
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="sw")
         self.addCleanup(shutil.rmtree, self.folder, True)
@@ -226,5 +229,5 @@ class Case(unittest.TestCase):
         env.update(environment)
         env["PYTHONWARNINGS"] = "ignore::DeprecationWarning"  # of forking with threads, which is what some of these do
         command = [sys.executable] + [str(a) for a in arguments]
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, universal_newlines=True)
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=self.timeout, universal_newlines=True)
         return done.returncode, done.stdout, done.stderr

@@ -30,6 +30,9 @@ def require(*names):
 class Real(Case):
     """A test whose adapter makes its own run and finds the receiver by the environment, as users' do."""
 
+    #: Frameworks take many seconds to import, on a busy machine a minute.
+    timeout = 300
+
     def setUp(self):
         super().setUp()
         self.sink = self.receiver()

@@ -69,6 +69,31 @@ def module(base=None):
     return Model()
 
 
+TWO_RANKS = """
+    import sys, warnings
+    warnings.simplefilter("ignore")
+    import torch, lightning.pytorch as L
+    from stepwatch.lightning import StepwatchCallback
+
+    class Model(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 1)
+        def training_step(self, batch, batch_idx):
+            return self.layer(batch[0]).square().mean()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    if __name__ == "__main__":
+        x = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 8)), batch_size=4)
+        saver = L.callbacks.ModelCheckpoint(sys.argv[2], every_n_train_steps=2)
+        L.Trainer(
+            accelerator="cpu", devices=2, strategy=sys.argv[1], max_steps=2, logger=False,
+            callbacks=[StepwatchCallback(name=sys.argv[1]), saver], enable_progress_bar=False, enable_model_summary=False,
+        ).fit(Model(), x)
+"""
+
+
 class Manual(L.LightningModule):
     """Two optimizers that the module steps itself, as a GAN does."""
 
@@ -264,6 +289,21 @@ class Fit(Quiet):
         self.assertEqual((bye["code"], bye["text"]), (143, "SIGTERM"), err)
         self.assertEqual(self.steps(3)[-1]["step"], 3, "the batch was finished: Lightning ended in its own way")
         self.assertNotEqual(code, -15, "nor did we kill it")
+
+    def test_two_ranks_of_either_launcher(self):
+        for strategy in ("ddp", "ddp_spawn"):
+            script = os.path.join(self.folder, strategy + ".py")
+            with open(script, "w") as f:
+                f.write(textwrap.dedent(TWO_RANKS))
+            code, _, err = self.program(script, strategy, self.folder)
+            self.assertEqual(code, 0, err)
+            until(lambda: sum(e["run"] == strategy for e in self.sink.events("bye")) == 2)
+            own = [e for e in self.sink.events() if e["run"] == strategy]
+            self.assertEqual({(e["rank"], e["world"]) for e in own}, {(0, 2), (1, 2)})
+            for rank in (0, 1):
+                self.assertEqual([e["step"] for e in own if e["k"] == "step" and e["rank"] == rank], [1, 2])
+            self.assertEqual({(e["rank"], e["code"]) for e in own if e["k"] == "bye"}, {(0, 0), (1, 0)})
+            self.assertEqual({e["rank"] for e in own if e["k"] == "ckpt"}, {0})
 
     def test_copies_and_pickles(self):
         """Strategies that spawn processes pickle the trainer before ``setup``; some users copy it in the middle."""

@@ -120,7 +120,7 @@ class Fit(Real):
         code = """
             import os, sys
             sys.path.insert(0, %r)
-            import test_huggingface as t
+            import test_transformers as t
             os.environ["STEPWATCH_SOCKET"] = sys.argv[1]
             class Fail(t.transformers.TrainerCallback):
                 def on_step_end(self, args, state, control, **_):
