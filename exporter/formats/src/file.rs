@@ -5,6 +5,7 @@
 //!   What `push` does not consume (the beginning of a record, never more than [`MAX_PENDING_BYTES`]) is offered again with more
 //!   behind it.
 //! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed; what was told before is not told again.
+//!   Nothing is consumed of one that was caught half written: offer it again when it changed, or as `at_rest` once it stays so.
 //!
 //! Two positions are kept apart. `consumed` is what the caller may forget, [`FileReader::position`] is what it may *save*: a
 //! TensorBoard step is spread over several records, and while one is being gathered the position stays before it. Handed to
@@ -31,7 +32,7 @@ pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
 /// With this much offered, `push` consumes something: the most that a caller of `Records` must hold.
 pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
 /// How much of the beginning of a file tells what it is.
-pub const HEAD_BYTES: usize = 64 * 1024;
+pub const HEAD_BYTES: usize = 256 * 1024;
 /// The largest file that is read as a whole: a caller leaves a larger one alone and counts it.
 pub const MAX_WHOLE_BYTES: u64 = 256 * 1024 * 1024;
 

@@ -40,6 +40,7 @@ mod build_nanogpt;
 mod composer;
 mod deepspeed;
 mod error_json;
+mod flight_recorder;
 mod generic;
 mod huggingface;
 mod jsonl;
@@ -69,6 +70,7 @@ pub use file::{
     FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of,
     known_name,
 };
+pub use flight_recorder::{DUMP_EVENT, dump_event};
 pub use format::{Format, Line, Out, Outcome, names};
 pub use number::Resolution;
 pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};

@@ -298,7 +298,7 @@ impl TailedFile {
                 }
                 (more, moved)
             }
-            Source::Whole(whole) => (whole.poll(&mut turn).map(|()| false), false),
+            Source::Whole(whole) => (whole.poll(now, &mut turn).map(|()| false), false),
         };
         self.unsaved |= moved;
         if !self.waiting.is_empty() {

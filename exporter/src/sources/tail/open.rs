@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use stepwatch_formats::{FileReader, MAX_PENDING_BYTES};
+use stepwatch_formats::{FileKind, FileReader, MAX_PENDING_BYTES, kind_of};
 use stepwatch_wire::Event;
 
 use super::state::{Fingerprint, Position};
@@ -110,7 +110,8 @@ impl Open {
         let meta = file.metadata()?;
         let (mut head, mut buffer) = (Vec::new(), [0; HEAD_BYTES]);
         head.extend_from_slice(read_head(&file, &mut buffer));
-        let reader = how.recognise.then(|| FileReader::new(path, &head)).flatten();
+        let records = how.recognise && kind_of(path, &head) != FileKind::Lines;
+        let reader = records.then(|| FileReader::new(path, &beginning(&file))).flatten();
         let mut this = Self {
             ino: meta.ino(),
             dev: meta.dev(),
@@ -416,6 +417,17 @@ impl Records {
             events.into_iter().for_each(|e| out.event(e, offset <= backlog_end));
         }
     }
+}
+
+/// As much of the beginning of a file of records as may tell whose it is.
+fn beginning(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; stepwatch_formats::HEAD_BYTES];
+    let mut len = 0;
+    while let Ok(n @ 1..) = file.read_at(&mut bytes[len..], len as u64) {
+        len += n;
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 fn read_head<'a>(file: &File, buffer: &'a mut [u8; HEAD_BYTES]) -> &'a [u8] {

@@ -1,12 +1,14 @@
 //! A file that is written anew as a whole, read anew when it changed: its size, the time it was written, or the file itself.
+//! One that was caught half written is read once more when it stays as it is.
 
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES};
 
-use super::open::{Begin, Counts, Take, modified, open};
+use super::open::{Begin, Counts, REST, Take, modified, open};
 use super::state::{Fingerprint, Position};
 
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub(super) struct Whole {
     reader: FileReader,
     /// What it looked like when it was last read.
     seen: Option<Looks>,
+    /// Since when it is as it was seen, if it was only half written then.
+    half: Option<Instant>,
     /// What it says at the first look is of before, and not wanted.
     muted: bool,
     /// It is under its name.
@@ -32,7 +36,7 @@ struct Looks {
 impl Whole {
     pub(super) fn new(path: PathBuf, reader: FileReader, begin: Begin) -> Self {
         let muted = begin == Begin::End;
-        Self { path, reader, seen: None, muted, there: false, counts: Counts::default() }
+        Self { path, reader, seen: None, half: None, muted, there: false, counts: Counts::default() }
     }
 
     /// Tells only what comes after what an earlier life, or another source, told of the run.
@@ -62,7 +66,7 @@ impl Whole {
         Position { ino, head: Fingerprint::of(&[]), offset: self.reader.position(), skipping: false }
     }
 
-    pub(super) fn poll(&mut self, out: &mut dyn Take) -> io::Result<()> {
+    pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<()> {
         let meta = match std::fs::metadata(&self.path) {
             Ok(meta) => meta,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -73,9 +77,11 @@ impl Whole {
         };
         self.there = true;
         let looks = Looks { ino: meta.ino(), len: meta.len(), modified: modified(&meta) };
-        if self.seen == Some(looks) {
+        let at_rest = self.seen == Some(looks);
+        if at_rest && self.half.is_none_or(|since| now.duration_since(since) < REST) {
             return Ok(());
         }
+        self.half = None;
         if looks.len > MAX_WHOLE_BYTES {
             self.counts.oversized += 1;
             self.seen = Some(looks);
@@ -88,14 +94,18 @@ impl Whole {
         let backlog = self.seen.is_none();
         self.seen = Some(looks);
         let mut events = Vec::new();
-        let pushed = self.reader.push(&bytes, true, &mut events);
+        let pushed = self.reader.push(&bytes, at_rest, &mut events);
+        if pushed.consumed == 0 && !at_rest {
+            self.half = Some(now);
+        }
         self.counts.bad_records += pushed.bad_records;
         self.counts.unmatched += pushed.unmatched;
         self.counts.oversized += pushed.oversized;
         self.counts.damaged += u64::from(pushed.stop.is_some());
-        if !core::mem::take(&mut self.muted) {
+        if !self.muted {
             events.into_iter().for_each(|e| out.event(e, backlog));
         }
+        self.muted &= self.half.is_some();
         Ok(())
     }
 }

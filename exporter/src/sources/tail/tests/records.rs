@@ -178,3 +178,24 @@ proptest! {
         prop_assert_eq!(seen, (1..60).map(|n| (n, 2)).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn a_table_caught_while_it_is_written_anew_is_told_once() {
+    let mut b = Bench::new("metrics.csv");
+    let (short, long) = ("step,loss\n1,2.5\n2,1.5\n", "epoch,step,loss\n0,1,2.5\n0,2,1.5\n0,3,1.25\n");
+    let mut becomes = |text: &str| {
+        fs::write(b.path("metrics.csv"), text).unwrap();
+        b.wait(SCAN_EVERY);
+        let at_once = b.poll_steps();
+        b.wait(REST);
+        (at_once, b.poll_steps())
+    };
+    assert_eq!(becomes(short), (vec![1, 2], vec![]));
+    assert_eq!(becomes(long), (vec![3], vec![]));
+    assert_eq!(becomes("step,loss\n1,2.25\n"), (vec![], vec![1]), "it stays so: another run");
+    fs::write(b.path("metrics.csv"), "step,lo").unwrap();
+    assert!(b.poll_steps().is_empty());
+    fs::write(b.path("metrics.csv"), "step,loss\n1,2.25\n2,2.0\n").unwrap();
+    b.wait(REST);
+    assert_eq!(b.poll_steps(), [2]);
+}
