@@ -8,3 +8,5 @@ mod seen;
 mod writer;
 
 mod tensorboard;
+mod tensorboardx;
+mod wandb;
