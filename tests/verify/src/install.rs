@@ -14,8 +14,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("prometheus-alertmanager", &["alertmanager", "prometheus-alertmanager"]),
 ];
 
-/// Python packages of the client's tests and of the demo's trainer.
-const PYTHON_PACKAGES: &[&str] = &["numpy"];
+/// Python packages of the client's tests, of the demo's trainer, and of the tests with real loggers; each is imported by its name.
+const PYTHON_PACKAGES: &[&str] = &["numpy", "tensorboard", "tensorboardX", "wandb"];
 
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let mut lacking: Vec<&str> = PACKAGES
