@@ -1,5 +1,6 @@
 //! CSV with a header: one row a step, an empty cell where something was not logged.
 
+use stepwatch_formats::Resolution;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, num};
 
@@ -52,14 +53,15 @@ impl Header {
 #[derive(Debug)]
 pub(super) struct Rows {
     header: Header,
+    resolution: Resolution,
 }
 
 impl Rows {
     pub(super) fn new(header: Header) -> Self {
-        Self { header }
+        Self { header, resolution: Resolution::default() }
     }
 
-    pub(super) fn event(&self, line: &str) -> Result<Event, String> {
+    pub(super) fn event(&mut self, line: &str) -> Result<Event, String> {
         let mut event = Event::step("", 0);
         (event.run, event.step) = (None, None);
         let mut cells = 0;
@@ -67,17 +69,18 @@ impl Rows {
             cells += 1;
             let cell = cell.trim().trim_matches('"').trim();
             if !cell.is_empty() {
-                take(&mut event, *column, cell)?;
+                take(&mut event, *column, cell, &mut self.resolution)?;
             }
         }
         if event.step.is_none() {
             return Err(format!("no step in {cells} cells"));
         }
+        self.resolution.put_on(&mut event);
         Ok(event)
     }
 }
 
-fn take(event: &mut Event, column: Column, cell: &str) -> Result<(), String> {
+fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resolution) -> Result<(), String> {
     let shown = || cell.chars().take(SHOWN).collect::<String>();
     let number =
         |name: &str| num::parse(cell).ok_or_else(|| format!("{name} is not a number: {:?}", shown()));
@@ -99,6 +102,7 @@ fn take(event: &mut Event, column: Column, cell: &str) -> Result<(), String> {
         Column::Node => event.node = Some(cell.chars().take(stepwatch_wire::MAX_TEXT).collect()),
         Column::Metric(name) => {
             event.m.set(name, number(name)?);
+            resolution.read(name, cell);
         }
         Column::Other => {}
     }
@@ -124,7 +128,7 @@ mod tests {
     fn reads_what_the_header_names() {
         let header =
             Header::parse("step,loss,mystery,grad_norm,step_time_seconds,timestamp,rank,node").unwrap();
-        let rows = Rows::new(header);
+        let mut rows = Rows::new(header);
         let e = rows.event("12.0,2.5,x,,0.25,2026-11-21T02:16:56.5Z,3,node007").unwrap();
         assert_eq!((e.step, e.rank, e.node.as_deref()), (Some(12), Some(3), Some("node007")));
         assert_eq!(
@@ -132,6 +136,7 @@ mod tests {
             (Some(2.5), None, Some(0.25))
         );
         assert_eq!(e.ts, Some(1_795_227_416.5));
+        assert_eq!(e.q.iter().collect::<Vec<_>>(), [("loss", 0.1), ("step_time", 0.01)]);
         let e = rows.event("13,-inf,,nan").unwrap();
         assert_eq!(e.m.get("loss"), Some(f64::NEG_INFINITY));
         assert!(e.m.get("grad_norm").unwrap().is_nan());
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        let rows = Rows::new(Header::parse("step,loss").unwrap());
+        let mut rows = Rows::new(Header::parse("step,loss").unwrap());
         for (line, reason) in [
             ("1.5,2", "step is not an integer: \"1.5\""),
             ("1,two", "loss is not a number: \"two\""),

@@ -379,7 +379,8 @@ impl StepDetector for GradSpike {
             self.settle(s, &r, out);
             self.follow_level(&r);
         }
-        self.base.update(x, RATE, FLOOR.max(rounding(s.q.grad_norm) / norm));
+        let level = if self.base.is_warm() { norm.min(self.base.location().exp()) } else { norm };
+        self.base.update(x, RATE, FLOOR.max(rounding(s.q.grad_norm) / level));
     }
 }
 

@@ -98,10 +98,12 @@ impl Hang {
             let known = Span::from_secs_f64(3.0 * phase.longest);
             return (if phase.longest > 0.0 { known.max(c.floor) } else { c.first_phase }, "for this phase");
         }
-        if f.attempt_steps < STARTED_SAMPLES || f.pace.samples() < PACE_SAMPLES {
-            return (c.start, "to start");
-        }
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
+        if f.attempt_steps < STARTED_SAMPLES || f.pace.samples() < PACE_SAMPLES {
+            // A log that prints every 500th step may take hours to show its pace.
+            let seen = Span::from_secs_f64(3.0 * f.first_gap.max(p99));
+            return (seen.max(c.start), "to start");
+        }
         // A line that covers many steps varies less than a step.
         let factor = (1.0 + 4.0 / f.interval as f64).max(1.5);
         // A log does not say why its first two lines were far apart; the next evaluation will be as long.

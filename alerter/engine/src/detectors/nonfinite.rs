@@ -7,7 +7,8 @@
 //! * The loss scale halves once every few thousand steps in health. With an exponential memory of 200 samples, 4 halvings are a
 //!   ticket, 8 a page. The first steps, in which the scale is found, do not count.
 //! * A loss repeated n times is dead when `n ≥ 50` and `pⁿ < 1e-9`, p being the share of repeats so far: printing with two
-//!   decimals makes repeats, and so do losses that are truly zero.
+//!   decimals makes repeats, and so do losses that are truly zero. A loss that usually moves by no more than two steps of its
+//!   printer is not judged: nobody sees it stand still.
 
 use core::fmt;
 
@@ -55,6 +56,8 @@ const GRAD_WINDOW: u32 = 8;
 const SCALE_SEARCH: u32 = 50;
 /// Memory of the halvings, in samples.
 const SCALE_MEMORY: f64 = 200.0;
+/// Weight of a sample in how far the loss usually moves.
+const MOVES_RATE: f64 = 1.0 / 256.0;
 /// Probability of an innocent run of equal losses.
 const CONSTANT_CHANCE: f64 = 1e-9;
 
@@ -75,6 +78,8 @@ pub struct Nonfinite {
     equal: u32,
     repeats: u32,
     losses: u32,
+    /// How far the loss usually moves from one sample to the next.
+    moves: f64,
     scale: Option<f64>,
     halvings: f64,
 }
@@ -150,6 +155,7 @@ impl Nonfinite {
             equal: 0,
             repeats: 0,
             losses: 0,
+            moves: 0.0,
             scale: None,
             halvings: 0.0,
         }
@@ -241,12 +247,21 @@ impl Nonfinite {
     fn constant(&mut self, s: &StepSample) -> Option<Trouble> {
         let loss = s.loss.filter(|v| v.is_finite())?;
         let same = self.last_loss == Some(loss);
+        let moved = self.last_loss.map_or(0.0, |last| (loss - last).abs());
         self.equal = if same { self.equal.saturating_add(1) } else { 1 };
         let n = self.equal;
         if n < self.config.constant_samples {
             // Repeats inside a long run say nothing about how often losses repeat by chance.
             self.losses = self.losses.saturating_add(1);
             self.repeats = self.repeats.saturating_add(u32::from(same));
+            let rate = MOVES_RATE.max(1.0 / f64::from(self.losses));
+            // One spike is no way of moving.
+            let usual =
+                if self.losses < GRAD_WINDOW { moved } else { moved.min(8.0 * self.moves + s.q.loss) };
+            self.moves += (usual - self.moves) * rate;
+            return None;
+        }
+        if self.moves <= 2.0 * s.q.loss {
             return None;
         }
         let before = f64::from(self.losses.saturating_sub(self.config.constant_samples)) + 2.0;

@@ -103,7 +103,8 @@ fn a_restart_is_seen_by_every_signal_when_it_comes() {
     }
     let both: Vec<_> = run.iter().chain(&again).collect();
     let (together, _) = judge(both.iter().map(|s| report(s, ALL)));
-    let apart = both.iter().flat_map(|s| [report(s, &["loss"]), report(s, &["grad_norm", "lr", "step_time"])]);
+    let apart =
+        both.iter().flat_map(|s| [report(s, &["loss"]), report(s, &["grad_norm", "lr", "step_time"])]);
     assert_eq!(judge(apart).0, together);
 }
 
