@@ -26,12 +26,13 @@ use tokio::sync::mpsc;
 use crate::collectors::COLLECTORS;
 use crate::config::{Config, SourceConfig};
 use crate::hub::{Hub, Keep, Parts, unix_now};
+use crate::ingest::kubeflow::Kubeflow;
 use crate::ingest::otlp::Otlp;
 use crate::ingest::{self, Sockets};
 use crate::page::{Contents, Pages};
 use crate::roots::{self, Roots};
-use crate::sources::Surroundings;
 use crate::schedule::Schedule;
+use crate::sources::Surroundings;
 use crate::stream::{self, StreamState};
 use crate::training::Archive;
 use crate::{reply, sources, state};
@@ -70,6 +71,7 @@ pub struct App {
     listener: TcpListener,
     /// Those of `ingest.otlp`.
     otlp: Vec<TcpListener>,
+    kubeflow: Kubeflow,
     sockets: Sockets,
 }
 
@@ -86,8 +88,9 @@ impl App {
                 format!("ingest.otlp[{i}]: is a collector of OpenTelemetry running here already?")
             })?);
         }
+        let kubeflow = Kubeflow::new(&config.ingest.kubeflow)?;
         let sockets = Sockets::bind(&config.ingest.path())?;
-        Ok(Self { setup, config, web, listener, otlp, sockets })
+        Ok(Self { setup, config, web, listener, otlp, kubeflow, sockets })
     }
 
     pub fn addr(&self) -> std::io::Result<SocketAddr> {
@@ -96,7 +99,7 @@ impl App {
 
     /// Runs until `shutdown`, then drains and saves.
     pub async fn run(self, log: LogControl, shutdown: Shutdown) -> anyhow::Result<()> {
-        let Self { setup, config, web, listener, otlp: otlp_ports, sockets } = self;
+        let Self { setup, config, web, listener, otlp: otlp_ports, kubeflow, sockets } = self;
         let persistent = state::prepare(&config.state_dir);
         let hub = hub(&config, keep(&setup, &config))?;
         let (sockets, _files) = sockets.into_parts();
@@ -112,8 +115,9 @@ impl App {
         let saving = persistent
             .then(|| tokio::spawn(state::keep(hub.clone(), config.state_dir.clone(), shutdown.clone())));
         let otlp = Otlp::new(hub.clone(), &config.ingest.metrics);
+        let kubeflow = kubeflow.routes(&hub, &config.ingest.metrics, &shutdown);
         let live = Live::new(setup, config, hub.clone(), Arc::clone(&contents), Arc::clone(&pages));
-        let router = router(&hub, &otlp, &contents, pages, &admin);
+        let router = router(&hub, &otlp, &contents, pages, &admin).merge(kubeflow);
         let limits = live.limits();
         tokio::spawn(reload_on_request(live, reloads, shutdown.clone()));
         for port in otlp_ports {

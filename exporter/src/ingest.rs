@@ -7,6 +7,7 @@
 mod bind;
 mod datagram;
 mod http;
+pub mod kubeflow;
 pub mod otlp;
 mod seqpacket;
 
@@ -24,6 +25,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use crate::family::Family;
 use crate::hub::Hub;
 use crate::readings;
+use kubeflow::KubeflowConfig;
 use otlp::Otlp;
 
 pub static CONNECTIONS: Family =
@@ -48,8 +50,9 @@ pub struct IngestConfig {
     pub max_connections: usize,
     /// Further ports that take OTLP, HTTP and gRPC alike: where SDKs look for a collector.
     pub otlp: Vec<ListenAddr>,
-    /// What names of OTLP metrics mean: theirs to ours.
+    /// What names of pushed metrics mean: theirs to ours.
     pub metrics: BTreeMap<String, String>,
+    pub kubeflow: KubeflowConfig,
 }
 
 /// Further ports.
@@ -57,7 +60,13 @@ const MAX_PORTS: usize = 8;
 
 impl Default for IngestConfig {
     fn default() -> Self {
-        Self { socket: None, max_connections: 1024, otlp: Vec::new(), metrics: BTreeMap::new() }
+        Self {
+            socket: None,
+            max_connections: 1024,
+            otlp: Vec::new(),
+            metrics: BTreeMap::new(),
+            kubeflow: KubeflowConfig::default(),
+        }
     }
 }
 
@@ -65,6 +74,7 @@ impl IngestConfig {
     /// What is wrong with it, each as `key: reason`.
     pub fn check(&self) -> Vec<String> {
         let mut wrong = readings::check(&self.metrics);
+        wrong.extend(self.kubeflow.check());
         if self.otlp.len() > MAX_PORTS {
             wrong.push(format!("otlp: {} ports, the limit is {MAX_PORTS}", self.otlp.len()));
         }

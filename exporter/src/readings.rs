@@ -163,6 +163,11 @@ impl Readings {
         taken
     }
 
+    /// Begins anew with a rank.
+    pub(crate) fn forget(&mut self, who: &Who) {
+        self.ranks.remove(&(who.run.clone(), who.rank));
+    }
+
     fn make_room(&mut self) {
         if self.ranks.len() >= MAX_RANKS {
             let oldest = self.ranks.iter().min_by(|(_, a), (_, b)| a.heard.total_cmp(&b.heard));
@@ -248,9 +253,10 @@ impl Rank {
 
 impl Sum {
     fn metric(&mut self, name: &str, divisor: f64, value: &Value, gained: &Gained) {
-        // A gauge that stays NaN is NaN again.
-        let nan = matches!(value, Value::Gauge(v) if v.is_nan());
-        if !(gained.changed || nan) {
+        // A gauge that stays NaN is NaN again, and one that stays for too long is looked into by the training state.
+        let watched = matches!(name, metric::LOSS | metric::GRAD_NORM);
+        let again = matches!(value, Value::Gauge(v) if watched || v.is_nan());
+        if !(gained.changed || again) {
             return;
         }
         let (name, number) = match (name, value) {

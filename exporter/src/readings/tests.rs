@@ -55,9 +55,9 @@ fn steps_that_are_told() {
     assert_eq!((first[0].ts, first[0].rank, first[0].world), (Some(1010.0), Some(3), Some(8)));
     assert!(!first[0].extra.contains_key(STEP_FROM));
     assert!(b.report(&[("step", gauge(7.0)), ("loss", gauge(2.5)), ("lr", gauge(0.1))]).is_empty());
-    let moved = b.report(&[("step", gauge(9.0)), ("loss", gauge(2.5)), ("lr", gauge(0.2))]);
-    assert_eq!(step_and(&moved, "lr"), (Some(9), Some(0.2)));
-    assert_eq!(moved[0].m.get("loss"), None, "nobody set it again");
+    let moved = b.report(&[("step", gauge(9.0)), ("loss", gauge(2.5)), ("lr", gauge(0.1))]);
+    assert_eq!(step_and(&moved, "lr"), (Some(9), None), "nobody set it again");
+    assert_eq!(moved[0].m.get("loss"), Some(2.5), "a loss that stays is looked into");
     let late = b.report(&[("step", gauge(9.0)), ("loss", gauge(2.25))]);
     assert_eq!(step_and(&late, "loss"), (Some(9), Some(2.25)));
     let back = b.report(&[("step", gauge(1.0)), ("loss", gauge(2.0))]);

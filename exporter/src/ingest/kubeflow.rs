@@ -1,0 +1,245 @@
+//! The progress reports of Kubeflow Trainer, which Transformers 5 sends by itself where `KUBEFLOW_TRAINER_SERVER_URL` is set:
+//! `POST /v1/kubeflow/<run>` takes them without a line of code in the training script.
+//!
+//! The callback waits for its answer inside the training loop, for up to five seconds. So a report is answered as soon as it has
+//! arrived, before anything is made of it: it goes into a queue, and where that is full it is counted and dropped. In a cluster that
+//! has a real Kubeflow Trainer each report can be passed on to it.
+
+mod forward;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+use axum::routing::post;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use stepwatch_kit::config::Secret;
+use stepwatch_kit::shutdown::Shutdown;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::hub::{Hub, Origin, Via, unix_now};
+use crate::readings::{Names, Readings};
+use crate::reply;
+use crate::source::SourceHandle;
+use crate::training::Priority;
+use forward::Forward;
+use report::Status;
+
+/// A report has a dozen numbers.
+const MAX_BODY_BYTES: usize = 256 << 10;
+/// Reports that wait to be read; each job sends one in five seconds.
+const MAX_QUEUED: usize = 256;
+/// Longest name of a run.
+const MAX_RUN: usize = 128;
+
+/// `kubeflow: {forward: "https://…/trainjobs/{run}/status", ca_file: …, token_file: …}`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KubeflowConfig {
+    /// Where reports are passed on to; `{run}` in it is the name of the run.
+    pub forward: Option<String>,
+    /// Certificate of who signed that server's.
+    pub ca_file: Option<PathBuf>,
+    /// The token that reports must bear; any will do without one.
+    pub token_file: Option<PathBuf>,
+}
+
+/// What takes reports in, made before the first of them may come.
+#[derive(Debug)]
+pub struct Kubeflow {
+    token: Option<Secret>,
+    forward: Option<Forward>,
+}
+
+#[derive(Debug, Clone)]
+struct Door {
+    queue: Sender<Report>,
+    /// Digest of the `Authorization` that is wanted.
+    token: Option<Arc<[u8; 32]>>,
+    health: Health,
+}
+
+/// A line on the page from the first report on.
+#[derive(Debug, Clone)]
+struct Health(Arc<(Hub, OnceLock<SourceHandle>)>);
+
+/// As it came.
+#[derive(Debug)]
+struct Report {
+    run: String,
+    authorization: Option<HeaderValue>,
+    body: Bytes,
+}
+
+impl KubeflowConfig {
+    /// What is wrong with it, each as `key: reason`.
+    pub(super) fn check(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if let Some(url) = &self.forward {
+            if let Err(why) = forward::check(url) {
+                wrong.push(format!("kubeflow.forward: {why}"));
+            }
+        } else if self.ca_file.is_some() {
+            wrong.push("kubeflow.ca_file: is for forward, which is not set".to_owned());
+        }
+        wrong
+    }
+}
+
+impl Kubeflow {
+    /// Reads the files that the configuration names.
+    pub fn new(config: &KubeflowConfig) -> anyhow::Result<Self> {
+        let token = config.token_file.as_deref().map(Secret::read).transpose();
+        let token = token.map_err(|why| anyhow::anyhow!("ingest.kubeflow.token_file: {why}"))?;
+        let forward = match &config.forward {
+            Some(url) => Some(Forward::new(url, config.ca_file.as_deref())?),
+            None => None,
+        };
+        Ok(Self { token, forward })
+    }
+
+    /// Its routes, and the task that reads what they take in.
+    pub fn routes(self, hub: &Hub, metrics: &BTreeMap<String, String>, shutdown: &Shutdown) -> Router {
+        let (queue, reports) = channel(MAX_QUEUED);
+        let health = Health(Arc::new((hub.clone(), OnceLock::new())));
+        let wanted = self.token.map(|t| Arc::new(digest(format!("Bearer {}", t.expose()).as_bytes())));
+        let door = Door { queue, token: wanted, health: health.clone() };
+        let reader = Reader::new(hub.clone(), health.clone(), metrics);
+        let forward = self.forward.map(|f| f.start(health, shutdown.clone()));
+        tokio::spawn(reader.run(reports, forward, shutdown.clone()));
+        Router::new()
+            .route("/v1/kubeflow/{run}", post(take))
+            .route("/v1/kubeflow/{run}/{*rest}", post(take_below))
+            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+            .with_state(door)
+    }
+}
+
+impl Health {
+    fn get(&self) -> &SourceHandle {
+        let (hub, handle) = &*self.0;
+        handle.get_or_init(|| hub.source("/v1/kubeflow", "kubeflow"))
+    }
+}
+
+type Body = Result<Bytes, BytesRejection>;
+
+async fn take(State(door): State<Door>, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Response {
+    door.take(run, &headers, body)
+}
+
+async fn take_below(
+    State(door): State<Door>,
+    Path((run, _)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    door.take(run, &headers, body)
+}
+
+impl Door {
+    /// Nothing in here waits, and no lock that the reading of reports holds is taken.
+    fn take(&self, run: String, headers: &HeaderMap, body: Body) -> Response {
+        let authorization = headers.get(AUTHORIZATION);
+        if let Some(wanted) = &self.token {
+            // Of digests, so that the time it takes tells nothing of the token.
+            if authorization.is_none_or(|a| digest(a.as_bytes()) != **wanted) {
+                self.health.get().dropped("unauthorized", 1);
+                return reply::error(
+                    StatusCode::UNAUTHORIZED,
+                    "send the bearer token of ingest.kubeflow.token_file",
+                );
+            }
+        }
+        let body = match body {
+            Ok(body) => body,
+            Err(error) => {
+                self.health.get().dropped("too_large", 1);
+                return reply::error(error.status(), &error.body_text());
+            }
+        };
+        let run = run.chars().take(MAX_RUN).collect();
+        let report = Report { run, authorization: authorization.cloned(), body };
+        if self.queue.try_send(report).is_err() {
+            self.health.get().dropped("queue_limit", 1);
+        }
+        reply::json(StatusCode::OK, &serde_json::json!({}))
+    }
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// What is made of reports, one after the other.
+#[derive(Debug)]
+struct Reader {
+    hub: Hub,
+    health: Health,
+    names: Names,
+    name: Arc<str>,
+    readings: Readings,
+}
+
+impl Reader {
+    fn new(hub: Hub, health: Health, metrics: &BTreeMap<String, String>) -> Self {
+        let names = Names::new(&report::names(metrics));
+        Self { hub, health, names, name: "kubeflow".into(), readings: Readings::new(unix_now()) }
+    }
+
+    async fn run(
+        mut self,
+        mut reports: Receiver<Report>,
+        forward: Option<Sender<Report>>,
+        shutdown: Shutdown,
+    ) {
+        loop {
+            let report = tokio::select! {
+                () = shutdown.wait() => return,
+                report = reports.recv() => report,
+            };
+            let Some(report) = report else { return };
+            self.read(&report, unix_now());
+            if let Some(forward) = &forward
+                && forward.try_send(report).is_err()
+            {
+                self.health.get().dropped("forward_queue_limit", 1);
+            }
+        }
+    }
+
+    fn read(&mut self, report: &Report, now: f64) {
+        let health = self.health.get();
+        let status = match Status::parse(&report.body) {
+            Ok(status) => status,
+            Err(error) => {
+                tracing::debug!(run = report.run, %error, "not a report of a trainer");
+                return health.dropped("malformed", 1);
+            }
+        };
+        health.up(true);
+        if let Some(updated) = status.updated {
+            health.lag_seconds(now - updated);
+        }
+        let known = self.hub.last_step(&report.run, 0);
+        let (events, dropped) = status.events(&report.run, &self.names, &mut self.readings, known, now);
+        if dropped > 0 {
+            health.dropped("series_limit", dropped);
+        }
+        for event in events {
+            let origin = Origin::source(Via::Kubeflow, &self.name, Priority::Telemetry);
+            self.hub.publish(origin, event);
+        }
+    }
+}
