@@ -95,5 +95,5 @@ fn measure(what: &str, (data, records): (Vec<u8>, u64)) {
 
 fn main() {
     measure("scalars", file(STEPS, None));
-    measure("scalars and histograms", file(STEPS / 20, Some(&[7; 30_000])));
+    measure("scalars and histograms", file(STEPS / 20, Some(&vec![7; 30_000])));
 }

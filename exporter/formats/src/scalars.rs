@@ -132,6 +132,12 @@ impl Scalars {
         id
     }
 
+    /// Whether there is a metric of training among them.
+    pub(crate) fn any_main(&self, values: &[(Id, f64)]) -> bool {
+        let class = |id: &Id| self.tags.get(id.0).map(|t| &t.class);
+        values.iter().any(|(id, _)| matches!(class(id), Some(Class::Metric(name, _)) if is_main(name)))
+    }
+
     /// Gives out what was logged at a step. Returns how many numbers were not, because their step is no training step or there
     /// are too many tags.
     pub(crate) fn give(
@@ -159,7 +165,7 @@ impl Scalars {
                     customs.push((&tag.name, *value))
                 }
                 Class::Metric(name, divisor) if e.m.get(name).is_none() => {
-                    evidence.main |= matches!(*name, metric::LOSS | metric::GRAD_NORM | metric::LR);
+                    evidence.main |= is_main(name);
                     evidence.went_back |= tag.last_step > step;
                     e.m.set(name, value / divisor);
                     if printed == Printed::AsText {
@@ -197,6 +203,11 @@ impl Scalars {
         }
         lost
     }
+}
+
+/// What every trainer logs, and at its own steps.
+fn is_main(name: &str) -> bool {
+    matches!(name, metric::LOSS | metric::GRAD_NORM | metric::LR)
 }
 
 /// Adds numbers under the framework's own names, as many as an event holds.

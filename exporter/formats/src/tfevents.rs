@@ -55,6 +55,8 @@ pub(crate) struct TfEvents {
     scalars: Scalars,
     /// Tags that the first record of said they are of another plugin: the later ones do not repeat it.
     not_scalar: BTreeSet<Box<str>>,
+    /// A set of hyperparameters was logged: its results are scalars at step 0, of no training.
+    hparams: bool,
     damaged: bool,
 }
 
@@ -197,6 +199,7 @@ impl TfEvents {
         out: &mut Out<'_>,
     ) {
         if scalar.other_plugin {
+            self.hparams |= scalar.tag.starts_with("_hparams_/");
             if self.not_scalar.len() < MAX_PLUGIN_TAGS {
                 self.not_scalar.insert(scalar.tag.into());
             }
@@ -236,7 +239,11 @@ impl TfEvents {
     fn flush(&mut self, pushed: &mut Pushed, out: &mut Out<'_>) {
         let Gathered { step, ts, values } = &mut self.gathered;
         if !values.is_empty() {
-            pushed.unmatched += self.scalars.give(*step, *ts, values, Printed::Binary, out);
+            pushed.unmatched += if self.hparams && *step == 0 && !self.scalars.any_main(values) {
+                values.len() as u64
+            } else {
+                self.scalars.give(*step, *ts, values, Printed::Binary, out)
+            };
             values.clear();
             self.settle();
         }

@@ -204,6 +204,16 @@ fn other_plugins_are_no_scalars() {
 }
 
 #[test]
+fn results_of_hyperparameters_are_no_training() {
+    let session = tensor(0, "_hparams_/session_start_info", 0.5, Some("hparams"));
+    let data = [session, scalar(0, "hparam/accuracy", 0.5)].concat();
+    let (events, pushed) = push(&mut reader(), &data, true);
+    assert_eq!((events.len(), pushed.unmatched), (0, 1));
+    let lightning = [data, scalar(0, "train_loss", 2.5), scalar(1, "train_loss", 1.5)].concat();
+    assert_eq!(losses(&lightning), [(0, 2.5), (1, 1.5)]);
+}
+
+#[test]
 fn restarts() {
     let loss = |step| scalar(step, "loss", step as f32);
     let start = event(15, 7, &[0x08, 1]);
