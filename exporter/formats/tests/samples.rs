@@ -34,6 +34,7 @@ samples! {
     LLMC_OLD = "llmc_tel_trl.log";
     DEEPSPEED_CIFAR = "deepspeed_2020_cifar.log";
     TORCHTITAN_LOSSES = "torchtitan_losses.txt";
+    NO_TRAINING = "no_training.log";
 }
 
 struct Log {
@@ -307,6 +308,13 @@ fn two_columns_need_a_rule() {
     assert_eq!((log.steps(), log.counters.unmatched), ((1..=10).collect(), 0));
     assert_eq!(log.column("loss")[..2], [8.296810150146484, 7.725587844848633]);
     assert_eq!(log.column("loss")[9], 2.674215316772461);
+}
+
+/// Builds, downloads, clones, tests, tracebacks, schedules and prose: steps and losses in all of them, and no training.
+#[test]
+fn what_else_is_in_a_log() {
+    let log = read(NO_TRAINING);
+    assert_eq!((log.events, log.reader.name()), (vec![], "auto"));
 }
 
 /// NCCL's inspector and RAS write JSON, metrics and tables with ranks, counts and times in them; none of it is training.

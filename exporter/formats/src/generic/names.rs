@@ -19,11 +19,36 @@ const STEPS: &[&[&str]] = &[
         "training_step",
     ],
 ];
-/// Words that an average or a sum is told by, and that change nothing about what it is of.
+/// Words that an average or a group of metrics is told by, and that change nothing about what it is of.
 const QUALIFIERS: &[&str] = &[
-    "train", "training", "avg", "average", "mean", "running", "smoothed", "current", "cur", "batch", "total",
-    "global", "overall", "step",
+    "train",
+    "training",
+    "avg",
+    "average",
+    "mean",
+    "running",
+    "smoothed",
+    "current",
+    "cur",
+    "batch",
+    "total",
+    "global",
+    "overall",
+    "step",
+    "perf",
+    "performance",
+    "metrics",
+    "optim",
+    "optimizer",
 ];
+/// Words of a logger before the first name of a line.
+const LOGGERS: &[&str] = &[
+    "info", "debug", "warning", "warn", "notice", "root", "main", "trainer", "train", "training", "with",
+    "and",
+];
+/// Words that make a step of something else: `total steps`, `warmup step`.
+const OTHER_STEPS: &[&str] =
+    &["total", "max", "num", "warmup", "save", "eval", "log", "logging", "per", "every", "of", "remaining"];
 const EVALUATIONS: &[&str] = &[
     "val",
     "valid",
@@ -71,9 +96,6 @@ const NOISE: &[&str] = &[
     "version",
     "job",
     "id",
-    "total_steps",
-    "max_steps",
-    "num_steps",
     "v_num",
 ];
 /// Words of a name; more are a text.
@@ -108,25 +130,33 @@ pub(super) fn meaning(name: &str, assigned: bool) -> Meaning {
     if parts().any(|p| RECORDS.contains(&p)) {
         return Meaning::Nothing;
     }
-    let ends = || (0..words.len()).map(|from| words[from..].join("_"));
     if let Some(set) = parts().find(|p| EVALUATIONS.contains(p)) {
         return evaluation(set, &words, assigned);
     }
-    for end in ends() {
-        let key = end.trim_start_matches("train/").replace('-', "_");
-        if let Some(quality) = STEPS.iter().position(|names| names.contains(&key.as_str())) {
-            return Meaning::Step(quality as u8);
+    for from in 0..words.len() {
+        let (before, end) = (&words[..from], words[from..].join("_"));
+        let drops = |list: &[&str]| before.iter().any(|w| list.contains(&w.as_str()));
+        if let Some(counter) = counter(&end).filter(|_| !drops(OTHER_STEPS)) {
+            return counter;
         }
-        match key.as_str() {
-            "epoch" | "ep" => return Meaning::Epoch,
-            "rank" | "global_rank" => return Meaning::Rank,
-            _ => {}
-        }
-        if let Some((name, divisor)) = tags::canonical(&end).or_else(|| qualified(&end)) {
+        // `policy loss` is another loss, but `INFO loss` is not.
+        let logger = before.iter().all(|w| LOGGERS.contains(&w.as_str()));
+        if let Some((name, divisor)) = tags::canonical(&end).or_else(|| qualified(&end)).filter(|_| logger) {
             return Meaning::Metric(name, divisor);
         }
     }
     custom(&words, assigned).map_or(Meaning::Nothing, Meaning::Custom)
+}
+
+fn counter(key: &str) -> Option<Meaning> {
+    let key = key.trim_start_matches("train/").replace('-', "_");
+    let quality = STEPS.iter().position(|names| names.contains(&key.as_str()));
+    match key.as_str() {
+        _ if quality.is_some() => quality.map(|q| Meaning::Step(q as u8)),
+        "epoch" | "ep" => Some(Meaning::Epoch),
+        "rank" | "global_rank" => Some(Meaning::Rank),
+        _ => None,
+    }
 }
 
 /// `avg_train_loss` without what changes nothing.
@@ -154,12 +184,13 @@ fn evaluation(set: &str, words: &[String], assigned: bool) -> Meaning {
     Meaning::Eval { set: set.to_owned(), name, divisor }
 }
 
-/// A name of its own: one word, or a few that a `:` or `=` puts together.
+/// A name of its own: one word, or a few that a `:` or `=` puts together, or that end in `loss`.
 fn custom(words: &[String], assigned: bool) -> Option<String> {
     let name = words.join("_");
     let file = [".py", ".cc", ".cpp", ".cu", ".rs", ".c", ".h"].iter().any(|e| name.ends_with(e));
-    let fits =
-        (1..=MAX_WORDS).contains(&words.len()) && (words.len() == 1 || assigned) && name.len() <= MAX_NAME;
+    let fits = (1..=MAX_WORDS).contains(&words.len())
+        && (words.len() == 1 || assigned || name.ends_with("_loss"))
+        && name.len() <= MAX_NAME;
     let named = name.starts_with(|c: char| c.is_alphabetic());
     (fits && named && !file && !NOISE.contains(&name.as_str())).then_some(name)
 }
@@ -208,6 +239,11 @@ mod tests {
             ("tokens/sec", Meaning::Metric("tokens_per_second", 1.0)),
             ("step time (ms)", Meaning::Metric("step_time", 1000.0)),
             ("mfu(%)", Meaning::Metric("mfu_reported", 100.0)),
+            ("aux loss", Meaning::Custom("aux_loss".into())),
+            ("perf/tokens_per_sec", Meaning::Metric("tokens_per_second", 1.0)),
+            ("mytrainer step", Meaning::Step(2)),
+            ("Train Steps", Meaning::Step(2)),
+            ("total steps", Meaning::Custom("total_steps".into())),
             ("policy_loss", Meaning::Custom("policy_loss".into())),
             ("acc", Meaning::Custom("acc".into())),
             ("pid", Meaning::Nothing),
