@@ -140,6 +140,11 @@ impl<'a> Scanner<'a> {
             self.from = self.at;
             return Some(());
         }
+        if self.before().is_some_and(|c| "?&".contains(c)) {
+            self.at += len;
+            self.name = None; // of an address
+            return Some(());
+        }
         self.words += 1;
         let start = self.at;
         let counter = word.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -44,13 +44,15 @@ impl Rival {
         self.matches >= needed
     }
 
-    /// Whether a line may be of the same log as the held ones: its step is not behind theirs, and they share a metric.
+    /// Whether a line may be of the same log as the held ones: its step is not behind theirs, and most of its metrics are theirs.
     fn agrees(&self, events: &[Event]) -> bool {
         let steps = |e: &&Event| e.kind == Kind::Step;
         let (Some(held), Some(new)) = (self.held.iter().rfind(steps), events.iter().find(steps)) else {
             return true;
         };
-        held.step <= new.step && held.m.iter().any(|(name, _)| new.m.get(name).is_some())
+        let shared = held.m.iter().filter(|(name, _)| new.m.get(name).is_some()).count();
+        let all = held.m.iter().count() + new.m.iter().count() - shared;
+        held.step <= new.step && 2 * shared >= all
     }
 
     /// Whether a line tells of a later step than the held ones.

@@ -91,6 +91,7 @@ fn parts_of_something_else_are_no_numbers() {
     ] {
         assert_eq!(plain(text), [], "{text}");
     }
+    assert!(plain("GET /metrics?step=12&loss=1").iter().all(|(name, _)| name.is_empty()));
     assert_eq!(plain("loss 6.9 (6.7) top1 0.5 (avg 0.4)"), [("loss", 6.9), ("top1", 0.5)]);
     for text in
         ["the loss 2.3 at step 5", "loss 2 was 5", "Saved step 5 loss 3", "Resumed from step 5 loss 2"]
