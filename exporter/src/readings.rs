@@ -74,6 +74,8 @@ pub(crate) struct Readings {
 #[derive(Debug, Default)]
 struct Rank {
     heard: f64,
+    /// Nothing was taken of it yet.
+    fresh: bool,
     series: Series,
     step: Option<i64>,
     /// Others tell the steps of this rank.
@@ -150,7 +152,8 @@ impl Readings {
             taken.events.push(hello(who));
         }
         let since = self.since;
-        let rank = self.ranks.entry(key).or_insert_with(|| Rank { step: known, ..Rank::default() });
+        let rank =
+            self.ranks.entry(key).or_insert_with(|| Rank { step: known, fresh: true, ..Rank::default() });
         rank.heard = now;
         let only_with_steps = report.only_with_steps;
         let sum = rank.sum(report, since, now);
@@ -227,7 +230,9 @@ impl Rank {
         let before = self.step;
         // A step that is not ours: somebody else tells of this rank.
         self.follows |= known.is_some() && known != before;
-        let new = sum.changed || !sum.eval.is_empty();
+        // What is seen first of a step that is known may be seen again, after a restart of ours.
+        let again = core::mem::take(&mut self.fresh) && known.is_some() && sum.step == known;
+        let new = (sum.changed || !sum.eval.is_empty()) && !again;
         if let Some(step) = sum.step {
             (self.step, self.told) = (Some(step), true);
             return (new || before != Some(step)).then_some((step, From::Told));

@@ -18,6 +18,8 @@ use crate::stream::Mark;
 
 pub use checkpoints::CheckpointsConfig;
 pub use discover::DiscoverConfig;
+pub use scrape::ScrapeConfig;
+pub use statsd::StatsdConfig;
 pub use tail::{From, TailConfig};
 
 /// Entries of the configuration; each has a thread of its own.
@@ -32,7 +34,6 @@ macro_rules! sources {
         /// One entry of `sources:`.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        #[expect(clippy::large_enum_variant, reason = "a file has a few entries")]
         pub enum SourceConfig {
             $($(#[$doc])* $variant($name::$config),)*
         }
@@ -61,6 +62,10 @@ sources! {
     tail: Tail(TailConfig),
     /// Directories that checkpoints are written to.
     checkpoints: Checkpoints(CheckpointsConfig),
+    /// Endpoints in Prometheus's format.
+    scrape: Scrape(ScrapeConfig),
+    /// Sockets for statsd.
+    statsd: Statsd(StatsdConfig),
     /// Whatever the processes that train here are found to write.
     discover: Discover(DiscoverConfig),
 }

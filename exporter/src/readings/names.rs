@@ -82,6 +82,18 @@ const KNOWN: &[(&str, &str, f64)] = &[
 
 const EVALS: &[&str] = &["eval_", "eval/", "eval.", "validation_", "validation/", "val_", "val/"];
 
+impl Meaning<'_> {
+    pub(crate) fn into_owned(self) -> Meaning<'static> {
+        match self {
+            Self::Metric(name, by) => Meaning::Metric(Cow::Owned(name.into_owned()), by),
+            Self::Eval(name) => Meaning::Eval(Cow::Owned(name.into_owned())),
+            Self::Step => Meaning::Step,
+            Self::Time => Meaning::Time,
+            Self::Drop => Meaning::Drop,
+        }
+    }
+}
+
 impl Names {
     /// A map of their names to ours.
     pub(crate) fn new(configured: &BTreeMap<String, String>) -> Self {

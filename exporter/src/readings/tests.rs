@@ -145,6 +145,17 @@ fn counting_goes_on_after_a_restart_of_ours() {
 }
 
 #[test]
+fn a_step_that_is_seen_again_after_a_restart_of_ours_is_not_told_again() {
+    let mut b = Bench::new();
+    b.known = Some(41);
+    assert!(b.report(&[("step", gauge(41.0)), ("loss", gauge(2.5))]).is_empty());
+    assert_eq!(
+        step_and(&b.report(&[("step", gauge(42.0)), ("loss", gauge(2.25))]), "loss"),
+        (Some(42), Some(2.25))
+    );
+}
+
+#[test]
 fn readings_without_a_step_go_to_the_last_that_another_source_told_of() {
     let mut b = Bench::new();
     b.known = Some(100);

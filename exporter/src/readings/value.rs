@@ -57,6 +57,20 @@ impl Value {
     }
 }
 
+impl Value {
+    /// Two of the same report, the later of which is `new`.
+    pub(crate) fn joined(self, new: Self) -> Self {
+        match (self, new) {
+            (Self::Increment(a), Self::Increment(b)) => Self::Increment(a + b),
+            (
+                Self::Durations { count, sum, cumulative: false, start },
+                Self::Durations { count: more, sum: further, cumulative: false, .. },
+            ) => Self::Durations { count: count + more, sum: sum + further, cumulative: false, start },
+            (_, new) => new,
+        }
+    }
+}
+
 impl Series {
     /// Compares a value with the last of its series and remembers it; `None` when there is no room for another series.
     pub(crate) fn gain(&mut self, name: &str, value: &Value, time: f64, since: f64) -> Option<Gained> {

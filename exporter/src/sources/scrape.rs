@@ -1,0 +1,244 @@
+//! Scrapes an endpoint in Prometheus's format that a trainer serves, and makes steps of what it shows.
+//!
+//! For trainers that expose their numbers and tell them no other way (Axolotl, prime-rl), and for Ray's agent. A scrape is a look
+//! every few seconds: of steps in between nothing is seen, and a spike that came and went is not. What is wanted of a page are a
+//! dozen series: those of a framework that is recognised, those that the configuration names, and those whose names say that
+//! they are of training.
+
+mod client;
+mod page;
+mod preset;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use glob::Pattern;
+use serde::{Deserialize, Serialize};
+use stepwatch_kit::config::Period;
+use stepwatch_kit::shutdown::Shutdown;
+
+use super::{Sink, Surroundings};
+use crate::family::Family;
+use crate::hub::{Origin, Via, unix_now};
+use crate::readings::{self, Names, Readings};
+use crate::source::SourceHandle;
+use crate::training::Priority;
+use client::{Client, Fetched};
+use preset::Preset;
+
+/// This kind has no families of its own.
+pub(super) const FAMILIES: &[&Family] = &[];
+/// Patterns of `keep` and `drop`.
+const MAX_PATTERNS: usize = 64;
+/// An endpoint that does not answer within this time, or the interval, is down.
+const MAX_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `scrape: {url: "http://127.0.0.1:8000/metrics", interval: 5s, run: qwen-sft}`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScrapeConfig {
+    pub url: String,
+    #[serde(default = "interval")]
+    pub interval: Period,
+    /// What is served there: `auto` finds it out, `prometheus` is anything.
+    #[serde(default = "auto")]
+    pub format: String,
+    /// The run it belongs to; otherwise what a label says, or else the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// The host that it tells of, where that is not this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Which labels say whose a series is.
+    #[serde(default)]
+    pub labels: LabelConfig,
+    /// What names mean: theirs to ours.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, String>,
+    /// Patterns of further names to take, as custom metrics.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keep: Vec<String>,
+    /// Patterns of names to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drop: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LabelConfig {
+    /// The label that names the run.
+    pub run: Option<String>,
+    /// The label that numbers the rank.
+    pub rank: Option<String>,
+}
+
+fn interval() -> Period {
+    Period::secs(5)
+}
+
+fn auto() -> String {
+    "auto".into()
+}
+
+impl ScrapeConfig {
+    /// What is wrong with it, each as `key: reason`.
+    pub(super) fn check(&self) -> Vec<String> {
+        let mut wrong = readings::check(&self.metrics);
+        if let Err(why) = client::check(&self.url) {
+            wrong.push(format!("url: {why}"));
+        }
+        if self.interval < Period::millis(100) {
+            wrong.push("interval: must be at least 100ms".into());
+        }
+        if self.format != "auto" && Preset::named(&self.format).is_none() {
+            let known = preset::names().join(", ");
+            wrong.push(format!("format: unknown endpoint {:?}; known are auto, {known}", self.format));
+        }
+        for (key, patterns) in [("keep", &self.keep), ("drop", &self.drop)] {
+            if patterns.len() > MAX_PATTERNS {
+                wrong.push(format!("{key}: {} patterns, the limit is {MAX_PATTERNS}", patterns.len()));
+            }
+            for pattern in patterns {
+                if let Err(err) = Pattern::new(pattern) {
+                    wrong.push(format!("{key}: {pattern:?} is not a pattern: {err}"));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// The run of what says none: host and port.
+    fn address(&self) -> String {
+        let after = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
+        let host = after.split(['/', '?']).next().unwrap_or(after);
+        host.rsplit_once('@').map_or(host, |(_, host)| host).to_owned()
+    }
+}
+
+/// What is wanted of an endpoint.
+struct Wanted {
+    config: ScrapeConfig,
+    names: Names,
+    keep: Vec<Pattern>,
+    drop: Vec<Pattern>,
+}
+
+/// One endpoint, from page to page.
+struct Scrape {
+    wanted: Wanted,
+    /// What serves the page, once it is known.
+    preset: Option<&'static Preset>,
+    readings: Readings,
+    /// Last state of Ray's controllers, by run.
+    states: BTreeMap<String, String>,
+    name: Arc<str>,
+    sink: Box<dyn Sink>,
+    health: SourceHandle,
+}
+
+pub(super) fn start(config: ScrapeConfig, around: &Surroundings, shutdown: Shutdown) {
+    let timeout = MAX_TIMEOUT.min(config.interval.as_duration());
+    let client = match Client::new(&config.url, timeout) {
+        Ok(client) => client,
+        Err(err) => return tracing::error!(url = config.url, %err, "cannot scrape"),
+    };
+    let scrape = Scrape::new(config, Box::new(around.hub.clone()));
+    tokio::spawn(scrape.run(client, shutdown));
+}
+
+impl Scrape {
+    fn new(config: ScrapeConfig, sink: Box<dyn Sink>) -> Self {
+        let patterns = |all: &[String]| all.iter().filter_map(|p| Pattern::new(p).ok()).collect();
+        let name: Arc<str> = client::shown(&config.url).into();
+        Self {
+            preset: Preset::named(&config.format),
+            readings: Readings::new(unix_now()),
+            states: BTreeMap::new(),
+            health: sink.source(&name, "scrape"),
+            name,
+            sink,
+            wanted: Wanted {
+                names: Names::new(&config.metrics),
+                keep: patterns(&config.keep),
+                drop: patterns(&config.drop),
+                config,
+            },
+        }
+    }
+
+    async fn run(mut self, client: Client, shutdown: Shutdown) {
+        let mut ticks = tokio::time::interval(self.wanted.config.interval.into());
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = shutdown.wait() => return,
+                _ = ticks.tick() => {}
+            }
+            let fetched = tokio::select! {
+                () = shutdown.wait() => return,
+                fetched = client.fetch() => fetched,
+            };
+            self.health.up(fetched.is_ok());
+            // An endpoint is there while its trainer is: that it is not is no news every five seconds.
+            if fetched.is_err() != failing {
+                failing = !failing;
+                let why = fetched.as_ref().err().map(ToString::to_string);
+                tracing::info!(url = %self.name, why, answers = !failing, "a scraped endpoint");
+            }
+            match fetched {
+                Ok(fetched) => self.take(&fetched, unix_now()),
+                Err(client::Failed::TooLarge) => self.health.dropped("too_large", 1),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Takes a page in.
+    fn take(&mut self, fetched: &Fetched, now: f64) {
+        let page = page::read(fetched, self.preset, &self.wanted);
+        self.preset = page.preset.or(self.preset);
+        let mut dropped = page.dropped;
+        let mut lag: Option<f64> = None;
+        let mut events = page.states(&mut self.states);
+        for (who, report) in page.told(&self.wanted) {
+            let known = self.sink.last_step(&who.run, who.rank);
+            let taken = self.readings.take(&who, report, known, now);
+            dropped += taken.dropped;
+            events.extend(taken.events);
+        }
+        for mut event in events {
+            if let Some(ts) = event.ts {
+                lag = Some(lag.map_or(now - ts, |lag| lag.min(now - ts)));
+            }
+            event.node.clone_from(&self.wanted.config.node);
+            let origin = Origin::source(Via::Scrape, &self.name, Priority::Telemetry);
+            self.sink.publish(origin, event);
+        }
+        if let Some(lag) = lag {
+            self.health.lag_seconds(lag);
+        }
+        for (reason, count) in [("malformed", page.malformed), ("series_limit", dropped)] {
+            if count > 0 {
+                self.health.dropped(reason, count);
+            }
+        }
+        self.health.unmatched_lines(page.unmatched);
+    }
+}
+
+impl Wanted {
+    /// Whether a series is wanted; `None` where nobody has asked for it and its name must tell.
+    fn asked(&self, name: &str) -> Option<bool> {
+        if self.drop.iter().any(|p| p.matches(name)) {
+            return Some(false);
+        }
+        let asked = self.names.has(name) || self.keep.iter().any(|p| p.matches(name));
+        asked.then_some(true)
+    }
+}

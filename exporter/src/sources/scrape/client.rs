@@ -1,0 +1,90 @@
+//! One GET after the other, bounded in time and size.
+
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Url, redirect};
+use stepwatch_kit::exposition::read::Dialect;
+
+/// The page of a busy Ray agent has three.
+const MAX_PAGE_BYTES: usize = 16 << 20;
+const FORMATS: HeaderValue = HeaderValue::from_static(
+    "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
+);
+
+#[derive(Debug)]
+pub(super) struct Client {
+    client: reqwest::Client,
+    url: Url,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Fetched {
+    pub(super) text: String,
+    pub(super) dialect: Dialect,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    #[error("{0}")]
+    Http(String),
+    #[error("the page has more than {MAX_PAGE_BYTES} bytes")]
+    TooLarge,
+}
+
+/// What is wrong with a URL.
+pub(super) fn check(url: &str) -> Result<Url, String> {
+    let url: Url = url.parse().map_err(|err| format!("is not a URL: {err}"))?;
+    match url.scheme() {
+        "http" | "https" if url.has_host() => Ok(url),
+        other => Err(format!("must be http or https, not {other}")),
+    }
+}
+
+/// A URL without what may be a secret: who logs in, and the query.
+pub(super) fn shown(url: &str) -> String {
+    let Ok(mut parsed) = check(url) else { return url.to_owned() };
+    parsed.set_query(None);
+    parsed.set_fragment(None);
+    // Fails only where there can be no user.
+    let _ = (parsed.set_username(""), parsed.set_password(None));
+    parsed.into()
+}
+
+impl Client {
+    pub(super) fn new(url: &str, timeout: Duration) -> Result<Self, String> {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(timeout)
+            .redirect(redirect::Policy::limited(2))
+            .default_headers(HeaderMap::from_iter([(ACCEPT, FORMATS)]))
+            .build()
+            .map_err(|err| err.to_string())?;
+        Ok(Self { client, url: check(url)? })
+    }
+
+    pub(super) async fn fetch(&self) -> Result<Fetched, Failed> {
+        let http = |err: reqwest::Error| Failed::Http(innermost(&err.without_url()));
+        let mut response = self.client.get(self.url.clone()).send().await.map_err(http)?;
+        if !response.status().is_success() {
+            return Err(Failed::Http(format!("it answered {}", response.status())));
+        }
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|t| t.to_str().ok());
+        let dialect = kind.map(Dialect::of_content_type).unwrap_or_default();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(http)? {
+            if bytes.len() + chunk.len() > MAX_PAGE_BYTES {
+                return Err(Failed::TooLarge);
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        let text =
+            String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+        Ok(Fetched { text, dialect })
+    }
+}
+
+/// What went wrong, without what it made go wrong: "connection refused".
+fn innermost(err: &dyn std::error::Error) -> String {
+    err.source().map_or_else(|| err.to_string(), innermost)
+}

@@ -1,0 +1,318 @@
+//! Listens for statsd, by UDP or a datagram socket of the file system.
+//!
+//! Statsd has names and numbers and nothing else. Whose they are comes from tags in DogStatsD's notation (`|#run:a,rank:3,step:17`)
+//! or from the configuration; the step from a tag, from a gauge called `step`, or else it is counted. Numbers of one rank that
+//! arrive together are one step: they are gathered until the step changes or nothing has come for a moment. A datagram that the
+//! kernel dropped was never seen, and no one can count it.
+
+mod packet;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_kit::serve::ListenAddr;
+use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::Event;
+use tokio::net::{UdpSocket, UnixDatagram};
+
+use super::{Sink, Surroundings};
+use crate::family::Family;
+use crate::hub::{Origin, Via, unix_now};
+use crate::readings::{self, Meaning, Names, Reading, Readings, Report, Value, Who, whole};
+use crate::source::SourceHandle;
+use crate::training::Priority;
+use packet::{Kind, Line};
+
+/// This kind has no families of its own.
+pub(super) const FAMILIES: &[&Family] = &[];
+/// The largest that UDP carries; one byte more shows that there was more.
+const MAX_PACKET: usize = 65_507;
+/// What belongs to a step comes within this time of each other.
+const GATHER: Duration = Duration::from_millis(250);
+/// Numbers that are gathered for one rank.
+const MAX_GATHERED: usize = 512;
+/// Ranks that numbers are gathered for at once.
+const MAX_RANKS: usize = 1024;
+/// After a socket failed to receive.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Begins the path of a datagram socket.
+const UNIX: &str = "unix:";
+
+/// `statsd: {listen: "127.0.0.1:8125", run: llama-70b}`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsdConfig {
+    /// An address for UDP, or `unix:/path` for a datagram socket.
+    pub listen: String,
+    /// The run of numbers without a `run` tag; without either they are dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// The rank of numbers without a `rank` tag; 0 if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Cut off from the beginning of names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// What names mean: theirs to ours.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, String>,
+}
+
+impl StatsdConfig {
+    /// What is wrong with it, each as `key: reason`.
+    pub(super) fn check(&self) -> Vec<String> {
+        let mut wrong = readings::check(&self.metrics);
+        match self.listen.strip_prefix(UNIX) {
+            Some(path) if !Path::new(path).is_absolute() => {
+                wrong.push("listen: must be an absolute path".into())
+            }
+            Some(_) => {}
+            None => {
+                if let Err(why) = self.listen.parse::<ListenAddr>() {
+                    wrong.push(format!("listen: {why}, or unix:/path"));
+                }
+            }
+        }
+        wrong
+    }
+}
+
+/// A socket, and the file that it leaves behind.
+#[derive(Debug)]
+enum Socket {
+    Udp(UdpSocket),
+    Unix(UnixDatagram, PathBuf),
+}
+
+/// Numbers of one rank, until it is clear that they are all of them.
+#[derive(Debug, Default)]
+struct Gathered {
+    step: Option<i64>,
+    world: Option<u32>,
+    readings: Vec<Reading<'static>>,
+}
+
+/// One socket's worth of ranks.
+struct Statsd {
+    config: StatsdConfig,
+    names: Names,
+    gathered: BTreeMap<(String, u32), Gathered>,
+    /// Gauges that were only ever changed by so much.
+    gauges: BTreeMap<String, f64>,
+    readings: Readings,
+    name: Arc<str>,
+    sink: Box<dyn Sink>,
+    health: SourceHandle,
+}
+
+pub(super) fn start(config: StatsdConfig, around: &Surroundings, shutdown: Shutdown) {
+    let statsd = Statsd::new(config, Box::new(around.hub.clone()));
+    tokio::spawn(statsd.run(shutdown));
+}
+
+impl Socket {
+    async fn bind(listen: &str) -> io::Result<Self> {
+        let Some(path) = listen.strip_prefix(UNIX) else {
+            let all = listen.strip_prefix(':').map(|port| format!("[::]:{port}"));
+            return UdpSocket::bind(all.as_deref().unwrap_or(listen)).await.map(Self::Udp);
+        };
+        let path = PathBuf::from(path);
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        // What an earlier start left behind; a file that is no socket is somebody's.
+        if UnixDatagram::unbound()?
+            .connect(&path)
+            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+        {
+            std::fs::remove_file(&path)?;
+        }
+        let socket = UnixDatagram::bind(&path)?;
+        // Anyone on the node may speak, as at the ingest socket.
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+        Ok(Self::Unix(socket, path))
+    }
+
+    async fn recv(&self, packet: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Udp(socket) => socket.recv(packet).await,
+            Self::Unix(socket, _) => socket.recv(packet).await,
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // Gone already is as good.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Statsd {
+    fn new(config: StatsdConfig, sink: Box<dyn Sink>) -> Self {
+        let name: Arc<str> = config.listen.as_str().into();
+        Self {
+            names: Names::new(&config.metrics),
+            gathered: BTreeMap::new(),
+            gauges: BTreeMap::new(),
+            readings: Readings::new(unix_now()),
+            health: sink.source(&name, "statsd"),
+            name,
+            sink,
+            config,
+        }
+    }
+
+    async fn run(mut self, shutdown: Shutdown) {
+        let socket = match Socket::bind(&self.config.listen).await {
+            Ok(socket) => socket,
+            Err(err) => return self.cannot_listen(&err, &shutdown).await,
+        };
+        self.health.up(true);
+        if let Socket::Udp(udp) = &socket {
+            tracing::info!(addr = ?udp.local_addr().ok(), "listening for statsd");
+        }
+        let mut packet = vec![0; MAX_PACKET + 1];
+        let mut flushed = Instant::now();
+        loop {
+            // Where it is never quiet.
+            if flushed.elapsed() > GATHER * 4 {
+                self.flush();
+                flushed = Instant::now();
+            }
+            let received = tokio::select! {
+                () = shutdown.wait() => return self.flush(),
+                received = tokio::time::timeout(GATHER, socket.recv(&mut packet)) => received,
+            };
+            match received {
+                // It is quiet: what was gathered is all there is.
+                Err(_) => self.flush(),
+                Ok(Ok(n)) if n > MAX_PACKET => self.health.dropped("too_large", 1),
+                Ok(Ok(n)) => self.packet(&packet[..n]),
+                Ok(Err(err)) => {
+                    tracing::warn!(listen = %self.name, %err, "cannot receive statsd");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Stays on the page as one that is down.
+    async fn cannot_listen(self, err: &io::Error, shutdown: &Shutdown) {
+        tracing::error!(listen = %self.name, %err, "cannot listen for statsd");
+        shutdown.wait().await;
+    }
+
+    fn packet(&mut self, packet: &[u8]) {
+        let text = String::from_utf8_lossy(packet);
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            match Line::read(line) {
+                Some(read) => self.line(&read),
+                None if packet::is_foreign(line) => self.health.unmatched_lines(1),
+                None => self.health.dropped("malformed", 1),
+            }
+        }
+    }
+
+    fn line(&mut self, line: &Line<'_>) {
+        let Some(run) = line.tag("run").map(str::to_owned).or_else(|| self.config.run.clone()) else {
+            return self.health.dropped("no_run", 1);
+        };
+        let rank = line.tag("rank").and_then(|r| r.parse().ok()).or(self.config.rank).unwrap_or(0);
+        let step = ["step", "global_step"].iter().find_map(|tag| whole(line.tag(tag)?.parse().ok()?));
+        let key = (run, rank);
+        // A number of another step: the one before is complete.
+        let known = self.gathered.get(&key);
+        if known.is_some_and(|g| g.step.is_some() && step.is_some() && g.step != step) {
+            self.flush_rank(&key);
+        }
+        let prefix = self.config.prefix.as_deref().unwrap_or("");
+        let name = line.name.strip_prefix(prefix).unwrap_or(line.name);
+        let value = self.value(&key, name, line);
+        let unit = if line.kind == Kind::Timer { "ms" } else { "" };
+        let Reading { meaning, known, value } = self.names.reading(name, unit, value);
+        let meaning = meaning.into_owned();
+        let begins = meaning == Meaning::Step && self.gathered.get(&key).is_some_and(Gathered::has_step);
+        if begins {
+            self.flush_rank(&key);
+        }
+        if !self.gathered.contains_key(&key) && self.gathered.len() >= MAX_RANKS {
+            self.flush();
+        }
+        let gathered = self.gathered.entry(key).or_default();
+        gathered.step = step.or(gathered.step);
+        gathered.world = line.tag("world").and_then(|w| w.parse().ok()).or(gathered.world);
+        if gathered.readings.len() >= MAX_GATHERED {
+            return self.health.dropped("gathered_limit", 1);
+        }
+        gathered.add(Reading { meaning, known, value });
+    }
+
+    /// What a line says: of several values, their mean.
+    fn value(&mut self, (run, rank): &(String, u32), name: &str, line: &Line<'_>) -> Value {
+        match line.kind {
+            Kind::Counter => Value::Increment(line.sum / line.rate),
+            Kind::Timer | Kind::Histogram => {
+                let (count, sum) = (line.count / line.rate, line.sum / line.rate);
+                Value::Durations { count, sum, cumulative: false, start: None }
+            }
+            Kind::Gauge => {
+                let key = format!("{run}\n{rank}\n{name}");
+                let before = if line.relative { self.gauges.get(&key).copied().unwrap_or(0.0) } else { 0.0 };
+                let now = before + line.last;
+                if self.gauges.len() < MAX_RANKS || self.gauges.contains_key(&key) {
+                    self.gauges.insert(key, now);
+                }
+                Value::Measured(now)
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let all: Vec<_> = self.gathered.keys().cloned().collect();
+        all.iter().for_each(|key| self.flush_rank(key));
+    }
+
+    fn flush_rank(&mut self, key: &(String, u32)) {
+        let Some(gathered) = self.gathered.remove(key) else { return };
+        let (run, rank) = key.clone();
+        let now = unix_now();
+        let known = self.sink.last_step(&run, rank);
+        let who = Who { run, rank, certain: true, world: gathered.world, ..Who::default() };
+        let report =
+            Report { time: Some(now), step: gathered.step, readings: gathered.readings, ..Report::default() };
+        let taken = self.readings.take(&who, report, known, now);
+        if taken.dropped > 0 {
+            self.health.dropped("series_limit", taken.dropped);
+        }
+        self.health.lag_seconds(0.0);
+        taken.events.into_iter().for_each(|event| self.publish(event));
+    }
+
+    fn publish(&self, event: Event) {
+        self.sink.publish(Origin::source(Via::Statsd, &self.name, Priority::Telemetry), event);
+    }
+}
+
+impl Gathered {
+    /// Whether a gauge said which step this is.
+    fn has_step(&self) -> bool {
+        self.readings.iter().any(|r| r.meaning == Meaning::Step)
+    }
+
+    /// The last of a gauge counts; what is counted and timed adds up.
+    fn add(&mut self, new: Reading<'static>) {
+        match self.readings.iter_mut().find(|r| r.meaning == new.meaning) {
+            None => self.readings.push(new),
+            Some(old) => old.value = old.value.joined(new.value),
+        }
+    }
+}
