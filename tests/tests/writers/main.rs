@@ -2,11 +2,14 @@
 //!
 //! A module is one package. Its writer is a script beside it that does in Python what a trainer does, told by lines on its standard
 //! input when to go on. Where a package is not installed the test says so loudly; `cargo verify` installs it and then insists.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod seen;
 mod writer;
 
+mod lightning;
 mod tensorboard;
 mod tensorboardx;
+mod torch;
+mod transformers;
 mod wandb;

@@ -20,15 +20,27 @@ pub(crate) struct Writer {
 /// True where the interpreter of the tests can import all of these modules. Says loudly that it cannot, and fails where
 /// `STEPWATCH_REQUIRE_PEERS=1` promises that it can.
 pub(crate) async fn has(modules: &[&str]) -> bool {
+    can_import(modules, "STEPWATCH_REQUIRE_PEERS").await
+}
+
+/// The same of PyTorch and what stands on it, too large for every machine that runs the tests: `STEPWATCH_REQUIRE_TORCH=1`
+/// promises that they are there.
+pub(crate) async fn has_torch(modules: &[&str]) -> bool {
+    can_import(modules, "STEPWATCH_REQUIRE_TORCH").await
+}
+
+async fn can_import(modules: &[&str], promise: &str) -> bool {
     let imports: Vec<_> = modules.iter().map(|m| format!("import {m}")).collect();
     let mut python = command(trainer::python());
     let found = python.args(["-c", &imports.join(";")]).stderr(Stdio::null()).status().await;
     let found = found.is_ok_and(|s| s.success());
     if !found {
-        let required = std::env::var_os("STEPWATCH_REQUIRE_PEERS").is_some_and(|v| v == "1");
+        let required = std::env::var_os(promise).is_some_and(|v| v == "1");
         let list = modules.join(", ");
-        assert!(!required, "{list} cannot be imported by STEPWATCH_PYTHON, and STEPWATCH_REQUIRE_PEERS=1");
-        say::loud(&format!("NOT TESTED: Python cannot import {list} (cargo verify installs it)"));
+        assert!(!required, "{list} cannot be imported by STEPWATCH_PYTHON, and {promise}=1");
+        say::loud(&format!(
+            "NOT TESTED: Python cannot import {list} (STEPWATCH_PYTHON names the interpreter)"
+        ));
     }
     found
 }

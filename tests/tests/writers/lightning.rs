@@ -1,0 +1,36 @@
+//! Lightning's `CSVLogger`, in a real training.
+
+use stepwatch_tests::Exporter;
+use stepwatch_wire::Kind;
+
+use crate::seen::Seen;
+use crate::writer::{Writer, has_torch, python};
+
+const RUN: &str = "lightning";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_written_anew_is_told_once() {
+    if !has_torch(&["torch", "lightning"]).await {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        format!("sources:\n  - tail: {{path: \"{}/run/metrics.csv\", run: {RUN}}}\n", dir.path().display());
+    let exporter = Exporter::start(&dir.path().join("exporter"), &source).await.unwrap();
+    let seen = Seen::default();
+    seen.follow(&exporter);
+    let mut writer = Writer::start(python("lightning_writer.py", dir.path())).unwrap();
+    writer.tell("fit").await.unwrap();
+    writer.end().await.unwrap();
+    // Thirty batches, logged every fifth.
+    let told = seen.steps(RUN, "loss", 6).await;
+    assert_eq!(told.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 9, 14, 19, 24, 29]);
+    assert!(told[5].1 < told[0].1 / 10.0, "it learns: {told:?}");
+    seen.event(Kind::Eval, RUN, |e| e.step == Some(29)).await;
+    let evals = seen.of(Kind::Eval, RUN);
+    assert_eq!(evals.iter().filter_map(|e| e.step).collect::<Vec<_>>(), [9, 19, 29]);
+    assert!(evals.iter().all(|e| e.name.as_deref() == Some("val") && e.m.get("loss").is_some()));
+    assert!(seen.column(RUN, "lr").iter().all(|(_, lr)| *lr == 0.1), "{:?}", seen.column(RUN, "lr"));
+    assert_eq!(seen.column(RUN, "train_loss_epoch").len(), 3);
+    assert!(seen.of(Kind::Step, RUN).iter().all(|e| e.attempt == Some(0)), "no step went back");
+}
