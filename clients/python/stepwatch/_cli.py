@@ -18,6 +18,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
     "run": ("_launch", "run a training command and report its output, exit code and last words"),
     "status": ("_status", "show where every training process of this node is, also while it hangs"),
     "mfu": ("_mfu_command", "calculate model FLOP/s utilisation from the dimensions of a model"),
+    "bundle": ("_bundle", "write this client as one Python file, for machines where nothing can be installed"),
 }
 
 

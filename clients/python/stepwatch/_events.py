@@ -53,6 +53,8 @@ class Builder:
         _, at, kind, step, metrics, more = item
         if kind == "step":
             return self._build_step(at, step, metrics, more)
+        if kind == "more":
+            return self._build_more(at, step, metrics)
         event = self._event(kind, at)
         try:
             event["step"] = self._step if step is None else integer(step)
@@ -82,6 +84,14 @@ class Builder:
         if given:
             event.setdefault("t", {}).update(self._metrics(given))
         self._step, self._step_at = n, at
+        return event
+
+    def _build_more(self, at: float, step: Any, metrics: Dict[str, Any]) -> Dict[str, Any]:
+        """More about a step, sent as of the last one: with an earlier number it would tell of a run that went back."""
+        known = self._step is not None
+        event = self._event("step", self._step_at if known else at)
+        event["step"] = self._step if known else integer(step)
+        event["m"] = self._metrics(metrics)
         return event
 
     def _metrics(self, given: Mapping[str, Any]) -> Dict[str, Any]:

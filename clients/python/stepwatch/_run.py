@@ -198,6 +198,10 @@ class Run:
         self._sender.put("step", step, metrics, (before, phases, None), at)
         self._page.advance(step, at)
 
+    def add(self, step: Any, metrics: Dict[str, Any]) -> None:
+        """For helpers: metrics of a step that came to be known later. They are sent with the number of the last step reported."""
+        self._sender.put("more", step, metrics, None)
+
     def mark(self, step: Any) -> None:
         """For adapters: the loop has come to the end of this step, whatever is still to be reported of it."""
         try:

@@ -19,10 +19,11 @@ import time
 from types import TracebackType
 from typing import Any, Dict, Iterable, List, Optional, Type
 
+from ._device import DeviceValue
 from ._flight import MAX_IN_FLIGHT as MAX_IN_FLIGHT
 from ._flight import InFlight
+from ._layers import LayerStats as LayerStats
 from ._run import Run
-from ._wire import on_host
 
 
 class StepReporter:
@@ -88,47 +89,7 @@ class StepReporter:
 
 def in_flight() -> InFlight:
     """For adapters: reports whose values may be tensors on any device."""
-    return InFlight(_Value.of)
-
-
-class _Value:
-    """A number that is here, or on its way from a device."""
-
-    __slots__ = ("_value", "_event", "_deferred")
-
-    def __init__(self, value: Any, event: Any = None, deferred: bool = False) -> None:
-        self._value, self._event, self._deferred = value, event, deferred
-
-    @classmethod
-    def of(cls, value: Any) -> "_Value":
-        device = getattr(value, "device", None)
-        if device is None:
-            return cls(value)
-        value = value.detach() if hasattr(value, "detach") else value
-        if on_host(device):
-            return cls(value.item())  # nothing to wait for, and later the loop may have written over it
-        return cls._start_copy(value, str(getattr(device, "type", device)))
-
-    @classmethod
-    def _start_copy(cls, value: Any, kind: str) -> "_Value":
-        torch: Any = sys.modules.get("torch")
-        try:
-            there = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-            there.copy_(value, non_blocking=True)
-            event = getattr(torch, kind).Event()
-            event.record()
-            return cls(there, event)
-        except Exception:
-            # A device without pinned copies: read one step later, when the value has been computed anyway.
-            return cls(value.clone(), deferred=True)
-
-    def landed(self, newest: bool) -> bool:
-        return not (self._deferred and newest) and (self._event is None or bool(self._event.query()))
-
-    def read(self) -> Any:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._value.item() if self._event is not None or self._deferred else self._value
+    return InFlight(DeviceValue.of)
 
 
 def total_grad_norm(parameters: Iterable[Any]) -> Any:
