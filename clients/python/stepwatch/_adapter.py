@@ -255,6 +255,19 @@ class Tap:
             object.__delattr__(self._owner, self._name)
 
 
+class Around(Tap):
+    """A tap that also sees what came of the call: ``after`` gets the result, once there is one."""
+
+    def __init__(self, owner: Any, name: str, look: Callable[..., Any], after: Callable[[Any], None]) -> None:
+        super().__init__(owner, name, look)
+        self._after = after
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().__call__(*args, **kwargs)
+        quiet(self._after)(result)
+        return result
+
+
 class Saving(Tap):
     """Around a method that writes a checkpoint: its start, end and failure. ``look`` makes the context from the arguments, ``after``
     gets what it gave when the checkpoint is there."""
