@@ -34,7 +34,7 @@ pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
 /// How much of the beginning of a file tells what it is.
 pub const HEAD_BYTES: usize = 256 * 1024;
 /// The largest file that is read as a whole: a caller leaves a larger one alone and counts it.
-pub const MAX_WHOLE_BYTES: u64 = 256 * 1024 * 1024;
+pub const MAX_WHOLE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// How a file is written, told by its name and first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

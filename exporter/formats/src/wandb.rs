@@ -165,8 +165,8 @@ impl FileFormat for WandbLog {
 
     fn resume(&mut self, position: u64, last_step: Option<i64>) {
         (self.offset, self.position) = (position, position);
-        if let Some(step) = last_step.filter(|_| position > 0) {
-            self.records.resume(step);
+        if position > 0 {
+            self.records.resume(last_step);
         }
     }
 }

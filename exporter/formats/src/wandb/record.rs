@@ -81,6 +81,8 @@ pub(super) struct Records {
     /// Name of the run: as people gave it, or else its id.
     run: Option<String>,
     scalars: Scalars,
+    /// The run was told of, or is read on in the middle: a further record of it changes it and does not begin it.
+    begun: bool,
     /// Rows carry a step of the trainer's own.
     own_step: bool,
     last_step: Option<i64>,
@@ -93,9 +95,13 @@ impl Records {
         Self { run: self.run, own_step: self.own_step, ..Self::default() }
     }
 
-    pub(super) fn resume(&mut self, last_step: i64) {
-        self.scalars.axis.resume(last_step);
-        self.last_step = Some(last_step);
+    /// Goes on in the middle of the log.
+    pub(super) fn resume(&mut self, last_step: Option<i64>) {
+        self.begun = true;
+        self.last_step = last_step;
+        if let Some(step) = last_step {
+            self.scalars.axis.resume(step);
+        }
     }
 
     pub(super) fn read(&mut self, data: &[u8], pushed: &mut Pushed, out: &mut Out<'_>) {
@@ -175,7 +181,7 @@ impl Records {
         self.run = name.or(self.run.take());
         let mut e = Event { run: self.run.clone(), ..Event::new(Kind::Hello) };
         describe(&config, &mut e);
-        if resumed {
+        if resumed && !core::mem::replace(&mut self.begun, true) {
             e.extra.insert(hello::RESUMED.into(), Value::Bool(true));
         }
         Ok(e)

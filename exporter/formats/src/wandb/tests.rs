@@ -142,6 +142,23 @@ fn a_configuration_tells_of_the_model() {
 }
 
 #[test]
+fn a_resumed_run_is_told_once_however_often_it_is_described() {
+    let resumed = bytes(17, &[bytes(1, b"abc"), vec![0x90, 0x01, 0x01]].concat());
+    let last = 7 + resumed.len();
+    let data = log(&[resumed.clone(), resumed.clone(), step(5, "1.5"), resumed]);
+    let is_resumed = |e: &Event| e.extra.get(hello::RESUMED) == Some(&Value::Bool(true));
+    let (events, _) = read(&data);
+    let hellos: Vec<_> = events.iter().filter(|e| e.kind == Kind::Hello).map(is_resumed).collect();
+    assert_eq!(hellos, [true, false, false]);
+    let mut later = reader(&data);
+    let at = data.len() - last;
+    later.resume(at as u64, Some(5));
+    let mut out = Vec::new();
+    later.push(&data[at..], true, &mut out);
+    assert_eq!(out.iter().map(is_resumed).collect::<Vec<_>>(), [false]);
+}
+
+#[test]
 fn the_step_is_the_trainer_s_own() {
     let row = |own: &str, n: &str, loss: &str| history(&[(own, n), ("_step", "1"), ("loss", loss)]);
     let (events, pushed) = read(&log(&[
@@ -188,7 +205,7 @@ fn nothing_is_lost_or_doubled_wherever_a_new_life_begins() {
     let data = long_log();
     assert!(data.len() > 5 * BLOCK);
     let want: Vec<_> = (1..=31).map(|n| (n, n as f64 + 0.5)).collect();
-    for cut in (0..data.len()).step_by(97).chain([data.len()]) {
+    for cut in (0..data.len()).step_by(997).chain([data.len()]) {
         let mut first = reader(b"");
         let mut events = Vec::new();
         first.push(&data[..cut], true, &mut events);
