@@ -1,11 +1,12 @@
 //! What the alerter would have said about recorded runs: the same engine, fed from files instead of streams.
 //!
-//! A file is CSV with a header, JSON lines of events, or a training log that [`stepwatch_formats`] reads; which one is found out from
-//! its lines. Time is the recording's own where it has one, else it passes by the step times. Nothing is sent to anybody and no
+//! A file is CSV with a header, JSON lines of events, or anything that [`stepwatch_formats`] reads: a training log, an event file of
+//! TensorBoard, a `.wandb` file, `trainer_state.json`; which one is found out from its name and what stands in it. Time is the recording's own where it has one, else it passes by the step times. Nothing is sent to anybody and no
 //! receiver is needed: of a configuration only the detectors and the hold count.
 
 mod csv;
 mod input;
+mod records;
 mod replay;
 mod report;
 #[cfg(test)]
@@ -27,7 +28,7 @@ const MAX_TOLD: u64 = 20;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Recorded runs: CSV, JSON lines of events, or training logs
+    /// Recorded runs: CSV, JSON lines, training logs, event files of TensorBoard, .wandb files, trainer_state.json, metrics.csv
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     #[arg(long, value_enum, default_value_t)]
@@ -82,7 +83,7 @@ fn settings(config: Option<&Path>) -> Result<EngineConfig, ConfigError> {
 fn replay(path: &Path, engine: EngineConfig, err: &mut dyn Write) -> io::Result<Result<Replay, InputError>> {
     let mut input = match Input::open(path) {
         Ok(input) => input,
-        Err(e) => return Ok(Err(e.into())),
+        Err(e) => return Ok(Err(e)),
     };
     let name = path.file_stem().map_or_else(|| "run".into(), |n| n.to_string_lossy().into_owned());
     let mut replay = Replay::new(engine, name);
@@ -97,6 +98,7 @@ fn replay(path: &Path, engine: EngineConfig, err: &mut dyn Write) -> io::Result<
                     writeln!(err, "{}:{line}: {reason}", path.display())?;
                 }
             }
+            Err(InputError::Records(reason)) => writeln!(err, "{}: {reason}", path.display())?,
             Err(e) => return Ok(Err(e)),
         }
     }

@@ -48,6 +48,11 @@ impl Header {
         let measured = columns.iter().any(|c| matches!(c, Column::Metric(_) | Column::Timestamp));
         (columns.contains(&Column::Step) && measured).then_some(Self(columns))
     }
+
+    /// Every column is one that we know.
+    pub(super) fn is_all_ours(&self) -> bool {
+        !self.0.contains(&Column::Other)
+    }
 }
 
 #[derive(Debug)]

@@ -1,13 +1,14 @@
-//! From the lines of a file to events, whatever the file is.
+//! From a file to events, whatever the file is.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Chain, Cursor, Read as _};
 use std::path::Path;
 
-use stepwatch_formats::{Reader, UnknownFormat};
+use stepwatch_formats::{FileKind, FileReader, HEAD_BYTES, Reader, UnknownFormat, kind_of};
 use stepwatch_wire::Event;
 
 use super::csv::{Header, Rows};
+use super::records::Records;
 
 /// Longest line read; of a longer one nothing is used.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
@@ -18,15 +19,36 @@ pub(super) enum InputError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Format(#[from] UnknownFormat),
-    #[error("no training step found; a CSV needs a header with `step`, and a log a format that is known")]
+    #[error("is a directory; name the files in it")]
+    Directory,
+    #[error("{bytes} bytes; a file of this kind is read as a whole, up to {limit}")]
+    TooLarge { bytes: u64, limit: u64 },
+    #[error(
+        "no training step found; this reads CSV with a header that has `step`, JSON lines, event files of TensorBoard, .wandb files, \
+         trainer_state.json, metrics.csv of Lightning, progress.txt of Megatron, and logs: {}",
+        formats()
+    )]
     NoSteps,
     /// The line is left out, the file goes on.
     #[error("line {line}: {reason}")]
     Line { line: u64, reason: String },
+    /// Records are left out; the file goes on if it can.
+    #[error("{0}")]
+    Records(String),
 }
 
+/// An open file, and how it is read.
 #[derive(Debug)]
-pub(super) struct Input<R = BufReader<File>> {
+pub(super) enum Input {
+    Lines(Lines),
+    Records(Box<Records<Source>>),
+}
+
+/// A file whose beginning was looked at, which may not be one that can be rewound.
+type Source = Chain<Cursor<Vec<u8>>, File>;
+
+#[derive(Debug)]
+pub(super) struct Lines<R = BufReader<Source>> {
     source: R,
     line: u64,
     text: Vec<u8>,
@@ -41,34 +63,67 @@ enum Kind {
 }
 
 impl Input {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(BufReader::new(File::open(path)?)))
+    pub(super) fn open(path: &Path) -> Result<Self, InputError> {
+        let mut file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(InputError::Directory);
+        }
+        let mut head = Vec::new();
+        (&mut file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+        let reader = if kind_of(path, &head) == FileKind::Lines || is_ours(&head) {
+            None
+        } else {
+            FileReader::new(path, &head)
+        };
+        let source = Cursor::new(head).chain(file);
+        Ok(match reader {
+            Some(reader) => Self::Records(Box::new(Records::new(reader, source))),
+            None => Self::Lines(Lines::new(BufReader::new(source))),
+        })
+    }
+
+    /// The next events; `None` at the end. After a bad line or record the next call goes on behind it.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
+        match self {
+            Self::Lines(lines) => lines.next(),
+            Self::Records(records) => records.next(),
+        }
     }
 }
 
-impl<R: BufRead> Input<R> {
-    pub(super) fn new(source: R) -> Self {
+/// Whether this begins like a table of ours, although its name is that of another's.
+fn is_ours(head: &[u8]) -> bool {
+    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
+    core::str::from_utf8(line).ok().and_then(Header::parse).is_some_and(|header| header.is_all_ours())
+}
+
+fn formats() -> String {
+    stepwatch_formats::names().into_iter().filter(|name| *name != "auto").collect::<Vec<_>>().join(", ")
+}
+
+impl<R: BufRead> Lines<R> {
+    fn new(source: R) -> Self {
         Self { source, line: 0, text: Vec::new(), kind: None }
     }
 
-    /// The events of the next line that has any; `None` at the end. After a bad line the next call goes on behind it.
-    pub(super) fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
+    /// The events of the next line that has any.
+    fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
         while self.read_line()? {
             let text = String::from_utf8_lossy(&self.text);
             let text = text.trim_start_matches('\u{feff}').trim_end_matches(['\n', '\r']);
             if text.trim().is_empty() {
                 continue;
             }
-            let Some(kind) = &mut self.kind else {
-                let (kind, is_header) = Kind::of(text)?;
-                let kind = self.kind.insert(kind);
-                if is_header {
-                    continue;
+            let kind = match &mut self.kind {
+                Some(kind) => kind,
+                none => {
+                    let (kind, is_header) = Kind::of(text)?;
+                    let kind = none.insert(kind);
+                    if is_header {
+                        continue;
+                    }
+                    kind
                 }
-                if let Some(events) = kind.read(text, self.line)? {
-                    return Ok(Some(events));
-                }
-                continue;
             };
             if let Some(events) = kind.read(text, self.line)? {
                 return Ok(Some(events));
@@ -149,7 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read_all(text: &[u8]) -> (Vec<Event>, Vec<(u64, String)>) {
-        let mut input = Input::new(text);
+        let mut input = Lines::new(text);
         let (mut events, mut bad) = (Vec::new(), Vec::new());
         loop {
             match input.next() {

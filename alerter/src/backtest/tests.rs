@@ -104,6 +104,86 @@ fn events_and_logs_are_read_like_tables() {
     assert!(incidents.iter().all(|i| i["kind"] == "nonfinite" && i["detected_step"] == 100), "{incidents:?}");
 }
 
+/// Files of real trainers, which the parsers are tested with.
+fn recorded(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../exporter/formats/tests/data").join(name)
+}
+
+fn summary(path: PathBuf) -> (Value, String) {
+    let args = Args { files: vec![path], format: Format::Json, config: None };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    run(&args, &mut out, &mut err).unwrap();
+    let last =
+        String::from_utf8(out).unwrap().lines().last().map(|l| serde_json::from_str::<Value>(l).unwrap());
+    (last.map_or(Value::Null, |v| v["summary"].clone()), String::from_utf8(err).unwrap())
+}
+
+#[test]
+fn whatever_a_trainer_writes_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    // Its name says what it is.
+    let state = dir.path().join("trainer_state.json");
+    fs::copy(recorded("hf_trainer_state.json"), &state).unwrap();
+    let table = dir.path().join("metrics.csv");
+    fs::write(&table, "epoch,step,train_loss\n0,49,2.5\n0,99,2.25\n").unwrap();
+    let ours = dir.path().join("named.csv");
+    fs::write(&ours, csv(5, |_| None)).unwrap();
+    let read = [
+        recorded("events.out.tfevents.1795226853.vm.2246.0"),
+        recorded("events.out.tfevents.1795226865.vm"),
+        recorded("wandb_nan_inf.wandb"),
+        recorded("nemo_automodel.jsonl"),
+        recorded("torchtitan_2026.log"),
+        state,
+        table,
+        ours,
+    ]
+    .map(|path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let (summary, err) = summary(path);
+        assert_eq!(err, "", "{name}");
+        let signals: Vec<_> =
+            summary["signals"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
+        format!("{name}: {} to {}: {}", summary["first_step"], summary["last_step"], signals.join(" "))
+    });
+    insta::assert_snapshot!(read.join("\n"), @"
+    events.out.tfevents.1795226853.vm.2246.0: 1 to 40: loss grad_norm lr step_time
+    events.out.tfevents.1795226865.vm: 1 to 20: loss grad_norm
+    wandb_nan_inf.wandb: 0 to 29: loss grad_norm lr
+    nemo_automodel.jsonl: 0 to 99: loss grad_norm lr tokens_per_second tokens_per_second_per_gpu mfu_reported
+    torchtitan_2026.log: 14 to 16: loss grad_norm tokens_per_second_per_gpu mfu_reported tflops_reported
+    trainer_state.json: 10 to 250: loss lr
+    metrics.csv: 49 to 99: loss
+    named.csv: 1 to 5: loss grad_norm step_time
+    ");
+}
+
+#[test]
+fn what_cannot_be_read_is_told_what_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, err) = summary(dir.path().into());
+    assert!(err.ends_with(": is a directory; name the files in it\n"), "{err}");
+    let notes = dir.path().join("notes.txt");
+    fs::write(&notes, "dear diary\n").unwrap();
+    let (_, err) = summary(notes);
+    for kind in
+        ["no training step found", "CSV", "TensorBoard", ".wandb", "trainer_state.json", "megatron, jsonl"]
+    {
+        assert!(err.contains(kind), "{kind} in {err}");
+    }
+    let damaged = dir.path().join("events.out.tfevents.1.x");
+    let mut bytes = fs::read(recorded("events.out.tfevents.1795226865.vm")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x55;
+    fs::write(&damaged, bytes).unwrap();
+    let (summary, err) = summary(damaged);
+    assert!(summary["samples"].as_u64().unwrap() > 0, "{summary}");
+    assert!(
+        err.contains("damaged records were left out") || err.contains("nothing is read from here on"),
+        "{err}"
+    );
+}
+
 #[test]
 fn people_get_sentences() {
     let dir = tempfile::tempdir().unwrap();
