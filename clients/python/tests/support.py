@@ -1,5 +1,6 @@
 """What the tests share: receivers that are real sockets, and waiting for a condition instead of for a time."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -40,6 +41,17 @@ def until(condition, what="the condition"):
         if time.monotonic() > deadline:
             raise AssertionError("%s did not come true within %.0f s" % (what, PATIENCE))
         time.sleep(0.002)
+
+
+def needs(*modules):
+    """Skips the calling test, loudly, where a module is not installed; where all must be there it fails instead."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    if os.environ.get("STEPWATCH_REQUIRE_PEERS") == "1":
+        raise AssertionError("not installed: " + ", ".join(missing))
+    print("SKIPPED for lack of %s" % ", ".join(missing), file=sys.stderr)
+    raise unittest.SkipTest("not installed: " + ", ".join(missing))
 
 
 def parse(line):

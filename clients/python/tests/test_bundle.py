@@ -45,7 +45,8 @@ class Bundle(Case):
         module = {}
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-                module[ast.literal_eval(node.targets[0].slice)] = ast.literal_eval(node.value)
+                key = node.targets[0].slice
+                module[key.value if isinstance(key, ast.Constant) else key.value.value] = ast.literal_eval(node.value)
         names = {n[:-3] for n in os.listdir(os.path.join(ROOT, "stepwatch")) if n.endswith(".py")} - {"__main__"}
         self.assertEqual(set(module), names)
         for name, source in module.items():

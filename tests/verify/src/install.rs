@@ -14,8 +14,10 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("prometheus-alertmanager", &["alertmanager", "prometheus-alertmanager"]),
 ];
 
-/// Python packages of the client's tests, of the demo's trainer, and of the tests with real loggers; each is imported by its name.
-const PYTHON_PACKAGES: &[&str] = &["numpy", "tensorboard", "tensorboardX", "wandb"];
+/// Python packages of the client's tests (also of its types and of what it is installed from), of the demo's trainer, and of the
+/// tests with real loggers; each is imported by its name.
+const PYTHON_PACKAGES: &[&str] =
+    &["build", "mypy", "numpy", "setuptools", "tensorboard", "tensorboardX", "wandb", "wheel"];
 
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let mut lacking: Vec<&str> = PACKAGES

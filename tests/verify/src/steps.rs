@@ -67,7 +67,7 @@ fn demo(w: &Workspace) -> Result<Closing, String> {
 
 fn python_tests(w: &Workspace) -> Result<Closing, String> {
     let mut python = Command::new(install::python(w));
-    python.args(["-m", "unittest", "discover", "-v", "-s", "tests"]);
+    python.args(["-m", "unittest", "discover", "-v", "-s", "tests"]).env("STEPWATCH_REQUIRE_PEERS", "1");
     let out = w.run("python", python.current_dir(w.root.join("clients/python")))?;
     // PyTorch and transformers are too large to install for four tests; whoever has them gets these as well.
     let mut closing = out.lines(|l| l.contains(" ... skipped "));
