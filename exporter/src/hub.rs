@@ -13,6 +13,7 @@ use stepwatch_wire::{Event, EventError, Kind};
 
 use crate::drops::{Drops, Reason};
 use crate::family::Family;
+use crate::ingest::output::{self, Outputs};
 use crate::lock::Locked as _;
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
@@ -103,6 +104,7 @@ struct Inner {
     ring: Ring,
     sources: Sources,
     drops: Arc<Drops>,
+    outputs: Outputs,
     taken: [AtomicU64; Via::ALL.len()],
     connections: AtomicU64,
     save_failures: AtomicU64,
@@ -155,6 +157,7 @@ impl Hub {
             ring,
             sources: Sources::default(),
             drops,
+            outputs: Outputs::default(),
             taken: Default::default(),
             connections: AtomicU64::new(0),
             save_failures: AtomicU64::new(0),
@@ -173,6 +176,12 @@ impl Hub {
             event.node = Some(self.0.node.clone());
         }
         self.0.drops.add(Reason::Entries, u64::from(event.dropped));
+        if output::is_output(&event) {
+            return self.0.outputs.take(self, now, &event);
+        }
+        if output::is_end(&event) {
+            self.0.outputs.end(self, now, origin, &event);
+        }
         let mut out = Vec::with_capacity(1);
         let mut training = self.0.training.locked();
         let outcome = training.apply(now, origin, event, &mut out);

@@ -9,6 +9,7 @@ mod datagram;
 mod http;
 pub mod kubeflow;
 pub mod otlp;
+pub(crate) mod output;
 mod seqpacket;
 
 use std::collections::BTreeMap;

@@ -20,6 +20,7 @@ pub use checkpoints::CheckpointsConfig;
 pub use discover::DiscoverConfig;
 pub use scrape::ScrapeConfig;
 pub use statsd::StatsdConfig;
+pub(crate) use tail::Zone;
 pub use tail::{From, TailConfig};
 
 /// Entries of the configuration; each has a thread of its own.

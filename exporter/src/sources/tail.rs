@@ -37,6 +37,7 @@ use watch::LOOK_EVERY;
 use writers::Processes;
 
 pub use config::{From, TailConfig};
+pub(crate) use zone::Zone;
 pub(super) use find::search;
 
 /// Files that one entry follows.

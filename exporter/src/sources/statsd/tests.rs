@@ -132,9 +132,9 @@ fn mistakes_of_the_configuration_are_named() {
 }
 
 async fn until(mut condition: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
-        assert!(std::time::Instant::now() < deadline, "it did not come");
+        assert!(Instant::now() < deadline, "it did not come");
         tokio::task::yield_now().await;
     }
 }

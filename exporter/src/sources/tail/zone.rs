@@ -11,24 +11,24 @@ const SLACK: f64 = 60.0;
 const MAX_OFFSET: f64 = 14.0 * 3600.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Zone {
+pub(crate) struct Zone {
     offset: f64,
 }
 
 impl Zone {
     /// This host's zone, until a line tells otherwise.
-    pub(super) fn of_host(unix: f64) -> Self {
+    pub(crate) fn of_host(unix: f64) -> Self {
         let at = jiff::Timestamp::from_second(unix as i64).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         Self { offset: f64::from(jiff::tz::TimeZone::system().to_offset(at).seconds()) }
     }
 
     /// Seconds that local time is ahead of UTC.
-    pub(super) fn offset(self) -> f64 {
+    pub(crate) fn offset(self) -> f64 {
         self.offset
     }
 
     /// Learns from a stamp, read as if it were UTC, of a line that was written at `unix`. Returns by how much the offset changed.
-    pub(super) fn observe(&mut self, stamp: f64, unix: f64) -> f64 {
+    pub(crate) fn observe(&mut self, stamp: f64, unix: f64) -> f64 {
         let ahead = stamp - unix;
         let offset = (ahead / STEP).round() * STEP;
         if (ahead - offset).abs() > SLACK || offset.abs() > MAX_OFFSET {
