@@ -21,7 +21,7 @@ use super::watch::Watch;
 use super::whole::Whole;
 use super::words::last_words;
 use super::writers::Writer;
-use super::{Context, From, TailConfig, name};
+use super::{Context, From, TailConfig, name, open};
 use crate::hub::{Batch, Origin, Via};
 use crate::sources::Sink;
 use crate::stream::Mark;
@@ -108,8 +108,9 @@ impl Labels {
 
 impl Source {
     fn new(config: &TailConfig, path: &Path, begin: Begin) -> Self {
-        if config.recognises() && kind_of(path, &[]) == FileKind::Whole {
-            if let Some(reader) = FileReader::new(path, &[]) {
+        let head = if config.recognises() { open::head(path) } else { Vec::new() };
+        if config.recognises() && kind_of(path, &head) == FileKind::Whole {
+            if let Some(reader) = FileReader::new(path, &head) {
                 return Self::Whole(Box::new(Whole::new(path.to_owned(), reader, begin)));
             }
         }
@@ -207,7 +208,8 @@ impl TailedFile {
     fn resume(&mut self, sink: &dyn Sink, now: Instant) {
         let path = self.source.path().to_owned();
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
-        let filed = self.store.load(&path).filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
+        let filed =
+            self.store.load(&path).filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
         if filed.is_some() {
             // What was published after it was saved is read again.
             self.again = Again::resumed(filed.as_ref().and_then(|f| f.last_step));

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_formats::FileReader;
 
+use super::name::is_rotated;
 use super::open::{Begin, Counts, How, Open, REST, Take, modified};
 use super::state::Position;
 
@@ -223,11 +224,25 @@ impl Follower {
     /// Looks for lost files under other names in the same directory.
     fn find_renamed(&mut self, now: Instant) {
         for position in std::mem::take(&mut self.lost) {
-            match renamed(&self.path, &position).and_then(|path| self.find(&path, &position, now)) {
+            let path = renamed(&self.path, &position);
+            let same = path.as_deref().and_then(|path| self.find(path, &position, now));
+            match same.or_else(|| self.find_cut(&path?, now)) {
                 Some(open) => self.retire(open, now),
                 None => self.lost.push(position),
             }
         }
+    }
+
+    /// A lost file that was cut before it was renamed: all in it is new. Only of an old name can this be told from a file of
+    /// somebody else that got the same inode number.
+    fn find_cut(&mut self, path: &Path, now: Instant) -> Option<Open> {
+        let old = path.file_name()?.to_str()?.strip_prefix(self.path.file_name()?.to_str()?)?;
+        if !old.starts_with(['.', '-']) || !is_rotated(path) {
+            return None;
+        }
+        let open = Open::new(path, How { begin: Begin::Start, recognise: self.recognise }, now).ok()?;
+        self.counts.truncations += 1;
+        Some(open)
     }
 
     fn retire(&mut self, mut open: Open, now: Instant) {

@@ -298,7 +298,7 @@ impl Open {
             Content::Lines(lines) => *lines = Lines::default(),
             Content::Records(records) => {
                 let path = core::mem::take(&mut records.path);
-                if let Some(reader) = FileReader::new(&path, &self.head) {
+                if let Some(reader) = FileReader::new(&path, &beginning(&self.file)) {
                     **records = Records::new(path, reader);
                 }
             }
@@ -428,6 +428,11 @@ fn beginning(file: &File) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+/// The first bytes of a file that may not be there.
+pub(super) fn head(path: &Path) -> Vec<u8> {
+    open(path).map_or_else(|_| Vec::new(), |file| read_head(&file, &mut [0; HEAD_BYTES]).to_vec())
 }
 
 fn read_head<'a>(file: &File, buffer: &'a mut [u8; HEAD_BYTES]) -> &'a [u8] {

@@ -87,6 +87,20 @@ fn rotation_while_the_exporter_is_down() {
 }
 
 #[test]
+fn cut_and_then_renamed_while_nobody_looked() {
+    let mut b = Bench::new("run.log");
+    b.steps("run.log", 1..30);
+    assert_eq!(b.poll_steps().len(), 29);
+    b.kill();
+    fs::write(b.path("run.log"), "").unwrap();
+    b.steps("run.log", 30..32);
+    fs::rename(b.path("run.log"), b.path("run.log.1")).unwrap();
+    b.steps("run.log", 32..34);
+    assert_eq!(b.poll_steps(), range(30..34));
+    assert_eq!(b.dropped("truncated"), Some(1.0));
+}
+
+#[test]
 fn a_file_system_that_is_mounted_late_or_lost_for_a_while() {
     let mut b = Bench::new("mount/run.log");
     let (mount, away) = (b.path("mount"), b.path("away"));
