@@ -4,6 +4,7 @@ The file holds the source of every module as it is, readable and with its own li
 package, and run it is the command line.
 """
 
+import argparse
 import hashlib
 import os
 import pkgutil
@@ -51,6 +52,7 @@ if __name__ == "__main__":
 
 
 def arguments(parser: Any) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = DESCRIPTION
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="stepwatch.py", help="where to write it (default: %(default)s; -: standard output)"

@@ -54,7 +54,7 @@ def parser(first: List[str]) -> Parser:
     top.add_argument("--version", action="version", version="stepwatch " + __version__)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, (module, does) in COMMANDS.items():
-        command = commands.add_parser(name, help=does, formatter_class=argparse.RawDescriptionHelpFormatter)
+        command = commands.add_parser(name, help=does)
         if first == [name]:
             implementation: Any = importlib.import_module("." + module, __package__)
             implementation.arguments(command)

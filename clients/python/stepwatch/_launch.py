@@ -62,6 +62,7 @@ Transformers 5 report its progress there by itself: KUBEFLOW_TRAINER_SERVER_URL 
 
 
 def arguments(parser: Any) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "stepwatch run [options] [--] COMMAND [ARGUMENT ...]"
     about = parser.add_argument_group("what is known of the run")

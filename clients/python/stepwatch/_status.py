@@ -3,6 +3,7 @@
 Read from shared memory, so it answers while a process hangs in a collective, holds the interpreter, is stopped, or after it has died.
 """
 
+import argparse
 import json
 import math
 import time
@@ -30,6 +31,7 @@ It needs no help from the process, so it tells as much of one that hangs, is sto
 
 
 def arguments(parser: Any) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = DESCRIPTION
     parser.epilog = "Exit status: 0 when there are processes to show, 1 when there are none."
     parser.add_argument("--run", metavar="NAME", help="only processes of this run")
