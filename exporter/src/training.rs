@@ -5,6 +5,7 @@
 
 mod archive;
 mod checkpoint;
+mod death;
 mod epoch;
 pub mod families;
 mod gauge;
@@ -26,10 +27,10 @@ mod write;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stepwatch_wire::names::exporter_event;
-use stepwatch_wire::{Event, EventError, Kind, Value};
+use stepwatch_wire::{Event, EventError, Kind};
 
 pub use archive::Archive;
+pub use death::ProcessFate;
 pub use epoch::Priority;
 pub use families::FAMILIES;
 
@@ -37,7 +38,7 @@ use crate::drops::{Drops, Reason};
 use crate::hub::{Origin, Outcome};
 use mfu::Convention;
 use rank::Rank;
-use run::{Context, Gpu, Run};
+use run::{Context, Gpu, Run, Stepped};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -154,29 +155,16 @@ impl Training {
         run.heard = now;
         run.world = event.world.or(run.world);
         let Some(rank) = run.rank(number, options.max_ranks, now) else { return self.dropped(Reason::Ranks) };
+        if event.kind == Kind::Bye && !rank.is_goodbye(origin, &mut event) {
+            return self.dropped(Reason::Duplicate);
+        }
         rank.hear(origin, &event, now);
         match event.kind {
             Kind::Hello => run.hello(&event, context),
             Kind::Step => {
                 let stepped = run.step(&mut event, context);
-                self.drops.add(Reason::Custom, stepped.custom_dropped);
-                self.drops.add(Reason::Repeated, stepped.repeated);
-                if let Some(reason) = stepped.dropped {
-                    return self.dropped(reason);
-                }
-                if let Some(restart) = stepped.restart {
-                    self.urgent = true;
-                    tracing::info!(
-                        run = name,
-                        rank = number,
-                        step = restart.step,
-                        text = restart.text,
-                        "restart"
-                    );
-                    out.push(stamped(restart, now));
-                }
-                if stepped.silent {
-                    return Outcome::Accepted;
+                if let Err(outcome) = self.stepped(stepped, now, out) {
+                    return outcome;
                 }
             }
             Kind::Eval => run.eval(&event),
@@ -192,10 +180,27 @@ impl Training {
             | Kind::Gap => {}
         }
         if event.attempt.is_none() {
-            event.attempt = run.ranks.get(&number).map(|r| r.epoch.attempt);
+            let rank = self.runs.get(name.as_str()).and_then(|run| run.ranks.get(&number));
+            event.attempt = rank.map(|r| r.epoch.attempt);
         }
         out.push(stamped(event, now));
         Outcome::Accepted
+    }
+
+    /// Counts what became of a step and publishes what goes before it; an error where nothing of it is left to publish.
+    fn stepped(&mut self, stepped: Stepped, now: f64, out: &mut Vec<Event>) -> Result<(), Outcome> {
+        self.drops.add(Reason::Custom, stepped.custom_dropped);
+        self.drops.add(Reason::Repeated, stepped.repeated);
+        if let Some(reason) = stepped.dropped {
+            return Err(self.dropped(reason));
+        }
+        if let Some(restart) = stepped.restart {
+            self.urgent = true;
+            let Event { run, rank, step, text, .. } = &restart;
+            tracing::info!(run, rank, step, text, "restart");
+            out.push(stamped(restart, now));
+        }
+        if stepped.silent { Err(Outcome::Accepted) } else { Ok(()) }
     }
 
     fn dropped(&self, reason: Reason) -> Outcome {
@@ -246,13 +251,20 @@ impl Training {
     pub fn closed(&mut self, now: f64, connection: u64, process: ProcessFate, out: &mut Vec<Event>) {
         for run in self.runs.values_mut() {
             for (number, rank) in &mut run.ranks {
+                if rank.launchers.remove(&connection) {
+                    let mut death = death::launcher_dead(rank, *number);
+                    (death.run, death.world) = (Some(run.name.to_string()), run.world);
+                    tracing::warn!(run = %run.name, rank = number, "launcher dead");
+                    out.push(stamped(death, now));
+                    continue;
+                }
                 if !rank.connections.remove(&connection) || !rank.connections.is_empty() || rank.said_bye {
                     continue;
                 }
                 rank.phases.end_all();
                 run.checkpoints.abandon(*number);
                 run.deaths += 1;
-                let mut death = rank_dead(rank, *number, process);
+                let mut death = death::rank_dead(rank, *number, process);
                 death.run = Some(run.name.to_string());
                 death.world = run.world;
                 tracing::warn!(run = %run.name, rank = number, text = death.text, "rank dead");
@@ -323,25 +335,23 @@ impl Training {
     }
 }
 
-/// What can be seen of a process whose connection closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProcessFate {
-    Gone,
-    Running,
-    Unknown,
-}
-
 impl Rank {
     fn hear(&mut self, origin: &Origin, event: &Event, now: f64) {
         let kind = event.kind;
         self.heard = now;
         self.said_bye = kind == Kind::Bye;
         if let Origin::Peer(peer) = origin {
-            self.connected_once = true;
-            self.connections.insert(peer.connection);
-            // A hello compares with the process before, and a launcher is not the process.
-            if kind != Kind::Hello && !run::is_launcher(event) {
-                self.pid = peer.pid.or(self.pid);
+            if !run::is_launcher(event) {
+                self.connected_once = true;
+                self.connections.insert(peer.connection);
+                // A hello compares with the process before.
+                if kind != Kind::Hello {
+                    self.pid = peer.pid.or(self.pid);
+                }
+            } else if kind == Kind::Bye {
+                self.launchers.remove(&peer.connection);
+            } else {
+                self.launchers.insert(peer.connection);
             }
         }
         if kind == Kind::Bye {
@@ -378,33 +388,4 @@ pub fn needs_run(kind: Kind) -> bool {
 
 fn stamped(event: Event, now: f64) -> Event {
     Event { ts: event.ts.or(Some(now)), ..event }
-}
-
-fn rank_dead(rank: &Rank, number: u32, process: ProcessFate) -> Event {
-    let who = rank.pid.map_or_else(|| "the process".to_owned(), |pid| format!("process {pid}"));
-    let after = rank.epoch.last.map_or_else(|| "before its first step".into(), |s| format!("after step {s}"));
-    let fate = match process {
-        ProcessFate::Gone => "it is gone, and its exit status cannot be seen from here",
-        ProcessFate::Running => "it still runs",
-        ProcessFate::Unknown => "what became of it cannot be seen from here",
-    };
-    let mut event = Event {
-        rank: Some(number),
-        step: rank.epoch.last,
-        attempt: Some(rank.epoch.attempt),
-        name: Some(exporter_event::RANK_DEAD.into()),
-        level: Some("error".into()),
-        text: Some(format!("{who} of rank {number} closed its socket without a goodbye {after}; {fate}")),
-        ..Event::new(Kind::Event)
-    };
-    if let Some(pid) = rank.pid {
-        event.extra.insert("pid".into(), Value::Number(f64::from(pid)));
-    }
-    let process = match process {
-        ProcessFate::Gone => "gone",
-        ProcessFate::Running => "running",
-        ProcessFate::Unknown => "unknown",
-    };
-    event.extra.insert("process".into(), Value::Text(process.into()));
-    event
 }

@@ -57,6 +57,8 @@ pub mod metric {
 pub mod exporter_event {
     /// The process of a rank closed its socket without `bye`.
     pub const RANK_DEAD: &str = "rank_dead";
+    /// The process that started a rank closed its socket without `bye`.
+    pub const LAUNCHER_DEAD: &str = "launcher_dead";
     /// Steps went backwards: the job restarted from an earlier checkpoint.
     pub const RESTART: &str = "restart";
 }
@@ -67,6 +69,8 @@ pub mod hello {
     pub const ROLE: &str = "role";
     /// The process that starts the training process, and outlives it.
     pub const LAUNCHER: &str = "launcher";
+    /// What kind of source speaks on the trainer's behalf; absent of the trainer itself.
+    pub const SOURCE: &str = "source";
     /// `true` from a file: what follows was written by a new process, which went on with the run.
     pub const RESUMED: &str = "resumed";
 }

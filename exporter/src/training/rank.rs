@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_wire::names::metric;
-use stepwatch_wire::{Event, Metrics};
+use stepwatch_wire::names::{hello, metric};
+use stepwatch_wire::{Event, Metrics, Value};
 
-use super::epoch::RankEpoch;
+use super::epoch::{Priority, RankEpoch};
 use super::histogram::Durations;
 use super::phases::Phases;
 use super::stale::Stale;
 use super::told::Told;
+use crate::hub::Origin;
 
 #[derive(Debug, Clone)]
 pub(super) struct Rank {
@@ -25,6 +26,8 @@ pub(super) struct Rank {
     pub(super) pid: Option<u32>,
     /// Open connections that have spoken for this rank.
     pub(super) connections: BTreeSet<u64>,
+    /// Open connections of what started it.
+    pub(super) launchers: BTreeSet<u64>,
     /// Has ever spoken through a connection, whose closing then means something.
     pub(super) connected_once: bool,
     pub(super) said_bye: bool,
@@ -47,6 +50,7 @@ impl Rank {
             heard: now,
             pid: None,
             connections: BTreeSet::new(),
+            launchers: BTreeSet::new(),
             connected_once: false,
             said_bye: false,
             client_dropped: None,
@@ -89,6 +93,17 @@ impl Rank {
             self.step_time = Some(seconds);
         }
         self.phases.step(parts, seconds);
+    }
+
+    /// Whether a goodbye is one: what a file says of a good end, or that it ended without a word, does not count while the process
+    /// itself is there to say so.
+    pub(super) fn is_goodbye(&self, origin: &Origin, event: &mut Event) -> bool {
+        if origin.priority() == Priority::Client {
+            return true;
+        }
+        let via = || Value::Text(origin.via().as_str().into());
+        event.extra.entry(hello::SOURCE.into()).or_insert_with(via);
+        self.connections.is_empty() || event.code.is_some_and(|code| code != 0)
     }
 
     /// `None` when nothing is known of its process, or it is done.

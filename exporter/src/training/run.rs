@@ -391,7 +391,7 @@ impl Run {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.ranks.values().any(|r| !r.connections.is_empty())
+        self.ranks.values().any(|r| !r.connections.is_empty() || !r.launchers.is_empty())
     }
 
     /// What must survive a restart of this exporter.

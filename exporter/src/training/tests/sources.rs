@@ -135,8 +135,36 @@ fn a_launcher_is_not_the_process_that_trains() {
     b.training.closed(b.now, 2, ProcessFate::Gone, &mut out);
     b.from(&peer(1, 40), r#"{"k":"bye","run":"r","role":"launcher","code":137,"text":"Killed"}"#);
     b.training.closed(b.now, 1, ProcessFate::Gone, &mut out);
-    assert_eq!((b.last().code, out.len()), (Some(137), 0), "the launcher says what became of it");
+    assert_eq!((b.last().code, out.len()), (Some(137), 1), "and the launcher says what became of it");
+    assert_eq!(out[0].name.as_deref(), Some("rank_dead"));
     assert_eq!(b.page().get(&f::RESTARTS, &["r"]), Some(0.0));
+}
+
+#[test]
+fn a_launcher_that_is_gone_is_told_apart_from_a_rank_that_is() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 40), r#"{"k":"hello","run":"r","role":"launcher"}"#);
+    b.from(&peer(2, 42), r#"{"k":"step","run":"r","step":1}"#);
+    let mut out = Vec::new();
+    b.training.closed(b.now, 1, ProcessFate::Gone, &mut out);
+    assert_eq!((out.len(), out[0].name.as_deref(), out[0].step), (1, Some("launcher_dead"), Some(1)));
+    assert_eq!(
+        (b.page().get(&f::RANK_UP, &["r", "0"]), b.page().get(&f::RANK_DEATHS, &["r"])),
+        (Some(1.0), Some(0.0))
+    );
+}
+
+#[test]
+fn a_log_that_ends_does_not_end_a_run_whose_process_is_there() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 42), r#"{"k":"step","run":"r","step":1}"#);
+    for ended in [r#"{"k":"bye","run":"r"}"#, r#"{"k":"bye","run":"r","code":0}"#] {
+        assert_eq!(b.from(&log(), ended), Outcome::Dropped(Reason::Duplicate));
+    }
+    assert_eq!(b.from(&log(), r#"{"k":"bye","run":"r","code":1,"text":"CUDA error"}"#), Outcome::Accepted);
+    b.from(&log(), r#"{"k":"step","run":"q","step":1}"#);
+    assert_eq!(b.from(&log(), r#"{"k":"bye","run":"q"}"#), Outcome::Accepted);
+    assert_eq!((b.last().code, b.last().extra["source"].as_str()), (None, Some("tail")));
 }
 
 #[test]
