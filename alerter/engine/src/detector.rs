@@ -90,11 +90,16 @@ detectors! {
         stall: stall::Stall,
         gc_tail: gc_tail::GcTail,
         step_time_jitter: step_time_jitter::StepTimeJitter,
+        mfu_implausible: mfu_implausible::MfuImplausible,
     }
     clock {
         hang: hang::Hang,
         rank_dead: rank_dead::RankDead,
         ckpt_stale: ckpt_stale::CkptStale,
         source_lost: source_lost::SourceLost,
+        user_alert: user_alert::UserAlert,
+        torchelastic_error: torchelastic_error::TorchelasticError,
+        flight_recorder_dump: flight_recorder_dump::FlightRecorderDump,
+        launcher_dead: launcher_dead::LauncherDead,
     }
 }

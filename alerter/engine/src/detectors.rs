@@ -2,16 +2,20 @@
 
 pub mod ckpt_stale;
 pub mod finding;
+pub mod flight_recorder_dump;
 pub mod gc_tail;
 pub mod grad_level_shift;
 pub mod grad_spike;
 pub mod hang;
+pub mod launcher_dead;
 pub mod learning;
 pub mod loss_shift;
 pub mod loss_spike;
 pub mod mfu_droop;
+pub mod mfu_implausible;
 pub mod nonfinite;
 pub mod rank_dead;
+mod reported;
 pub mod shared;
 pub mod source_lost;
 pub mod stall;
@@ -20,3 +24,5 @@ pub mod step_time_jitter;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod torchelastic_error;
+pub mod user_alert;

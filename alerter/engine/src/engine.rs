@@ -109,7 +109,7 @@ impl Engine {
     /// A run that ended well takes its incidents with it.
     fn end_of_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
         let ended = self.runs.get(name).and_then(|r| r.facts.ended.as_ref());
-        if let Some(by_hand) = ended.filter(|e| e.well() && e.at == now).map(|e| e.by_hand()) {
+        if let Some(by_hand) = ended.filter(|e| e.well() && !e.silent && e.at == now).map(|e| e.by_hand()) {
             self.book.run_ended(now, name, by_hand, out);
         }
     }

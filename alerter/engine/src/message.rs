@@ -181,7 +181,7 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
         _ => number(v),
     };
     match r.signal.as_str() {
-        "source" | "process" => None,
+        "source" | "process" | "report" => None,
         "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
         _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
         _ => Some(unit(r.value)),

@@ -3,6 +3,7 @@
 mod align;
 mod facts;
 mod pace;
+mod reports;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -14,6 +15,7 @@ use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_
 
 pub use facts::{Checkpoints, Death, Ended, Facts, Lost, Phase, Rank};
 pub use pace::Pace;
+pub use reports::{Report, Topic};
 
 use crate::detector::{Detectors, DetectorsConfig};
 use crate::sample::{StepClass, StepSample};
@@ -80,19 +82,29 @@ impl Run {
             EventKind::Phase => self.phase(at, e),
             EventKind::Ckpt => self.checkpoint(now, e),
             EventKind::Eval => self.class = self.class.max(Some(ClassMark::Eval)),
-            EventKind::Bye => self.facts.bye(now, e),
+            EventKind::Bye => {
+                self.facts.bye(now, e);
+                self.note_silent_end(now, out);
+            }
             // A socket closed by a process that lives on is odd, not a death: if the run stops, that will show.
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
-                self.facts.died(now, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default());
+                self.facts.died(now, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default(), false);
             }
-            EventKind::Event
-            | EventKind::Xid
-            | EventKind::Link
-            | EventKind::Hw
-            | EventKind::Health
-            | EventKind::Gap => {}
+            EventKind::Event => self.facts.reports.take(now, self.facts.total_steps, e),
+            EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health | EventKind::Gap => {}
         }
         self.look(now, out);
+    }
+
+    /// A log that ended without a word is worth a line in the history, and nobody's sleep.
+    fn note_silent_end(&self, now: Ts, out: &mut Vec<Verdict>) {
+        let f = &self.facts;
+        if f.ended.as_ref().is_none_or(|e| !e.silent || e.at != now) {
+            return;
+        }
+        let after = f.last_step.map_or_else(String::new, |step| format!(" after step {step}"));
+        let why = format!("the log of the run ended{after} without a word: it is taken for over");
+        out.push(crate::detectors::rank_dead::silent_end(now, f, why));
     }
 
     /// Takes over changed settings.

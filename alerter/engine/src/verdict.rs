@@ -40,6 +40,8 @@ pub enum Cause {
 
     Hardware,
     Config,
+    /// A person or the training script said so.
+    User,
 }
 
 impl Cause {
@@ -52,6 +54,7 @@ impl Cause {
             Self::Telemetry => "telemetry",
             Self::Hardware => "hardware",
             Self::Config => "config",
+            Self::User => "user",
         }
     }
 }
@@ -106,6 +109,11 @@ kinds! {
     GpuFault "gpu_fault" Hardware "GPU fault";
     LinkFault "link_fault" Hardware "link fault";
     ConfigDrift "config_drift" Config "config drift";
+    MfuImplausible "mfu_implausible" Config "implausible MFU";
+    UserAlert "user_alert" User "alert of the training script";
+    TorchelasticError "torchelastic_error" Progress "error of a rank";
+    FlightRecorderDump "flight_recorder_dump" Progress "collective that did not end";
+    LauncherDead "launcher_dead" Progress "dead launcher";
 }
 
 /// Someone or something to look at first, with the reason.

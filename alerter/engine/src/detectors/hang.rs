@@ -117,7 +117,7 @@ impl Hang {
 impl ClockDetector for Hang {
     fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         if let Some((_, at)) = self.raised {
-            if f.last_progress > at || f.ended.is_some() {
+            if f.last_progress > at || f.ended.as_ref().is_some_and(|e| !e.silent) {
                 self.raised = None;
                 out.push(verdict(
                     now,

@@ -101,6 +101,11 @@ fn first_deaths(f: &Facts) -> Vec<Suspect> {
     deaths.iter().take(3).map(suspect).collect()
 }
 
+/// A note: the end of a run that nobody spoke of.
+pub(crate) fn silent_end(now: Ts, f: &Facts, why: String) -> Verdict {
+    verdict(now, f, Change::Note, Severity::Info, why)
+}
+
 fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
     let step = f.last_step.unwrap_or(0);
     Verdict {

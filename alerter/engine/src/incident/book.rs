@@ -212,6 +212,7 @@ impl Book {
         i.raised.insert(v.kind, v.severity);
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
+        i.record.suspect(v);
         if leads {
             i.record.follow(v);
         } else if v.kind != had_kind {
@@ -540,6 +541,10 @@ impl IncidentRecord {
         (self.value, self.score) = (v.value, v.score);
         self.summary.clone_from(&v.why);
         self.end_step = None;
+    }
+
+    /// Whoever is suspected stays so, whichever kind names the incident.
+    fn suspect(&mut self, v: &Verdict) {
         for s in &v.suspects {
             if self.suspects.len() < MAX_SUSPECTS && !self.suspects.iter().any(|had| had.what == s.what) {
                 self.suspects.push(s.clone());

@@ -197,12 +197,17 @@ mod tests {
 
     fn event(step: i64, m: &[(&str, f64)]) -> Event {
         let mut e = Event::step("r", step);
-        m.iter().for_each(|(name, v)| drop(e.m.set(name, *v)));
+        for (name, v) in m {
+            e.m.set(name, *v);
+        }
         e
     }
 
-    /// The samples of reports `(rank, step, metrics)`: step, interval, whether it adds, and what it has.
-    fn samples(reports: &[(u32, i64, &[(&str, f64)])]) -> Vec<(i64, i64, bool, &'static str)> {
+    /// Rank, step, metrics.
+    type Report<'a> = (u32, i64, &'a [(&'a str, f64)]);
+
+    /// The samples of reports: step, interval, whether it adds, and what it has.
+    fn samples(reports: &[Report<'_>]) -> Vec<(i64, i64, bool, &'static str)> {
         let (mut align, mut out) = (Align::default(), Vec::new());
         for (rank, step, m) in reports {
             align.take(Ts(*step), *rank, *step, &event(*step, m), &mut out);
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_log_every_ten_steps_beside_a_client_every_step() {
-        let mut reports: Vec<(u32, i64, &[(&str, f64)])> = Vec::new();
+        let mut reports: Vec<Report<'_>> = Vec::new();
         for step in 1..=40 {
             reports.push((0, step, &[L]));
             if step % 10 == 0 {

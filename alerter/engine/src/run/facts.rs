@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind};
 
 use super::align::Arrival;
 use super::pace::Pace;
+use super::reports::Reports;
 use crate::sample::{StepClass, StepSample};
 use crate::time::{Span, Ts};
 
@@ -64,6 +66,7 @@ pub struct Facts {
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
     pub deaths: BTreeMap<u32, Death>,
+    pub reports: Reports,
     steps_since_death: u64,
     pub ended: Option<Ended>,
     /// Sources that feed the run, and when each did so last.
@@ -106,6 +109,8 @@ pub struct Ended {
     /// Exit code; 0 is a clean end.
     pub code: i64,
     pub text: Option<String>,
+    /// Nobody said so: its log ended without a word.
+    pub silent: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,6 +188,7 @@ impl Facts {
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
             deaths: BTreeMap::new(),
+            reports: Reports::default(),
             steps_since_death: 0,
             ended: None,
             live: BTreeMap::new(),
@@ -242,6 +248,10 @@ impl Facts {
     }
 
     pub(super) fn bye(&mut self, now: Ts, e: &Event) {
+        let silent = e.code.is_none() && e.extra.contains_key(hello::SOURCE);
+        if silent && !self.deaths.is_empty() {
+            return; // what is known of its end is more than nothing
+        }
         let code = e.code.unwrap_or(0);
         let rank = e.rank.unwrap_or(0);
         if let Some(r) = self.ranks.get_mut(&rank) {
@@ -250,14 +260,14 @@ impl Facts {
         let failed = code != 0 && !STOPPED.contains(&code);
         if failed {
             let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
-            self.died(now, rank, format!("exited with code {code}{last_words}"));
+            self.died(now, rank, format!("exited with code {code}{last_words}"), true);
         }
         if failed || self.worst_code == 0 {
             self.worst_code = code;
         }
         // The run is over when every rank of this attempt has said so; one that never spoke is not waited for.
         if e.rank.is_none() || self.members().all(|(_, r)| r.done) {
-            self.ended = Some(Ended { at: now, code: self.worst_code, text: e.text.clone() });
+            self.ended = Some(Ended { at: now, code: self.worst_code, text: e.text.clone(), silent });
         }
     }
 
@@ -267,12 +277,15 @@ impl Facts {
         self.ranks.iter().filter(move |(n, r)| !r.stale && **n < world).map(|(n, r)| (*n, r))
     }
 
-    pub(super) fn died(&mut self, now: Ts, rank: u32, text: String) {
+    /// `told`: somebody knows how, and it was not only seen that it is gone.
+    pub(super) fn died(&mut self, now: Ts, rank: u32, text: String, told: bool) {
         self.steps_since_death = 0;
         // A rank may die again in a later life.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
         if news && self.deaths.len() < MAX_DEATHS {
             self.deaths.insert(rank, Death { at: now, text });
+        } else if let Some(death) = self.deaths.get_mut(&rank).filter(|_| told) {
+            death.text = text;
         }
     }
 
@@ -357,8 +370,10 @@ impl Facts {
                 self.wants_look = true;
             }
         }
-        self.wants_look |=
-            !self.deaths.is_empty() || self.ended.is_some() || (now - self.last_progress) >= Span::secs(30);
+        self.wants_look |= !self.deaths.is_empty()
+            || self.reports.is_fresh(self.total_steps)
+            || self.ended.is_some()
+            || (now - self.last_progress) >= Span::secs(30);
         self.last_step = Some(s.step);
         self.last_step_at = Some(s.ts);
         self.last_progress = now;

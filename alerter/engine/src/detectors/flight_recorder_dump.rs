@@ -1,0 +1,55 @@
+//! The NCCL watchdog of a rank dumped its flight recorder: a collective did not end.
+//!
+//! A ticket of its own when nothing else is open; evidence in the incident of a hang or a dead rank, which has the same cause. Over
+//! when the run has gone on for a few steps.
+
+use serde::{Deserialize, Serialize};
+
+use super::reported::{About, Ends, Reported};
+use crate::detector::ClockDetector;
+use crate::run::{Facts, Topic};
+use crate::time::Ts;
+use crate::verdict::{Kind, Severity, Verdict};
+
+const ABOUT: About =
+    About { topic: Topic::FlightRecorderDump, kind: Kind::FlightRecorderDump, ends: Ends::WithProgress };
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FlightRecorderDump {
+    config: Config,
+    reported: Reported,
+}
+
+impl FlightRecorderDump {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), reported: Reported::default() }
+    }
+}
+
+impl ClockDetector for FlightRecorderDump {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if self.config.enabled {
+            self.reported.look(now, f, ABOUT, |_| Severity::Ticket, out);
+        }
+    }
+
+    fn deadline(&self, _: &Facts) -> Option<Ts> {
+        self.reported.deadline(ABOUT)
+    }
+}

@@ -1,0 +1,54 @@
+//! What started the training process is gone, and said nothing: nobody reads its output any more, or tells how it ends.
+//!
+//! The training process may live on, so it is a ticket; evidence where the run stands still. Over when the run has gone on for a few
+//! steps.
+
+use serde::{Deserialize, Serialize};
+
+use super::reported::{About, Ends, Reported};
+use crate::detector::ClockDetector;
+use crate::run::{Facts, Topic};
+use crate::time::Ts;
+use crate::verdict::{Kind, Severity, Verdict};
+
+const ABOUT: About = About { topic: Topic::LauncherDead, kind: Kind::LauncherDead, ends: Ends::WithProgress };
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LauncherDead {
+    config: Config,
+    reported: Reported,
+}
+
+impl LauncherDead {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), reported: Reported::default() }
+    }
+}
+
+impl ClockDetector for LauncherDead {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if self.config.enabled {
+            self.reported.look(now, f, ABOUT, |_| Severity::Ticket, out);
+        }
+    }
+
+    fn deadline(&self, _: &Facts) -> Option<Ts> {
+        self.reported.deadline(ABOUT)
+    }
+}

@@ -1,0 +1,120 @@
+//! An MFU above what hardware gives: the model, the GPU or the tokens are declared wrong.
+//!
+//! The best published training runs reach 60 %, and a matrix multiplication alone about 80. An MFU that stays above 75 % is an error of
+//! accounting, mostly a GPU that is faster than the one in the table, a number format that is not the one used, or tokens counted twice.
+//! What is computed by it, a cost or a comparison, is wrong then; the training is not: a ticket, never a page.
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::Finding;
+use super::shared::Shared;
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::latch::Latch;
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Highest MFU that is believed.
+    pub ratio: f64,
+    /// Samples in a row above it that raise, and at or below it that clear.
+    pub samples: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ratio: 0.75, samples: 32 }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MfuImplausible {
+    config: Config,
+    latch: Latch,
+    /// Samples in a row on the other side.
+    other: u32,
+    onset: i64,
+}
+
+impl MfuImplausible {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), latch: Latch::default(), other: 0, onset: 0 }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn finding(&self, mfu: f64, why: String) -> Finding {
+        Finding {
+            kind: Kind::MfuImplausible,
+            signal: "mfu",
+            start_step: self.onset,
+            value: mfu,
+            expected: self.config.ratio,
+            score: mfu / self.config.ratio,
+            why,
+        }
+    }
+}
+
+impl StepDetector for MfuImplausible {
+    fn step(&mut self, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
+        let Some(mfu) = s.computed_mfu.filter(|v| v.is_finite() && self.config.enabled) else { return };
+        let above = mfu > self.config.ratio;
+        if above == self.latch.is_raised() {
+            self.other = 0;
+            return;
+        }
+        if self.other == 0 && above {
+            self.onset = s.step;
+        }
+        self.other += 1;
+        if self.other < self.config.samples {
+            return;
+        }
+        self.other = 0;
+        let percent = 100.0 * mfu;
+        if above && self.latch.raise(Severity::Ticket) {
+            let why = format!(
+                "MFU has been above {:.0} % for {} samples, {percent:.1} % now: no run reaches that, so the model, the GPU, its number format or the tokens are declared wrong",
+                100.0 * self.config.ratio,
+                self.config.samples
+            );
+            out.push(self.finding(mfu, why).raise(s, Severity::Ticket));
+        } else if self.latch.clear() {
+            out.push(self.finding(mfu, format!("MFU is {percent:.1} %, which can be")).clear(s));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, raised};
+
+    fn with_mfu(mfu: impl Fn(usize) -> Option<f64>) -> Vec<StepSample> {
+        let mut run = healthy(5, 400);
+        run.iter_mut().enumerate().for_each(|(i, s)| s.computed_mfu = mfu(i));
+        run
+    }
+
+    #[test]
+    fn an_mfu_that_cannot_be_is_a_ticket_until_it_can() {
+        let verdicts = judge(&with_mfu(|i| Some(if (100..300).contains(&i) { 0.92 } else { 0.45 })));
+        assert_eq!(raised(&verdicts), [(Kind::MfuImplausible, Severity::Ticket, 132)]);
+        assert!(open(&verdicts).is_empty());
+    }
+
+    #[test]
+    fn a_few_high_samples_and_numbers_that_are_not_ours_are_none_of_our_business() {
+        let verdicts = judge(&with_mfu(|i| Some(if i % 20 < 10 { 0.8 } else { 0.45 })));
+        assert!(verdicts.is_empty(), "{verdicts:?}");
+        assert!(judge(&with_mfu(|i| Some(f64::NAN).filter(|_| i > 100))).is_empty());
+        let mut reported = healthy(5, 400);
+        reported.iter_mut().for_each(|s| s.mfu = Some(412.0));
+        assert!(judge(&reported).is_empty(), "teraflops in its place");
+    }
+}

@@ -1,0 +1,132 @@
+//! What the detectors of reports have in common: each report is told once, and the incident ends when the run has gone on, has ended,
+//! or nothing more was said for a while.
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::{Facts, Report, Topic};
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+/// Samples after a report that prove that the run goes on in spite of it.
+const PROOF_STEPS: u64 = 3;
+/// Suspects named one by one.
+const NAMED: usize = 3;
+
+/// What makes one detector of reports differ from the next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About {
+    pub(super) topic: Topic,
+    pub(super) kind: Kind,
+    pub(super) ends: Ends,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ends {
+    /// The run has moved on.
+    WithProgress,
+    /// So long after the last one.
+    After(Span),
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Reported {
+    /// When the last report that was told arrived.
+    told: Option<Ts>,
+    raised: bool,
+}
+
+impl Reported {
+    pub(super) fn look(
+        &mut self,
+        now: Ts,
+        f: &Facts,
+        about: About,
+        severity: impl Fn(&Report) -> Severity,
+        out: &mut Vec<Verdict>,
+    ) {
+        let told = self.told;
+        for report in f.reports.of(about.topic).filter(|r| told.is_none_or(|told| r.at > told)) {
+            self.told = Some(report.at);
+            let severity = severity(report);
+            let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
+            self.raised |= change == Change::Raise;
+            let mut v = verdict(now, f, about.kind, change, severity, sentence(f, about, report));
+            v.suspects = suspects(f, about.topic);
+            out.push(v);
+        }
+        if self.raised && self.is_over(now, f, about) {
+            self.raised = false;
+            let why = if f.ended.is_some() { "the run ended" } else { "the run goes on" };
+            out.push(verdict(now, f, about.kind, Change::Clear, Severity::Info, why.into()));
+        }
+    }
+
+    fn is_over(&self, now: Ts, f: &Facts, about: About) -> bool {
+        if f.ended.as_ref().is_some_and(|e| e.well() && !e.silent) {
+            return true;
+        }
+        match about.ends {
+            Ends::After(quiet) => self.told.is_none_or(|told| now >= told + quiet),
+            Ends::WithProgress => {
+                let last = f.reports.of(about.topic).next_back();
+                last.is_none_or(|r| f.total_steps >= r.steps + PROOF_STEPS)
+            }
+        }
+    }
+
+    pub(super) fn deadline(&self, about: About) -> Option<Ts> {
+        match about.ends {
+            Ends::After(quiet) if self.raised => Some(self.told? + quiet),
+            _ => None,
+        }
+    }
+}
+
+fn sentence(f: &Facts, about: About, report: &Report) -> String {
+    match about.ends {
+        Ends::After(_) => report.text.clone(),
+        Ends::WithProgress => {
+            let at = f.last_step.map_or_else(String::new, |s| format!("; the run stands at step {s}"));
+            match f.reports.of(about.topic).next() {
+                Some(first) if first.at < report.at && first.steps == report.steps => {
+                    format!(
+                        "{}: {}; first was {}: {}{at}",
+                        report.place(),
+                        report.text,
+                        first.place(),
+                        first.text
+                    )
+                }
+                _ => format!("{}: {}{at}", report.place(), report.text),
+            }
+        }
+    }
+}
+
+/// The first who were reported since the run last moved: the others mostly follow from them.
+fn suspects(f: &Facts, topic: Topic) -> Vec<Suspect> {
+    if topic == Topic::UserAlert {
+        return Vec::new();
+    }
+    let last = f.reports.of(topic).next_back().map_or(0, |r| r.steps);
+    let first = f.reports.of(topic).filter(|r| r.steps == last).take(NAMED);
+    first.map(|r| Suspect { what: r.place(), why: r.text.clone() }).collect()
+}
+
+fn verdict(now: Ts, f: &Facts, kind: Kind, change: Change, severity: Severity, why: String) -> Verdict {
+    let step = f.last_step.unwrap_or(0);
+    Verdict {
+        change,
+        kind,
+        severity,
+        signal: "report",
+        step,
+        ts: now,
+        start_step: step,
+        value: 1.0,
+        expected: 0.0,
+        score: 1.0,
+        why,
+        suspects: Vec::new(),
+    }
+}
