@@ -140,7 +140,7 @@ class Attached:
         self._training.got()
         self._training.poll()
         if self._engine.module.training:
-            self._tokens += tokens_in(kwargs) or tokens_in(args[0] if args else None)
+            self._tokens += tokens_in(kwargs) or tokens_in(args[0] if args and hasattr(args[0], "keys") else None)
 
     def _on_output(self, output: Any) -> None:
         loss: Any = getattr(output, "loss", output[0] if isinstance(output, tuple) and output else output)

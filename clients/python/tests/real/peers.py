@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import unittest
+from importlib import metadata
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -23,8 +24,19 @@ def require(*names):
                 raise
             print("SKIPPED: %s is not installed: its adapter was not tested against it (%s)" % (name, e), file=sys.stderr)
             raise unittest.SkipTest("%s is not installed" % name)
-    print("tested against %s %s" % (found[0].__name__, getattr(found[0], "__version__", "")), file=sys.stderr)
+    print("tested against %s %s" % (found[0].__name__.split(".")[0], _version(found[0])), file=sys.stderr)
     return found[0] if len(found) == 1 else found
+
+
+def _version(module):
+    """What it says of itself, else what its package is installed as."""
+    top = module.__name__.split(".")[0]
+    said = getattr(module, "__version__", None)
+    if said:
+        return said
+    for name in metadata.packages_distributions().get(top, [top]):
+        return metadata.version(name)
+    return ""
 
 
 class Real(Case):
