@@ -7,12 +7,15 @@
 
 mod again;
 mod config;
+mod content;
 mod file;
 mod find;
 mod follow;
+mod labels;
 mod lines;
 mod name;
 mod open;
+mod pieces;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -37,15 +40,15 @@ use watch::LOOK_EVERY;
 use writers::Processes;
 
 pub use config::{From, TailConfig};
-pub(crate) use zone::Zone;
 pub(super) use find::search;
+pub(crate) use zone::Zone;
 
 /// Files that one entry follows.
 const MAX_FILES: usize = 256;
 /// How often files are looked for: directory listings are dear on parallel file systems.
 const SCAN_EVERY: Duration = Duration::from_secs(5);
-/// A search may take this share of the time.
-const SCAN_SHARE: u32 = 50;
+/// A search is repeated after so many times what it took, if that is longer.
+const SCAN_PAUSE: u32 = 50;
 /// Runs of one entry that were introduced; of more, a hello may be missing or be said again.
 const MAX_GREETED: usize = 1024;
 
@@ -60,6 +63,7 @@ pub(super) struct Tail {
     health: SourceHandle,
     files: BTreeMap<PathBuf, TailedFile>,
     next_scan: Option<Instant>,
+    scan_pause: u32,
     /// Files beyond the limit that were already counted.
     refused: BTreeSet<PathBuf>,
     /// The last search left directories out.
@@ -108,6 +112,7 @@ impl Tail {
             health,
             files: BTreeMap::new(),
             next_scan: None,
+            scan_pause: SCAN_PAUSE,
             refused: BTreeSet::new(),
             cut: false,
             processes: Processes::new(procfs),
@@ -122,7 +127,7 @@ impl Tail {
         if self.next_scan.is_none_or(|at| now >= at) {
             let began = Instant::now();
             self.scan(now, unix);
-            self.next_scan = Some(now + SCAN_EVERY.max(began.elapsed() * SCAN_SHARE));
+            self.next_scan = Some(now + SCAN_EVERY.max(began.elapsed() * self.scan_pause));
         }
         let several = self.config.is_pattern() || self.files.len() != 1;
         let mut cx = Context {
@@ -165,7 +170,10 @@ impl Tail {
         let found = find::find(&self.config.path);
         if found.cut && !self.cut {
             self.health.dropped("search_limit", 1);
-            tracing::warn!(path = self.config.path, "a directory is too deep or too large to be searched as a whole");
+            tracing::warn!(
+                path = self.config.path,
+                "a directory is too deep or too large to be searched as a whole"
+            );
         }
         self.cut = found.cut;
         let directory = Path::new(&self.config.path);
@@ -219,7 +227,8 @@ impl Tail {
                 return;
             };
             self.blind = false;
-            let of: BTreeMap<_, PathBuf> = wanted.into_iter().map(|(id, path)| (id, path.to_owned())).collect();
+            let of: BTreeMap<_, PathBuf> =
+                wanted.into_iter().map(|(id, path)| (id, path.to_owned())).collect();
             for path in asked {
                 let Some(file) = self.files.get_mut(&path) else { continue };
                 let theirs = writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied();

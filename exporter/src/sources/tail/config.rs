@@ -170,7 +170,11 @@ impl TailConfig {
                 let RuleError { field, reason } = Reader::with_rule(rule).err()?;
                 // Of several lines, as errors of expressions have, the last says what is wrong.
                 let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                Some(if field == "rule" { format!("{key}: {reason}") } else { format!("{key}.{field}: {reason}") })
+                Some(if field == "rule" {
+                    format!("{key}: {reason}")
+                } else {
+                    format!("{key}.{field}: {reason}")
+                })
             })
             .collect();
         let key = if self.rules.is_empty() { "rule" } else { "rules" };

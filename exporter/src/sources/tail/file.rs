@@ -4,24 +4,24 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stepwatch_formats::{FileKind, FileReader, Resolution, kind_of};
+use stepwatch_formats::{FileReader, Resolution};
 use stepwatch_kit::crash;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::again::Again;
-use super::follow::Follower;
+use super::content::Content;
+use super::labels::Labels;
 use super::lines::{Lines, Turn};
-use super::open::{Begin, Counts, How, modified};
+use super::open::{Begin, modified};
+use super::pieces::Counts;
 use super::state::{self, Position, Saved, Store};
 use super::watch::Watch;
-use super::whole::Whole;
 use super::words::last_words;
 use super::writers::Writer;
-use super::{Context, From, TailConfig, name, open};
+use super::{Context, From, TailConfig};
 use crate::hub::{Batch, Origin, Via};
 use crate::sources::Sink;
 use crate::stream::Mark;
@@ -37,7 +37,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 pub(super) const RETRY_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct TailedFile {
-    source: Source,
+    content: Content,
     lines: Lines,
     store: Store,
     labels: Labels,
@@ -65,95 +65,6 @@ pub(super) struct TailedFile {
     save_failed: bool,
 }
 
-/// How a file is written decides how it is read.
-enum Source {
-    Grows(Follower),
-    Whole(Box<Whole>),
-}
-
-/// What the configuration says about every event of the file.
-struct Labels {
-    path: Arc<Path>,
-    /// The path as the name of a source.
-    source: Arc<str>,
-    run: Option<String>,
-    fallback_run: String,
-    rank: Option<u32>,
-    node: Option<String>,
-    /// What a trainer would have said when it began.
-    hello: Option<Event>,
-    /// Whose the last event was.
-    last: Option<(String, Option<u32>)>,
-}
-
-impl Labels {
-    fn put_on(&self, event: &mut Event) {
-        if self.run.is_some() || event.run.is_none() {
-            event.run = Some(self.run.as_ref().unwrap_or(&self.fallback_run).clone());
-        }
-        event.rank = self.rank.or(event.rank);
-        if self.node.is_some() {
-            event.node.clone_from(&self.node);
-        }
-    }
-
-    fn remember(&mut self, event: &Event) {
-        let Some(run) = &event.run else { return };
-        let same = self.last.as_ref().is_some_and(|(last, rank)| last == run && *rank == event.rank);
-        if !same {
-            self.last = Some((run.clone(), event.rank));
-        }
-    }
-}
-
-impl Source {
-    fn new(config: &TailConfig, path: &Path, begin: Begin) -> Self {
-        let head = if config.recognises() { open::head(path) } else { Vec::new() };
-        if config.recognises() && kind_of(path, &head) == FileKind::Whole {
-            if let Some(reader) = FileReader::new(path, &head) {
-                return Self::Whole(Box::new(Whole::new(path.to_owned(), reader, begin)));
-            }
-        }
-        Self::Grows(Follower::new(path.to_owned(), How { begin, recognise: config.recognises() }))
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Grows(follower) => follower.path(),
-            Self::Whole(whole) => whole.path(),
-        }
-    }
-
-    fn positions(&self) -> Vec<Position> {
-        match self {
-            Self::Grows(follower) => follower.positions(),
-            Self::Whole(whole) => vec![whole.position()],
-        }
-    }
-
-    fn modified(&self) -> Option<f64> {
-        match self {
-            Self::Grows(follower) => follower.modified(),
-            Self::Whole(whole) => whole.modified(),
-        }
-    }
-
-    fn counts(&self) -> Counts {
-        match self {
-            Self::Grows(follower) => follower.counts,
-            Self::Whole(whole) => whole.counts,
-        }
-    }
-
-    /// Who reads it, where it is not lines.
-    fn reader(&self) -> Option<&FileReader> {
-        match self {
-            Self::Grows(follower) => follower.records(),
-            Self::Whole(whole) => Some(whole.reader()),
-        }
-    }
-}
-
 impl TailedFile {
     pub(super) fn new(
         config: &TailConfig,
@@ -169,21 +80,11 @@ impl TailedFile {
             From::Auto if is_over(path, unix) => Begin::End,
             From::Auto => Begin::Start,
         };
-        let labels = Labels {
-            path: path.into(),
-            source: path.to_string_lossy().into(),
-            run: config.run.clone(),
-            fallback_run: name::run_of(path),
-            rank: config.rank,
-            node: config.node.clone(),
-            hello: config.hello(),
-            last: None,
-        };
         let mut file = Self {
-            source: Source::new(config, path, begin),
+            content: Content::new(config, path, begin),
             lines: Lines::new(config.reader(), unix),
             store: Store::new(state_dir, path),
-            labels,
+            labels: Labels::new(config, path),
             last_step: None,
             again: Again::default(),
             waiting: VecDeque::new(),
@@ -206,7 +107,7 @@ impl TailedFile {
 
     /// Goes on where an earlier life of the exporter stopped, or begins; either way knowing what the parser must know of before.
     fn resume(&mut self, sink: &dyn Sink, now: Instant) {
-        let path = self.source.path().to_owned();
+        let path = self.content.path().to_owned();
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
         let filed =
             self.store.load(&path).filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
@@ -223,8 +124,8 @@ impl TailedFile {
             tracing::info!(path = %path.display(), step = saved.last_step, "going on with a tail");
         }
         let files = saved.map(|s| s.files);
-        match &mut self.source {
-            Source::Grows(follower) => {
+        match &mut self.content {
+            Content::Grows(follower) => {
                 match files {
                     Some(files) => follower.resume(files, self.last_step, now),
                     None => follower.open(now),
@@ -232,10 +133,10 @@ impl TailedFile {
                 self.lines.remember(&follower.context(CONTEXT_BYTES), self.last_step, self.rested);
                 self.lines.find_zone(&follower.ending(CONTEXT_BYTES), follower.modified());
             }
-            Source::Whole(whole) => {
+            Content::Whole(whole) => {
                 // It repeats all of the run: what another file or the trainer told already is not told again.
-                let run = self.labels.run.as_deref().unwrap_or(&self.labels.fallback_run);
-                let known = sink.last_step(run, self.labels.rank.unwrap_or(0));
+                let (run, rank) = self.labels.default_run();
+                let known = sink.last_step(run, rank);
                 whole.resume(files.as_ref().and_then(|f| f.last()), self.last_step.max(known));
             }
         }
@@ -243,24 +144,24 @@ impl TailedFile {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        match &self.source {
-            Source::Grows(follower) => follower.is_open(),
-            Source::Whole(whole) => whole.is_there(),
+        match &self.content {
+            Content::Grows(follower) => follower.is_open(),
+            Content::Whole(whole) => whole.is_there(),
         }
     }
 
     /// Nothing of it is left, under this name or another.
     pub(super) fn is_over(&self) -> bool {
-        let gone = match &self.source {
-            Source::Grows(follower) => follower.is_gone(),
-            Source::Whole(whole) => !whole.is_there(),
+        let gone = match &self.content {
+            Content::Grows(follower) => follower.is_gone(),
+            Content::Whole(whole) => !whole.is_there(),
         };
         gone && self.saved.is_some() && self.waiting.is_empty()
     }
 
     /// Nothing was written to it for so long that its job must be over.
     pub(super) fn is_idle(&self, unix: f64) -> bool {
-        self.waiting.is_empty() && self.source.modified().is_none_or(|at| unix - at > OVER_AFTER_SECONDS)
+        self.waiting.is_empty() && self.content.modified().is_none_or(|at| unix - at > OVER_AFTER_SECONDS)
     }
 
     pub(super) fn forget(&self, sink: &dyn Sink) {
@@ -286,11 +187,11 @@ impl TailedFile {
         if !self.waiting.is_empty() {
             return Ok(self.publish(now, unix, cx));
         }
-        let before = (!self.kept && self.last_step.is_none()).then(|| self.source.positions());
-        let written = self.source.modified();
+        let before = (!self.kept && self.last_step.is_none()).then(|| self.content.positions());
+        let written = self.content.modified();
         let mut turn = Turn { lines: &mut self.lines, events: &mut self.waiting, unix, written };
-        let (more, moved) = match &mut self.source {
-            Source::Grows(follower) => {
+        let (more, moved) = match &mut self.content {
+            Content::Grows(follower) => {
                 let more = follower.poll(now, &mut turn);
                 let moved = follower.has_moved();
                 self.rested &= !moved;
@@ -300,7 +201,7 @@ impl TailedFile {
                 }
                 (more, moved)
             }
-            Source::Whole(whole) => (whole.poll(now, &mut turn).map(|()| false), false),
+            Content::Whole(whole) => (whole.poll(now, &mut turn).map(|()| false), false),
         };
         self.unsaved |= moved;
         if !self.waiting.is_empty() {
@@ -337,7 +238,7 @@ impl TailedFile {
             cx.health.lag_seconds(unix - ts);
         }
         self.generation += 1;
-        let value = serde_json::to_string(&self.state(self.source.positions())).unwrap_or_default();
+        let value = serde_json::to_string(&self.state(self.content.positions())).unwrap_or_default();
         let mark = Mark { key: self.store.key(), value: &value };
         let Batch { waiting, kept } = cx.sink.publish_all(&self.origin(), events, mark);
         self.waiting = waiting;
@@ -353,7 +254,7 @@ impl TailedFile {
         self.kept = kept;
         self.unsaved = true;
         if !kept {
-            self.save(self.source.positions(), now, cx);
+            self.save(self.content.positions(), now, cx);
         }
         true
     }
@@ -378,29 +279,14 @@ impl TailedFile {
                 continue;
             }
             self.labels.remember(&event);
-            ready.extend(self.hello(&event, cx));
+            ready.extend(self.labels.hello(&event, |run| cx.greet(run)));
             ready.push_back(event);
         }
         ready
     }
 
-    /// What must be known of the run of this event before it.
-    fn hello(&self, event: &Event, cx: &mut Context<'_>) -> Option<Event> {
-        let (hello, run) = (self.labels.hello.as_ref()?, event.run.as_ref()?);
-        if !cx.greet(run) {
-            return None;
-        }
-        Some(Event {
-            ts: event.ts,
-            run: event.run.clone(),
-            rank: event.rank,
-            node: event.node.clone(),
-            ..hello.clone()
-        })
-    }
-
     fn origin(&self) -> Origin {
-        let exact = self.source.reader().is_some() || is_exact(self.lines.reader.name());
+        let exact = self.content.reader().is_some() || is_exact(self.lines.reader.name());
         let priority = if exact { Priority::File } else { Priority::Log };
         Origin::source(Via::Tail, &self.labels.source, priority)
     }
@@ -413,7 +299,7 @@ impl TailedFile {
     /// Files to look for writers of, where there is a reason to look.
     pub(super) fn unwatched(&mut self, now: Instant, unix: f64, cx: &Context<'_>) -> Vec<(u64, u64)> {
         let idle = self.is_idle(unix);
-        let Source::Grows(follower) = &self.source else { return Vec::new() };
+        let Content::Grows(follower) = &self.content else { return Vec::new() };
         if self.ended || idle || !self.watch.wants_look(now, follower.grew(), cx.processes) {
             return Vec::new();
         }
@@ -428,7 +314,7 @@ impl TailedFile {
 
     /// Says that the run has ended, because nobody is left who could go on writing.
     pub(super) fn end(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) {
-        let Source::Grows(follower) = &mut self.source else { return };
+        let Content::Grows(follower) = &mut self.content else { return };
         if !self.waiting.is_empty() || self.ended {
             return;
         }
@@ -454,7 +340,7 @@ impl TailedFile {
 
     fn state(&self, files: Vec<Position>) -> Saved {
         Saved {
-            path: self.source.path().to_owned(),
+            path: self.content.path().to_owned(),
             files,
             last_step: self.last_step,
             generation: self.generation,
@@ -469,7 +355,7 @@ impl TailedFile {
         let due = self.saved.is_none_or(|at| now.duration_since(at) >= SAVE_EVERY);
         if self.unsaved && due {
             self.generation += 1;
-            self.save(self.source.positions(), now, cx);
+            self.save(self.content.positions(), now, cx);
         }
     }
 
@@ -488,13 +374,13 @@ impl TailedFile {
 
     fn report(&mut self, cx: &Context<'_>) {
         let resolution: &Resolution =
-            self.source.reader().map_or(self.lines.reader.resolution(), FileReader::resolution);
+            self.content.reader().map_or(self.lines.reader.resolution(), FileReader::resolution);
         for metric in [metric::LOSS, metric::GRAD_NORM, metric::LR, metric::STEP_TIME] {
             if let Some(step) = resolution.get(metric) {
                 cx.health.resolution(metric, step);
             }
         }
-        let (now, then) = (self.source.counts(), std::mem::replace(&mut self.counts, self.source.counts()));
+        let (now, then) = (self.content.counts(), std::mem::replace(&mut self.counts, self.content.counts()));
         let lines = self.lines.reader.counters().unmatched;
         let unmatched = lines.saturating_sub(self.unmatched) + (now.unmatched - then.unmatched);
         self.unmatched = lines;

@@ -122,7 +122,12 @@ mod tests {
         assert!(!found.cut);
         assert_eq!(
             names(dir.path(), &found),
-            ["old/run.log", "runs/a/events.out.tfevents.1780026765.n1.7.0", "runs/b/train.jsonl", "slurm-7.out"]
+            [
+                "old/run.log",
+                "runs/a/events.out.tfevents.1780026765.n1.7.0",
+                "runs/b/train.jsonl",
+                "slurm-7.out"
+            ]
         );
     }
 
@@ -155,7 +160,12 @@ mod tests {
         let dir = tree(&["a.log", "b.log", "c.log"]);
         for (name, age) in [("a.log", 300), ("b.log", 100), ("c.log", 200)] {
             let at = SystemTime::now() - std::time::Duration::from_secs(age);
-            fs::OpenOptions::new().append(true).open(dir.path().join(name)).unwrap().set_modified(at).unwrap();
+            fs::OpenOptions::new()
+                .append(true)
+                .open(dir.path().join(name))
+                .unwrap()
+                .set_modified(at)
+                .unwrap();
         }
         let names: Vec<_> = find(dir.path().to_str().unwrap()).files;
         let names: Vec<_> = names.iter().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();

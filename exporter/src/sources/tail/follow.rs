@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use stepwatch_formats::FileReader;
 
 use super::name::is_rotated;
-use super::open::{Begin, Counts, How, Open, REST, Take, modified};
+use super::open::{Begin, How, Open, REST, modified};
+use super::pieces::{Counts, Take};
 use super::state::Position;
 
 /// How long a file that lost its name is still watched for more. A trainer does not open its log again when somebody renames it,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use stepwatch_formats::Reader;
 use stepwatch_wire::Event;
 
-use super::open::Take;
+use super::pieces::Take;
 use super::zone::Zone;
 
 /// A stamp further in the future than this is of another time zone, or of a wrong clock.

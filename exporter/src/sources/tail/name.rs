@@ -78,9 +78,9 @@ fn directory(path: &Path) -> Option<String> {
 fn says_nothing(name: &str) -> bool {
     let generic = GENERIC.iter().any(|g| name.eq_ignore_ascii_case(g));
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-    let counted = name.rsplit_once(['_', '-']).is_some_and(|(word, n)| {
-        digits(n) && COUNTED.iter().any(|c| word.eq_ignore_ascii_case(c))
-    });
+    let counted = name
+        .rsplit_once(['_', '-'])
+        .is_some_and(|(word, n)| digits(n) && COUNTED.iter().any(|c| word.eq_ignore_ascii_case(c)));
     // A lone rank or attempt; a longer number is a job's.
     let short = name.len() <= 3 && digits(name);
     generic || counted || short || name.is_empty() || is_date(name)
@@ -90,7 +90,8 @@ fn says_nothing(name: &str) -> bool {
 fn is_date(name: &str) -> bool {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let stamp = |s: &str| s.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'_' | b':' | b'.' | b'T'));
+    let stamp =
+        |s: &str| s.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'_' | b':' | b'.' | b'T'));
     let day = name.get(..3).filter(|m| MONTHS.contains(m)).and_then(|_| name.get(3..14));
     let pytorch = day.is_some_and(|d| stamp(d) && d.as_bytes()[2] == b'_' && name[14..].starts_with('_'));
     let century = name.starts_with("20") && name.bytes().filter(u8::is_ascii_digit).count() >= 8;
@@ -152,10 +153,12 @@ mod tests {
 
     #[test]
     fn dates_are_no_names() {
-        for date in ["20261121-0612", "2026-11-21_06-12-00", "2026-11-21T06:12:00", "Nov21_06-12-00_node017"] {
+        for date in ["20261121-0612", "2026-11-21_06-12-00", "2026-11-21T06:12:00", "Nov21_06-12-00_node017"]
+        {
             assert!(is_date(date), "{date}");
         }
-        for name in ["2048-moe", "20b", "20261121", "November", "Nov21_06-12-00", "Novembre-2026_run1", "Noé"] {
+        for name in ["2048-moe", "20b", "20261121", "November", "Nov21_06-12-00", "Novembre-2026_run1", "Noé"]
+        {
             assert!(!is_date(name), "{name}");
         }
     }

@@ -1,49 +1,22 @@
-//! One open file: its bytes become lines or records, up to where reading stopped.
+//! One open file, and how far it is read.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use stepwatch_formats::{FileKind, FileReader, MAX_PENDING_BYTES, kind_of};
-use stepwatch_wire::Event;
+use stepwatch_formats::{FileKind, FileReader, kind_of};
 
+use super::pieces::{Counts, Lines, Records, Take};
 use super::state::{Fingerprint, Position};
 
-/// Bytes of a line that are kept; the rest of it is dropped and counted.
-pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Bytes read from one file before the others have their turn, and before what was read is published.
 pub(super) const BUDGET_BYTES: usize = 64 * 1024;
 /// First bytes of a file by which it is recognised.
 pub(super) const HEAD_BYTES: usize = 256;
 /// How long nothing is appended before a step that is being gathered from several records is taken as it is.
 pub(super) const REST: Duration = Duration::from_secs(1);
-
-/// What is done with what a file says. `backlog`: it was in the file before we were.
-pub(super) trait Take {
-    fn line(&mut self, text: &str, backlog: bool);
-    fn event(&mut self, event: Event, backlog: bool);
-}
-
-/// What was lost, and why.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    /// Lines longer than [`MAX_LINE_BYTES`].
-    pub(super) cut_lines: u64,
-    /// Times that a file became shorter.
-    pub(super) truncations: u64,
-    /// Files given up because too many had lost their name.
-    pub(super) abandoned: u64,
-    /// Records whose checksum or structure is wrong.
-    pub(super) bad_records: u64,
-    /// Records and files that are too large to be read.
-    pub(super) oversized: u64,
-    /// Files that cannot be read beyond a damaged place.
-    pub(super) damaged: u64,
-    /// Records that say nothing about training.
-    pub(super) unmatched: u64,
-}
 
 /// Where to begin in a file that was never read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,27 +54,6 @@ pub(super) struct Open {
 enum Content {
     Lines(Lines),
     Records(Box<Records>),
-}
-
-#[derive(Debug, Default)]
-struct Lines {
-    /// Read, but not yet ended by a newline.
-    partial: Vec<u8>,
-    /// Inside a line that was too long: everything to its end is dropped.
-    skipping: bool,
-}
-
-#[derive(Debug)]
-struct Records {
-    path: PathBuf,
-    reader: FileReader,
-    /// Read, but not yet a whole record.
-    pending: Vec<u8>,
-    /// Everything before this was there before us and is not wanted.
-    muted_to: u64,
-    /// What was being gathered when the file came to rest was given out.
-    rested: bool,
-    stopped: bool,
 }
 
 impl Open {
@@ -317,105 +269,6 @@ impl Open {
     /// when it goes on after `copytruncate`.
     fn data_after(&self, offset: u64) -> u64 {
         rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)).unwrap_or(offset)
-    }
-}
-
-impl Lines {
-    fn split(
-        &mut self,
-        mut chunk: &[u8],
-        offset: &mut u64,
-        backlog_end: u64,
-        counts: &mut Counts,
-        out: &mut dyn Take,
-    ) {
-        while let Some(end) = memchr::memchr2(b'\n', b'\r', chunk) {
-            *offset += end as u64 + 1;
-            let backlog = *offset <= backlog_end;
-            if self.partial.is_empty() && !self.skipping && end <= MAX_LINE_BYTES {
-                give(&chunk[..end], backlog, out);
-            } else {
-                self.add(&chunk[..end], counts);
-                self.end_line(backlog, out);
-            }
-            chunk = &chunk[end + 1..];
-        }
-        self.add(chunk, counts);
-        *offset += chunk.len() as u64;
-    }
-
-    /// Adds to the line being read, as far as a line may go.
-    fn add(&mut self, bytes: &[u8], counts: &mut Counts) {
-        if self.skipping {
-            return;
-        }
-        let room = MAX_LINE_BYTES - self.partial.len();
-        self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if bytes.len() > room {
-            self.skipping = true;
-            counts.cut_lines += 1;
-        }
-    }
-
-    /// The line being read is complete. One that was too long still tells what its beginning says.
-    fn end_line(&mut self, backlog: bool, out: &mut dyn Take) {
-        self.skipping = false;
-        let bytes = core::mem::take(&mut self.partial);
-        give(&bytes, backlog, out);
-    }
-}
-
-fn give(bytes: &[u8], backlog: bool, out: &mut dyn Take) {
-    let text = String::from_utf8_lossy(bytes);
-    let text = text.trim_matches(|c: char| c == '\0' || c.is_whitespace());
-    if !text.is_empty() {
-        out.line(text, backlog);
-    }
-}
-
-impl Records {
-    fn new(path: PathBuf, reader: FileReader) -> Self {
-        Self { path, reader, pending: Vec::new(), muted_to: 0, rested: true, stopped: false }
-    }
-
-    /// Offers everything that is pending, which ends at `offset`.
-    fn push(
-        &mut self,
-        at_rest: bool,
-        offset: u64,
-        backlog_end: u64,
-        counts: &mut Counts,
-        out: &mut dyn Take,
-    ) {
-        let mut events = Vec::new();
-        let mut done = 0;
-        loop {
-            let pushed = self.reader.push(&self.pending[done..], at_rest, &mut events);
-            done += pushed.consumed;
-            counts.bad_records += pushed.bad_records;
-            counts.unmatched += pushed.unmatched;
-            counts.oversized += pushed.oversized;
-            if let Some(why) = pushed.stop {
-                tracing::warn!(why, offset, "a tailed file cannot be read any further");
-                self.stopped = true;
-                counts.damaged += 1;
-            }
-            if pushed.consumed == 0 || self.stopped || done == self.pending.len() {
-                break;
-            }
-        }
-        self.pending.drain(..done);
-        if self.pending.len() > MAX_PENDING_BYTES {
-            // The reader promised otherwise; memory is worth more than the rest of the file.
-            self.stopped = true;
-            counts.damaged += 1;
-        }
-        if self.stopped {
-            self.pending = Vec::new();
-        }
-        if offset > self.muted_to {
-            events.into_iter().for_each(|e| out.event(e, offset <= backlog_end));
-        }
     }
 }
 

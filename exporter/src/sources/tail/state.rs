@@ -72,7 +72,16 @@ pub(super) struct Saved {
 impl Saved {
     fn new(path: &Path) -> Self {
         let path = path.to_owned();
-        Self { path, files: Vec::new(), last_step: None, generation: 0, writers: Vec::new(), ended: false, rested: true, of: None }
+        Self {
+            path,
+            files: Vec::new(),
+            last_step: None,
+            generation: 0,
+            writers: Vec::new(),
+            ended: false,
+            rested: true,
+            of: None,
+        }
     }
 }
 
@@ -136,7 +145,14 @@ mod tests {
     fn saved(path: &Path) -> Saved {
         let position = Position { ino: 7, head: Fingerprint::of(b"abc"), offset: 42, skipping: true };
         let of = Some(("r".to_owned(), None));
-        Saved { files: vec![position], last_step: Some(-3), generation: 4, ended: true, of, ..Saved::new(path) }
+        Saved {
+            files: vec![position],
+            last_step: Some(-3),
+            generation: 4,
+            ended: true,
+            of,
+            ..Saved::new(path)
+        }
     }
 
     #[test]

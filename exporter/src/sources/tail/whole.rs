@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES};
 
-use super::open::{Begin, Counts, REST, Take, modified, open};
+use super::open::{Begin, REST, modified, open};
+use super::pieces::{Counts, Take};
 use super::state::{Fingerprint, Position};
 
 #[derive(Debug)]

@@ -141,7 +141,9 @@ fn redact(line: &str) -> String {
 
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["token", "secret", "password", "passwd", "api_key", "apikey", "access_key"].iter().any(|s| name.ends_with(s))
+    ["token", "secret", "password", "passwd", "api_key", "apikey", "access_key"]
+        .iter()
+        .any(|s| name.ends_with(s))
 }
 
 /// Tokens that tell themselves by their beginning, and W&B's keys of forty hexadecimal digits.
@@ -184,15 +186,22 @@ mod tests {
             ("KeyboardInterrupt", 1),
             ("RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:2006, unhandled system error", 1),
             ("n1:52:99 [0] transport/net_ib.cc:94 NCCL WARN ncclSystemError: System call failed", 1),
-            ("[rank7]:[E1121 06:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL", 1),
+            (
+                "[rank7]:[E1121 06:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL",
+                1,
+            ),
             ("slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 2026-11-21T06:00:00 ***", 143),
-            ("slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 2026-11-21T06:00:00 DUE TO TIME LIMIT ***", 143),
+            (
+                "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 2026-11-21T06:00:00 DUE TO TIME LIMIT ***",
+                143,
+            ),
             ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0", 1),
             ("Terminated", 143),
         ] {
             assert_eq!(of(&format!("{STEP}{line}\n")).map(|w| w.0), Some(code), "{line}");
         }
-        let interrupted = "Traceback (most recent call last):\n  File \"train.py\", line 3\nKeyboardInterrupt\n";
+        let interrupted =
+            "Traceback (most recent call last):\n  File \"train.py\", line 3\nKeyboardInterrupt\n";
         assert_eq!(of(&format!("{STEP}{interrupted}")), Some((130, "KeyboardInterrupt".into())));
     }
 
@@ -207,7 +216,9 @@ mod tests {
         ] {
             assert_eq!(of(&format!("{STEP}{text}")), None, "{text}");
         }
-        let recovered = format!("RuntimeError: lost a node\nTraceback (most recent call last):\nValueError: x\n{STEP}bye\n");
+        let recovered = format!(
+            "RuntimeError: lost a node\nTraceback (most recent call last):\nValueError: x\n{STEP}bye\n"
+        );
         assert_eq!(of(&recovered), None, "it trained on after that");
     }
 

@@ -90,7 +90,8 @@ impl Processes {
                 found.truncate(before);
             }
         }
-        let writer = |(file, pid)| Some(Writer { file, process: Process { pid, start: self.start_of(pid)? } });
+        let writer =
+            |(file, pid)| Some(Writer { file, process: Process { pid, start: self.start_of(pid)? } });
         Some(found.into_iter().filter_map(writer).collect())
     }
 }

@@ -78,7 +78,10 @@ fn last_words_are_passed_on() {
     let mut b = Bench::today("llama.log");
     let writer = b.writer("llama.log");
     b.steps("llama.log", 1..2);
-    b.append("llama.log", "Traceback (most recent call last):\n  File \"t.py\", line 1\nRuntimeError: NCCL error: x");
+    b.append(
+        "llama.log",
+        "Traceback (most recent call last):\n  File \"t.py\", line 1\nRuntimeError: NCCL error: x",
+    );
     assert_eq!(b.poll_steps(), [1]);
     assert_eq!(b.byes(), []);
     end(writer);

@@ -1,0 +1,154 @@
+//! What the bytes of a file are made of: lines, or records. A piece that is not complete waits for its end.
+
+use std::path::PathBuf;
+
+use stepwatch_formats::{FileReader, MAX_PENDING_BYTES};
+use stepwatch_wire::Event;
+
+/// Bytes of a line that are kept; the rest of it is dropped and counted.
+pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
+
+/// What is done with what a file says. `backlog`: it was in the file before we were.
+pub(super) trait Take {
+    fn line(&mut self, text: &str, backlog: bool);
+    fn event(&mut self, event: Event, backlog: bool);
+}
+
+/// What was lost, and why.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Lines longer than [`MAX_LINE_BYTES`].
+    pub(super) cut_lines: u64,
+    /// Times that a file became shorter.
+    pub(super) truncations: u64,
+    /// Files given up because too many had lost their name.
+    pub(super) abandoned: u64,
+    /// Records whose checksum or structure is wrong.
+    pub(super) bad_records: u64,
+    /// Records and files that are too large to be read.
+    pub(super) oversized: u64,
+    /// Files that cannot be read beyond a damaged place.
+    pub(super) damaged: u64,
+    /// Records that say nothing about training.
+    pub(super) unmatched: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Read, but not yet ended by a newline.
+    pub(super) partial: Vec<u8>,
+    /// Inside a line that was too long: everything to its end is dropped.
+    pub(super) skipping: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Records {
+    pub(super) path: PathBuf,
+    pub(super) reader: FileReader,
+    /// Read, but not yet a whole record.
+    pub(super) pending: Vec<u8>,
+    /// Everything before this was there before us and is not wanted.
+    pub(super) muted_to: u64,
+    /// What was being gathered when the file came to rest was given out.
+    pub(super) rested: bool,
+    pub(super) stopped: bool,
+}
+
+impl Lines {
+    pub(super) fn split(
+        &mut self,
+        mut chunk: &[u8],
+        offset: &mut u64,
+        backlog_end: u64,
+        counts: &mut Counts,
+        out: &mut dyn Take,
+    ) {
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', chunk) {
+            *offset += end as u64 + 1;
+            let backlog = *offset <= backlog_end;
+            if self.partial.is_empty() && !self.skipping && end <= MAX_LINE_BYTES {
+                give(&chunk[..end], backlog, out);
+            } else {
+                self.add(&chunk[..end], counts);
+                self.end_line(backlog, out);
+            }
+            chunk = &chunk[end + 1..];
+        }
+        self.add(chunk, counts);
+        *offset += chunk.len() as u64;
+    }
+
+    /// Adds to the line being read, as far as a line may go.
+    fn add(&mut self, bytes: &[u8], counts: &mut Counts) {
+        if self.skipping {
+            return;
+        }
+        let room = MAX_LINE_BYTES - self.partial.len();
+        self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if bytes.len() > room {
+            self.skipping = true;
+            counts.cut_lines += 1;
+        }
+    }
+
+    /// The line being read is complete. One that was too long still tells what its beginning says.
+    pub(super) fn end_line(&mut self, backlog: bool, out: &mut dyn Take) {
+        self.skipping = false;
+        let bytes = core::mem::take(&mut self.partial);
+        give(&bytes, backlog, out);
+    }
+}
+
+fn give(bytes: &[u8], backlog: bool, out: &mut dyn Take) {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim_matches(|c: char| c == '\0' || c.is_whitespace());
+    if !text.is_empty() {
+        out.line(text, backlog);
+    }
+}
+
+impl Records {
+    pub(super) fn new(path: PathBuf, reader: FileReader) -> Self {
+        Self { path, reader, pending: Vec::new(), muted_to: 0, rested: true, stopped: false }
+    }
+
+    /// Offers everything that is pending, which ends at `offset`.
+    pub(super) fn push(
+        &mut self,
+        at_rest: bool,
+        offset: u64,
+        backlog_end: u64,
+        counts: &mut Counts,
+        out: &mut dyn Take,
+    ) {
+        let mut events = Vec::new();
+        let mut done = 0;
+        loop {
+            let pushed = self.reader.push(&self.pending[done..], at_rest, &mut events);
+            done += pushed.consumed;
+            counts.bad_records += pushed.bad_records;
+            counts.unmatched += pushed.unmatched;
+            counts.oversized += pushed.oversized;
+            if let Some(why) = pushed.stop {
+                tracing::warn!(why, offset, "a tailed file cannot be read any further");
+                self.stopped = true;
+                counts.damaged += 1;
+            }
+            if pushed.consumed == 0 || self.stopped || done == self.pending.len() {
+                break;
+            }
+        }
+        self.pending.drain(..done);
+        if self.pending.len() > MAX_PENDING_BYTES {
+            // The reader promised otherwise; memory is worth more than the rest of the file.
+            self.stopped = true;
+            counts.damaged += 1;
+        }
+        if self.stopped {
+            self.pending = Vec::new();
+        }
+        if offset > self.muted_to {
+            events.into_iter().for_each(|e| out.event(e, offset <= backlog_end));
+        }
+    }
+}
