@@ -124,11 +124,13 @@ impl Told {
             better |= if range.by <= by { range.bits } else { 0 };
         }
         let seen = self.ranges.iter().any(|r| r.holds(step));
-        let had = event.m.len() + event.missing.len() + usize::from(!event.t.is_empty());
         if self.forgotten.is_some_and(|last| step <= last) {
             return Sifted { nothing_new: true, ..Sifted::default() };
         }
         let mut sifted = Sifted { known, ..Sifted::default() };
+        if !seen {
+            return sifted; // the first word of this step, as nearly every one is
+        }
         let told: Vec<(Box<str>, Bits)> =
             event.m.iter().map(|(name, _)| (name.into(), names.bit(name))).collect();
         for (name, bit) in told {
@@ -150,17 +152,17 @@ impl Told {
             sifted.repeated += 1;
         }
         let left = event.m.len() + event.missing.len() + usize::from(!event.t.is_empty());
-        sifted.nothing_new = left == 0 && (had > 0 || seen);
+        sifted.nothing_new = left == 0;
         sifted
     }
 
     /// Notes what an event tells, and takes out of it what was worked out from it and had been told before.
     pub(super) fn note(&mut self, names: &mut Names, step: i64, by: Priority, event: &mut Event, s: &Sifted) {
-        let derived: Vec<Box<str>> = event.m.iter().map(|(name, _)| Box::from(name)).collect();
-        for name in derived {
-            if s.known & names.bit(&name) != 0 && !s.corrects(&name) {
-                event.m.remove(&name);
-                event.q.remove(&name);
+        if s.known != 0 {
+            let all: Vec<Box<str>> = event.m.iter().map(|(name, _)| Box::from(name)).collect();
+            for name in all.iter().filter(|n| s.known & names.bit(n) != 0 && !s.corrects(n)) {
+                event.m.remove(name);
+                event.q.remove(name);
             }
         }
         let mut bits = if event.t.is_empty() { 0 } else { PARTS };
