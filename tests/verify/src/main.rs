@@ -10,6 +10,7 @@
 
 mod house;
 mod install;
+mod real;
 mod report;
 mod rust_source;
 mod shell;
@@ -25,7 +26,8 @@ cargo verify [--full] [--verbose] [--list] [STEP...]
 
 Runs every check of the project; with names, only the steps whose name contains one of them.
 
-  --full      also the long loops: the end-to-end and kill tests 20 times in a row
+  --full      also what takes long: the end-to-end and kill tests 20 times in a row, and the Python adapters
+              against the frameworks themselves (some 8 GB under target/verify/real)
   --verbose   show the whole output of every step, not only in target/verify/*.log
   --list      print the names of the steps and exit
 ";

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::report::{Closing, Step};
 use crate::shell::{Workspace, cargo, which};
-use crate::{house, install};
+use crate::{house, install, real};
 
 pub(crate) const INSTALL: &str = "install";
 
@@ -29,6 +29,12 @@ pub(crate) fn all() -> Vec<Step> {
         step("python-bench", "the Python client's cost in the training loop, with its limits", python_bench),
         step("rules", "promtool check and test of rules/", rules),
         step("deny", "licences and advisories of dependencies", deny),
+        Step {
+            name: "python-real",
+            about: "the Python adapters against the frameworks themselves",
+            long: true,
+            run: real::all,
+        },
         Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
     ]
 }
