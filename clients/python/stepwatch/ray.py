@@ -18,7 +18,7 @@ A report whose metrics have a ``step`` (or ``global_step``) is that step; others
 import logging
 import time
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ._adapter import Around, Saving, Training, metric, of_evaluation, quiet
 from ._run import Run, _describe
@@ -29,8 +29,10 @@ except Exception:  # not installed, or it does not import: the class still can, 
     UserCallback = object
 try:
     from ray.train.v2._internal.execution.callback import TrainContextCallback, WorkerCallback
+
+    _WORKERS: Tuple[type, ...] = (WorkerCallback, TrainContextCallback)
 except Exception:
-    WorkerCallback = TrainContextCallback = object
+    _WORKERS = (object,)
 
 #: Ranks that the controller reports for: each takes a connection of its own.
 MAX_RANKS = 64
@@ -132,7 +134,7 @@ class StepwatchCallback(UserCallback):  # type: ignore[misc]
             self._ranks.popitem()[1].training.end()
 
 
-class StepwatchWorkerCallback(WorkerCallback, TrainContextCallback):  # type: ignore[misc]
+class StepwatchWorkerCallback(*_WORKERS):  # type: ignore[misc]
     """For ``RunConfig(callbacks=[...])``, in every worker."""
 
     def __init__(self, name: Optional[str] = None, **about: Any) -> None:

@@ -18,7 +18,9 @@ from test_torch import FakeTorch, Optimizer, Stream, Tensor
 from stepwatch import _adapter
 from stepwatch._adapter import Saving, Tap, Training, dtype_of, metric, of_evaluation, tokens_in, wanted
 
-ADAPTERS = ("accelerate", "composer", "fabric", "huggingface", "jax", "keras", "lightning", "torch")
+ADAPTERS = (
+    "accelerate", "composer", "deepspeed", "fabric", "huggingface", "jax", "keras", "lightning", "megatron", "olmo", "ray", "torch", "torchtitan",
+)
 Space = types.SimpleNamespace
 
 
@@ -44,7 +46,10 @@ class Imports(Case):
                 kind()
             print("ok")
         """
-        frameworks = ("torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "composer", "keras", "jax", "numpy")
+        frameworks = (
+            "torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "composer", "keras", "jax", "numpy", "deepspeed", "megatron",
+            "olmo_core", "ray", "torchtitan",
+        )
         code, out, err = self.script(code % (frameworks, ADAPTERS))
         self.assertEqual((code, out), (0, "[]\nok\n"), err)
 
