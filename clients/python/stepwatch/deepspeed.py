@@ -42,7 +42,9 @@ class StepwatchMonitor(Monitor):  # type: ignore[misc]
     has events in this form.
     """
 
-    def __init__(self, monitor_config: Any = None, inner: Any = None, engine: Any = None, training: Optional[Training] = None) -> None:
+    def __init__(
+        self, monitor_config: Any = None, inner: Any = None, engine: Any = None, training: Optional[Training] = None
+    ) -> None:
         self.monitor_config = monitor_config
         self._inner, self._engine = inner, engine
         self._training = training if training is not None else Training(None, {}, in_flight())
@@ -156,11 +158,11 @@ class Attached:
             self._losses += 1
 
     def _before_step(self, *_: Any, **__: Any) -> None:
-        # The rate that the step is made with: the scheduler moves on in it.
-        rates = self._engine.get_lr()
-        self._lr = rates[0] if rates else None
         if self._monitor is not None:
             self._monitor.pending, self._monitor.parts = {}, {}
+        # The rate that the step is made with: the scheduler moves on in it.
+        rates = _ask(self._engine, "get_lr")
+        self._lr = rates[0] if rates else None
 
     def _after_step(self, _: Any) -> None:
         engine, monitor = self._engine, self._monitor
@@ -222,7 +224,13 @@ class Attached:
         self._training.end()
 
 
-def attach(engine: Any, run: Optional[Run] = None, name: Optional[str] = None, tokens_per_step: Optional[float] = None, **about: Any) -> Attached:
+def attach(
+    engine: Any,
+    run: Optional[Run] = None,
+    name: Optional[str] = None,
+    tokens_per_step: Optional[float] = None,
+    **about: Any
+) -> Attached:
     """Reports what ``engine`` does to ``run``, or to a run of its own that ends with ``engine.destroy()`` or the process.
 
     ``tokens_per_step`` is the whole job's; without it the tokens of batches with ``input_ids`` are counted, padding included.
