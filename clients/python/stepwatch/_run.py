@@ -189,7 +189,7 @@ class Run:
                 more, self._phases = (more, self._phases, t), {}
             sender = self._sender
             sender.queue.append((next(sender.sequence), now, "step", step, metrics, more))
-            sender.mark(step)
+            sender.mark(step, now)
         except Exception:
             pass
 
@@ -205,7 +205,7 @@ class Run:
     def mark(self, step: Any) -> None:
         """For adapters: the loop has come to the end of this step, whatever is still to be reported of it."""
         try:
-            self._sender.mark(step)
+            self._sender.mark(step, _monotonic())
         except Exception:
             pass
 

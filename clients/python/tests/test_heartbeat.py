@@ -160,7 +160,7 @@ class Page(WithPages):
         with mock.patch.object(_heartbeat.os, "write", side_effect=OSError(28, "No space left on device")):
             page = _heartbeat.Page("r", 0)
             page.open()
-        page.step(1)
+        page.step(1, 0.0)
         self.assertEqual(os.listdir(self.pages), [])
 
     def test_the_page_of_a_process_that_had_our_number(self):
