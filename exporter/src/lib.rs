@@ -16,6 +16,8 @@ pub mod commands;
 pub mod config;
 pub mod drops;
 pub mod family;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod hub;
 pub mod ingest;
 mod lock;

@@ -9,6 +9,7 @@
 //! nothing else, so such an event says so (`step_from`) and carries no time for step durations to be derived from. Where another
 //! source tells the real steps of the same rank, readings without one are put to its last.
 
+mod again;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -82,6 +83,7 @@ struct Rank {
     follows: bool,
     /// Its own reports do.
     told: bool,
+    recent: again::Recent,
     /// Has ever reported a metric that is known to be of training.
     trains: bool,
     /// Measured durations of steps, where those come as differences.
@@ -155,6 +157,7 @@ impl Readings {
         let rank =
             self.ranks.entry(key).or_insert_with(|| Rank { step: known, fresh: true, ..Rank::default() });
         rank.heard = now;
+        rank.recent.note(&report);
         let only_with_steps = report.only_with_steps;
         let sum = rank.sum(report, since, now);
         taken.dropped = sum.dropped;
@@ -185,8 +188,14 @@ impl Rank {
     fn sum(&mut self, report: Report<'_>, since: f64, now: f64) -> Sum {
         let mut sum = Sum { step: report.step, time: report.time, ..Sum::default() };
         let time = report.time.unwrap_or(now);
+        // Before a step was made, a gauge at zero is one that nobody has set.
+        let is_zero = |r: &Reading<'_>| r.meaning == Meaning::Step && r.value.number() == Some(0.0);
+        let before_the_first = report.step == Some(0) || report.readings.iter().any(is_zero);
         for reading in report.readings {
             let Reading { meaning, known, value } = reading;
+            if before_the_first && value == Value::Gauge(0.0) && meaning != Meaning::Step {
+                continue;
+            }
             match meaning {
                 Meaning::Step => sum.step = sum.step.or_else(|| whole(value.number()?)),
                 Meaning::Time => sum.time = value.number().filter(|t| *t > 0.0).or(sum.time),

@@ -20,6 +20,10 @@ pub use checkpoints::CheckpointsConfig;
 pub use discover::DiscoverConfig;
 pub use scrape::ScrapeConfig;
 pub use statsd::StatsdConfig;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use scrape::fuzz as fuzz_scrape;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use statsd::fuzz as fuzz_statsd;
 pub(crate) use tail::Zone;
 pub use tail::{From, TailConfig};
 

@@ -182,6 +182,13 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// What a report says, told by itself.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(body: &[u8]) -> Vec<stepwatch_wire::Event> {
+    let Ok(status) = Status::parse(body) else { return Vec::new() };
+    status.events("r", &Names::default(), &mut Readings::new(0.0), None, 0.0).0
+}
+
 /// What is made of reports, one after the other.
 #[derive(Debug)]
 struct Reader {

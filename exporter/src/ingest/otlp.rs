@@ -102,7 +102,9 @@ impl Otlp {
         let mut state = inner.state.locked();
         let now = unix_now();
         let mut tally = Tally::default();
-        for (who, report) in request.told(&inner.names) {
+        let told =
+            state.readings.sift(request.told(&inner.names), |who| inner.hub.last_step(&who.run, who.rank));
+        for (who, report) in told {
             if !(who.certain || report.is_training()) {
                 tally.unmatched += report.readings.len() as u64;
                 continue;

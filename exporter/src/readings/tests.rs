@@ -67,6 +67,17 @@ fn steps_that_are_told() {
 }
 
 #[test]
+fn what_nobody_has_set_is_not_zero() {
+    let mut b = Bench::new();
+    let told = b.report(&[("step", gauge(0.0)), ("loss", gauge(0.0)), ("memory", gauge(5.0))]);
+    assert_eq!((step_and(&told, "loss"), told[0].m.get("memory")), ((Some(0), None), Some(5.0)));
+    assert_eq!(
+        step_and(&b.report(&[("step", gauge(1.0)), ("loss", gauge(0.0))]), "loss"),
+        (Some(1), Some(0.0))
+    );
+}
+
+#[test]
 fn a_counter_of_steps_is_a_step() {
     let mut b = Bench::new();
     let total = |total| Value::Total { total, start: None };

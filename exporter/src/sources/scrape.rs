@@ -128,6 +128,23 @@ struct Wanted {
     drop: Vec<Pattern>,
 }
 
+/// What a page says, told by itself.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(text: &str) -> Vec<stepwatch_wire::Event> {
+    let Ok(config) = stepwatch_kit::config::parse("", "{url: \"http://x/\", keep: [\"*a*\"]}") else {
+        return Vec::new();
+    };
+    let wanted = Wanted::new(config);
+    let fetched = Fetched { text: text.to_owned(), ..Fetched::default() };
+    let page = page::read(&fetched, None, &wanted);
+    let mut events = page.states(&mut BTreeMap::new());
+    let mut readings = Readings::new(0.0);
+    for (who, report) in page.told(&wanted) {
+        events.extend(readings.take(&who, report, None, 0.0).events);
+    }
+    events
+}
+
 /// One endpoint, from page to page.
 struct Scrape {
     wanted: Wanted,
@@ -153,7 +170,6 @@ pub(super) fn start(config: ScrapeConfig, around: &Surroundings, shutdown: Shutd
 
 impl Scrape {
     fn new(config: ScrapeConfig, sink: Box<dyn Sink>) -> Self {
-        let patterns = |all: &[String]| all.iter().filter_map(|p| Pattern::new(p).ok()).collect();
         let name: Arc<str> = client::shown(&config.url).into();
         Self {
             preset: Preset::named(&config.format),
@@ -162,12 +178,7 @@ impl Scrape {
             health: sink.source(&name, "scrape"),
             name,
             sink,
-            wanted: Wanted {
-                names: Names::new(&config.metrics),
-                keep: patterns(&config.keep),
-                drop: patterns(&config.drop),
-                config,
-            },
+            wanted: Wanted::new(config),
         }
     }
 
@@ -233,6 +244,16 @@ impl Scrape {
 }
 
 impl Wanted {
+    fn new(config: ScrapeConfig) -> Self {
+        let patterns = |all: &[String]| all.iter().filter_map(|p| Pattern::new(p).ok()).collect();
+        Self {
+            names: Names::new(&config.metrics),
+            keep: patterns(&config.keep),
+            drop: patterns(&config.drop),
+            config,
+        }
+    }
+
     /// Whether a series is wanted; `None` where nobody has asked for it and its name must tell.
     fn asked(&self, name: &str) -> Option<bool> {
         if self.drop.iter().any(|p| p.matches(name)) {

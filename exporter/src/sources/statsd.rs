@@ -83,6 +83,19 @@ impl StatsdConfig {
     }
 }
 
+/// Reads datagrams, one a line and all of them in one.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for line in text.lines() {
+        let read = Line::read(line);
+        if let Some(line) = &read {
+            assert!(line.rate > 0.0 && line.count >= 1.0 && line.tag("").is_none_or(|v| !v.is_empty()));
+        }
+        let _ = packet::is_foreign(line);
+    }
+}
+
 /// A socket, and the file that it leaves behind.
 #[derive(Debug)]
 enum Socket {

@@ -276,23 +276,6 @@ fn check(events: &[Event]) {
     }
 }
 
-/// Replays what a fuzzer found or began with.
-#[test]
-fn corpus() {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("formats/fuzz/corpus/otlp");
-    let mut files = 0;
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        for signal in [Signal::Metrics, Signal::Traces] {
-            for encoding in [Encoding::Protobuf, Encoding::Json] {
-                check(&events(signal, encoding, &bytes).unwrap_or_default());
-            }
-        }
-        files += 1;
-    }
-    assert!(files > 3, "the corpus is there");
-}
-
 proptest! {
     #[test]
     fn never_panics(bytes: Vec<u8>, text in "(?s).{0,100}") {

@@ -1,0 +1,4 @@
+//! Pages of metrics.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stepwatch_exporter::fuzz::exposition(data));

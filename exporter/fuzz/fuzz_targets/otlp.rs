@@ -1,0 +1,4 @@
+//! Requests of OpenTelemetry.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stepwatch_exporter::fuzz::otlp(data));

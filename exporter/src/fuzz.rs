@@ -1,0 +1,76 @@
+//! What the fuzz targets run, one function for each parser of outside bytes; of logs and files, `stepwatch-formats` has its own.
+//!
+//! Here because the parsers are private, and because an ordinary test runs the same functions over the corpora: whatever a fuzzer
+//! once broke stays mended without a fuzzer. The module is there only in tests and with the feature `fuzz`.
+
+use stepwatch_kit::exposition::read::{self, Dialect, MAX_LABELS};
+use stepwatch_wire::{Event, MAX_RECORD_BYTES};
+
+use crate::ingest::kubeflow;
+use crate::ingest::otlp::{self, Encoding, Signal};
+use crate::sources;
+
+/// Requests of OpenTelemetry. The first byte chooses what it is and how it is written.
+pub fn otlp(data: &[u8]) {
+    let Some((first, body)) = data.split_first() else { return };
+    let signal = if first & 1 == 0 { Signal::Metrics } else { Signal::Traces };
+    let encoding = if first & 2 == 0 { Encoding::Protobuf } else { Encoding::Json };
+    check(&otlp::events(signal, encoding, body).unwrap_or_default());
+}
+
+/// Pages of metrics as text.
+pub fn exposition(data: &[u8]) {
+    let page = String::from_utf8_lossy(data);
+    for dialect in [Dialect::Text, Dialect::OpenMetrics] {
+        for sample in read::read(&page, dialect).flatten() {
+            assert!(sample.labels.iter().count() <= MAX_LABELS && !sample.name.contains('\n'));
+        }
+    }
+    check(&sources::fuzz_scrape(&page));
+}
+
+/// Datagrams of statsd, one a line and all of them in one.
+pub fn statsd(data: &[u8]) {
+    sources::fuzz_statsd(data);
+}
+
+/// Reports of a trainer to Kubeflow.
+pub fn kubeflow(data: &[u8]) {
+    check(&kubeflow::fuzz(data));
+}
+
+/// What was read can be told: it reads back, unless it is more than one record carries.
+fn check(events: &[Event]) {
+    for event in events {
+        let text = event.to_json();
+        assert!(Event::parse_record(text.as_bytes()).is_ok() || text.len() > MAX_RECORD_BYTES, "{text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn corpora() {
+        type Target = fn(&[u8]);
+        let targets: &[(&str, Target)] =
+            &[("otlp", otlp), ("exposition", exposition), ("statsd", statsd), ("kubeflow", kubeflow)];
+        for (name, target) in targets {
+            let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+            let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+            assert!(files.len() > 2, "the corpus of {name} is there");
+            files.iter().for_each(|file| target(&std::fs::read(file).unwrap()));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(bytes: Vec<u8>) {
+            otlp(&bytes);
+            exposition(&bytes);
+            statsd(&bytes);
+            kubeflow(&bytes);
+        }
+    }
+}
