@@ -26,9 +26,14 @@ pub struct Exporter {
 impl Exporter {
     /// Starts one whose state is in `dir`; `extra` is appended to its configuration.
     pub async fn start(dir: &Path, extra: &str) -> anyhow::Result<Self> {
+        Self::start_with(dir, "", extra).await
+    }
+
+    /// The same; `ingest` is appended to what its configuration says of the ways in.
+    pub async fn start_with(dir: &Path, ingest: &str, extra: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let config = format!(
-            "listen: \"{ANY_PORT}\"\ningest: {{socket: {}}}\nstate_dir: {}\n{extra}",
+            "listen: \"{ANY_PORT}\"\ningest:\n  socket: {}\n  {ingest}\nstate_dir: {}\n{extra}",
             dir.join("ingest.sock").display(),
             dir.join("state").display(),
         );

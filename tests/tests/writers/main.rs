@@ -7,7 +7,11 @@
 mod seen;
 mod writer;
 
+mod kubeflow;
 mod lightning;
+mod otlp;
+mod scrape;
+mod statsd;
 mod tensorboard;
 mod tensorboardx;
 mod torch;

@@ -82,6 +82,13 @@ impl Writer {
         tokio::time::timeout(PATIENCE, answer).await.with_context(|| format!("no answer to {line:?}"))?
     }
 
+    /// A line that it prints by itself.
+    pub(crate) async fn line(&mut self) -> anyhow::Result<String> {
+        let line =
+            tokio::time::timeout(PATIENCE, self.answers.next_line()).await.context("it says nothing")??;
+        line.context("the writer ended")
+    }
+
     /// Lets it end, and returns its exit code.
     pub(crate) async fn end(mut self) -> anyhow::Result<Option<i32>> {
         self.told = None;

@@ -15,9 +15,25 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// Python packages of the client's tests (also of its types and of what it is installed from), of the demo's trainer, and of the
-/// tests with real loggers; each is imported by its name.
-const PYTHON_PACKAGES: &[&str] =
-    &["build", "mypy", "numpy", "setuptools", "tensorboard", "tensorboardX", "wandb", "wheel"];
+/// tests with real loggers; each is imported by its name, with dots for hyphens.
+const PYTHON_PACKAGES: &[&str] = &[
+    "build",
+    "datadog",
+    "mypy",
+    "numpy",
+    "opentelemetry-exporter-otlp-proto-grpc",
+    "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry-exporter-prometheus",
+    "opentelemetry-sdk",
+    "prometheus_client",
+    "setuptools",
+    "statsd",
+    "tensorboard",
+    "tensorboardX",
+    "transformers",
+    "wandb",
+    "wheel",
+];
 
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let mut lacking: Vec<&str> = PACKAGES
@@ -81,7 +97,7 @@ fn python_environment(w: &Workspace) -> Result<(), String> {
         let dir = venv(w);
         w.run("venv", Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
     }
-    let imports: Vec<_> = PYTHON_PACKAGES.iter().map(|p| format!("import {p}")).collect();
+    let imports: Vec<_> = PYTHON_PACKAGES.iter().map(|p| format!("import {}", p.replace('-', "."))).collect();
     let present = Command::new(python(w)).args(["-c", &imports.join(";")]).output();
     if present.is_ok_and(|o| o.status.success()) {
         return Ok(());
