@@ -170,6 +170,7 @@ impl Training {
             Kind::Eval => run.eval(&event),
             Kind::Ckpt => run.checkpoints.apply(&event, number, event.ts.unwrap_or(now).min(now)),
             Kind::Phase => phase(rank, &event, now),
+            Kind::Bye if event.rank.is_none() => run.ended(),
             Kind::Bye
             | Kind::Hb
             | Kind::Event

@@ -80,7 +80,7 @@ impl Run {
             EventKind::Hello => self.facts.hello(e),
             EventKind::Hb => self.facts.heartbeats = true,
             EventKind::Phase => self.phase(at, e),
-            EventKind::Ckpt => self.checkpoint(now, e),
+            EventKind::Ckpt => self.checkpoint(now, at, e),
             EventKind::Eval => self.class = self.class.max(Some(ClassMark::Eval)),
             EventKind::Bye => {
                 self.facts.bye(now, e);
@@ -204,9 +204,13 @@ impl Run {
         self.class = self.class.max(Some(mark));
     }
 
-    fn checkpoint(&mut self, now: Ts, e: &Event) {
-        self.class = self.class.max(Some(ClassMark::Checkpoint));
+    fn checkpoint(&mut self, now: Ts, at: Ts, e: &Event) {
+        let before_us = at + BEFORE_US < self.facts.attempt_at;
         let c = &mut self.facts.checkpoints;
+        if before_us && e.ckpt == Some(CkptPhase::End) {
+            return c.found(at, e.step);
+        }
+        self.class = self.class.max(Some(ClassMark::Checkpoint));
         match e.ckpt {
             Some(CkptPhase::Start) => c.start(now),
             Some(CkptPhase::End) | None => c.success(now, e.step.or(self.facts.last_step)),
@@ -216,6 +220,9 @@ impl Run {
         }
     }
 }
+
+/// A checkpoint that is this much older than the attempt was found on disk.
+const BEFORE_US: Span = Span::secs(60);
 
 fn process_lives(e: &Event) -> bool {
     e.extra.get("process").and_then(stepwatch_wire::Value::as_str) == Some("running")

@@ -385,6 +385,12 @@ impl Run {
         }
     }
 
+    /// A goodbye that names no rank, as logs print it, is that of all who cannot say their own.
+    pub(super) fn ended(&mut self) {
+        let mute = self.ranks.values_mut().filter(|r| r.connections.is_empty());
+        mute.for_each(|rank| rank.said_bye = true);
+    }
+
     /// Whether every rank that was heard of said goodbye.
     pub(super) fn is_over(&self) -> bool {
         !self.ranks.is_empty() && self.ranks.values().all(|r| r.said_bye)

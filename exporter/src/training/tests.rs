@@ -259,6 +259,25 @@ fn a_run_leaves_the_page_when_it_is_over_or_silent() {
 }
 
 #[test]
+fn a_goodbye_that_names_no_rank_is_that_of_all_who_cannot_speak() {
+    let mut b = Bench::new();
+    for rank in 0..4 {
+        b.http(&format!(r#"{{"k":"step","run":"log","rank":{rank},"step":1}}"#));
+    }
+    b.http(r#"{"k":"bye","run":"log"}"#);
+    b.from(&peer(1, 42), r#"{"k":"step","run":"client","rank":1,"step":1}"#);
+    b.http(r#"{"k":"bye","run":"client"}"#);
+    b.now += 61.0;
+    b.training.expire(b.now);
+    assert_eq!(b.page().get(&f::STEP, &["log"]), None);
+    assert_eq!(
+        b.page().get(&f::STEP, &["client"]),
+        Some(1.0),
+        "a process that is connected speaks for itself"
+    );
+}
+
+#[test]
 fn limits_hold_and_count() {
     let mut b = Bench::new();
     for run in ["a", "b", "c", "d"] {

@@ -485,10 +485,17 @@ impl Checkpoints {
         self.in_progress.get_or_insert(now);
     }
 
+    /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of this one.
+    pub(super) fn found(&mut self, at: Ts, step: Option<i64>) {
+        if self.last_at.is_none_or(|last| last < at) {
+            (self.last_at, self.last_step) = (Some(at), step);
+        }
+    }
+
     pub(super) fn success(&mut self, now: Ts, step: Option<i64>) {
-        if step.is_some() && step == self.last_step && self.work < LOOK_EVERY_SECS && !self.unsure {
+        if step.is_some() && step == self.last_step && !self.unsure {
             self.in_progress = None;
-            return; // another rank's word for the same checkpoint
+            return; // another rank's word for the same checkpoint, or that of whoever looks at the disk, however late
         }
         if self.last_at.is_some() && !self.unsure {
             keep(&mut self.intervals, self.work);

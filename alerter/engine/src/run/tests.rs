@@ -145,3 +145,45 @@ proptest! {
         prop_assert_eq!(apart.len(), together.len());
     }
 }
+
+fn saved(step: i64, at: Option<i64>) -> Event {
+    let ts = at.map(|at| at as f64 / 1000.0);
+    Event {
+        run: Some("r".into()),
+        step: Some(step),
+        ts,
+        ckpt: Some(CkptPhase::End),
+        ..Event::new(EventKind::Ckpt)
+    }
+}
+
+#[test]
+fn a_checkpoint_told_again_saves_no_further_work() {
+    let run = healthy(3, 600);
+    let events = run.iter().flat_map(|s| {
+        let told = match s.step {
+            // The log tells it at once, and whoever watches the disk after a restart of its own.
+            200 => Some(saved(200, Some(START + run[199].ts.0))),
+            500 => Some(saved(200, Some(START + run[200].ts.0))),
+            _ => None,
+        };
+        [report(s, ALL)].into_iter().chain(told)
+    });
+    let (_, run) = judge(events);
+    let c = &run.facts.checkpoints;
+    assert_eq!((c.last_step, c.intervals.len()), (Some(200), 0));
+    assert!((c.work - 798.0).abs() < 10.0, "{}", c.work);
+}
+
+#[test]
+fn a_checkpoint_found_on_disk_is_known_with_its_age() {
+    let run = healthy(3, 300);
+    let old = START - 3_600_000;
+    let events = [report(&run[0], ALL), saved(9_000, Some(old))]
+        .into_iter()
+        .chain(run[1..].iter().map(|s| report(s, ALL)));
+    let (_, run) = judge(events);
+    let c = &run.facts.checkpoints;
+    assert_eq!((c.last_step, c.last_at), (Some(9_000), Some(Ts(old))));
+    assert!(c.work > 500.0, "nothing of this attempt is saved: {}", c.work);
+}
