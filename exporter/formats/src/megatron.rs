@@ -54,16 +54,17 @@ enum Meaning {
 impl Format for Megatron {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let last_step = self.before.map(|b| b.step);
-        if self.timers.take(line, last_step, out) {
-            return if last_step.is_some() { Outcome::Matched } else { Outcome::Ignored };
-        }
-        self.timers.close(out);
         if let Some((step, fields)) = step_line(line.text) {
+            self.timers.close(out);
             self.pause.step(last_step, step, line, out);
             let event = self.step(step, fields, line, out);
             out.push(event);
             return Outcome::Matched;
         }
+        if self.timers.take(line, last_step, out) {
+            return if last_step.is_some() { Outcome::Matched } else { Outcome::Ignored };
+        }
+        self.timers.close(out);
         if let Some(event) = self.beside(last_step, line, out) {
             out.push(event);
             return Outcome::Matched;
