@@ -209,9 +209,13 @@ impl Hub {
         let mut out = Vec::with_capacity(events.len());
         let mut training = self.0.training.locked();
         let mut taken = 0;
+        let mut admitted: Option<String> = None;
         while let Some(event) = events.front_mut() {
-            if !event.run.as_deref().is_none_or(|run| training.admits(run, now)) {
-                break;
+            if event.run.is_some() && event.run != admitted {
+                if !event.run.as_deref().is_some_and(|run| training.admits(run, now)) {
+                    break;
+                }
+                admitted.clone_from(&event.run);
             }
             event.node.get_or_insert_with(|| self.0.node.clone());
             self.0.drops.add(Reason::Entries, u64::from(event.dropped));

@@ -213,7 +213,13 @@ impl Ring {
         let start = text.len();
         event.write_json(text);
         // An event's JSON is an object with at least `v` and `k`, and ours have no cursor of their own.
-        text.insert_str(start + 1, &format!("\"c\":\"{}:{seq}\",", self.boot));
+        let mut cursor = String::with_capacity(self.boot.len() + 32);
+        cursor.push_str("\"c\":\"");
+        cursor.push_str(&self.boot);
+        cursor.push(':');
+        cursor.push_str(&seq.to_string());
+        cursor.push_str("\",");
+        text.insert_str(start + 1, &cursor);
         text.push('\n');
     }
 

@@ -31,6 +31,11 @@ impl Again {
         Self { saved, ranks: BTreeMap::new() }
     }
 
+    /// Something may be read again.
+    pub(super) fn is_watching(&self) -> bool {
+        self.saved.is_some()
+    }
+
     /// Whether this event was published before. `published` is asked once a rank, before anything of it is published again.
     pub(super) fn is(&mut self, event: &Event, published: impl FnOnce(u32) -> Option<i64>) -> bool {
         let (Some(saved), Some(step)) = (self.saved, event.step) else { return false };

@@ -111,7 +111,7 @@ impl TailedFile {
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
         let filed =
             self.store.load(&path).filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
-        if filed.is_some() {
+        if kept.is_none() {
             // What was published after it was saved is read again.
             self.again = Again::resumed(filed.as_ref().and_then(|f| f.last_step));
         }
@@ -260,10 +260,9 @@ impl TailedFile {
     }
 
     /// Says whose the events are, leaves out what was published before, and says hello for a run that is new.
-    fn prepare(&mut self, events: VecDeque<Event>, cx: &mut Context<'_>) -> VecDeque<Event> {
-        let mut ready = VecDeque::with_capacity(events.len() + 1);
-        for mut event in events {
-            self.labels.put_on(&mut event);
+    fn prepare(&mut self, mut events: VecDeque<Event>, cx: &mut Context<'_>) -> VecDeque<Event> {
+        for event in &mut events {
+            self.labels.put_on(event);
             match event.kind {
                 Kind::Step => {
                     self.last_step = event.step;
@@ -274,15 +273,25 @@ impl TailedFile {
                 Kind::Bye => self.ended = true,
                 _ => {}
             }
-            if self.again.is(&event, |rank| cx.sink.last_step(event.run.as_deref()?, rank)) {
-                cx.health.dropped("read_again", 1);
-                continue;
-            }
-            self.labels.remember(&event);
-            ready.extend(self.labels.hello(&event, |run| cx.greet(run)));
-            ready.push_back(event);
+            self.labels.remember(event);
         }
-        ready
+        if self.again.is_watching() {
+            events.retain(|event| {
+                let again = self.again.is(event, |rank| cx.sink.last_step(event.run.as_deref()?, rank));
+                if again {
+                    cx.health.dropped("read_again", 1);
+                }
+                !again
+            });
+        }
+        if self.labels.introduces() {
+            let introduced = events.into_iter().flat_map(|event| {
+                let hello = self.labels.hello(&event, |run| cx.greet(run));
+                hello.into_iter().chain([event])
+            });
+            return introduced.collect();
+        }
+        events
     }
 
     fn origin(&self) -> Origin {

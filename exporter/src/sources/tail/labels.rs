@@ -59,6 +59,11 @@ impl Labels {
         }
     }
 
+    /// There is something to say of runs.
+    pub(super) fn introduces(&self) -> bool {
+        self.hello.is_some()
+    }
+
     /// What must be known of the run of this event before it, if `greet` says so.
     pub(super) fn hello(&self, event: &Event, greet: impl FnOnce(&str) -> bool) -> Option<Event> {
         let (hello, run) = (self.hello.as_ref()?, event.run.as_ref()?);

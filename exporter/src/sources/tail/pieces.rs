@@ -1,5 +1,6 @@
 //! What the bytes of a file are made of: lines, or records. A piece that is not complete waits for its end.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use stepwatch_formats::{FileReader, MAX_PENDING_BYTES};
@@ -100,7 +101,7 @@ impl Lines {
 }
 
 fn give(bytes: &[u8], backlog: bool, out: &mut dyn Take) {
-    let text = String::from_utf8_lossy(bytes);
+    let text = core::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
     let text = text.trim_matches(|c: char| c == '\0' || c.is_whitespace());
     if !text.is_empty() {
         out.line(text, backlog);
