@@ -200,6 +200,11 @@ impl Told {
                 {
                     self.number(false, metric::STEP_TIME.to_owned(), 1.0, f);
                 }
+                Meaning::Custom(name)
+                    if name == "throughput" && matches!(f.unit, Unit::TokensPerSecond(_)) =>
+                {
+                    self.number(false, metric::TOKENS_PER_SECOND.to_owned(), 1.0, f);
+                }
                 Meaning::Custom(name) => self.number(false, name, 1.0, f),
                 Meaning::Eval { set, name, divisor } => {
                     self.eval_name.get_or_insert(set);

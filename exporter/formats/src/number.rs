@@ -43,6 +43,10 @@ pub(crate) fn lex(text: &str) -> Option<Number<'_>> {
             at = end;
         }
     }
+    if let Some((value, len)) = t.get(at..).and_then(microsoft) {
+        let value = if t.starts_with('-') { -value } else { value };
+        return Some(Number { value, quantum: None, rest: &t[at + len..] });
+    }
     let printed = &t[..at];
     let value = if printed.contains(',') {
         stepwatch_wire::num::parse(&printed.replace(',', ""))?
@@ -126,15 +130,23 @@ fn digits(b: &[u8]) -> usize {
     b.iter().take_while(|c| c.is_ascii_digit()).count()
 }
 
-/// Length of the digits before the point; a comma belongs to them only as a thousands separator.
+/// Length of the digits before the point; a comma belongs to them only as a thousands separator, which no group of zeros leads.
 fn integer_part(b: &[u8]) -> usize {
     let mut len = digits(b);
-    if (1..=3).contains(&len) {
+    if (1..=3).contains(&len) && b.first() != Some(&b'0') {
         while b.get(len) == Some(&b',') && digits(&b[len + 1..]) == 3 {
             len += 4;
         }
     }
     len
+}
+
+/// What follows the `1.` of a number that is none, as the C library of Microsoft prints it, and its length.
+fn microsoft(rest: &str) -> Option<(f64, usize)> {
+    let words = [("#QNAN", f64::NAN), ("#SNAN", f64::NAN), ("#IND", f64::NAN), ("#INF", f64::INFINITY)];
+    let (word, value) = words.into_iter().find(|(word, _)| rest.starts_with(word))?;
+    let padding = digits(&rest.as_bytes()[word.len()..]);
+    Some((value, word.len() + padding))
 }
 
 /// Length of a word for a number that is none.
@@ -230,6 +242,7 @@ mod tests {
             ("3em", 3.0, 1.0, "em"),
             ("12.", 12.0, 1.0, ""),
             (".5", 0.5, 0.1, ""),
+            ("0,001", 0.0, 1.0, ",001"),
         ] {
             let n = lex(text).unwrap();
             assert_eq!((n.value, n.rest), (value, rest), "{text}");
@@ -237,6 +250,11 @@ mod tests {
         }
         assert!(lex("NAN |").unwrap().value.is_nan());
         assert_eq!(lex("-INF").unwrap().value, f64::NEG_INFINITY);
+        for (text, rest) in [("1.#QNAN |", " |"), ("-1.#IND00", ""), ("1.#QNAN0e+000", "e+000")] {
+            let n = lex(text).unwrap();
+            assert!(n.value.is_nan() && n.quantum.is_none() && n.rest == rest, "{text}");
+        }
+        assert_eq!(lex("-1.#INF00").unwrap().value, f64::NEG_INFINITY);
         for text in ["", "-", "N/A", "nano", "infinite", ".", "e5", "None", "é"] {
             assert_eq!(lex(text), None, "{text}");
         }

@@ -232,7 +232,10 @@ impl<'a> Scanner<'a> {
             (of, self.at) = (Some(total), self.text.len() - rest.len());
         }
         let rest = self.rest();
-        let part = rest.strip_prefix([':', '-', '/', '.', '_']).is_some_and(digit)
+        // `2,15` may be a fraction or two numbers, and nobody can tell which.
+        let comma = of.is_none() && rest.strip_prefix(',').is_some_and(digit);
+        let part = comma
+            || rest.strip_prefix([':', '-', '/', '.', '_']).is_some_and(digit)
             || rest.strip_prefix('.').is_some_and(|r| r.starts_with(char::is_alphanumeric))
             || rest.starts_with(['_', '@', '\\']);
         if part {

@@ -97,6 +97,19 @@ const NOISE: &[&str] = &[
     "job",
     "id",
     "v_num",
+    // The stamp of syslog.
+    "jan",
+    "feb",
+    "mar",
+    "apr",
+    "may",
+    "jun",
+    "jul",
+    "aug",
+    "sep",
+    "oct",
+    "nov",
+    "dec",
 ];
 /// Words of a name; more are a text.
 const MAX_WORDS: usize = 3;
@@ -142,7 +155,8 @@ pub(super) fn meaning(name: &str, assigned: bool) -> Meaning {
         // `policy loss` is another loss, but `INFO loss` is not.
         let logger = before.iter().all(|w| LOGGERS.contains(&w.as_str()));
         if let Some((name, divisor)) = tags::canonical(&end).or_else(|| qualified(&end)).filter(|_| logger) {
-            return Meaning::Metric(name, divisor);
+            // `Train Epoch: 2` counts epochs as `Epoch: 2` does.
+            return if name == metric::EPOCH { Meaning::Epoch } else { Meaning::Metric(name, divisor) };
         }
     }
     custom(&words, assigned).map_or(Meaning::Nothing, Meaning::Custom)
@@ -206,7 +220,7 @@ pub(super) fn is_of_training(name: &str) -> bool {
             | metric::TOKENS_PER_SECOND_PER_GPU
             | "perplexity"
             | "ppl"
-    ) || name.ends_with("loss")
+    ) || (name.ends_with("loss") && !name.ends_with("packet_loss"))
 }
 
 /// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5 | loss 2.5`, `[eval] …`.
@@ -229,6 +243,7 @@ mod tests {
             ("INFO train_step", Meaning::Step(3)),
             ("Iteration", Meaning::Step(1)),
             ("Epoch", Meaning::Epoch),
+            ("Train Epoch", Meaning::Epoch),
             ("rank", Meaning::Rank),
             ("train loss", Meaning::Metric("loss", 1.0)),
             ("avg_train_loss", Meaning::Metric("loss", 1.0)),

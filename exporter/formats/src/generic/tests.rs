@@ -51,6 +51,11 @@ fn lines_that_people_print() {
             &[("loss", 2.5), ("mfu_reported", 0.415)],
         ),
         ("Training step 5, policy_loss: 0.25, kl: 0.01", 5, &[("policy_loss", 0.25), ("kl", 0.01)]),
+        (
+            "Step 5 | Loss: 0.25 | LR: 1.00e-06 | Throughput: 12345 tokens/s | MFU: 30.1%",
+            5,
+            &[("loss", 0.25), ("lr", 1e-6), ("tokens_per_second", 12345.0), ("mfu_reported", 0.301)],
+        ),
         ("step 9 loss 1.5 [host 10.0.0.1:29500, torch 2.7.1, 12:34:56]", 9, &[("loss", 1.5)]),
         ("time=12:34:56 step=9 loss=1.5 time=250ms", 9, &[("loss", 1.5), ("step_time", 0.25)]),
     ] {
@@ -186,6 +191,33 @@ fn steps_that_begin_again_with_each_epoch_count_on() {
     assert_eq!(e[0].m.iter().collect::<Vec<_>>(), [("loss", 2.34), ("epoch", 0.0)]);
     // A restart of the job that goes back two epochs.
     assert_eq!(steps(&[lines[0], lines[4], lines[0]]), [300, 1500, 300]);
+}
+
+#[test]
+fn epochs_of_the_examples_of_pytorch_count_on() {
+    let got = read(&[
+        "Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.5",
+        "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.25",
+        "Train Epoch: 2 [0/60000 (0%)]\tLoss: 2.0",
+        "Train Epoch: 2 [640/60000 (1%)]\tLoss: 1.75",
+    ]);
+    let steps: Vec<_> = got.iter().map(|e| (e.step.unwrap(), e.m.get("epoch").unwrap())).collect();
+    assert_eq!(steps, [(0, 1.0), (640, 1.0), (60_000, 2.0), (60_640, 2.0)]);
+}
+
+#[test]
+fn fractions_behind_a_comma_are_not_guessed() {
+    assert!(read(&["step 5 loss 2,15 lr 0,001"]).is_empty());
+    assert_eq!(one("step 5 loss 2.5 lr 0,001"), (Some(5), vec![("loss".to_owned(), 2.5)]));
+    assert_eq!(one("step 1,005 loss 2.5").0, Some(1005));
+}
+
+#[test]
+fn what_syslog_puts_before_a_line_is_no_metric() {
+    let line = "Nov 20 10:00:05 gpu-1 python[4242]: step 5 loss 2.5";
+    assert_eq!(one(line), (Some(5), vec![("loss".to_owned(), 2.5)]));
+    let lost = |i: u8| format!("Nov 20 10:00:0{i} gpu-1 kernel: eth0: packet loss {i} at step {i}");
+    assert!(auto(&[&lost(1), &lost(2), &lost(3)]).is_empty());
 }
 
 #[test]
