@@ -129,7 +129,7 @@ class Fit(Real):
         self.assertEqual({e["run"] for e in self.sink.events()}, {"mine"})
 
     def test_a_name_that_the_trainer_made_up_is_none(self):
-        self.set_env(STEPWATCH_RUN="night")
+        self.set_env(WANDB_NAME="night")
         self.fit(StepwatchLogger())
         self.bye()
         self.fit(StepwatchLogger(), run_name="mpt-7b")
