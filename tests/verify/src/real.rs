@@ -44,14 +44,14 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
             match run(w, group, test) {
                 Ok(out) => {
                     closing.push(format!("{test:<18} {}", out.last(2).join(", ")));
-                    versions.extend(out.lines(|l| l.starts_with(TESTED)));
+                    versions.extend(out.lines(|l| l.contains(TESTED)).iter().filter_map(|l| row(l)));
                 }
                 Err(why) => failures.push(format!("{test}\n{why}")),
             }
         }
     }
     closing.push(format!("{:<18} version", "framework"));
-    closing.extend(versions.iter().filter_map(|line| row(line)));
+    closing.extend(versions);
     if failures.is_empty() {
         return Ok(closing);
     }
@@ -134,9 +134,10 @@ fn run(w: &Workspace, group: &Group, test: &str) -> Result<Output, String> {
     w.run(&format!("python-real-{test}"), &mut python)
 }
 
-/// `tested against torch 2.15.0` as a row of the table.
+/// `tested against torch 2.15.0` as a row of the table; what is asked for within a test stands behind the test's name.
 fn row(line: &str) -> Option<String> {
-    let (framework, version) = line.strip_prefix(TESTED)?.split_once(' ')?;
+    let (_, found) = line.split_once(TESTED)?;
+    let (framework, version) = found.split_once(' ')?;
     Some(format!("{framework:<18} {version}"))
 }
 
@@ -195,6 +196,10 @@ mod tests {
         assert_eq!(comment(text, "with:"), ["torch"]);
         assert!(comment("ray\n", "with:").is_empty());
         assert_eq!(row("tested against torch 2.15.0").unwrap(), format!("{:<18} 2.15.0", "torch"));
+        assert_eq!(
+            row("test_a (Trl.test_a) ... tested against trl 1.16.0"),
+            Some(format!("{:<18} 1.16.0", "trl"))
+        );
         assert_eq!(row("tested against"), None);
     }
 }
