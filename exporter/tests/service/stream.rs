@@ -63,8 +63,9 @@ fn what_fell_off_the_ring_is_one_gap_with_a_number() {
     assert_eq!((gap["k"].clone(), gap["lost"].clone()), ("gap".into(), 199.into()));
     assert_eq!(records.next_record().unwrap()["step"], 200);
     drop(records);
-    // Another start of the exporter does not know what it lost of the one before.
+    // Where the stream was not kept, another start of the exporter does not know what it lost of the one before.
     assert!(exporter.stop().0);
+    std::fs::remove_file(dir.path().join("stream.journal")).unwrap();
     let exporter = Exporter::start(dir.path(), "");
     send(&exporter, 300..301);
     let mut records = exporter.stream(Some(&cursor));
@@ -72,6 +73,21 @@ fn what_fell_off_the_ring_is_one_gap_with_a_number() {
     assert_eq!((gap["k"].clone(), gap["lost"].clone()), ("gap".into(), 0.into()));
     assert!(gap["text"].as_str().unwrap().contains("earlier start"));
     assert_eq!(records.next_record().unwrap()["step"], 300);
+}
+
+#[test]
+fn a_cursor_outlives_the_exporter() {
+    let (dir, exporter) = start("");
+    send(&exporter, 0..10);
+    let cursor = steps(&mut exporter.stream(None), 8)[7]["c"].as_str().unwrap().to_owned();
+    exporter.signal(rustix::process::Signal::KILL);
+    drop(exporter);
+    let exporter = Exporter::start(dir.path(), "");
+    send(&exporter, 10..12);
+    let rest = steps(&mut exporter.stream(Some(&cursor)), 4);
+    let numbers: Vec<_> = rest.iter().map(|r| r["step"].as_i64().unwrap()).collect();
+    assert_eq!(numbers, [8, 9, 10, 11], "nothing is lost, nothing is told twice, and there is no gap");
+    assert_eq!(exporter.page().get("stepwatch_exporter_stream_journal_failures_total"), Some(0.0));
 }
 
 #[test]
