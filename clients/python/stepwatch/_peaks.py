@@ -34,13 +34,15 @@ MI300X,,1307.4,1307.4,2615,653.7,AMD MI300X: 2100 MHz x 256 x 2 x 1216
 MI325X,,1307.4,1307.4,2615,653.7,AMD MI325X: 2100 MHz x 256 x 2 x 1216
 MI350X,,2300,2300,,,AMD MI350X datasheet
 MI355X,,2500,2500,5000,,AMD MI355X datasheet (2516.6 by calculation)
-TPU V4,,275,,,,Google TPU v4 documentation
+TPU V4,LITE,275,,,,Google TPU v4 documentation
 TPU V5E,,197,,,,Google TPU v5e documentation
 TPU V5 LITE,,197,,,,Google TPU v5e documentation (JAX device kind)
 TPU V5P,,459,,,,Google TPU v5p documentation
+TPU V5,,459,,,,Google TPU v5p documentation (JAX device kind of v5p)
 TPU V6E,,918,,918,,Google TPU v6e documentation
 TPU V6 LITE,,918,,918,,Google TPU v6e documentation (JAX device kind)
 TPU V7,,1153.5,,2307,,Google TPU v7 divided by 2: the chip shows itself as two devices
+TPU7X,,1153.5,,2307,,Google TPU v7 divided by 2 (JAX device kind): the chip shows itself as two devices
 TRAINIUM1 CORE,,95,95,,,AWS Neuron documentation: chip divided by 2 cores
 TRAINIUM1,,190,190,,,AWS Neuron documentation: whole chip
 TRAINIUM2 CORE,,79,79,,,AWS Neuron documentation: one of 8 cores

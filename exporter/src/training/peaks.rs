@@ -112,6 +112,10 @@ mod tests {
             ("NVIDIA GeForce RTX 4090", Some(165.2)),
             ("AMD Instinct MI300X", Some(1307.4)),
             ("TPU v5 lite", Some(197.0)),
+            // JAX calls v5p so, and v7 without a space: the chip is two devices.
+            ("TPU v5", Some(459.0)),
+            ("TPU7x", Some(1153.5)),
+            ("TPU v4 lite", None),
             // No guess: a laptop part, a slice, a part without the format, a part we never heard of.
             ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
             ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
