@@ -19,9 +19,9 @@ use crate::stream::Mark;
 pub use checkpoints::CheckpointsConfig;
 pub use discover::DiscoverConfig;
 pub use scrape::ScrapeConfig;
-pub use statsd::StatsdConfig;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use scrape::fuzz as fuzz_scrape;
+pub use statsd::StatsdConfig;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use statsd::fuzz as fuzz_statsd;
 pub(crate) use tail::Zone;

@@ -1,7 +1,7 @@
 //! One followed file: what it says becomes events that know their run and their place, and is published together with how far it is
 //! read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -285,8 +285,10 @@ impl TailedFile {
             });
         }
         if self.labels.introduces() {
+            // Nothing of this turn is published yet, so a run that is new is not known by the next event either.
+            let mut greeted = BTreeSet::new();
             let introduced = events.into_iter().flat_map(|event| {
-                let hello = self.labels.hello(&event, |run| cx.greet(run));
+                let hello = self.labels.hello(&event, |run| greeted.insert(run.to_owned()) && cx.greet(run));
                 hello.into_iter().chain([event])
             });
             return introduced.collect();

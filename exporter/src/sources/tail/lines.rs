@@ -67,7 +67,8 @@ impl Turn<'_> {
     pub(super) fn rest(&mut self) {
         let mut read = core::mem::take(&mut self.lines.scratch);
         self.lines.reader.rest(&mut read);
-        read.drain(..).for_each(|event| self.event(event, false));
+        // It ended with the last write to the file, whenever that was.
+        read.drain(..).for_each(|event| self.event(event, true));
         self.lines.scratch = read;
     }
 }

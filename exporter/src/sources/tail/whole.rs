@@ -104,6 +104,8 @@ impl Whole {
         self.counts.oversized += pushed.oversized;
         self.counts.damaged += u64::from(pushed.stop.is_some());
         if !self.muted {
+            // What has no time of its own was true when it was written.
+            events.iter_mut().for_each(|e| e.ts = e.ts.or(looks.modified));
             events.into_iter().for_each(|e| out.event(e, backlog));
         }
         self.muted &= self.half.is_some();

@@ -139,6 +139,25 @@ fn a_file_that_is_written_anew_is_read_anew() {
     assert_eq!(saves(&mut b, "300"), saved(300));
 }
 
+#[test]
+fn what_has_no_time_of_its_own_is_as_old_as_its_file() {
+    let mut b = Bench::new("gpt");
+    let written = b.unix - 36_000.0;
+    let at = std::time::UNIX_EPOCH + Duration::from_secs_f64(written);
+    fs::create_dir_all(b.path("gpt")).unwrap();
+    fs::write(b.path("gpt/metrics.csv"), "epoch,step,train_loss\n0,1,2.5\n0,2,2.25\n").unwrap();
+    fs::write(b.path("gpt/console.log"), "[batch=1/2]:\n\t Train loss/train/total: 10.5\n").unwrap();
+    for file in ["metrics.csv", "console.log"] {
+        OpenOptions::new().append(true).open(b.path("gpt").join(file)).unwrap().set_modified(at).unwrap();
+    }
+    let mut steps = b.poll();
+    b.wait(Duration::from_secs(30));
+    steps.extend(b.poll());
+    let ages: Vec<_> =
+        steps.iter().filter(|e| e.kind == Kind::Step).map(|e| e.ts.unwrap() - written).collect();
+    assert_eq!(ages, [0.0; 3], "{steps:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
