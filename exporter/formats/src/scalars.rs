@@ -35,8 +35,13 @@ const EVAL_PREFIXES: &[(&str, &str)] = &[
     ("test/", "test"),
     ("test_", "test"),
 ];
-/// Megatron puts it behind.
+/// Megatron puts it behind, and so do the tutorials of PyTorch.
 const EVAL_SUFFIXES: &[(&str, &str)] = &[
+    ("/val", "val"),
+    ("/valid", "validation"),
+    ("/validation", "validation"),
+    ("/test", "test"),
+    ("/eval", "eval"),
     (" validation", "validation"),
     (" validation ppl", "validation"),
     (" test", "test"),
@@ -391,6 +396,7 @@ mod tests {
         assert_eq!(of(&["val_loss", "val_acc"]), ["val: loss=1 acc=2"]);
         assert_eq!(of(&["eval/lm/c4_en-validation/CE loss"]), ["lm/c4_en-validation: loss=1"]);
         assert_eq!(of(&["metrics/eval/LanguageCrossEntropy"]), ["eval: loss=1"]);
+        assert_eq!(of(&["Loss/test", "Accuracy/test"]), ["test: loss=1 Accuracy=2"]);
     }
 
     #[test]

@@ -31,6 +31,7 @@ const TAGS: &[(Tag, &[&str])] = &[
             "ce_loss",
             "crossentropyloss",
             "loss/train/total",
+            "loss/train",
             "loss/out",
             "samples/train_loss",
             "actor/pg_loss",
@@ -85,6 +86,7 @@ const TAGS: &[(Tag, &[&str])] = &[
             "elapsed_time_per_iteration_(s)",
             "time_metrics/end_to_end(s)",
             "perf/step_time_seconds",
+            "perf/step_time_s",
             "train_step_timing_in_s",
             "runtime/iteration_time",
             "throughput/duration",
@@ -146,7 +148,10 @@ const TAGS: &[(Tag, &[&str])] = &[
             "throughput/device/tokens_per_second",
         ],
     ),
-    ((metric::MFU_REPORTED, 1.0), &["mfu", "throughput/device/mfu", "device/mfu", "perf/mfu/actor"]),
+    (
+        (metric::MFU_REPORTED, 1.0),
+        &["mfu", "throughput/device/mfu", "device/mfu", "perf/mfu", "perf/mfu/actor"],
+    ),
     (
         (metric::MFU_REPORTED, 100.0),
         &["mfu(%)", "mfu_(%)", "mfu_percent", "throughput/mfu", "runtime/model_flops_utilization"],

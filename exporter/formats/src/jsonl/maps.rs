@@ -49,11 +49,15 @@ const STEP_KEYS: &[&str] = &[
     "iteration",
     "iter",
     "train/global_step",
+    // fairseq's, and those of its evaluations.
+    "num_updates",
+    "valid_num_updates",
 ];
 const TOTAL_KEYS: &[&str] = &["total_steps", "max_steps"];
 const TIME_KEYS: &[&str] = &["timestamp", "ts", "_timestamp", "time", "created_at"];
 /// Beginnings of the keys of an evaluation.
-const EVAL_PREFIXES: &[&str] = &["eval_", "eval/", "val_", "val/", "val-", "validation_", "validation/"];
+const EVAL_PREFIXES: &[&str] =
+    &["eval_", "eval/", "val_", "val/", "val-", "valid_", "validation_", "validation/"];
 /// MaxText writes its running averages during an evaluation as steps of their own, and this key only then.
 const RUNNING_EVAL: &str = "eval/step_time_seconds";
 
@@ -145,7 +149,9 @@ fn evaluation(numbers: &BTreeMap<String, Value>, beside: bool, mut e: Event, out
 fn number(v: &Value) -> Option<f64> {
     match v {
         Value::Number(n) => Some(*n),
-        Value::Text(t) => stepwatch_wire::num::parse(t).filter(|n| !n.is_finite() || t.contains('.')),
+        Value::Text(t) => {
+            stepwatch_wire::num::parse(t).filter(|n| !n.is_finite() || t.contains('.') || t.contains("e-"))
+        }
         _ => None,
     }
 }

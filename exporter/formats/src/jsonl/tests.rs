@@ -171,3 +171,13 @@ fn automodel_validation_and_swift_speed() {
         (Kind::Eval, Some(0), Some(0.25))
     );
 }
+
+#[test]
+fn fairseq_counts_updates() {
+    let e = read(&[
+        r#"{"epoch": 1, "update": 0.5, "loss": "9.125", "num_updates": "200", "lr": "5e-05"}"#,
+        r#"{"epoch": 1, "valid_loss": "9.5", "valid_num_updates": "200"}"#,
+    ]);
+    assert_eq!((e[0].step, e[0].m.get("loss"), e[0].m.get("lr")), (Some(200), Some(9.125), Some(5e-5)));
+    assert_eq!((e[1].kind, e[1].step, e[1].m.get("loss")), (Kind::Eval, Some(200), Some(9.5)));
+}

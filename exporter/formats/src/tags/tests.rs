@@ -22,6 +22,7 @@ const WRITTEN: &[(&str, f64, &[&str])] = &[
             "loss/train/total",
             "Train/Samples/train_loss",
             "actor/pg_loss",
+            "Loss/train",
         ],
     ),
     (
@@ -68,6 +69,7 @@ const WRITTEN: &[(&str, f64, &[&str])] = &[
             "elapsed time per iteration (s)",
             "time_metrics/end_to_end(s)",
             "perf/step_time_seconds",
+            "perf/step_time_s",
             "train_step_timing in s",
             "runtime/iteration_time",
             "throughput/duration",
@@ -96,7 +98,7 @@ const WRITTEN: &[(&str, f64, &[&str])] = &[
             "speed/wps",
         ],
     ),
-    (metric::MFU_REPORTED, 1.0, &["mfu", "throughput/device/mfu", "perf/mfu/actor"]),
+    (metric::MFU_REPORTED, 1.0, &["mfu", "throughput/device/mfu", "perf/mfu/actor", "perf/mfu"]),
     (
         metric::MFU_REPORTED,
         100.0,

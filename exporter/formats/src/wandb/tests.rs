@@ -108,7 +108,7 @@ fn a_run_from_hello_to_goodbye() {
     let kinds: Vec<_> = events.iter().map(|e| e.kind).collect();
     assert_eq!(kinds, [Kind::Hello, Kind::Step, Kind::Step, Kind::Event, Kind::Step, Kind::Bye]);
     assert_eq!(format!("{:?}", losses(&events)), "[(0, 2.5), (1, NaN), (2, inf)]");
-    assert_eq!((events[1].ts, events[1].m.get("perf/mfu")), (Some(1.7e9), Some(0.4)));
+    assert_eq!((events[1].ts, events[1].m.get("mfu_reported")), (Some(1.7e9), Some(0.4)));
     let alert = &events[3];
     assert_eq!((alert.name.as_deref(), alert.level.as_deref()), (Some("wandb_alert"), Some("warn")));
     assert_eq!((alert.text.as_deref(), alert.step), (Some("Low accuracy: 0.1"), Some(1)));
