@@ -76,7 +76,7 @@ fn wandb() {
     assert_eq!((loss.len(), loss[0], loss[2], loss[29].0), (30, (0, 11.5), (2, 4.833333333333334), 29));
     let odd: Vec<_> = loss.iter().filter(|(_, v)| !v.is_finite()).collect();
     assert_eq!(format!("{odd:?}"), "[(20, NaN), (21, inf)]");
-    assert_eq!(file.column("perf/mfu")[0], (0, 0.41));
+    assert_eq!(file.column("mfu_reported")[0], (0, 0.41));
     assert_eq!(file.column("grad_norm")[1], (1, 1.1));
     assert_eq!(file.events[1].ts, Some(1795226734.532612));
     assert!(file.events.iter().all(|e| e.run.as_deref() == Some("sample-run")));

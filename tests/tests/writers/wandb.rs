@@ -41,7 +41,7 @@ async fn a_run_arrives_once_over_a_kill_with_its_alert_and_its_exit_code() {
     };
     let want: Vec<_> = (1..31).map(|n| (n * 10, loss(n))).collect();
     assert_eq!(format!("{:?}", seen.column(RUN, "loss")), format!("{want:?}"));
-    assert_eq!(seen.column(RUN, "perf/mfu"), (1..31).map(|n| (n * 10, 0.41)).collect::<Vec<_>>());
+    assert_eq!(seen.column(RUN, "mfu_reported"), (1..31).map(|n| (n * 10, 0.41)).collect::<Vec<_>>());
     let alert = seen.event(Kind::Event, RUN, |e| e.name.as_deref() == Some("wandb_alert")).await;
     assert_eq!((alert.level.as_deref(), alert.step), (Some("warn"), Some(200)));
     assert_eq!(alert.text.as_deref(), Some("Low accuracy: 0.1 is below 0.5"));
