@@ -31,7 +31,7 @@ _NAMES: Dict[str, List[str]] = {
     "heads": ["heads", "n_heads", "n_head", "num_heads", "num_attention_heads"],
     "kv_heads": ["kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads", "num_query_groups"],
     "head_dim": ["head_dim", "d_head", "kv_channels"],
-    "ffn": ["ffn", "ffn_dim", "ffn_hidden_size", "intermediate_size", "d_ff"],
+    "ffn": ["ffn", "ffn_dim", "ffn_hidden_size", "intermediate_size", "d_ff", "n_inner"],
     "vocab": ["vocab", "vocab_size", "padded_vocab_size", "n_vocab"],
     "seq_len": ["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"],
     "packed_seq_len": ["packed_seq_len"],
@@ -61,6 +61,10 @@ class Model:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._values = {ours: _first(fields, names) for ours, names in _NAMES.items()}
+        # GPT-2 and its kin say by null that it is the usual width.
+        if self._values["ffn"] is None and "n_inner" in fields and fields["n_inner"] is None:
+            hidden = self._values["hidden"]
+            self._values["ffn"] = None if hidden is None else 4 * hidden
         self.gated = _gated(fields)
 
     def _need(self, name: str) -> float:

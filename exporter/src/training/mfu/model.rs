@@ -148,14 +148,22 @@ impl Fields<'_> {
         })
     }
 
+    /// GPT-2 and its kin say by `"n_inner": null` that it is the usual width.
+    fn ffn(&self, hidden: Option<f64>) -> Option<f64> {
+        let names = ["ffn", "ffn_dim", "ffn_hidden_size", "intermediate_size", "d_ff", "n_inner"];
+        let usual = || (self.0.get("n_inner") == Some(&Value::Null)).then_some(4.0 * hidden?);
+        self.number(&names).or_else(usual)
+    }
+
     fn shape(&self) -> Shape {
         let length = self.number(&["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"]);
+        let hidden = self.number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]);
         Shape {
             params: self.number(&["n_params", "params", "num_params", "num_parameters", "parameters"]),
             active: self.number(&["n_active", "active_params", "n_active_params", "num_active_params"]),
             trainable: self.number(&["trainable_params", "n_trainable", "lora_params"]),
             layers: self.number(&["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"]),
-            hidden: self.number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]),
+            hidden,
             heads: self.number(&["heads", "n_heads", "n_head", "num_heads", "num_attention_heads"]),
             kv_heads: self.number(&[
                 "kv_heads",
@@ -165,7 +173,7 @@ impl Fields<'_> {
                 "num_query_groups",
             ]),
             head_dim: self.number(&["head_dim", "d_head", "kv_channels"]),
-            ffn: self.number(&["ffn", "ffn_dim", "ffn_hidden_size", "intermediate_size", "d_ff"]),
+            ffn: self.ffn(hidden),
             gated: self.gated(),
             vocab: self.number(&["vocab", "vocab_size", "padded_vocab_size", "n_vocab"]),
             attended: self.number(&["packed_seq_len"]).or(length),
@@ -389,6 +397,11 @@ mod tests {
         let shape = r#"{"layers":2,"hidden":64,"heads":4,"ffn":256,"vocab":1000,"seq_len":128"#;
         assert!(names(&model(&format!("{shape}}}"))).is_empty());
         assert_eq!(names(&model(&format!("{shape},\"gated\":false}}"))), ["full", "causal", "6n", "exact"]);
+        // Null means a width only where that is how the framework says it.
+        let shape = shape.replace(",\"ffn\":256", ",\"gated\":false");
+        let null = |key: &str| names(&model(&format!("{shape},\"{key}\":null}}")));
+        assert_eq!(null("n_inner"), ["full", "causal", "6n", "exact"]);
+        assert!(null("ffn").is_empty());
         // Experts of unknown width hide how many parameters are idle.
         assert!(names(&model(r#"{"n_params":1e9,"experts":8,"top_k":2,"layers":2,"hidden":64}"#)).is_empty());
     }
