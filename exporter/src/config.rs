@@ -14,6 +14,7 @@ pub use crate::sources::SourceConfig;
 use crate::stream::{Limits, StreamConfig};
 use crate::training::Options;
 use crate::training::mfu::Convention;
+use crate::training::peaks;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -155,6 +156,9 @@ impl Config {
         if self.ingest.socket.as_deref().is_some_and(empty) {
             wrong.push("ingest.socket: must be a path".to_owned());
         }
+        if let Some(err) = self.gpu.name.as_deref().and_then(peaks::check_name) {
+            wrong.push(format!("gpu.name: {err}"));
+        }
         if empty(&self.state_dir) {
             wrong.push("state_dir: must be a directory".to_owned());
         }
@@ -252,6 +256,27 @@ collectors:
         for part in ["exporter.yml:1:", "exporter.yml:2:", "exporter.yml:4:", "^", "megatron"] {
             assert!(shown.contains(part), "{part} in {shown}");
         }
+    }
+
+    #[test]
+    fn what_would_leave_a_run_without_mfu_is_a_mistake() {
+        let text = "gpu: {name: H1000}\nsources:\n  - tail: {path: /x.log, dtype: bf17, gpu: H100}\n  - tail: {path: /x.log, gpu: B2000}\n";
+        insta::assert_snapshot!(Config::parse("x.yml", text).unwrap_err().to_string(), @r#"
+        x.yml:3:33: sources[0].tail.dtype: unknown number format "bf17"; known are bf16, bfloat16, fp16, float16, fp8, float8, tf32, fp32, float32
+          |
+        3 |   - tail: {path: /x.log, dtype: bf17, gpu: H100}
+          |                                 ^^^^
+        x.yml:4:31: sources[1].tail.gpu: no peak is known of "B2000", so there would be no MFU; known are H100, H200, B200, GB200, A100, L40S, MI300X, TPU v5p and others of their kind
+          |
+        4 |   - tail: {path: /x.log, gpu: B2000}
+          |                               ^^^^^
+        x.yml:1:13: gpu.name: no peak is known of "H1000", so there would be no MFU; known are H100, H200, B200, GB200, A100, L40S, MI300X, TPU v5p and others of their kind
+          |
+        1 | gpu: {name: H1000}
+          |             ^^^^^
+        "#);
+        let good = "gpu: {name: H100 SXM}\nsources:\n  - tail: {path: /x.log, dtype: torch.bfloat16, gpu: NVIDIA H100 80GB HBM3}\n";
+        assert!(Config::parse("x.yml", good).is_ok());
     }
 
     #[test]

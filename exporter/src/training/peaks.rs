@@ -5,6 +5,9 @@ use std::sync::LazyLock;
 
 const TABLE: &str = include_str!("peaks.csv");
 
+/// A few names of devices that have a peak, for messages.
+const EXAMPLES: &str = "H100, H200, B200, GB200, A100, L40S, MI300X, TPU v5p";
+
 /// Number format the matrix products run in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dtype {
@@ -17,6 +20,9 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// What [`Self::parse`] takes, for messages.
+    const SPELLINGS: &str = "bf16, bfloat16, fp16, float16, fp8, float8, tf32, fp32, float32";
+
     /// Reads the spellings of frameworks: `torch.bfloat16`, `bf16-mixed`, `fp8_e4m3`, `float16`.
     pub fn parse(text: &str) -> Option<Self> {
         let t = text.to_ascii_lowercase();
@@ -25,11 +31,11 @@ impl Dtype {
             Some(Self::Fp8)
         } else if any(&["bf16", "bfloat16"]) {
             Some(Self::Bf16)
-        } else if any(&["fp16", "float16", "half"]) || t == "16-mixed" {
+        } else if any(&["fp16", "float16", "half"]) || matches!(t.as_str(), "16-mixed" | "16-true") {
             Some(Self::Fp16)
         } else if any(&["tf32", "tensorfloat32"]) {
             Some(Self::Tf32)
-        } else if any(&["fp32", "float32"]) {
+        } else if any(&["fp32", "float32"]) || t == "32-true" {
             Some(Self::Fp32)
         } else {
             None
@@ -63,6 +69,10 @@ fn parse_row(line: &'static str) -> Option<Row> {
 
 /// Dense peak in FLOP/s of the device called `name` (as NVML, JAX or the trainer spells it) in `dtype`.
 pub fn peak(name: &str, dtype: Dtype) -> Option<f64> {
+    row(name)?.peaks.get(dtype as usize).copied().flatten().map(|tera| tera * 1e12)
+}
+
+fn row(name: &str) -> Option<&'static Row> {
     let upper = name.to_ascii_uppercase();
     let words: Vec<&str> =
         upper.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect();
@@ -71,8 +81,21 @@ pub fn peak(name: &str, dtype: Dtype) -> Option<f64> {
         return None;
     }
     let has = |word: &&str| words.contains(word);
-    let row = ROWS.iter().find(|r| r.words.iter().all(has) && !r.not.iter().any(has))?;
-    row.peaks.get(dtype as usize).copied().flatten().map(|tera| tera * 1e12)
+    ROWS.iter().find(|r| r.words.iter().all(has) && !r.not.iter().any(has))
+}
+
+/// What is wrong with a number format that somebody configured, which they did for the sake of MFU.
+pub fn check_dtype(text: &str) -> Option<String> {
+    let unknown = Dtype::parse(text).is_none();
+    unknown.then(|| format!("unknown number format {text:?}; known are {}", Dtype::SPELLINGS))
+}
+
+/// The same of a device.
+pub fn check_name(name: &str) -> Option<String> {
+    let unknown = row(name).is_none();
+    unknown.then(|| {
+        format!("no peak is known of {name:?}, so there would be no MFU; known are {EXAMPLES} and others of their kind")
+    })
 }
 
 #[cfg(test)]
@@ -140,9 +163,20 @@ mod tests {
             ("float16", Some(Dtype::Fp16)),
             ("float32", Some(Dtype::Fp32)),
             ("torch.tf32", Some(Dtype::Tf32)),
+            ("16-true", Some(Dtype::Fp16)),
+            ("32-true", Some(Dtype::Fp32)),
             ("int8", None),
+            ("bf17", None),
         ] {
             assert_eq!(Dtype::parse(text), want, "{text}");
         }
+    }
+
+    #[test]
+    fn messages_name_what_is_known() {
+        assert!(Dtype::SPELLINGS.split(", ").all(|text| check_dtype(text).is_none()));
+        assert!(EXAMPLES.split(", ").all(|name| check_name(name).is_none()));
+        assert!(check_dtype("bf17").is_some_and(|e| e.contains("bfloat16")));
+        assert!(check_name("H1000").is_some_and(|e| e.contains("H100,")));
     }
 }

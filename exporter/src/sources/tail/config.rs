@@ -10,6 +10,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::find::is_pattern;
 use crate::training::mfu::Model;
+use crate::training::peaks;
 
 /// Dimensions of a model that one entry may tell.
 const MAX_DIMENSIONS: usize = 128;
@@ -77,6 +78,8 @@ pub enum Dimension {
     Flag(bool),
     Number(f64),
     Text(String),
+    /// `n_inner` of GPT-2.
+    Null,
 }
 
 fn auto() -> String {
@@ -214,6 +217,13 @@ impl TailConfig {
                 wrong.push(format!("{key}: must not be empty"));
             }
         }
+        let named = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
+        if let Some(err) = named(&self.dtype).and_then(|t| peaks::check_dtype(&t)) {
+            wrong.push(format!("dtype: {err}"));
+        }
+        if let Some(err) = named(&self.gpu).and_then(|name| peaks::check_name(&name)) {
+            wrong.push(format!("gpu: {err}"));
+        }
         wrong
     }
 
@@ -248,6 +258,7 @@ impl Dimension {
             Self::Flag(flag) => Value::Bool(*flag),
             Self::Number(number) => Value::Number(*number),
             Self::Text(text) => Value::Text(text.clone()),
+            Self::Null => Value::Null,
         }
     }
 }

@@ -95,7 +95,7 @@ fn what_a_log_cannot_tell_is_said_once() {
     let about = |c: &mut TailConfig| {
         let dimensions = stepwatch_kit::config::parse::<TailConfig>(
             "c",
-            "path: /x\nmodel: {name: llama-3-8b, n_params: 8030261248, layers: 32, gated: true}",
+            "path: /x\nmodel: {name: llama-3-8b, n_params: 8030261248, layers: 32, gated: true, n_inner: null}",
         );
         c.model = dimensions.unwrap().model;
         (c.world, c.dtype, c.gpu) = (Some(8), Some("bf16".into()), Some("H100".into()));
@@ -109,7 +109,7 @@ fn what_a_log_cannot_tell_is_said_once() {
     let events = b.poll();
     assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello, Kind::Step, Kind::Step]);
     let hello = events[0].to_json();
-    insta::assert_snapshot!(hello.replace(&events[0].ts.unwrap().to_string(), "TS"), @r#"{"v":1,"k":"hello","ts":TS,"run":"llama","world":8,"dtype":"bf16","framework":"megatron","gpu":"H100","model":{"gated":true,"layers":32,"n_params":8030261248,"name":"llama-3-8b"},"source":"tail"}"#);
+    insta::assert_snapshot!(hello.replace(&events[0].ts.unwrap().to_string(), "TS"), @r#"{"v":1,"k":"hello","ts":TS,"run":"llama","world":8,"dtype":"bf16","framework":"megatron","gpu":"H100","model":{"gated":true,"layers":32,"n_inner":null,"n_params":8030261248,"name":"llama-3-8b"},"source":"tail"}"#);
     assert_eq!(events[0].ts, events[1].ts);
     b.steps("llama.log", 3..4);
     assert_eq!(b.poll().len(), 1);
