@@ -125,7 +125,7 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
         }
         // Beside a profile lies an empty event file that only marks the directory.
         _ if name.contains("tfevents") && !name.ends_with(".profile-empty") => {
-            records(|_, _| Box::new(TfEvents::default()))
+            records(|path, _| Box::new(TfEvents::new(path)))
         }
         _ if path.extension().is_some_and(|e| e == "wandb") => {
             records(|_, head| Box::new(WandbLog::new(head)))

@@ -13,12 +13,14 @@
 //! Values are 32-bit floats in most files. They are given out as the shortest decimal that is the same float, which is what the
 //! trainer logged and prints elsewhere, and carry no resolution: it is finer than any noise of training.
 
+mod group;
 mod record;
 mod samples;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
@@ -27,6 +29,7 @@ use crate::file::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::format::Out;
 use crate::protobuf::Malformed;
 use crate::scalars::{Id, Printed, Scalars};
+use group::Group;
 use record::{Content, Scalar};
 use samples::Samples;
 
@@ -51,6 +54,7 @@ pub(crate) struct TfEvents {
     /// Bytes to come of a record that is too long to be looked into.
     passing: u64,
     gathered: Gathered,
+    group: Group,
     samples: Samples,
     scalars: Scalars,
     /// Tags that the first record of said they are of another plugin: the later ones do not repeat it.
@@ -82,6 +86,12 @@ enum Frame<'a> {
         len: u64,
     },
     Damaged,
+}
+
+impl TfEvents {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { group: Group::of(path), ..Self::default() }
+    }
 }
 
 impl FileFormat for TfEvents {
@@ -212,7 +222,8 @@ impl TfEvents {
                 self.gather(v.step, v.ts, &v.name, v.value, pushed, out);
             }
         } else {
-            self.gather(step, ts, scalar.tag, value, pushed, out);
+            let tag = self.group.alone(scalar.tag);
+            self.gather(step, ts, &tag, value, pushed, out);
         }
     }
 

@@ -313,3 +313,15 @@ proptest! {
         prop_assert!(events.iter().all(|e| e.to_json().len() <= MAX_EVENT_BYTES));
     }
 }
+
+#[test]
+fn scalars_of_a_group_are_told_apart_by_their_directory() {
+    let data: Vec<u8> = (1..4).flat_map(|step| scalar(step, "loss", 2.5)).collect();
+    let kinds = |directory: &str| {
+        let path = Path::new("/runs/a").join(directory).join("events.out.tfevents.1795226853.host.1.1");
+        let (events, _) = push(&mut FileReader::new(&path, b"").unwrap(), &data, true);
+        events.iter().map(|e| (e.kind, e.m.get("loss"))).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds("loss_train"), [(Kind::Step, Some(2.5)); 3]);
+    assert_eq!(kinds("loss_val"), [(Kind::Eval, Some(2.5)); 3]);
+}
