@@ -1,5 +1,6 @@
 //! What a file's path says: which run it is of, and whether it is a rotated copy.
 
+use std::fs;
 use std::path::{Component, Path};
 
 /// Names that every job gives its files and directories: what is above tells them apart.
@@ -38,6 +39,15 @@ const GENERIC: &[&str] = &[
 const COUNTED: &[&str] =
     &["version", "checkpoint", "attempt", "rank", "global_rank", "worker", "node", "log", "epoch", "step"];
 
+/// What the name of an event file has in it.
+const TFEVENTS: &str = "tfevents";
+
+/// What groups of scalars are mostly of.
+const GROUPED: &[&str] = &["train", "training", "val", "valid", "validation", "test", "eval"];
+
+/// Entries of a directory that are looked at for the event file of a run.
+const MAX_ENTRIES: usize = 4096;
+
 /// Longest name of a run.
 const MAX_CHARS: usize = 128;
 
@@ -50,7 +60,7 @@ pub(super) fn run_of(path: &Path) -> String {
     let name = if wandb {
         bare.strip_prefix("run-").unwrap_or(bare).to_owned()
     } else if says_nothing(bare) || is_events(path) || bare.starts_with("training.global_rank_") {
-        directory(path).unwrap_or_else(|| bare.to_owned())
+        beside_group(path).or(path.parent()).and_then(directory).unwrap_or_else(|| bare.to_owned())
     } else {
         bare.to_owned()
     };
@@ -58,21 +68,65 @@ pub(super) fn run_of(path: &Path) -> String {
 }
 
 fn is_events(path: &Path) -> bool {
-    path.file_name().is_some_and(|n| n.to_string_lossy().contains("tfevents"))
+    path.file_name().is_some_and(|n| n.to_string_lossy().contains(TFEVENTS))
 }
 
-/// The nearest directory whose name says something, or else the nearest.
+/// The nearest directory whose name says something, or else the nearest. Lightning counts the launches of one logger, which may
+/// run at the same time: each is a run of its own.
 fn directory(path: &Path) -> Option<String> {
-    let parents = path.parent()?.components().rev();
-    let mut names = parents.filter_map(|c| match c {
-        Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
-        _ => None,
-    });
-    let nearest = names.next()?;
-    if !says_nothing(&nearest) {
-        return Some(nearest);
+    let mut version: Option<String> = None;
+    let mut nearest: Option<String> = None;
+    for component in path.components().rev() {
+        let Component::Normal(name) = component else { continue };
+        let name = name.to_string_lossy().into_owned();
+        if !says_nothing(&name) {
+            nearest = Some(name);
+            break;
+        }
+        if version.is_none() && is_version(&name) {
+            version = Some(name);
+        } else {
+            nearest.get_or_insert(name);
+        }
     }
-    Some(names.find(|n| !says_nothing(n)).unwrap_or(nearest))
+    match (nearest, version) {
+        (Some(name), Some(version)) => {
+            let room = MAX_CHARS.saturating_sub(version.chars().count() + 1);
+            Some(format!("{}.{version}", name.chars().take(room).collect::<String>()))
+        }
+        (name, version) => name.or(version),
+    }
+}
+
+fn is_version(name: &str) -> bool {
+    name.rsplit_once('_').is_some_and(|(word, _)| word.eq_ignore_ascii_case("version"))
+}
+
+/// The directory of the run whose group of scalars this event file holds: `add_scalars` of PyTorch makes a directory `loss_val` beside
+/// the event file of the same process.
+fn beside_group(path: &Path) -> Option<&Path> {
+    let directory = path.parent()?;
+    let name = directory.file_name()?.to_str().filter(|n| n.contains('_') && !says_nothing(n))?;
+    let file = path.file_name()?.to_str()?;
+    let (writer, process) = writer_of(file)?;
+    // tensorboardX tells the host alone, which is too little to go by.
+    let plain = name.rsplit_once('_').is_some_and(|(_, n)| GROUPED.iter().any(|g| g.eq_ignore_ascii_case(n)));
+    let run = directory.parent().filter(|_| process || plain)?;
+    let mut beside = fs::read_dir(run).ok()?.flatten().take(MAX_ENTRIES).map(|e| e.file_name());
+    beside.any(|n| n.to_str().and_then(writer_of) == Some((writer, process))).then_some(run)
+}
+
+/// Host and process in the name of an event file, and whether there is a process: `events.out.tfevents.<time>.<host>.<pid>.<n>`.
+fn writer_of(file: &str) -> Option<(&str, bool)> {
+    let (_, behind) = file.split_once(TFEVENTS)?;
+    let (_, writer) = behind.strip_prefix('.')?.split_once('.')?;
+    let number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    let ends = writer.match_indices('.').map(|(at, _)| at).rev();
+    let mut process = ends.filter(|at| {
+        let last = writer[at + 1..].split('.').next().is_some_and(number);
+        last && writer[..*at].rsplit_once('.').is_some_and(|(_, pid)| number(pid))
+    });
+    Some(process.next().map_or((writer, false), |at| (&writer[..at], true)))
 }
 
 fn says_nothing(name: &str) -> bool {
@@ -134,9 +188,15 @@ mod tests {
     fn runs_are_named_as_their_framework_lays_them_out() {
         for (path, run) in [
             ("/data/runs/exp1/events.out.tfevents.1780026765.n1.7.0", "exp1"),
-            ("/home/me/exp2/lightning_logs/version_3/events.out.tfevents.1780026765.n1.7.0", "exp2"),
-            ("/home/me/exp2/lightning_logs/version_3/metrics.csv", "exp2"),
-            ("/nemo/tb_logs/gpt-7b/version_0/events.out.tfevents.1780026765.n1.7.0", "gpt-7b"),
+            (
+                "/home/me/exp2/lightning_logs/version_3/events.out.tfevents.1780026765.n1.7.0",
+                "exp2.version_3",
+            ),
+            ("/home/me/exp2/lightning_logs/version_3/metrics.csv", "exp2.version_3"),
+            ("/nemo/tb_logs/gpt-7b/version_0/events.out.tfevents.1780026765.n1.7.0", "gpt-7b.version_0"),
+            ("/version_0/metrics.csv", "version_0"),
+            ("/lightning_logs/version_0/metrics.csv", "lightning_logs.version_0"),
+            ("/exp2/version_0/checkpoints/trainer_state.json", "exp2.version_0"),
             ("/out/sft/runs/Nov21_06-12-00_node017/events.out.tfevents.1780026765.node017.7.0", "sft"),
             ("/out/sft/checkpoint-500/trainer_state.json", "sft"),
             ("/titan/tb/20261121-0612/rank_0/events.out.tfevents.1780026765.n1.7.0", "titan"),
@@ -149,6 +209,39 @@ mod tests {
         ] {
             assert_eq!(run_of(Path::new(path)), run, "{path}");
         }
+    }
+
+    #[test]
+    fn versions_of_one_logger_are_runs_of_their_own() {
+        let dir = "/logs/".to_owned() + &"x".repeat(MAX_CHARS);
+        let run = |n| run_of(Path::new(&format!("{dir}/lightning_logs/version_{n}/metrics.csv")));
+        assert_ne!(run(0), run(1), "however long the name above is");
+        assert!(run(123_456).chars().count() <= MAX_CHARS);
+    }
+
+    #[test]
+    fn groups_of_scalars_are_of_the_run_beside() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |path: &str| run_of(&dir.path().join(path));
+        let write = |path: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        let group = "exp1/loss_val/events.out.tfevents.1780026767.n1.7.2";
+        assert_eq!(run(group), "loss_val", "nothing is beside it");
+        write("exp1/events.out.tfevents.1780026765.n2.7.0");
+        assert_eq!(run(group), "loss_val", "another process's");
+        write("exp1/events.out.tfevents.1780026765.n1.7.0");
+        assert_eq!(run(group), "exp1");
+        assert_eq!(run("exp1/trial/events.out.tfevents.1780026767.n1.7.2"), "trial", "no name of a group");
+        assert_eq!(run("exp1/loss_val/train.log"), "loss_val");
+        // tensorboardX does not name the process.
+        write("exp2/events.out.tfevents.1780026765.n1.local");
+        assert_eq!(run("exp2/loss_val/events.out.tfevents.1780026767.n1.local"), "exp2");
+        assert_eq!(run("exp2/lr_sweep/events.out.tfevents.1780026767.n1.local"), "lr_sweep");
+        write("exp3/version_1/events.out.tfevents.1780026765.n1.7.0");
+        assert_eq!(run("exp3/version_1/loss_val/events.out.tfevents.1780026767.n1.7.2"), "exp3.version_1");
     }
 
     #[test]
