@@ -2,7 +2,8 @@
 //! checkpoint into a directory. Nothing is opened but small tracker files, and nothing is ever written there.
 //!
 //! A checkpoint is whole when the tracker beside it names it or a later one; else when the file that its framework writes last is
-//! there; else, for layouts that have neither, when it has kept its size and its name for [`CheckpointsConfig::settle`].
+//! there, or the mark that it is unfinished is gone; else, for layouts that have none of these, when it has kept its size and its name
+//! for [`CheckpointsConfig::settle`].
 
 mod layout;
 
@@ -110,7 +111,7 @@ struct Watched {
     run: String,
     sink: Box<dyn Sink>,
     health: SourceHandle,
-    /// By step and name.
+    /// By step, or what else its name counts, and name.
     known: BTreeMap<(i64, String), Checkpoint>,
     /// The directory was read once: what comes after that is news.
     seen: bool,
@@ -124,6 +125,10 @@ struct Watched {
 struct Checkpoint {
     state: State,
     look: Look,
+    /// By its name, or by a mark beside it.
+    temporary: bool,
+    /// Size that it had when it was whole, of a file that is written over.
+    size: Option<u64>,
     /// When it was first seen, and when it last changed, by our clock.
     since: f64,
     changed: Instant,
@@ -142,7 +147,7 @@ enum State {
 struct Listed {
     key: (i64, String),
     path: PathBuf,
-    temporary: bool,
+    name: layout::Name,
 }
 
 /// What one sees of a checkpoint from outside.
@@ -224,12 +229,17 @@ impl Watched {
 
     /// Checkpoints in the directory, the latest of them.
     fn list(&self) -> std::io::Result<Vec<Listed>> {
-        let mut found = Vec::new();
+        let (mut found, mut unfinished) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(&self.config.path)?.take(MAX_ENTRIES).flatten() {
             let text = entry.file_name().to_string_lossy().into_owned();
-            if let Some(name) = layout::name(&text) {
-                found.push(Listed { key: (name.step, text), path: entry.path(), temporary: name.temporary });
+            if let Some(bare) = layout::unfinished(&text) {
+                unfinished.push(bare.to_owned());
+            } else if let Some(name) = layout::name(&text) {
+                found.push(Listed { key: (name.number, text), path: entry.path(), name });
             }
+        }
+        for listed in &mut found {
+            listed.name.temporary |= unfinished.iter().any(|bare| layout::is_named_by(bare, &listed.key.1));
         }
         found.sort_by(|a, b| a.key.cmp(&b.key));
         let over = found.len().saturating_sub(MAX_CHECKPOINTS);
@@ -248,9 +258,11 @@ impl Watched {
     }
 
     fn entry(&mut self, listed: &Listed, tracked: Option<i64>, now: Instant, unix: f64) {
-        let Listed { key, path, temporary } = listed;
+        let Listed { key, path, name: layout::Name { unit, temporary, .. } } = listed;
+        let rewritten = *unit == layout::Unit::Rewritten;
         // The size of a whole one is known.
-        if self.known.get(key).is_some_and(|c| c.state == State::Whole) {
+        let before = self.known.get(key).filter(|c| c.state == State::Whole).map(|c| c.look);
+        if before.is_some() && !rewritten {
             return;
         }
         let Ok(meta) = std::fs::metadata(path) else { return };
@@ -258,30 +270,45 @@ impl Watched {
         if look.cut {
             self.health.dropped("files_not_counted", 1);
         }
-        let news = !self.known.contains_key(key);
-        // Frameworks that write under a temporary name rename when all of it is there.
-        let renamed =
-            news && !temporary && self.known.keys().any(|(step, name)| *step == key.0 && is_temporary(name));
+        if before == Some(look) {
+            return;
+        }
+        let unknown = !self.known.contains_key(key);
+        let news = unknown || before.is_some();
+        // Frameworks that write under a temporary name rename when all of it is there, others take their mark away.
+        let was_temporary = |((number, name), c): (&(i64, String), &Checkpoint)| {
+            *number == key.0 && c.temporary && (unknown || *name == key.1)
+        };
+        let finished = !temporary && self.known.iter().any(was_temporary);
+        let since = if self.seen { unix } else { look.modified };
         let checkpoint = self.known.entry(key.clone()).or_insert(Checkpoint {
             state: State::Writing,
             look,
-            since: if self.seen { unix } else { look.modified },
+            temporary: *temporary,
+            size: None,
+            since,
             changed: now,
         });
+        checkpoint.temporary = *temporary;
+        if before.is_some() {
+            (checkpoint.since, checkpoint.changed) = (since, now);
+        }
         if checkpoint.look != look {
-            (checkpoint.look, checkpoint.changed) = (look, now);
-            if checkpoint.state == State::GivenUp {
-                checkpoint.state = State::Writing;
+            // One that is written over may never rest, but has the same size each time.
+            if !rewritten || checkpoint.look.bytes != look.bytes {
+                checkpoint.changed = now;
             }
+            (checkpoint.look, checkpoint.state) = (look, State::Writing);
         }
         let still = now.duration_since(checkpoint.changed);
         let settled = still >= self.config.settle.as_duration()
             || !self.seen && unix - look.modified >= self.config.settle.as_duration().as_secs_f64();
         let whole = !temporary
             && look.files > 0
-            && match tracked {
+            && match tracked.filter(|_| *unit == layout::Unit::Step) {
+                _ if rewritten => settled || checkpoint.size == Some(look.bytes),
                 Some(last) => key.0 <= last,
-                None => look.marked || renamed || settled && !self.marked,
+                None => look.marked || finished || settled && !self.marked,
             };
         self.marked |= whole && look.marked && tracked.is_none();
         if whole {
@@ -295,7 +322,7 @@ impl Watched {
 
     fn whole(&mut self, key: &(i64, String), path: &Path) {
         let Some(checkpoint) = self.known.get_mut(key) else { return };
-        checkpoint.state = State::Whole;
+        (checkpoint.state, checkpoint.size) = (State::Whole, Some(checkpoint.look.bytes));
         let ts = checkpoint.look.modified;
         if self.seen {
             self.publish(CkptPhase::End, key, path, ts, None);
@@ -324,7 +351,7 @@ impl Watched {
     fn publish(&self, phase: CkptPhase, key: &(i64, String), path: &Path, ts: f64, text: Option<String>) {
         let mut event = Event {
             run: Some(self.run.clone()),
-            step: Some(key.0),
+            step: layout::name(&key.1).and_then(layout::Name::step),
             ts: Some(ts),
             ckpt: Some(phase),
             text,
@@ -374,10 +401,6 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
     let watched = Watched::new(config, Box::new(around.hub.clone()));
     let health = watched.health.clone();
     poll::start("checkpoints", name, health, interval, watched, shutdown);
-}
-
-fn is_temporary(name: &str) -> bool {
-    layout::name(name).is_some_and(|n| n.temporary)
 }
 
 fn modified(meta: &Metadata) -> f64 {

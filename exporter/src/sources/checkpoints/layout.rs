@@ -27,6 +27,7 @@ const PREFIXES: &[&str] = &[
     "ckpt-",
     "ckpt_",
     "global_step",
+    "global_step_",
     "global-step",
     "step-",
     "step_",
@@ -34,24 +35,65 @@ const PREFIXES: &[&str] = &[
     "model_",
     "model-",
     "state_",
+    "state_step",
     "batch",
+    "ba",
 ];
+
+/// The same of those that end in the epoch, which is no step.
+const EPOCH_PREFIXES: &[&str] = &["epoch_", "epoch-", "epoch="];
+
+/// One file that each checkpoint is written over.
+const REWRITTEN: &[&str] = &["ckpt.pt", "checkpoint.pt", "checkpoint.pth"];
 
 /// An entry of a directory by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
-    pub(super) step: i64,
+    /// Of what, `unit` says; 0 for none.
+    pub(super) number: i64,
+    pub(super) unit: Unit,
     /// It will be renamed when it is whole.
     pub(super) temporary: bool,
 }
 
-/// Reads a name; `None` for what is no checkpoint, or does not tell its step.
+/// What a name counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Step,
+    Epoch,
+    /// Nothing: it stays the same file.
+    Rewritten,
+}
+
+impl Name {
+    pub(super) fn step(self) -> Option<i64> {
+        (self.unit == Unit::Step).then_some(self.number)
+    }
+}
+
+/// Reads a name; `None` for what is no checkpoint, or does not tell which.
 pub(super) fn name(name: &str) -> Option<Name> {
     let lower = name.to_ascii_lowercase();
     let (bare, temporary) = temporary(&lower);
+    if REWRITTEN.contains(&bare) {
+        return Some(Name { number: 0, unit: Unit::Rewritten, temporary });
+    }
     let bare = without_extension(bare);
-    let step = prefixed(bare).or_else(|| lightning(bare)).or_else(|| composer(bare))?;
-    Some(Name { step, temporary })
+    let step = prefixed(bare).or_else(|| lightning(bare)).or_else(|| composer(bare));
+    let epoch = || EPOCH_PREFIXES.iter().find_map(|p| number(bare.strip_prefix(p)?));
+    let (number, unit) = step.map(|s| (s, Unit::Step)).or_else(|| Some((epoch()?, Unit::Epoch)))?;
+    Some(Name { number, unit, temporary })
+}
+
+/// Which checkpoint is not finished while a file of this name lies beside it, as NeMo has it: `x-step=100-last-unfinished` for
+/// `x-step=100-last` or `x-step=100-last.ckpt`.
+pub(super) fn unfinished(marker: &str) -> Option<&str> {
+    marker.strip_suffix("-unfinished")
+}
+
+/// Whether a checkpoint is the one that [`unfinished`] names.
+pub(super) fn is_named_by(bare: &str, name: &str) -> bool {
+    name.strip_prefix(bare).is_some_and(|rest| matches!(rest, "" | ".ckpt" | "-EMA.ckpt" | ".nemo"))
 }
 
 pub(super) fn is_marker(file: &str) -> bool {
@@ -61,7 +103,7 @@ pub(super) fn is_marker(file: &str) -> bool {
 /// The step in a tracker: a bare number, or a name that ends in it.
 pub(super) fn tracked(text: &str) -> Option<i64> {
     let word = text.split_whitespace().next()?;
-    number(word).or_else(|| name(word).map(|n| n.step))
+    number(word).or_else(|| name(word).and_then(Name::step))
 }
 
 /// The name that a temporary one will become.
@@ -102,11 +144,14 @@ fn lightning(name: &str) -> Option<i64> {
     number(&name[at..at + digits])
 }
 
-/// `ep0-ba1000-rank0`.
+/// `ep0-ba1000-rank0`, `ep0-ba1000`, `ba1000-rank0`.
 fn composer(name: &str) -> Option<i64> {
-    let rest = name.strip_prefix("ep")?;
-    let batch = rest.split('-').find_map(|part| part.strip_prefix("ba"))?;
-    number(batch)
+    let batch = |part: &str| number(part.strip_prefix("ba")?);
+    let (first, rest) = name.split_once('-')?;
+    batch(first).or_else(|| {
+        number(first.strip_prefix("ep")?)?;
+        rest.split('-').find_map(batch)
+    })
 }
 
 fn number(text: &str) -> Option<i64> {
@@ -131,6 +176,13 @@ mod tests {
             ("model_001000.pt", Some(1000)),
             ("1000", Some(1000)),
             ("ep0-ba1000-rank0.pt", Some(1000)),
+            ("ep1-ba1000", Some(1000)),
+            ("ba1000", Some(1000)),
+            ("ba1000-rank0.pt", Some(1000)),
+            ("global_step_20", Some(20)),
+            ("state_step000100.pt", Some(100)),
+            ("megatron_gpt--val_loss=2.31-step=100-consumed_samples=6400.0-last.ckpt", Some(100)),
+            ("epsilon-ba5", None),
             ("epoch=0-step=1000.ckpt", Some(1000)),
             ("epoch=3-val_loss=1.25-step=77.ckpt", Some(77)),
             ("latest", None),
@@ -141,7 +193,7 @@ mod tests {
             ("2024-01-01", None),
             ("99999999999999999999", None),
         ] {
-            assert_eq!(name(text).map(|n| n.step), step, "{text}");
+            assert_eq!(name(text).and_then(Name::step), step, "{text}");
         }
         for text in [
             "1000.orbax-checkpoint-tmp-17",
@@ -149,8 +201,34 @@ mod tests {
             "checkpoint-1000.tmp",
             "step-1000.partial",
         ] {
-            assert_eq!(name(text), Some(Name { step: 1000, temporary: true }), "{text}");
+            assert_eq!(name(text), Some(Name { number: 1000, unit: Unit::Step, temporary: true }), "{text}");
         }
+    }
+
+    #[test]
+    fn names_without_a_step() {
+        for (text, number, unit) in [
+            ("epoch_0", 0, Unit::Epoch),
+            ("epoch-12.pt", 12, Unit::Epoch),
+            ("epoch=3.ckpt", 3, Unit::Epoch),
+            ("ckpt.pt", 0, Unit::Rewritten),
+        ] {
+            let found = name(text).unwrap();
+            assert_eq!((found.number, found.unit, found.step()), (number, unit, None), "{text}");
+        }
+        for text in ["ckpt", "checkpoint", "epoch_best", "last.ckpt"] {
+            assert_eq!(name(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn nemos_mark_names_its_checkpoint() {
+        let bare = unfinished("gpt-step=100-last-unfinished").unwrap();
+        assert!(is_named_by(bare, "gpt-step=100-last") && is_named_by(bare, "gpt-step=100-last.ckpt"));
+        for other in ["gpt-step=100-last-unfinished", "gpt-step=1000-last", "gpt-step=100"] {
+            assert!(!is_named_by(bare, other), "{other}");
+        }
+        assert_eq!(unfinished("gpt-step=100-last.ckpt"), None);
     }
 
     #[test]
@@ -175,7 +253,8 @@ mod tests {
         #[test]
         fn a_step_is_read_back(step in 0i64..1 << 50, prefix in proptest::sample::select(PREFIXES), width in 0usize..9) {
             let text = format!("{prefix}{step:0width$}");
-            proptest::prop_assert_eq!(name(&text), Some(Name { step, temporary: false }));
+            let want = Name { number: step, unit: Unit::Step, temporary: false };
+            proptest::prop_assert_eq!(name(&text), Some(want));
         }
     }
 }

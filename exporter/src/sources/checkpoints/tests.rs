@@ -188,6 +188,76 @@ fn where_the_framework_leaves_its_mark_one_without_it_never_is_whole() {
 }
 
 #[test]
+fn nemos_checkpoint_is_whole_when_its_mark_is_gone() {
+    let mut b = Bench::new();
+    let (name, mark) = ("gpt--val_loss=2.31-step=100-last", "gpt--val_loss=2.31-step=100-last-unfinished");
+    b.write(mark, 0);
+    b.poll();
+    b.write(&format!("{name}/weights/__0_0.distcp"), 10);
+    b.poll();
+    b.pass(5 * MINUTE);
+    assert_eq!(b.told(), [(Start, 100)], "the mark is no checkpoint, and the one that it names is not whole");
+    fs::remove_file(b.dir.path().join(mark)).unwrap();
+    b.poll();
+    assert_eq!(b.told(), [(End, 100)]);
+    // NeMo marks one again while it deletes it.
+    b.write(mark, 0);
+    b.pass(MINUTE);
+    assert!(b.told().is_empty());
+}
+
+#[test]
+fn an_epoch_is_no_step() {
+    let mut b = Bench::new();
+    b.write("epoch_0/model-00001-of-00002.safetensors", 10);
+    b.poll();
+    b.pass(settle().as_duration());
+    let events = std::mem::take(&mut *b.list.events.lock().unwrap());
+    let told: Vec<_> = events.iter().map(|e| (e.ckpt.unwrap(), e.step)).collect();
+    assert_eq!(told, [(Start, None), (End, None)]);
+}
+
+#[test]
+fn each_time_that_one_file_is_written_over_is_a_checkpoint() {
+    let mut b = Bench::new();
+    let told = |b: &Bench| {
+        let events = std::mem::take(&mut *b.list.events.lock().unwrap());
+        assert!(events.iter().all(|e| e.step.is_none()));
+        events.iter().map(|e| e.ckpt.unwrap()).collect::<Vec<_>>()
+    };
+    let write = |b: &Bench, bytes: usize, at: f64| {
+        b.write("ckpt.pt", bytes);
+        let at = std::time::UNIX_EPOCH + Duration::from_secs_f64(at);
+        fs::File::options().write(true).open(b.dir.path().join("ckpt.pt")).unwrap().set_modified(at).unwrap();
+    };
+    let begun = b.unix;
+    write(&b, 500, begun);
+    b.poll();
+    assert_eq!(told(&b), [Start]);
+    // Written over faster than it could rest.
+    for i in 1..=6 {
+        write(&b, 1000, begun + f64::from(i) * 10.0);
+        b.pass(interval().as_duration());
+    }
+    b.pass(interval().as_duration());
+    assert_eq!(told(&b), [End], "its size rests");
+    b.pass(5 * MINUTE);
+    assert!(told(&b).is_empty(), "once");
+    write(&b, 1000, begun + 400.0);
+    b.poll();
+    let end = b.list.events.lock().unwrap()[0].clone();
+    assert_eq!((end.ckpt, end.ts), (Some(End), Some(begun + 400.0)));
+    assert_eq!(told(&b), [End], "all of it is there again");
+    write(&b, 300, begun + 500.0);
+    b.poll();
+    assert_eq!((told(&b), b.page().get(&WRITTEN, &["r"])), (vec![Start], Some(300.0)));
+    write(&b, 1000, begun + 501.0);
+    b.poll();
+    assert_eq!(told(&b), [End]);
+    assert_eq!(b.page().get(&CHECKPOINTS, &["r", "whole"]), Some(1.0));
+}
+
+#[test]
 fn of_what_was_there_before_only_the_last_is_told_with_its_age() {
     let b = Bench::over(|dir| {
         for step in [100, 200] {
