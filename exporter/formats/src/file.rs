@@ -24,7 +24,7 @@ use crate::latest::Latest;
 use crate::lightning_csv::{LightningCsv, is_lightning};
 use crate::number::Resolution;
 use crate::tfevents::TfEvents;
-use crate::trainer_state::TrainerState;
+use crate::trainer_state::{self, TrainerState};
 use crate::wandb::WandbLog;
 
 /// The longest record that is looked into; a longer one (an image, a model graph) is passed over and counted.
@@ -126,6 +126,10 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
         // Beside a profile lies an empty event file that only marks the directory.
         _ if name.contains("tfevents") && !name.ends_with(".profile-empty") => {
             records(|path, _| Box::new(TfEvents::new(path)))
+        }
+        // A copy of it under another name.
+        _ if path.extension().is_some_and(|e| e == "json") && trainer_state::is_one(head) => {
+            whole(|path, _| Box::new(TrainerState::new(path)))
         }
         _ if path.extension().is_some_and(|e| e == "wandb") => {
             records(|_, head| Box::new(WandbLog::new(head)))

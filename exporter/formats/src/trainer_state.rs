@@ -36,6 +36,12 @@ struct State<'a> {
     whole: bool,
 }
 
+/// Whether a file begins like one. The keys are sorted, so the history comes early.
+pub(crate) fn is_one(head: &[u8]) -> bool {
+    let key = b"\"log_history\"";
+    head.trim_ascii_start().starts_with(b"{") && head.windows(key.len()).any(|w| w == key)
+}
+
 impl TrainerState {
     pub(crate) fn new(path: &Path) -> Self {
         let dir = path.parent();
