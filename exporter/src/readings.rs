@@ -198,7 +198,7 @@ impl Rank {
             }
             match meaning {
                 Meaning::Step => sum.step = sum.step.or_else(|| whole(value.number()?)),
-                Meaning::Time => sum.time = value.number().filter(|t| *t > 0.0).or(sum.time),
+                Meaning::Time => sum.time = value.number().filter(|t| *t > 0.0 && t.is_finite()).or(sum.time),
                 Meaning::Drop => {}
                 Meaning::Eval(name) => match self.series.gain(&format!("eval/{name}"), &value, time, since) {
                     Some(Gained { value, changed: true, .. }) => sum.eval.push((name.into_owned(), value)),

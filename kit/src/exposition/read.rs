@@ -160,7 +160,7 @@ impl<'a> Page<'a> {
         let time = match words.next() {
             // What follows is an exemplar.
             None | Some("#") => None,
-            Some(word) => Some(number(word).ok_or("the time is not a number")?),
+            Some(word) => Some(number(word).filter(|t| t.is_finite()).ok_or("the time is not a number")?),
         };
         let time = time.map(|t| if self.dialect == Dialect::Text { t / 1000.0 } else { t });
         Ok(Sample { kind: self.kind_of(&name), name, labels, value, time })
@@ -365,6 +365,7 @@ mod tests {
             ("loss", "a value was expected after the name"),
             ("loss x", "the value is not a number"),
             ("loss 1 y", "the time is not a number"),
+            ("loss 1 NaN", "the time is not a number"),
             ("loss{a} 1", "a label has no value"),
             ("loss{a=\"x\" 1", "a comma was expected between labels"),
             ("loss{a=\"x 1", "a quote is not closed"),

@@ -8,6 +8,7 @@ mod seen;
 mod writer;
 
 mod kubeflow;
+mod launch;
 mod lightning;
 mod otlp;
 mod scrape;
