@@ -12,6 +12,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -88,9 +89,15 @@ fn replay(path: &Path, engine: EngineConfig, err: &mut dyn Write) -> io::Result<
     let name = path.file_stem().map_or_else(|| "run".into(), |n| n.to_string_lossy().into_owned());
     let mut replay = Replay::new(engine, name);
     let mut bad = 0;
+    let mut found: BTreeMap<&str, u64> = BTreeMap::new();
     loop {
         match input.next() {
-            Ok(Some(events)) => events.into_iter().for_each(|e| replay.feed(e)),
+            Ok(Some(events)) => {
+                for event in events {
+                    *found.entry(event.kind.as_str()).or_default() += 1;
+                    replay.feed(event);
+                }
+            }
             Ok(None) => break,
             Err(InputError::Line { line, reason }) => {
                 bad += 1;
@@ -105,5 +112,10 @@ fn replay(path: &Path, engine: EngineConfig, err: &mut dyn Write) -> io::Result<
     if bad > MAX_TOLD {
         writeln!(err, "{}: {} bad lines in all", path.display(), bad)?;
     }
-    Ok(if replay.samples() == 0 { Err(InputError::NoSteps) } else { Ok(replay) })
+    if replay.samples() > 0 {
+        return Ok(Ok(replay));
+    }
+    let listed: Vec<_> = found.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+    let found = if listed.is_empty() { "nothing".to_owned() } else { listed.join(", ") };
+    Ok(Err(input.format().map_or(InputError::NoSteps, |format| InputError::Known { format, found })))
 }

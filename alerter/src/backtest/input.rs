@@ -29,6 +29,9 @@ pub(super) enum InputError {
         formats()
     )]
     NoSteps,
+    /// A file that was known for what it is.
+    #[error("no training step found; read as {format}: {found}")]
+    Known { format: &'static str, found: String },
     /// The line is left out, the file goes on.
     #[error("line {line}: {reason}")]
     Line { line: u64, reason: String },
@@ -80,6 +83,14 @@ impl Input {
             Some(reader) => Self::Records(Box::new(Records::new(reader, source))),
             None => Self::Lines(Lines::new(BufReader::new(source))),
         })
+    }
+
+    /// What the file is, if it is none of lines.
+    pub(super) fn format(&self) -> Option<&'static str> {
+        match self {
+            Self::Lines(_) => None,
+            Self::Records(records) => Some(records.format()),
+        }
     }
 
     /// The next events; `None` at the end. After a bad line or record the next call goes on behind it.

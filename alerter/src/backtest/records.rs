@@ -28,6 +28,10 @@ impl<R: Read> Records<R> {
         Self { reader, source, pending: Vec::new(), ended: false, bad: 0, told: false }
     }
 
+    pub(super) fn format(&self) -> &'static str {
+        self.reader.name()
+    }
+
     /// The next events; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
         while !self.ended {

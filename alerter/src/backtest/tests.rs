@@ -149,7 +149,7 @@ fn whatever_a_trainer_writes_is_read() {
     insta::assert_snapshot!(read.join("\n"), @"
     events.out.tfevents.1795226853.vm.2246.0: 1 to 40: loss grad_norm lr step_time
     events.out.tfevents.1795226865.vm: 1 to 20: loss grad_norm
-    wandb_nan_inf.wandb: 0 to 29: loss grad_norm lr
+    wandb_nan_inf.wandb: 0 to 29: loss grad_norm lr step_time mfu_reported
     nemo_automodel.jsonl: 0 to 99: loss grad_norm lr tokens_per_second tokens_per_second_per_gpu mfu_reported
     torchtitan_2026.log: 14 to 16: loss grad_norm tokens_per_second_per_gpu mfu_reported tflops_reported
     trainer_state.json: 10 to 250: loss lr
@@ -199,4 +199,30 @@ fn people_get_sentences() {
     );
     assert!(text.contains("every further step is wasted until the run is rolled back"), "{text}");
     assert!(text.ends_with("pages: 1, tickets: 0, annotations: 0\n"), "{text}");
+}
+
+#[test]
+fn a_file_without_a_step_is_told_by_what_is_in_it() {
+    let state =
+        |history: &str| format!("{{\"global_step\": 5, \"log_history\": [{history}], \"max_steps\": 9}}");
+    let (ok, _, err) = backtest(
+        &[
+            ("copy_of_trainer_state.json", &state("{\"eval_loss\": 2.5, \"step\": 5}")),
+            ("trainer_state.json", &state("")),
+            ("old.log", "just words\n"),
+        ],
+        None,
+    );
+    assert!(!ok);
+    assert!(
+        err.contains("copy_of_trainer_state.json: no training step found; read as trainer_state: 1 eval\n"),
+        "{err}"
+    );
+    assert!(
+        err.contains("\ntrainer_state.json: no training step found; read as trainer_state: nothing\n"),
+        "{err}"
+    );
+    assert!(err.contains("old.log: no training step found; this reads CSV"), "{err}");
+    let (ok, objects, err) = backtest(&[("run_7_state.json", &state("{\"loss\": 2.5, \"step\": 5}"))], None);
+    assert!(ok && objects[0]["summary"]["samples"] == 1, "{err}");
 }
