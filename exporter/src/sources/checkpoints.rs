@@ -18,8 +18,8 @@ use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
-use super::{Sink, Surroundings};
 use super::poll::{self, Poll};
+use super::{Sink, Surroundings};
 use crate::family::Family;
 use crate::hub::{Origin, Via};
 use crate::samples::Samples;
