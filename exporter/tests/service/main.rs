@@ -4,5 +4,6 @@
 mod ingest;
 mod node;
 mod page;
+mod push;
 mod stream;
 mod support;
