@@ -38,6 +38,8 @@ pub(crate) struct Generic {
     last_step: Option<i64>,
     /// Total of the fractions that stand alone.
     total: Option<i64>,
+    /// The loss was there before: its absence means something.
+    has_loss: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +82,7 @@ impl Format for Generic {
         } else {
             let Some(fields) = fields::scan(line.text) else { return Outcome::Unmatched };
             told.read(fields.iter());
-            self.alone(&fields, &mut told);
+            self.alone(&fields, line.text, &mut told);
             names::evaluates(line.text)
         };
         self.give(told, evaluates, line, out)
@@ -99,7 +101,7 @@ impl Format for Generic {
 
 impl Generic {
     /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
-    fn alone(&mut self, fields: &[Field<'_>], told: &mut Told) {
+    fn alone(&mut self, fields: &[Field<'_>], text: &str, told: &mut Told) {
         if told.step.is_some() {
             return;
         }
@@ -112,10 +114,11 @@ impl Generic {
                 }
             }
         }
-        let fraction = fields.iter().find(|f| f.leads && f.of.is_some() && f.unit == Unit::None);
-        let Some((step, total)) = fraction.and_then(|f| Some((number::whole(f.number.value)?, f.of?))) else {
-            return;
-        };
+        let fraction = fields.iter().position(|f| f.leads && f.of.is_some() && f.unit == Unit::None);
+        let found =
+            fraction.and_then(|at| Some((at, number::whole(fields[at].number.value)?, fields[at].of?)));
+        let Some((at, step, total)) = found else { return };
+        told.epoch_before(&fields[..at], text);
         if *self.total.get_or_insert(total) == total && step <= total {
             told.step = Some((0, step, Some(total)));
         } else {
@@ -130,7 +133,9 @@ impl Generic {
         if evaluates {
             told.eval.append(&mut told.train);
         }
-        let trains = told.train.iter().any(|(name, ..)| names::is_of_training(name));
+        let loss = told.train.iter().any(|(name, ..)| name == metric::LOSS);
+        let missing = self.has_loss && !loss && !evaluates && names::has_no_loss(line.text);
+        let trains = missing || told.train.iter().any(|(name, ..)| names::is_of_training(name));
         if !trains && !told.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
             return Outcome::Unmatched;
         }
@@ -141,6 +146,7 @@ impl Generic {
             None if evaluates => step,
             None => self.counted(Position { step, of, epoch: told.epoch }),
         };
+        self.has_loss |= loss && !evaluates;
         let push = |mut e: Event, numbers: Numbers, out: &mut Out<'_>| {
             e.rank = told.rank;
             for (name, value, quantum) in numbers {
@@ -150,7 +156,9 @@ impl Generic {
         };
         if trains {
             told.train.extend(told.epoch.map(|epoch| (metric::EPOCH.to_owned(), epoch, None)));
-            push(line.step(step), told.train, out);
+            let mut e = line.step(step);
+            e.missing.extend(missing.then(|| metric::LOSS.to_owned()));
+            push(e, told.train, out);
         }
         if !told.eval.is_empty() {
             push(line.eval(Some(step), told.eval_name.as_deref().unwrap_or("eval")), told.eval, out);
@@ -178,6 +186,17 @@ impl Generic {
 }
 
 impl Told {
+    /// The epoch before a fraction that is the step: `Train: 0 [ 50/1251` of timm, `Epoch(train) [2][10/100]` of MMEngine.
+    fn epoch_before(&mut self, fields: &[Field<'_>], text: &str) {
+        let Some(f) = fields.last().filter(|f| f.of.is_none() && f.unit == Unit::None) else { return };
+        let timm = f.name == "Train" && f.assigned;
+        let mmengine = f.name.is_empty() && f.leads && text.contains("Epoch(train)");
+        if self.epoch.is_none() && (timm || mmengine) {
+            self.epoch = Some(f.number.value).filter(|v| v.is_finite());
+            self.train.retain(|(name, ..)| !timm || name != "train");
+        }
+    }
+
     fn read<'a, 'f: 'a>(&mut self, fields: impl Iterator<Item = &'a Field<'f>>) {
         for f in fields {
             match names::meaning(f.name, f.assigned) {

@@ -202,7 +202,8 @@ impl<'a> Scanner<'a> {
     /// Steps over a number and keeps it, unless it is part of something else.
     fn keep(&mut self, n: Number<'a>) {
         let (start, name) = (self.at, self.name.take());
-        if let Some((of, unit)) = self.take(n) {
+        let place = name.is_some_and(|(from, to)| self.is_place(from, to, start, n.rest));
+        if let Some((of, unit)) = self.take(n).filter(|_| !place) {
             let gap = self.text.get(self.from..start).unwrap_or("");
             let name = name.filter(|_| gap.chars().all(|c| BETWEEN.contains(c)));
             self.fields.push(Field {
@@ -214,6 +215,14 @@ impl<'a> Scanner<'a> {
                 leads: name.is_none() && self.leads(start),
             });
         }
+    }
+
+    /// Whether a number is the line of the code that spoke: `__main__:train:41 - `, as loguru begins its lines.
+    fn is_place(&self, from: usize, to: usize, start: usize, behind: &str) -> bool {
+        let module = self.text[..from].strip_suffix(':');
+        behind.starts_with(" - ")
+            && self.text.get(to..start) == Some(":")
+            && module.is_some_and(|m| m.ends_with(|c: char| c.is_alphabetic() || c == '_'))
     }
 
     fn leads(&self, start: usize) -> bool {

@@ -223,6 +223,16 @@ pub(super) fn is_of_training(name: &str) -> bool {
     ) || (name.ends_with("loss") && !name.ends_with("packet_loss"))
 }
 
+/// Whether a line says that there is no loss of training: `loss None`.
+pub(super) fn has_no_loss(text: &str) -> bool {
+    text.match_indices("None").any(|(at, _)| {
+        let before = text[..at].trim_end_matches([' ', ':', '=', '\'', '"']);
+        let ends = |c: char| c.is_ascii_digit() || ",|;:=()[]{}\'\"".contains(c);
+        let name = before.rsplit(ends).next().unwrap_or(before).trim();
+        matches!(meaning(name, true), Meaning::Metric(metric::LOSS, _))
+    })
+}
+
 /// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5 | loss 2.5`, `[eval] …`.
 pub(super) fn evaluates(text: &str) -> bool {
     let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());

@@ -236,6 +236,42 @@ fn ranks_that_the_line_itself_tells() {
     assert_eq!(e.iter().map(|e| e.rank).collect::<Vec<_>>(), [Some(3), Some(1)]);
 }
 
+#[test]
+fn a_loss_of_none_is_missing() {
+    let e = read(&[
+        "step 13 loss 2.5 lr 0.1",
+        "step 14 loss None",
+        "step 15 | loss: None, lr 0.1",
+        "step 16 val_loss None",
+    ]);
+    let got: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.m.get("loss"), e.missing.len())).collect();
+    assert_eq!(got, [(13, Some(2.5), 0), (14, None, 1), (15, None, 1)]);
+    assert_eq!(e[1].missing, ["loss"]);
+}
+
+#[test]
+fn steps_of_an_epoch_in_brackets_count_on() {
+    let steps = |lines: &[&str]| read(lines).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>();
+    let timm = [
+        "Train: 0 [  50/1251 (  4%)]  Loss: 6.93 (6.94)  Time: 0.250s, 1024.00/s  (0.25s, 1024.00/s)  LR: 1.000e-05  Data: 0.010 (0.02)",
+        "Train: 0 [1250/1251 (100%)]  Loss: 6.8 (6.94)  Time: 0.250s, 1024.00/s  (0.25s, 1024.00/s)  LR: 1.000e-05  Data: 0.010 (0.02)",
+        "Train: 1 [   0/1251 (  0%)]  Loss: 6.7 (6.94)  Time: 0.250s, 1024.00/s  (0.25s, 1024.00/s)  LR: 1.000e-05  Data: 0.010 (0.02)",
+    ];
+    assert_eq!(steps(&timm), [50, 1250, 1251]);
+    let mmengine = [
+        "2024/01/01 10:00:00 - mmengine - INFO - Epoch(train)  [1][ 90/100]  lr: 1.0e-02  eta: 0:01:00  time: 0.25  data_time: 0.01  memory: 1000  loss: 2.5",
+        "2024/01/01 10:00:20 - mmengine - INFO - Epoch(train)  [2][ 10/100]  lr: 1.0e-02  eta: 0:01:00  time: 0.25  data_time: 0.01  memory: 1000  loss: 2.4",
+        "2024/01/01 10:00:40 - mmengine - INFO - Epoch(train)  [2][ 20/100]  lr: 1.0e-02  eta: 0:01:00  time: 0.25  data_time: 0.01  memory: 1000  loss: 2.3",
+    ];
+    assert_eq!(steps(&mmengine), [90, 110, 120]);
+}
+
+#[test]
+fn the_place_that_loguru_tells_is_no_metric() {
+    let line = "2026-11-21 06:12:00.123 | INFO     | __main__:train:41 - step 5 loss 2.5";
+    assert_eq!(one(line), (Some(5), vec![("loss".to_owned(), 2.5)]));
+}
+
 /// How a number is printed.
 #[derive(Debug, Clone, Copy)]
 enum Print {
