@@ -206,9 +206,9 @@ impl Hub {
     /// stream has all of it and [`Self::mark`] tells of it, or neither. Stops before a run that there is no room for.
     pub fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
         let now = unix_now();
-        let mut out = Vec::with_capacity(events.len());
         let mut training = self.0.training.locked();
-        let mut taken = 0;
+        let mut records = self.0.ring.batch(events.len());
+        let (mut out, mut taken) = (Vec::with_capacity(1), 0);
         let mut admitted: Option<String> = None;
         while let Some(event) = events.front_mut() {
             if event.run.is_some() && event.run != admitted {
@@ -225,11 +225,12 @@ impl Hub {
                 Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
                 Outcome::Dropped(_) => {}
             }
+            for mut event in out.drain(..) {
+                event.node.get_or_insert_with(|| self.0.node.clone());
+                records.add(&event);
+            }
         }
-        for event in &mut out {
-            event.node.get_or_insert_with(|| self.0.node.clone());
-        }
-        let kept = self.0.ring.push_all(&out, events.is_empty().then_some(mark));
+        let kept = records.publish(events.is_empty().then_some(mark));
         let urgent = training.is_urgent();
         drop(training);
         self.0.taken[origin.via() as usize].fetch_add(taken, Ordering::Relaxed);
@@ -420,7 +421,7 @@ pub fn heartbeat(node: &str) -> Event {
     Event { ts: Some(unix_now()), node: Some(node.to_owned()), ..Event::new(Kind::Hb) }
 }
 
-/// Unix seconds.
+/// Unix seconds, to the microsecond: what is finer says nothing, and is longer.
 pub fn unix_now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_micros() as f64 / 1e6
 }

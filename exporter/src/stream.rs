@@ -10,7 +10,7 @@ mod ring;
 
 pub use http::{StreamConfig, StreamState, routes};
 pub use journal::Mark;
-pub use ring::{Limits, Read, Ring, Start};
+pub use ring::{Gathered, Limits, Read, Ring, Start};
 
 use crate::family::Family;
 

@@ -15,6 +15,8 @@ pub const MAX_EVENT_BYTES: usize = 8 * 1024;
 pub const MAX_RECORD_BYTES: usize = 2 * MAX_EVENT_BYTES;
 /// Entries kept in each of `m` and `t`; the rest is dropped and counted.
 pub const MAX_METRICS: usize = 256;
+/// How many a step usually has.
+const USUAL_METRICS: usize = 8;
 /// Unknown keys kept; the rest is dropped and counted.
 pub const MAX_EXTRA: usize = 32;
 /// Characters kept of a run name, metric name or text.
@@ -138,6 +140,9 @@ impl Metrics {
             Some(known) => Cow::Borrowed(*known),
             None => Cow::Owned(clip(name)),
         };
+        if self.0.is_empty() {
+            self.0.reserve(USUAL_METRICS);
+        }
         self.0.push((name, value));
         true
     }

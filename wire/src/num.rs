@@ -37,46 +37,69 @@ pub fn write_json(out: &mut String, v: f64) {
     }
 }
 
+/// Room for a sign, the digits of any integer, a point and places.
+type Digits = [u8; 32];
+
 fn write_integer(out: &mut String, v: i64) {
-    if v < 0 {
-        out.push('-');
-    }
-    write_digits(out, v.unsigned_abs(), 1);
+    let mut digits: Digits = [b'0'; 32];
+    let at = put_digits(&mut digits, 32, v.unsigned_abs(), 1);
+    push(out, &mut digits, at, 32, v < 0);
 }
 
-/// At least `width` digits.
-fn write_digits(out: &mut String, mut v: u64, width: usize) {
-    let mut digits = [b'0'; 20];
-    let mut at = digits.len();
-    while v > 0 || digits.len() - at < width {
+/// Puts digits before `end`, at least `width` of them. Returns where they begin.
+fn put_digits(digits: &mut Digits, end: usize, mut v: u64, width: usize) -> usize {
+    let mut at = end;
+    while v > 0 || end - at < width {
         at -= 1;
         digits[at] = b'0' + (v % 10) as u8;
         v /= 10;
     }
-    out.push_str(core::str::from_utf8(&digits[at..]).unwrap_or_default());
+    at
 }
 
-/// Numbers as trainers print them, with few places, in a tenth of the time: writes `v` and returns true if nine places hold it.
+fn push(out: &mut String, digits: &mut Digits, mut at: usize, end: usize, negative: bool) {
+    if negative {
+        at -= 1;
+        digits[at] = b'-';
+    }
+    out.push_str(core::str::from_utf8(&digits[at..end]).unwrap_or_default());
+}
+
+/// Numbers as trainers print them, with few places, in a fraction of the time: writes `v` and returns true if so few hold it.
 ///
 /// The quotient of two integers that a double holds is rounded once, as the reader of decimal text rounds, so text that divides back to
-/// `v` reads back to it; and doubles below a million stand closer than the ninth place, so no shorter text does.
+/// `v` reads back to it; and doubles of this size stand closer than the last place, so no shorter text does.
 fn write_short(out: &mut String, v: f64) -> bool {
-    const PLACES: usize = 9;
-    const SCALE: f64 = 1e9;
-    let scaled = (v.abs() * SCALE).round();
-    // Debug text has an exponent below 1e-5, and so must this.
-    if !(1e-4..1e6).contains(&v.abs()) || scaled / SCALE != v.abs() {
+    let (places, scale, whole) = match v.abs() {
+        // Below, the shortest text has an exponent.
+        1e-4..1e6 => (9, 1e9, 1_000_000_000),
+        // Times.
+        1e6..4e9 => (6, 1e6, 1_000_000),
+        _ => return write_quantum(out, v),
+    };
+    let scaled = (v.abs() * scale).round();
+    if scaled / scale != v.abs() {
         return false;
     }
-    let (whole, fraction) = (scaled as u64 / SCALE as u64, scaled as u64 % SCALE as u64);
-    if v < 0.0 {
-        out.push('-');
-    }
-    write_digits(out, whole, 1);
-    out.push('.');
-    write_digits(out, fraction, PLACES);
-    out.truncate(out.trim_end_matches('0').len());
+    let scaled = scaled as u64;
+    let mut digits: Digits = [b'0'; 32];
+    let mut at = put_digits(&mut digits, 32, scaled % whole, places) - 1;
+    digits[at] = b'.';
+    at = put_digits(&mut digits, at, scaled / whole, 1);
+    let zeros = digits[at..].iter().rev().take_while(|d| **d == b'0').count();
+    push(out, &mut digits, at, 32 - zeros, v < 0.0);
     true
+}
+
+/// The resolution of a printed number.
+fn write_quantum(out: &mut String, v: f64) -> bool {
+    const QUANTA: [(f64, &str); 6] =
+        [(1e-5, "1e-5"), (1e-6, "1e-6"), (1e-7, "1e-7"), (1e-8, "1e-8"), (1e-9, "1e-9"), (1e-10, "1e-10")];
+    let known = QUANTA.iter().find(|(quantum, _)| *quantum == v);
+    known.is_some_and(|(_, text)| {
+        out.push_str(text);
+        true
+    })
 }
 
 /// For `#[serde(with = "stepwatch_wire::num::any")]`: every `f64` survives a text format. JSON has no spelling for NaN and
@@ -159,7 +182,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn written_numbers_are_the_shortest_that_read_back(bits: u64, digits in 0i64..10_000_000_000, places in 0u32..12) {
-            for v in [f64::from_bits(bits), digits as f64 / 10f64.powi(places as i32), -(digits as f64)] {
+            let quotient = digits as f64 / 10f64.powi(places as i32);
+            for v in [f64::from_bits(bits), quotient, -quotient, 1.7e9 + quotient, 10f64.powi(-(places as i32))] {
                 let mut text = String::new();
                 write_json(&mut text, v);
                 let exact = v.is_finite() && !(v == v.trunc() && v.abs() < 1e15);

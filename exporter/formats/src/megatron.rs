@@ -9,6 +9,8 @@ mod side;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
@@ -206,7 +208,12 @@ impl Megatron {
 }
 
 /// Lower case, single spaces for any of space, `-` and `_`, as the forks do not agree on them.
-fn normal(key: &str) -> String {
+fn normal(key: &str) -> Cow<'_, str> {
+    let key = key.trim();
+    let odd = |pair: &[u8]| matches!(pair, [b'-' | b'_' | b'\t' | b'A'..=b'Z' | 0x80.., _] | b"  ");
+    if !key.as_bytes().windows(2).any(odd) && !key.ends_with(|c: char| !c.is_ascii_lowercase() && c != ')') {
+        return Cow::Borrowed(key);
+    }
     let mut out = String::with_capacity(key.len());
     for word in key.split(|c: char| c.is_whitespace() || c == '-' || c == '_').filter(|w| !w.is_empty()) {
         if !out.is_empty() {
@@ -215,7 +222,7 @@ fn normal(key: &str) -> String {
         out.push_str(word);
     }
     out.make_ascii_lowercase();
-    out
+    Cow::Owned(out)
 }
 
 /// The key without a unit in parentheses behind it.

@@ -38,7 +38,7 @@ pub struct Mark<'a> {
 
 /// An open journal, and what earlier processes left in it.
 #[derive(Debug)]
-pub struct Journal {
+pub(super) struct Journal {
     path: PathBuf,
     kernel_boot: String,
     boot: String,

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use stepwatch_wire::{Cursor, Event, Kind, Value};
@@ -33,7 +33,7 @@ impl Default for Limits {
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 64 * 1024;
 /// Usual size of a record.
-const RECORD_BYTES: usize = 384;
+const RECORD_BYTES: usize = 512;
 
 #[derive(Debug)]
 pub struct Ring {
@@ -59,6 +59,16 @@ struct Inner {
     first: u64,
     records: VecDeque<Bytes>,
     bytes: usize,
+}
+
+/// Records that are published together.
+#[derive(Debug)]
+pub struct Gathered<'a> {
+    ring: &'a Ring,
+    writer: MutexGuard<'a, Writer>,
+    text: String,
+    /// Where each record ends in the text.
+    ends: Vec<usize>,
 }
 
 /// Where a reader begins.
@@ -147,35 +157,21 @@ impl Ring {
         self.push_all(core::slice::from_ref(event), None);
     }
 
-    /// Appends what belongs together; where the ring is kept, events and mark are, or after a crash neither. Returns whether
-    /// the mark is kept.
+    /// Appends what belongs together, and returns whether the mark is kept.
     pub fn push_all(&self, events: &[Event], mark: Option<Mark<'_>>) -> bool {
-        let mut writer = self.writer.locked();
-        let first = writer.next;
-        let mut text = String::with_capacity(events.len() * RECORD_BYTES);
-        let mut ends = Vec::with_capacity(events.len());
-        for (seq, event) in (first..).zip(events) {
-            self.write_record(seq, event, &mut text);
-            ends.push(text.len());
+        let mut batch = self.batch(events.len());
+        events.iter().for_each(|event| batch.add(event));
+        batch.publish(mark)
+    }
+
+    /// Begins to gather what belongs together, about so many records. No one else can publish meanwhile.
+    pub fn batch(&self, records: usize) -> Gathered<'_> {
+        Gathered {
+            ring: self,
+            writer: self.writer.locked(),
+            text: String::with_capacity(records * RECORD_BYTES),
+            ends: Vec::with_capacity(records),
         }
-        // Before any reader sees them: a number that a reader has must mean the same record for ever.
-        let kept = self.keep(&mut writer, text.as_bytes(), mark);
-        writer.next += events.len() as u64;
-        if events.is_empty() {
-            return kept;
-        }
-        let text = Bytes::from(text);
-        let mut inner = self.inner.locked();
-        let mut start = 0;
-        for end in ends {
-            inner.records.push_back(text.slice(start..end));
-            inner.bytes += end - start;
-            start = end;
-        }
-        inner.evict(self.limits);
-        drop(inner);
-        self.head.send_replace(writer.next - 1);
-        kept
     }
 
     fn keep(&self, writer: &mut Writer, text: &[u8], mark: Option<Mark<'_>>) -> bool {
@@ -278,6 +274,39 @@ impl Ring {
         let records = inner.records.len();
         let journal_failures = self.journal_failures.load(Ordering::Relaxed);
         Stats { published: evicted + records as u64, evicted, records, bytes: inner.bytes, journal_failures }
+    }
+}
+
+impl Gathered<'_> {
+    pub fn add(&mut self, event: &Event) {
+        let seq = self.writer.next + self.ends.len() as u64;
+        self.ring.write_record(seq, event, &mut self.text);
+        self.ends.push(self.text.len());
+    }
+
+    /// Appends all of it; where the ring is kept, records and mark are, or after a crash neither. Returns whether the mark is kept.
+    pub fn publish(mut self, mark: Option<Mark<'_>>) -> bool {
+        if self.ends.is_empty() && mark.is_none() {
+            return false;
+        }
+        // Before any reader sees them: a number that a reader has must mean the same record for ever.
+        let kept = self.ring.keep(&mut self.writer, self.text.as_bytes(), mark);
+        if self.ends.is_empty() {
+            return kept;
+        }
+        self.writer.next += self.ends.len() as u64;
+        let text = Bytes::from(self.text);
+        let mut inner = self.ring.inner.locked();
+        let mut start = 0;
+        for end in self.ends {
+            inner.records.push_back(text.slice(start..end));
+            inner.bytes += end - start;
+            start = end;
+        }
+        inner.evict(self.ring.limits);
+        drop(inner);
+        self.ring.head.send_replace(self.writer.next - 1);
+        kept
     }
 }
 

@@ -170,7 +170,7 @@ fn set(e: &mut Event, timer: &str, millis: &str) {
 
 /// The part of a step that a timer measures; those inside others are left out, as their sum would count twice.
 fn part(timer: &str) -> Option<&'static str> {
-    Some(match normal(timer).as_str() {
+    Some(match &*normal(timer) {
         "forward backward" => "fwd_bwd",
         "forward" | "forward compute" => "forward",
         "backward" | "backward compute" => "backward",

@@ -123,6 +123,30 @@ fn what_a_log_cannot_tell_is_said_once() {
 }
 
 #[test]
+fn a_log_alone_is_enough_for_mfu() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("llama.log");
+    let line = "[titan] 2026-08-21 10:00:00,000 - root - INFO - step: 20  loss: 2.5  grad_norm: 0.5  memory: 48.87GiB(51.44%)  \
+                tps: 9,500  tflops: 253.41  mfu: 25.62%\n";
+    fs::write(&path, line).unwrap();
+    let config = format!(
+        "{{path: {}, from: start, world: 8, dtype: bf16, gpu: NVIDIA H100 80GB HBM3, \
+         model: {{n_params: 7504924672, layers: 32, heads: 32, head_dim: 128, seq_len: 8192}}}}",
+        path.display()
+    );
+    let config: TailConfig = stepwatch_kit::config::parse("c", &config).unwrap();
+    assert_eq!(config.check(), NO_MISTAKES);
+    let hub = crate::testing::hub();
+    let mut tail = Tail::new(config, Box::new(hub.clone()), dir.path(), Path::new("/proc"));
+    while tail.poll(Instant::now(), crate::hub::unix_now()) {}
+    let events = crate::testing::published(&hub);
+    let step = events.last().unwrap();
+    assert_eq!(step.m.get("tokens_per_second"), Some(76_000.0), "of all processes");
+    assert!(step.m.get("mfu").is_some_and(|mfu| (mfu - 0.556).abs() < 0.001), "{step:?}");
+    assert!(hub.processes().is_empty(), "no process has spoken");
+}
+
+#[test]
 fn rules_of_the_configuration() {
     let mut b = Bench::with("mine.log", |c| {
         c.rule = Some(Rule { regex: Some(r"<(?P<step>\d+)> L=(?P<loss>\S+)".into()), ..Rule::default() });
