@@ -12,7 +12,7 @@ use super::state::Position;
 use super::whole::Whole;
 
 pub(super) enum Content {
-    Grows(Follower),
+    Grows(Box<Follower>),
     Whole(Box<Whole>),
 }
 
@@ -24,7 +24,8 @@ impl Content {
                 return Self::Whole(Box::new(Whole::new(path.to_owned(), reader, begin)));
             }
         }
-        Self::Grows(Follower::new(path.to_owned(), How { begin, recognise: config.recognises() }))
+        let how = How { begin, recognise: config.recognises() };
+        Self::Grows(Box::new(Follower::new(path.to_owned(), how)))
     }
 
     pub(super) fn path(&self) -> &Path {
