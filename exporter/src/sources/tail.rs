@@ -25,11 +25,12 @@ mod words;
 mod writers;
 mod zone;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::Event;
 
 use super::poll::{self, Poll};
 use super::{Sink, Surroundings};
@@ -73,6 +74,7 @@ pub(super) struct Tail {
     /// There were too many processes to look at all.
     blind: bool,
     greeted: BTreeSet<String>,
+    scratch: VecDeque<Event>,
 }
 
 /// What the files of an entry share.
@@ -81,6 +83,8 @@ pub(super) struct Context<'a> {
     health: &'a SourceHandle,
     processes: &'a Processes,
     greeted: &'a mut BTreeSet<String>,
+    /// Memory for what is read at a time, which is used again.
+    scratch: &'a mut VecDeque<Event>,
 }
 
 impl Context<'_> {
@@ -119,6 +123,7 @@ impl Tail {
             next_look: None,
             blind: false,
             greeted: BTreeSet::new(),
+            scratch: VecDeque::new(),
         }
     }
 
@@ -135,6 +140,7 @@ impl Tail {
             health: &self.health,
             processes: &self.processes,
             greeted: &mut self.greeted,
+            scratch: &mut self.scratch,
         };
         let mut more = false;
         let mut up = !self.files.is_empty();
@@ -209,6 +215,7 @@ impl Tail {
             health: &self.health,
             processes: &self.processes,
             greeted: &mut self.greeted,
+            scratch: &mut self.scratch,
         };
         let mut wanted: BTreeMap<(u64, u64), &Path> = BTreeMap::new();
         let mut asked = BTreeSet::new();

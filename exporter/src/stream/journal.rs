@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -69,32 +69,28 @@ impl Journal {
         limit: usize,
     ) -> io::Result<(Self, Kept)> {
         let mut past = Past::default();
-        for file in [other(path), path.to_owned()] {
-            match read(&file) {
-                Ok(bytes) => past.add(&bytes, kernel_boot),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(e),
-            }
-        }
-        past.trim(limit);
-        let (boot, first) = past.boot.map_or((boot, 1), |boot| (boot, past.first));
-        let kept = Kept { first, records: past.records };
-        // The first file of this process begins with what the ring does.
-        let fresh = path.with_extension("new");
+        past.add(&read(&other(path))?, kernel_boot);
+        let committed = past.add(&read(path)?, kernel_boot);
+        let next = past.first + past.records.len() as u64;
+        let written = past.records.iter().skip(past.older).map(Bytes::len).sum();
+        let (file, boot, fresh) = match (&past.boot, committed) {
+            (Some(boot), Some(len)) => (reopen(path, len)?, boot.clone(), false),
+            (kept, _) => (create(path)?, kept.clone().unwrap_or(boot), true),
+        };
         let mut this = Self {
-            file: create(&fresh)?,
             path: path.to_owned(),
             kernel_boot: kernel_boot.to_owned(),
             boot,
-            written: 0,
+            file,
+            written: if fresh { 0 } else { written },
             limit,
-            marks: past.marks,
+            marks: std::mem::take(&mut past.marks),
             batch: Vec::new(),
         };
-        this.begin(first, kept.records.iter())?;
-        fs::rename(&fresh, path)?;
-        remove(&other(path))?;
-        Ok((this, kept))
+        if fresh {
+            this.begin(next.max(1))?;
+        }
+        Ok((this, past.into_kept(limit)))
     }
 
     /// The life of the ring, which cursors name.
@@ -146,26 +142,22 @@ impl Journal {
         }
     }
 
-    /// The other file's turn: it begins at record `first`, and with every mark, because the file before the last is gone then.
+    /// The other file's turn: it begins at record `first`.
     fn turn(&mut self, first: u64) -> io::Result<()> {
         fs::rename(&self.path, other(&self.path))?;
         self.file = create(&self.path)?;
         self.written = 0;
-        self.begin(first, core::iter::empty())
+        self.begin(first)
     }
 
-    fn begin<'a>(&mut self, first: u64, records: impl Iterator<Item = &'a Bytes>) -> io::Result<()> {
+    /// A file begins with every mark, because the one before the last is gone then.
+    fn begin(&mut self, first: u64) -> io::Result<()> {
         let mut text = format!("{MAGIC} {} {} {first}\n", self.kernel_boot, self.boot).into_bytes();
-        for record in records {
-            text.extend_from_slice(record);
-            self.written += record.len();
-        }
         for (key, value) in &self.marks {
             write_mark(&mut text, key, value);
         }
         text.extend_from_slice(COMMIT.as_bytes());
-        self.file.write_all(&text)?;
-        Ok(())
+        self.file.write_all(&text)
     }
 }
 
@@ -175,48 +167,68 @@ struct Past {
     boot: Option<String>,
     first: u64,
     records: VecDeque<Bytes>,
+    /// How many of them are not of the file that was added last.
+    older: usize,
     marks: BTreeMap<String, String>,
 }
 
 impl Past {
-    /// Adds a file, the older one first.
-    fn add(&mut self, bytes: &Bytes, kernel_boot: &str) {
-        let Some((first, boot, body)) = header(bytes, kernel_boot) else { return };
+    /// Adds a file, the older one first. Returns how much of it was committed; `None` if it is none of ours, or void.
+    fn add(&mut self, bytes: &Bytes, kernel_boot: &str) -> Option<u64> {
+        let (first, boot, body) = header(bytes, kernel_boot)?;
         let follows = self.boot.as_deref() == Some(boot) && first == self.first + self.records.len() as u64;
         if !follows {
             *self = Self { boot: Some(boot.to_owned()), first, ..Self::default() };
         }
-        let (mut batch, mut marks) = (Vec::new(), Vec::new());
+        self.older = self.records.len();
+        let (mut batch, mut marks, mut committed) = (Vec::new(), Vec::new(), None);
         let mut at = body;
         while let Some(len) = memchr::memchr(b'\n', &bytes[at..]) {
             let line = at..at + len + 1;
-            match bytes[at] {
-                b'{' => batch.push(bytes.slice(line.clone())),
-                b'@' => marks.extend(mark(&bytes[line.clone()])),
-                b'.' => {
-                    self.records.extend(batch.drain(..));
-                    for (key, value) in marks.drain(..) {
-                        if value.is_empty() {
-                            self.marks.remove(&key);
-                        } else {
-                            self.marks.insert(key, value);
-                        }
-                    }
-                }
-                _ => return, // damaged: nothing behind it is known
-            }
             at = line.end;
+            match bytes[line.start] {
+                b'{' => batch.push(bytes.slice(line)),
+                b'@' => marks.extend(mark(&bytes[line])),
+                b'.' => {
+                    committed = Some(at as u64);
+                    self.records.extend(batch.drain(..));
+                    marks.drain(..).for_each(|(key, value)| self.set(key, value));
+                }
+                _ => break, // damaged: nothing behind it is known
+            }
+        }
+        committed
+    }
+
+    fn set(&mut self, key: String, value: String) {
+        if value.is_empty() {
+            self.marks.remove(&key);
+        } else {
+            self.marks.insert(key, value);
         }
     }
 
-    /// Drops the oldest records until the rest is no larger than the ring.
-    fn trim(&mut self, limit: usize) {
+    /// The latest records, no more of them than the ring has room for, without the files that they were read from.
+    fn into_kept(self, limit: usize) -> Kept {
         let mut bytes: usize = self.records.iter().map(Bytes::len).sum();
-        while bytes > limit {
-            let Some(old) = self.records.pop_front() else { break };
-            bytes -= old.len();
-            self.first += 1;
+        let mut skipped = 0;
+        for record in &self.records {
+            if bytes <= limit {
+                break;
+            }
+            bytes -= record.len();
+            skipped += 1;
         }
+        let mut text = Vec::with_capacity(bytes);
+        self.records.iter().skip(skipped).for_each(|r| text.extend_from_slice(r));
+        let text = Bytes::from(text);
+        let mut start = 0;
+        let records = self.records.iter().skip(skipped).map(|record| {
+            let range = start..start + record.len();
+            start = range.end;
+            text.slice(range)
+        });
+        Kept { records: records.collect(), first: self.first.max(1) + skipped as u64 }
     }
 }
 
@@ -252,9 +264,23 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
+/// Goes on in a file behind what was committed.
+fn reopen(path: &Path, committed: u64) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    file.set_len(committed)?;
+    file.seek(SeekFrom::End(0))?;
+    Ok(file)
+}
+
+/// Nothing, if there is no such file.
 fn read(path: &Path) -> io::Result<Bytes> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Bytes::new()),
+        Err(e) => return Err(e),
+    };
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes.into())
 }
 

@@ -295,6 +295,7 @@ impl Gathered<'_> {
             return kept;
         }
         self.writer.next += self.ends.len() as u64;
+        self.text.shrink_to_fit();
         let text = Bytes::from(self.text);
         let mut inner = self.ring.inner.locked();
         let mut start = 0;

@@ -187,6 +187,15 @@ impl TailedFile {
         if !self.waiting.is_empty() {
             return Ok(self.publish(now, unix, cx));
         }
+        self.waiting = std::mem::take(cx.scratch);
+        let more = self.read(now, unix, cx);
+        if self.waiting.is_empty() {
+            *cx.scratch = std::mem::take(&mut self.waiting);
+        }
+        more
+    }
+
+    fn read(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
         let before = (!self.kept && self.last_step.is_none()).then(|| self.content.positions());
         let written = self.content.modified();
         let mut turn = Turn { lines: &mut self.lines, events: &mut self.waiting, unix, written };

@@ -119,7 +119,11 @@ fn what_a_log_cannot_tell_is_said_once() {
     *b.list.forgotten.lock().unwrap() = Some("llama".into());
     b.steps("llama.log", 5..8);
     let kinds: Vec<_> = b.poll().iter().map(|e| e.kind).collect();
-    assert_eq!(kinds, [Kind::Hello, Kind::Step, Kind::Step, Kind::Step], "nor does one that has forgotten the run");
+    assert_eq!(
+        kinds,
+        [Kind::Hello, Kind::Step, Kind::Step, Kind::Step],
+        "nor does one that has forgotten the run"
+    );
 }
 
 #[test]
