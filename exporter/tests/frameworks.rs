@@ -11,8 +11,10 @@ const COLUMNS: usize = 6;
 /// Rows of every table with the columns of a promise, as cells.
 fn rows() -> Vec<Vec<String>> {
     let text = fs::read_to_string(Path::new(ROOT).join("docs/frameworks.md")).unwrap();
-    let tables = text.lines().filter(|l| l.starts_with('|') && !l.starts_with("|--") && !l.starts_with("| framework"));
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect::<Vec<_>>();
+    let tables =
+        text.lines().filter(|l| l.starts_with('|') && !l.starts_with("|--") && !l.starts_with("| framework"));
+    let cells =
+        |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect::<Vec<_>>();
     tables.map(cells).collect()
 }
 
@@ -32,7 +34,8 @@ fn every_row_is_whole_and_names_tests_that_exist() {
         assert!(!tests.is_empty(), "no test of {}", row[0]);
         for test in tests {
             let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("{test}: must be path::test"));
-            let text = fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_else(|e| panic!("{test}: {e}"));
+            let text =
+                fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_else(|e| panic!("{test}: {e}"));
             let defined = [format!("fn {name}("), format!("def {name}(")].iter().any(|d| text.contains(d));
             assert!(defined, "{}: {file} has no test {name}", row[0]);
         }

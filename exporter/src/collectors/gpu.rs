@@ -65,12 +65,9 @@ impl Collector for Reader {
         let gpus = inventory(cx.roots);
         let library = cx.roots.nvml_library.as_ref().map(|p| format!(", NVML at {}", p.display()));
         Ok(match gpus.first() {
-            Some(first) => Support::Supported(format!(
-                "{} x {}{}",
-                gpus.len(),
-                first.name,
-                library.unwrap_or_default()
-            )),
+            Some(first) => {
+                Support::Supported(format!("{} x {}{}", gpus.len(), first.name, library.unwrap_or_default()))
+            }
             None => Support::Unsupported("no NVIDIA kernel driver with a GPU".into()),
         })
     }
@@ -117,8 +114,7 @@ fn parse_gpu(text: &str) -> Option<Gpu> {
 /// The first version-like word of the driver's banner.
 fn driver_version(roots: &Roots) -> Option<String> {
     let text = roots::read(&roots.proc("driver/nvidia/version"))?;
-    let is_version =
-        |w: &&str| w.contains('.') && w.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let is_version = |w: &&str| w.contains('.') && w.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
 }
 
@@ -135,7 +131,11 @@ mod tests {
         assert_eq!(gpu.name, "NVIDIA H100 80GB HBM3");
         assert_eq!(gpu.uuid, "GPU-3c6e8a4b-9d2f-4a51-8e07-5b1f2c3d4e5f");
         assert_eq!((gpu.pci.as_str(), gpu.minor.as_str()), ("0000:1b:00.0", "0"));
-        assert_eq!(parse_gpu(&TEXT.replace("GPU-3c6e8a4b", "GPU-????????")), None, "a GPU that does not answer");
+        assert_eq!(
+            parse_gpu(&TEXT.replace("GPU-3c6e8a4b", "GPU-????????")),
+            None,
+            "a GPU that does not answer"
+        );
     }
 
     proptest::proptest! {

@@ -41,8 +41,12 @@ nic_counters! {
     TX_DROPPED "tx_dropped" "nic_transmit_drops_total" "" "Packets dropped on their way out";
 }
 
-pub static UP: Family =
-    Family::gauge("nic_up", "", DEVICE, "Whether the interface can pass traffic (its operational state is up)");
+pub static UP: Family = Family::gauge(
+    "nic_up",
+    "",
+    DEVICE,
+    "Whether the interface can pass traffic (its operational state is up)",
+);
 pub static ADMIN_UP: Family = Family::gauge(
     "nic_admin_up",
     "",

@@ -61,8 +61,12 @@ pub static STARTED: Family = Family::gauge(
     RANK,
     "Unix time at which the rank's process started",
 );
-pub static LOAD: Family =
-    Family::gauge("kernel_load_average", "", &["window"], "Processes that run or wait, averaged over the window");
+pub static LOAD: Family = Family::gauge(
+    "kernel_load_average",
+    "",
+    &["window"],
+    "Processes that run or wait, averaged over the window",
+);
 pub static MEMORY_TOTAL: Family =
     Family::gauge("kernel_memory_total_bytes", "bytes", &[], "Memory of the node");
 pub static MEMORY_AVAILABLE: Family = Family::gauge(
@@ -71,8 +75,12 @@ pub static MEMORY_AVAILABLE: Family = Family::gauge(
     &[],
     "Memory that a program could still get without swapping",
 );
-pub static BLOCKED: Family =
-    Family::gauge("kernel_blocked_processes", "", &[], "Processes of the node that wait in the kernel for I/O");
+pub static BLOCKED: Family = Family::gauge(
+    "kernel_blocked_processes",
+    "",
+    &[],
+    "Processes of the node that wait in the kernel for I/O",
+);
 pub static OOM_KILLS: Family =
     Family::counter("kernel_oom_kills_total", "", &[], "Processes that the kernel killed for want of memory");
 pub static BOOTED: Family =
@@ -237,7 +245,8 @@ mod tests {
     use crate::testing;
     use stepwatch_wire::Event;
 
-    const STAT: &str = "4242 (python3 (v) x) D 1 4242 4242 0 -1 4194560 100 0 0 0 1500 250 0 0 20 0 33 0 90000 1000 200 0";
+    const STAT: &str =
+        "4242 (python3 (v) x) D 1 4242 4242 0 -1 4194560 100 0 0 0 1500 250 0 0 20 0 33 0 90000 1000 200 0";
 
     #[test]
     fn a_command_may_contain_anything() {
