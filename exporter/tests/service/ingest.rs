@@ -152,7 +152,9 @@ fn the_exporters_own_end_kills_nobody_and_forgets_no_attempt() {
     exporter.wait_for(r#"train_attempt{run="r"}"#, 2.0);
     let mut stream = exporter.stream(None);
     // The stream tells of the first life as well.
-    let froms = [(); 2].map(|()| stream.find(is_event("restart"))).map(|r| (r["attempt"].clone(), r["from_step"].clone()));
+    let froms = [(); 2]
+        .map(|()| stream.find(is_event("restart")))
+        .map(|r| (r["attempt"].clone(), r["from_step"].clone()));
     assert_eq!(froms, [(1.into(), 11.into()), (2.into(), 7.into())]);
 }
 
