@@ -225,8 +225,8 @@ mod tests {
         let run = |path: &str| run_of(&dir.path().join(path));
         let write = |path: &str| {
             let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, "").unwrap();
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
         };
         let group = "exp1/loss_val/events.out.tfevents.1780026767.n1.7.2";
         assert_eq!(run(group), "loss_val", "nothing is beside it");
@@ -261,7 +261,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let rotated = |name: &str| is_rotated(&dir.path().join(name));
         assert!(!rotated("run.log.1"));
-        std::fs::write(dir.path().join("run.log"), "").unwrap();
+        fs::write(dir.path().join("run.log"), "").unwrap();
         assert!(rotated("run.log.1") && rotated("run.log-20261121") && rotated("x.log.gz"));
         assert!(!rotated("run.log") && !rotated("other.log.1") && !rotated("run"));
     }
