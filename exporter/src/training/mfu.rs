@@ -11,7 +11,7 @@ use stepwatch_wire::names::metric;
 
 pub use model::Model;
 
-/// How FLOPs per token are counted, forward and backward together, without recomputation; the formulas are in [`model`].
+/// How FLOPs per token are counted, forward and backward together, without recomputation; the formulas stand with the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Convention {
