@@ -295,9 +295,15 @@ async fn rotated_truncated_deleted_and_killed() {
     let dir = tempfile::Builder::new().prefix("stepwatch").tempdir().unwrap();
     let logs = dir.path().join("logs");
     fs::create_dir(&logs).unwrap();
+    // In memory, as it is where the socket lies in /run.
+    let memory = Path::new("/dev/shm");
+    let memory = if memory.is_dir() { memory } else { dir.path() };
+    let memory = tempfile::Builder::new().prefix("stepwatch").tempdir_in(memory).unwrap();
     let config = format!(
-        "runs: {{max_runs: 128}}\nstream: {{max_records: 10000000, max_bytes: {}}}\nsources:\n  - tail: {{path: {}/*.log, from: start}}\n",
+        "runs: {{max_runs: 128}}\nstream: {{max_records: 10000000, max_bytes: {}, journal: {}}}\nsources:\n  \
+         - tail: {{path: {}/*.log, from: start}}\n",
         KEEPS * FILES as u64 * rate * RECORD_BYTES,
+        memory.path().join("stream.journal").display(),
         logs.display()
     );
     let mut exporter = Exporter::start(&dir.path().join("exporter"), &config).await.unwrap();

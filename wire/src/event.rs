@@ -437,6 +437,23 @@ impl Event {
         if let Some(c) = &self.cursor {
             o.text("c", &c.to_string());
         }
+        self.write_members(o);
+    }
+
+    /// The same with this cursor, which the event need not hold.
+    pub fn write_record(&self, boot: &str, seq: u64, out: &mut String) {
+        let mut o = Object::open(out);
+        let cursor = o.key("c");
+        cursor.push('"');
+        // A boot is hexadecimal: nothing in it need be escaped.
+        cursor.push_str(boot);
+        cursor.push(':');
+        num::write_json(cursor, seq as f64);
+        cursor.push('"');
+        self.write_members(o);
+    }
+
+    fn write_members(&self, mut o: Object<'_>) {
         o.number("v", 1.0);
         o.text("k", self.kind.as_str());
         for (key, v) in [("ts", self.ts)] {
