@@ -166,7 +166,7 @@ fn write_all(dir: &Path, rate: u64, seen: &Seen, stop: &AtomicBool, seed: u64) -
         for (log, seen) in logs.iter_mut().zip(&**seen) {
             log.write(target, seen.load(Ordering::Acquire));
         }
-        // Not a synchronisation: the pace of the writers.
+        #[expect(clippy::disallowed_methods, reason = "the pace of the writers, and no synchronisation")]
         std::thread::sleep(TICK);
     }
     (logs, acts)
