@@ -3,6 +3,7 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
 //! for a reader of the stream, a scrape or a disk.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -81,6 +82,15 @@ pub enum Outcome {
     Dropped(Reason),
     /// Not acceptable, and this is why.
     Rejected(EventError),
+}
+
+/// What became of several.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Those that must wait for room among the runs.
+    pub waiting: VecDeque<Event>,
+    /// The mark is kept with them.
+    pub kept: bool,
 }
 
 /// Clones share one state.
@@ -193,25 +203,23 @@ impl Hub {
     }
 
     /// Takes in what one source read at a time, in this order, and with it how far the source has read: after a crash the
-    /// stream has all of it and [`Self::mark`] tells of it, or neither. Leaves in `events` what must wait, from the first run on that there
-    /// is no room for. Returns whether the mark is kept.
-    pub fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
+    /// stream has all of it and [`Self::mark`] tells of it, or neither. Stops before a run that there is no room for.
+    pub fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
         let now = unix_now();
         let mut training = self.0.training.locked();
         let mut records = self.0.ring.batch(events.len());
-        let (mut out, mut waiting, mut taken) = (Vec::with_capacity(1), Vec::new(), 0);
+        let (mut out, mut taken) = (Vec::with_capacity(1), 0);
         let mut admitted: Option<String> = None;
-        let mut reading = events.drain(..);
-        for mut event in reading.by_ref() {
+        while let Some(event) = events.front_mut() {
             if event.run.is_some() && event.run != admitted {
                 if !event.run.as_deref().is_some_and(|run| training.admits(run, now)) {
-                    waiting.push(event);
                     break;
                 }
                 admitted.clone_from(&event.run);
             }
             event.node.get_or_insert_with(|| self.0.node.clone());
             self.0.drops.add(Reason::Entries, u64::from(event.dropped));
+            let Some(event) = events.pop_front() else { break };
             match training.apply(now, origin, event, &mut out) {
                 Outcome::Accepted => taken += 1,
                 Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
@@ -222,16 +230,14 @@ impl Hub {
                 records.add(&event);
             }
         }
-        waiting.extend(reading);
-        let kept = records.publish(waiting.is_empty().then_some(mark));
-        events.append(&mut waiting);
+        let kept = records.publish(events.is_empty().then_some(mark));
         let urgent = training.is_urgent();
         drop(training);
         self.0.taken[origin.via() as usize].fetch_add(taken, Ordering::Relaxed);
         if urgent {
             self.0.urgent.notify_one();
         }
-        kept
+        Batch { waiting: events, kept }
     }
 
     /// Whether the run is on the page.

@@ -204,10 +204,8 @@ impl Open {
             self.begin_anew();
         }
         let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.offset) as usize);
-        if buffer.len() < budget {
-            buffer.resize(BUDGET_BYTES, 0);
-        }
-        let n = self.file.read_at(&mut buffer[..budget], self.offset)?;
+        buffer.resize(budget, 0);
+        let n = self.file.read_at(buffer, self.offset)?;
         if n > 0 {
             self.grew = now;
         }
