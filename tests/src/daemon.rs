@@ -156,6 +156,8 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
             command.env_remove(&*name);
         }
     }
+    // Whose pages are to be read says where.
+    command.env("STEPWATCH_SHM", "");
     command
 }
 

@@ -15,6 +15,11 @@ use crate::poll::{PATIENCE, poll_until};
 
 const ANY_PORT: &str = "127.0.0.1:0";
 
+/// Shared memory of the trainers that report to `ingest`.
+pub fn shm(ingest: &Path) -> PathBuf {
+    ingest.with_file_name("shm")
+}
+
 /// A running `stepwatch-exporter`.
 #[derive(Debug)]
 pub struct Exporter {
@@ -32,6 +37,7 @@ impl Exporter {
     /// The same; `ingest` is appended to what its configuration says of the ways in.
     pub async fn start_with(dir: &Path, ingest: &str, extra: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
+        std::fs::create_dir_all(shm(&dir.join("ingest.sock")))?;
         let config = format!(
             "listen: \"{ANY_PORT}\"\ningest:\n  socket: {}\n  {ingest}\nstate_dir: {}\n{extra}",
             dir.join("ingest.sock").display(),
@@ -51,6 +57,8 @@ impl Exporter {
     async fn launch(dir: &Path, listen: &str) -> anyhow::Result<(Daemon, SocketAddr)> {
         let mut exporter = command(bins::path(bins::EXPORTER)?);
         exporter.arg("run").arg("--config").arg(dir.join("exporter.yml")).args(["--listen", listen]);
+        // Not the machine's: the pages of what other tests have killed are in there.
+        exporter.arg("--path.shm").arg(shm(&dir.join("ingest.sock")));
         let mut daemon = Daemon::spawn(bins::EXPORTER, &mut exporter)?;
         let addr = daemon.listening().await?;
         ready(&mut daemon, addr).await?;

@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 use crate::bins;
 use crate::daemon::command;
+use crate::programs::shm;
 use crate::random::Random;
 
 /// One rank of a run, on its own connection, as one process would have it.
@@ -98,7 +99,8 @@ pub fn python_client_with(interpreter: &Path, ingest: &Path) -> Command {
     python
         .env("PYTHONPATH", bins::root().join("clients/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("STEPWATCH_SOCKET", ingest);
+        .env("STEPWATCH_SOCKET", ingest)
+        .env("STEPWATCH_SHM", shm(ingest).join("stepwatch"));
     python
 }
 

@@ -8,11 +8,11 @@ the sending thread the time at which it last ran, and ``stepwatch status`` and t
 
     0 magic b"STEPWHB1"            24 f64 Unix time of the last step        48 u32 pid             64 phase, 32 bytes of UTF-8
     8 u64 odd while it is written  32 f64 Unix time of the last beat        52 u32 rank            96 run, 96 bytes of UTF-8
-    16 i64 last step               40 f64 Unix time at which the phase      56 u64 start time of the process
-                                      began, 0 when there is none              (field 22 of /proc/<pid>/stat)
+    16 i64 last step               40 f64 Unix time at which the phase      56 u64 start time of   192 u64 inode of the pid
+                                      began, 0 when there is none              the process             namespace, or 0
 
 The page goes when the run ends; one that is left behind names a process that was killed. A pid is used again, a pid with its start
-time is not.
+time (field 22 of /proc/<pid>/stat) is not. A pid of a container means nothing outside it, hence the namespace.
 """
 
 import logging
@@ -40,7 +40,7 @@ KEPT = 3600.0
 #: Phase names kept encoded.
 MAX_NAMES = 64
 
-_LAYOUT = struct.Struct("<8sQqdddIIQ32s96s")
+_LAYOUT = struct.Struct("<8sQqdddIIQ32s96sQ")
 _NO_PHASE = bytes(32)
 #: A reader that always comes in the middle of a write settles for what it has.
 _TRIES = 50
@@ -95,7 +95,7 @@ class Page:
             pass
         now = time.time()
         first = _LAYOUT.pack(
-            MAGIC, 0, -1, 0.0, now, 0.0, pid, self._rank & 0xFFFFFFFF, started(pid) or 0, _NO_PHASE, _text(self._run, 96)
+            MAGIC, 0, -1, 0.0, now, 0.0, pid, self._rank & 0xFFFFFFFF, started(pid) or 0, _NO_PHASE, _text(self._run, 96), namespace()
         )
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -209,9 +209,14 @@ class Beat(NamedTuple):
     #: Empty when no phase is open.
     phase: str
     phase_at: float
+    #: Of the pid; 0 when unknown.
+    namespace: int
 
     def state(self) -> str:
-        """``running``, ``blocked`` (in the kernel, on a device or a file system), ``stopped``, ``zombie`` or ``dead``."""
+        """``running``, ``blocked`` (in the kernel, on a device or a file system), ``stopped``, ``zombie``, ``dead``, or ``unseen``: of
+        a container whose processes cannot be seen from here."""
+        if self.namespace not in (0, namespace()):
+            return "unseen"
         fields = _stat(self.pid)
         if not fields or int(fields[19]) != self.started:
             return "dead"
@@ -256,8 +261,17 @@ def read(path: str) -> Optional[Beat]:
         os.close(fd)
     if len(page) != SIZE or not page.startswith(MAGIC):
         return None
-    _, _, step, step_at, beat_at, phase_at, pid, rank, start, phase, run = _LAYOUT.unpack_from(page)
-    return Beat(_untext(run), rank, pid, start, step if step_at > 0.0 else None, step_at, beat_at, _untext(phase), phase_at)
+    _, _, step, step_at, beat_at, phase_at, pid, rank, start, phase, run, inside = _LAYOUT.unpack_from(page)
+    last = step if step_at > 0.0 else None
+    return Beat(_untext(run), rank, pid, start, last, step_at, beat_at, _untext(phase), phase_at, inside)
+
+
+def namespace() -> int:
+    """The pid namespace of this process: the inode that the kernel knows it by; 0 when it does not tell."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def started(pid: int) -> Optional[int]:
@@ -290,7 +304,7 @@ def sweep() -> None:
     folder = directory()
     now = time.time()
     for beat in pages(folder):
-        if now - beat.beat_at > KEPT and beat.state() == "dead":
+        if now - beat.beat_at > KEPT and beat.state() in ("dead", "unseen"):
             try:
                 os.unlink(os.path.join(folder, "%d%s" % (beat.pid, SUFFIX)))
             except OSError:

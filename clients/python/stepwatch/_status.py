@@ -100,6 +100,7 @@ def _note(state: str, silent: float) -> str:
     return {
         "blocked": "waits in the kernel: a device or a file system",
         "dead": "killed: it did not say goodbye",
+        "unseen": "in a container: its pid means nothing here",
         "zombie": "ended: its parent has not collected it",
     }.get(state, "")
 

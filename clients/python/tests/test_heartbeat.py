@@ -73,7 +73,7 @@ class Page(WithPages):
         self.assertLess(abs(beat_at - after), 20)
         self.assertEqual(page[64:96], b"eval".ljust(32, b"\0"))
         self.assertEqual(page[96:192], "grünes Lama".encode().ljust(96, b"\0"))
-        self.assertEqual(page[192:], bytes(64))
+        self.assertEqual(page[192:], struct.pack("<Q", os.stat("/proc/self/ns/pid").st_ino).ljust(64, b"\0"))
 
     def test_phases_nest_and_end(self):
         run = self.run_()
@@ -180,8 +180,15 @@ class Page(WithPages):
         until(lambda: self.page(dead.pid) is None)
         self.assertEqual(self.page(dead.pid + 1).run, "fresh")
 
-    def forge(self, pid, name, beat):
-        page = _heartbeat._LAYOUT.pack(b"STEPWHB1", 0, 1, beat, beat, 0.0, pid, 0, 1, b"", name.encode())
+    def test_a_pid_of_another_namespace_is_not_taken_for_a_dead_one(self):
+        os.mkdir(self.pages)
+        self.forge(os.getpid(), "contained", time.time(), namespace=1)
+        code, out = self.status()
+        self.assertIn("unseen", out)
+        self.assertNotIn("killed", out)
+
+    def forge(self, pid, name, beat, namespace=0):
+        page = _heartbeat._LAYOUT.pack(b"STEPWHB1", 0, 1, beat, beat, 0.0, pid, 0, 1, b"", name.encode(), namespace)
         with open(os.path.join(self.pages, "%d.hb" % pid), "wb") as f:
             f.write(page.ljust(256, b"\0"))
 

@@ -4,6 +4,7 @@
 //! A page that is left behind by a process that died while this exporter did not run is the only witness of that death.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::process::read_stat;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::family::Family;
 use crate::hub::{Origin, unix_now};
+use crate::roots::Roots;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "heartbeat pages of training processes, in shared memory";
@@ -48,6 +50,8 @@ const MAX_PAGES: usize = 1024;
 const TRIES: usize = 8;
 /// A death that is older than this when it is found is nobody's news.
 const NEWS_SECONDS: f64 = 900.0;
+/// A page whose process cannot be looked up is shown for as long after its last beat.
+const UNSEEN_SECONDS: f64 = 900.0;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -83,6 +87,8 @@ struct Page {
     rank: u32,
     /// Start of the process in clock ticks after boot: a pid is used again, both together are not.
     started: u64,
+    /// Inode of the namespace that the pid is of; 0 when unknown.
+    namespace: u64,
     phase: String,
     run: String,
 }
@@ -117,10 +123,16 @@ impl Collector for Reader {
         let dir = cx.roots.shm(DIR);
         let entries = std::fs::read_dir(&dir).map_err(|e| CollectError::read(&dir, e))?;
         let now = unix_now();
+        let namespace = pid_namespace(cx.roots);
         let pages = entries.take(MAX_PAGES).flatten().filter_map(|e| Page::read(&e.path()));
         for page in pages {
-            let stat = read_stat(cx.roots, page.pid);
-            if stat.is_none_or(|s| s.start_ticks() != page.started) {
+            let seen = page.namespace == 0 || namespace.is_none_or(|ours| ours == page.namespace);
+            if !seen {
+                // Of a container: whether its process lives is told by nothing but its beat.
+                if now - page.beat > UNSEEN_SECONDS {
+                    continue;
+                }
+            } else if read_stat(cx.roots, page.pid).is_none_or(|s| s.start_ticks() != page.started) {
                 self.orphan(cx, &page);
                 continue;
             }
@@ -168,6 +180,7 @@ impl Page {
             pid: small(48),
             rank: small(52),
             started: word(bytes, 56),
+            namespace: word(bytes, 192),
             phase: text(&bytes[64..96]),
             run: text(&bytes[96..192]),
         };
@@ -201,6 +214,12 @@ impl Page {
     }
 }
 
+/// The pid namespace that the process files are of: that of their process 1, or where that is not ours to ask, our own.
+fn pid_namespace(roots: &Roots) -> Option<u64> {
+    let inode = |pid: &str| std::fs::metadata(roots.proc(pid).join("ns/pid")).ok().map(|m| m.ino());
+    inode("1").or_else(|| inode("self"))
+}
+
 fn bytes(path: &Path) -> Option<Vec<u8>> {
     std::fs::metadata(path).ok().filter(|m| m.len() == SIZE as u64)?;
     std::fs::read(path).ok().filter(|b| b.len() == SIZE)
@@ -221,7 +240,6 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::roots::Roots;
     use crate::testing;
 
     const BEAT_AT: f64 = 1_795_227_420.5;
@@ -298,6 +316,17 @@ mod tests {
             (Some("rank_dead"), Some("llama-70b"), Some(7), Some(12_345))
         );
         assert!(death.text.as_deref().unwrap().contains("in phase fwd_bwd"), "{:?}", death.text);
+    }
+
+    #[test]
+    fn a_pid_of_a_container_is_not_looked_up() {
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        let mut page = page(pid, started + 1, unix_now());
+        page[192..200].copy_from_slice(&1u64.to_le_bytes());
+        shm.write("1.hb", &page);
+        assert_eq!(b.collect(&mut reader).get(&STEP, &["llama-70b", "7"]), Some(12_345.0));
+        assert!(b.published().is_empty());
     }
 
     #[test]
