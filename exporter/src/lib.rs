@@ -18,6 +18,7 @@ pub mod drops;
 pub mod family;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod gpus;
 pub mod hub;
 pub mod ingest;
 mod lock;

@@ -1,0 +1,77 @@
+//! Which GPUs the node has, as the NVIDIA kernel driver lists them under `/proc/driver/nvidia`.
+//!
+//! Files alone, without opening a device or loading a library: it cannot disturb a job or hang in the driver, and it tells which
+//! UUID is at which PCI address while NVML does not answer.
+
+use crate::roots::{self, Roots};
+
+/// More GPUs than any node has.
+const MAX_GPUS: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    pub uuid: String,
+    pub name: String,
+    /// `0000:1b:00.0`, in lower case.
+    pub pci: String,
+    pub minor: String,
+    pub vbios: String,
+}
+
+pub fn inventory(roots: &Roots) -> Vec<Gpu> {
+    let dir = roots.proc("driver/nvidia/gpus");
+    let addresses = roots::list(&dir).unwrap_or_default();
+    let information = |pci: &String| roots::read(&dir.join(pci).join("information"));
+    addresses.iter().take(MAX_GPUS).filter_map(|pci| parse_gpu(&information(pci)?)).collect()
+}
+
+/// Reads the lines `Key: \t value` of one GPU. A GPU without a UUID is one that the driver cannot talk to.
+fn parse_gpu(text: &str) -> Option<Gpu> {
+    let field = |key: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix(':'));
+        line.map(|v| v.trim().to_owned())
+    };
+    let uuid = field("GPU UUID").filter(|u| u.starts_with("GPU-") && !u.contains('?'))?;
+    Some(Gpu {
+        uuid,
+        name: field("Model").unwrap_or_default(),
+        pci: field("Bus Location").unwrap_or_default().to_ascii_lowercase(),
+        minor: field("Device Minor").unwrap_or_default(),
+        vbios: field("Video BIOS").unwrap_or_default(),
+    })
+}
+
+/// The first version-like word of the driver's banner.
+pub fn driver_version(roots: &Roots) -> Option<String> {
+    let text = roots::read(&roots.proc("driver/nvidia/version"))?;
+    let is_version = |w: &&str| w.contains('.') && w.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 212\nGPU UUID: \t GPU-3c6e8a4b-9d2f-4a51-8e07-5b1f2c3d4e5f\n\
+        Video BIOS: \t 96.00.89.00.01\nBus Type: \t PCIe\nBus Location: \t 0000:1b:00.0\nDevice Minor: \t 0\nGPU Excluded:\t No\n";
+
+    #[test]
+    fn the_drivers_lines() {
+        let gpu = parse_gpu(TEXT).unwrap();
+        assert_eq!(gpu.name, "NVIDIA H100 80GB HBM3");
+        assert_eq!(gpu.uuid, "GPU-3c6e8a4b-9d2f-4a51-8e07-5b1f2c3d4e5f");
+        assert_eq!((gpu.pci.as_str(), gpu.minor.as_str()), ("0000:1b:00.0", "0"));
+        assert_eq!(
+            parse_gpu(&TEXT.replace("GPU-3c6e8a4b", "GPU-????????")),
+            None,
+            "a GPU that does not answer"
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text: String) {
+            let _ = parse_gpu(&text);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! State of the clock of the kernel, by `adjtimex(2)`.

@@ -1,0 +1,1 @@
+//! Statistics that drivers of network devices keep, by the `SIOCETHTOOL` call.

@@ -1,0 +1,1 @@
+//! What NVML offers and its wrapper does not.
