@@ -18,6 +18,6 @@ pub mod trainer;
 
 pub use daemon::Daemon;
 pub use poll::poll_until;
-pub use programs::{Alerter, Exporter};
+pub use programs::{Alerter, Exporter, Machine};
 pub use random::Random;
 pub use stack::{Stack, StackOptions};

@@ -1,5 +1,6 @@
 //! The two programs under test, with the files they need.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,12 +21,21 @@ pub fn shm(ingest: &Path) -> PathBuf {
     ingest.with_file_name("shm")
 }
 
+/// The machine that an exporter is to see, where it is not the one that it runs on.
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    /// Appended to its command line: `--path.sysfs`, `--nvml-library` and the like.
+    pub args: Vec<OsString>,
+    pub env: Vec<(String, OsString)>,
+}
+
 /// A running `stepwatch-exporter`.
 #[derive(Debug)]
 pub struct Exporter {
     pub daemon: Daemon,
     pub addr: SocketAddr,
     dir: PathBuf,
+    machine: Machine,
 }
 
 impl Exporter {
@@ -36,6 +46,11 @@ impl Exporter {
 
     /// The same; `ingest` is appended to what its configuration says of the ways in.
     pub async fn start_with(dir: &Path, ingest: &str, extra: &str) -> anyhow::Result<Self> {
+        Self::start_on(Machine::default(), dir, ingest, extra).await
+    }
+
+    /// The same, looking at `machine`.
+    pub async fn start_on(machine: Machine, dir: &Path, ingest: &str, extra: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
         std::fs::create_dir_all(shm(&dir.join("ingest.sock")))?;
         let config = format!(
@@ -44,21 +59,22 @@ impl Exporter {
             dir.join("state").display(),
         );
         std::fs::write(dir.join("exporter.yml"), config)?;
-        let (daemon, addr) = Self::launch(dir, ANY_PORT).await?;
-        Ok(Self { daemon, addr, dir: dir.to_owned() })
+        let (daemon, addr) = Self::launch(&machine, dir, ANY_PORT).await?;
+        Ok(Self { daemon, addr, dir: dir.to_owned(), machine })
     }
 
     /// Starts again on the same state and the same address, after a kill.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
-        (self.daemon, self.addr) = Self::launch(&self.dir, &self.addr.to_string()).await?;
+        (self.daemon, self.addr) = Self::launch(&self.machine, &self.dir, &self.addr.to_string()).await?;
         Ok(())
     }
 
-    async fn launch(dir: &Path, listen: &str) -> anyhow::Result<(Daemon, SocketAddr)> {
+    async fn launch(machine: &Machine, dir: &Path, listen: &str) -> anyhow::Result<(Daemon, SocketAddr)> {
         let mut exporter = command(bins::path(bins::EXPORTER)?);
         exporter.arg("run").arg("--config").arg(dir.join("exporter.yml")).args(["--listen", listen]);
         // Not the machine's: the pages of what other tests have killed are in there.
         exporter.arg("--path.shm").arg(shm(&dir.join("ingest.sock")));
+        exporter.args(&machine.args).envs(machine.env.iter().map(|(name, value)| (name, value)));
         let mut daemon = Daemon::spawn(bins::EXPORTER, &mut exporter)?;
         let addr = daemon.listening().await?;
         ready(&mut daemon, addr).await?;

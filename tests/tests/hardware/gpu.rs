@@ -1,0 +1,1 @@
+//! GPUs, by the real way through the driver's library.
