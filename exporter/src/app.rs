@@ -99,8 +99,9 @@ impl App {
 
     /// Runs until `shutdown`, then drains and saves.
     pub async fn run(self, log: LogControl, shutdown: Shutdown) -> anyhow::Result<()> {
-        let Self { setup, config, web, listener, otlp: otlp_ports, kubeflow, sockets } = self;
+        let Self { mut setup, config, web, listener, otlp: otlp_ports, kubeflow, sockets } = self;
         let persistent = state::prepare(&config.state_dir);
+        setup.roots.state = persistent.then(|| config.state_dir.clone());
         let hub = hub(&config, keep(&setup, &config))?;
         let (sockets, _files) = sockets.into_parts();
         let counts = ingest::serve(sockets, &hub, config.ingest.max_connections, &shutdown);

@@ -104,6 +104,7 @@ impl Options {
                 shm: self.shm.clone(),
                 kmsg: self.kmsg.clone(),
                 nvml_library: self.nvml_library.clone(),
+                state: None,
             },
         }
     }

@@ -22,6 +22,7 @@ pub mod gpus;
 pub mod hub;
 pub mod ingest;
 mod lock;
+pub mod memory;
 pub mod page;
 mod readings;
 mod reply;

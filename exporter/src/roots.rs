@@ -15,6 +15,8 @@ pub struct Roots {
     pub kmsg: PathBuf,
     /// NVML to load; the loader's search path when absent.
     pub nvml_library: Option<PathBuf>,
+    /// Where collectors remember what must survive a restart ([`crate::memory`]); nowhere when absent.
+    pub state: Option<PathBuf>,
 }
 
 impl Default for Roots {
@@ -25,6 +27,7 @@ impl Default for Roots {
             shm: "/dev/shm".into(),
             kmsg: "/dev/kmsg".into(),
             nvml_library: None,
+            state: None,
         }
     }
 }
