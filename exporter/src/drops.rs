@@ -46,10 +46,12 @@ pub enum Reason {
     Timestamp,
     /// A value that cannot be, such as a negative norm: the rest of the event stands.
     Absurd,
+    /// Conditions of the node over the limit of what one collector holds: not told.
+    Conditions,
 }
 
 impl Reason {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -65,6 +67,7 @@ impl Reason {
         Self::StepJump,
         Self::Timestamp,
         Self::Absurd,
+        Self::Conditions,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -84,6 +87,7 @@ impl Reason {
             Self::StepJump => "step_jump",
             Self::Timestamp => "timestamp",
             Self::Absurd => "absurd_value",
+            Self::Conditions => "conditions_limit",
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod cli;
 pub mod collector;
 pub mod collectors;
 pub mod commands;
+pub mod condition;
 pub mod config;
 pub mod drops;
 pub mod family;
