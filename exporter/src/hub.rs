@@ -3,7 +3,6 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
 //! for a reader of the stream, a scrape or a disk.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -82,15 +81,6 @@ pub enum Outcome {
     Dropped(Reason),
     /// Not acceptable, and this is why.
     Rejected(EventError),
-}
-
-/// What became of several.
-#[derive(Debug, Default)]
-pub struct Batch {
-    /// Those that must wait for room among the runs.
-    pub waiting: VecDeque<Event>,
-    /// The mark is kept with them.
-    pub kept: bool,
 }
 
 /// Clones share one state.
@@ -203,23 +193,25 @@ impl Hub {
     }
 
     /// Takes in what one source read at a time, in this order, and with it how far the source has read: after a crash the
-    /// stream has all of it and [`Self::mark`] tells of it, or neither. Stops before a run that there is no room for.
-    pub fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
+    /// stream has all of it and [`Self::mark`] tells of it, or neither. Leaves in `events` what must wait, from the first run on that there
+    /// is no room for. Returns whether the mark is kept.
+    pub fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let now = unix_now();
         let mut training = self.0.training.locked();
         let mut records = self.0.ring.batch(events.len());
-        let (mut out, mut taken) = (Vec::with_capacity(1), 0);
+        let (mut out, mut waiting, mut taken) = (Vec::with_capacity(1), Vec::new(), 0);
         let mut admitted: Option<String> = None;
-        while let Some(event) = events.front_mut() {
+        let mut reading = events.drain(..);
+        for mut event in reading.by_ref() {
             if event.run.is_some() && event.run != admitted {
                 if !event.run.as_deref().is_some_and(|run| training.admits(run, now)) {
+                    waiting.push(event);
                     break;
                 }
                 admitted.clone_from(&event.run);
             }
             event.node.get_or_insert_with(|| self.0.node.clone());
             self.0.drops.add(Reason::Entries, u64::from(event.dropped));
-            let Some(event) = events.pop_front() else { break };
             match training.apply(now, origin, event, &mut out) {
                 Outcome::Accepted => taken += 1,
                 Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
@@ -230,14 +222,16 @@ impl Hub {
                 records.add(&event);
             }
         }
-        let kept = records.publish(events.is_empty().then_some(mark));
+        waiting.extend(reading);
+        let kept = records.publish(waiting.is_empty().then_some(mark));
+        events.append(&mut waiting);
         let urgent = training.is_urgent();
         drop(training);
         self.0.taken[origin.via() as usize].fetch_add(taken, Ordering::Relaxed);
         if urgent {
             self.0.urgent.notify_one();
         }
-        Batch { waiting: events, kept }
+        kept
     }
 
     /// Whether the run is on the page.

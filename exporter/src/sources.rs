@@ -2,7 +2,6 @@
 
 mod poll;
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +10,7 @@ use stepwatch_wire::Event;
 
 use crate::drops::Reason;
 use crate::family::Family;
-use crate::hub::{Batch, Hub, Origin, Outcome};
+use crate::hub::{Hub, Origin, Outcome};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::stream::Mark;
@@ -88,16 +87,17 @@ pub struct Surroundings {
 pub trait Sink: Send {
     fn publish(&self, origin: Origin, event: Event) -> Outcome;
 
-    /// Publishes what was read at a time, and keeps with it how far the source has read, if it can.
-    fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
+    /// Publishes what was read at a time, and keeps with it how far the source has read, if it can: then it returns true. What must
+    /// wait for room among the runs is left in `events`.
+    fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let _ = mark;
-        while let Some(event) = events.pop_front() {
-            if self.publish(origin.clone(), event.clone()) == Outcome::Dropped(Reason::Runs) {
-                events.push_front(event);
+        while let Some(event) = events.first().cloned() {
+            if self.publish(origin.clone(), event) == Outcome::Dropped(Reason::Runs) {
                 break;
             }
+            events.remove(0);
         }
-        Batch { waiting: events, kept: false }
+        false
     }
 
     /// What was last kept under this key, by this process or one before it.
@@ -123,7 +123,7 @@ impl Sink for Hub {
         Hub::publish(self, origin, event)
     }
 
-    fn publish_all(&self, origin: &Origin, events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
+    fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         Hub::publish_all(self, origin, events, mark)
     }
 

@@ -1,10 +1,10 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// A position in an exporter's stream: which life of the exporter, and how many records into it.
+/// A position in an exporter's stream: which life of the ring, and how many records into it.
 ///
-/// `boot` changes with every start, because the ring is in memory: a cursor of an earlier life can only be
-/// answered by a gap record.
+/// `boot` changes when the ring begins anew, as it does after a reboot: a cursor of an earlier life can only be
+/// answered by a gap record. A restart of the exporter alone goes on with the ring that it finds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Cursor {
     pub boot: String,

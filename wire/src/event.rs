@@ -1,11 +1,11 @@
 //! The event, and its one JSON shape.
 
 use core::fmt;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::cursor::Cursor;
 use crate::json::{JsonError, Reader, Value, write_string};
+use crate::metrics::Metrics;
 use crate::names::metric;
 use crate::num;
 
@@ -15,8 +15,6 @@ pub const MAX_EVENT_BYTES: usize = 8 * 1024;
 pub const MAX_RECORD_BYTES: usize = 2 * MAX_EVENT_BYTES;
 /// Entries kept in each of `m` and `t`; the rest is dropped and counted.
 pub const MAX_METRICS: usize = 256;
-/// How many a step usually has.
-const USUAL_METRICS: usize = 8;
 /// Unknown keys kept; the rest is dropped and counted.
 pub const MAX_EXTRA: usize = 32;
 /// Characters kept of a run name, metric name or text.
@@ -118,63 +116,6 @@ const CKPT_PHASES: &[(&str, CkptPhase)] = &[
     ("error", CkptPhase::Fail),
 ];
 
-/// Named numbers in the order they came. Short enough that a scan beats a map.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Metrics(Vec<(Cow<'static, str>, f64)>);
-
-impl Metrics {
-    pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
-    }
-
-    /// Sets `name`; false when the limit is reached and the value was not kept.
-    pub fn set(&mut self, name: &str, value: f64) -> bool {
-        if let Some(slot) = self.0.iter_mut().find(|(n, _)| n == name) {
-            slot.1 = value;
-            return true;
-        }
-        if self.0.len() >= MAX_METRICS {
-            return false;
-        }
-        let name = match metric::ALL.iter().find(|known| **known == name) {
-            Some(known) => Cow::Borrowed(*known),
-            None => Cow::Owned(clip(name)),
-        };
-        if self.0.is_empty() {
-            self.0.reserve(USUAL_METRICS);
-        }
-        self.0.push((name, value));
-        true
-    }
-
-    pub fn remove(&mut self, name: &str) -> Option<f64> {
-        let at = self.0.iter().position(|(n, _)| n == name)?;
-        Some(self.0.remove(at).1)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.0.iter().map(|(n, v)| (n.as_ref(), *v))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl<'a> FromIterator<(&'a str, f64)> for Metrics {
-    fn from_iter<I: IntoIterator<Item = (&'a str, f64)>>(iter: I) -> Self {
-        let mut m = Self::default();
-        for (name, value) in iter {
-            m.set(name, value);
-        }
-        m
-    }
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub kind: Kind,
@@ -239,7 +180,7 @@ impl From<JsonError> for EventError {
     }
 }
 
-fn clip(s: &str) -> String {
+pub(crate) fn clip(s: &str) -> String {
     s.chars().take(MAX_TEXT).collect()
 }
 
@@ -437,6 +378,23 @@ impl Event {
         if let Some(c) = &self.cursor {
             o.text("c", &c.to_string());
         }
+        self.write_members(o);
+    }
+
+    /// The same with this cursor, which the event need not hold.
+    pub fn write_record(&self, boot: &str, seq: u64, out: &mut String) {
+        let mut o = Object::open(out);
+        let cursor = o.key("c");
+        cursor.push('"');
+        // A boot is hexadecimal: nothing in it need be escaped.
+        cursor.push_str(boot);
+        cursor.push(':');
+        num::write_json(cursor, seq as f64);
+        cursor.push('"');
+        self.write_members(o);
+    }
+
+    fn write_members(&self, mut o: Object<'_>) {
         o.number("v", 1.0);
         o.text("k", self.kind.as_str());
         for (key, v) in [("ts", self.ts)] {

@@ -8,12 +8,14 @@
 mod cursor;
 mod event;
 mod json;
+mod metrics;
 pub mod names;
 pub mod num;
 
 pub use cursor::{Cursor, CursorError};
 pub use event::{
     CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_METRICS, MAX_RECORD_BYTES,
-    MAX_TEXT, Metrics,
+    MAX_TEXT,
 };
 pub use json::{JsonError, Value};
+pub use metrics::Metrics;

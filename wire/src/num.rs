@@ -70,22 +70,28 @@ fn push(out: &mut String, digits: &mut Digits, mut at: usize, end: usize, negati
 /// The quotient of two integers that a double holds is rounded once, as the reader of decimal text rounds, so text that divides back to
 /// `v` reads back to it; and doubles of this size stand closer than the last place, so no shorter text does.
 fn write_short(out: &mut String, v: f64) -> bool {
-    let (places, scale, whole) = match v.abs() {
+    match v.abs() {
         // Below, the shortest text has an exponent.
-        1e-4..1e6 => (9, 1e9, 1_000_000_000),
+        1e-4..1e6 => write_places::<4>(out, v) || write_places::<9>(out, v),
         // Times.
-        1e6..4e9 => (6, 1e6, 1_000_000),
-        _ => return write_quantum(out, v),
-    };
-    let scaled = (v.abs() * scale).round();
-    if scaled / scale != v.abs() {
+        1e6..4e9 => write_places::<6>(out, v),
+        _ => write_quantum(out, v),
+    }
+}
+
+/// Writes `v` if so many places hold it.
+fn write_places<const PLACES: u32>(out: &mut String, v: f64) -> bool {
+    let (scale, one) = (10f64.powi(PLACES as i32), 10u64.pow(PLACES));
+    // To the nearest; both are positive, and smaller than 2^53.
+    let scaled = (v.abs() * scale + 0.5) as i64;
+    if scaled as f64 / scale != v.abs() {
         return false;
     }
     let scaled = scaled as u64;
     let mut digits: Digits = [b'0'; 32];
-    let mut at = put_digits(&mut digits, 32, scaled % whole, places) - 1;
+    let mut at = put_digits(&mut digits, 32, scaled % one, PLACES as usize) - 1;
     digits[at] = b'.';
-    at = put_digits(&mut digits, at, scaled / whole, 1);
+    at = put_digits(&mut digits, at, scaled / one, 1);
     let zeros = digits[at..].iter().rev().take_while(|d| **d == b'0').count();
     push(out, &mut digits, at, 32 - zeros, v < 0.0);
     true

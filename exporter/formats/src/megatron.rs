@@ -227,14 +227,23 @@ fn normal(key: &str) -> Cow<'_, str> {
 
 /// The key without a unit in parentheses behind it.
 fn base(key: &str) -> &str {
-    key.split_once(" (").map_or(key, |(k, _)| k)
+    unit(key).0
+}
+
+/// A key, and the unit in parentheses behind it.
+fn unit(key: &str) -> (&str, &str) {
+    let Some(at) = memchr::memchr(b'(', key.as_bytes()) else { return (key, "") };
+    match key[..at].strip_suffix(' ') {
+        Some(base) => (base, key[at + 1..].trim_end_matches(')')),
+        None => (key, ""),
+    }
 }
 
 fn meaning(key: &str, value: &str) -> Meaning {
-    let unit = key.split_once(" (").map_or("", |(_, u)| u.trim_end_matches(')'));
-    let suffix = number::lex(value).map_or("", |n| n.rest.trim());
-    let percent = if suffix.starts_with('%') { 100.0 } else { 1.0 };
-    match base(key) {
+    let (base, unit) = unit(key);
+    let suffix = || number::lex(value).map_or("", |n| n.rest.trim());
+    let percent = || if suffix().starts_with('%') { 100.0 } else { 1.0 };
+    match base {
         "elapsed time per iteration" => {
             Meaning::Metric(metric::STEP_TIME, if unit == "s" { 1.0 } else { 1000.0 })
         }
@@ -247,7 +256,7 @@ fn meaning(key: &str, value: &str) -> Meaning {
         "number of skipped iterations" => Meaning::Metric(metric::SKIPPED, 1.0),
         "number of nan iterations" => Meaning::Metric(metric::NAN_ITERATIONS, 1.0),
         "throughput per gpu" | "tflops" | "compute per gpu" | "approx flops per gpu" => {
-            Meaning::Metric(metric::TFLOPS_REPORTED, teras(suffix))
+            Meaning::Metric(metric::TFLOPS_REPORTED, teras(suffix()))
         }
         "tokens per gpu"
         | "tokens per gpu per second"
@@ -259,8 +268,8 @@ fn meaning(key: &str, value: &str) -> Meaning {
             Meaning::Metric(metric::TOKENS_PER_SECOND, 1.0)
         }
         "samples per second" | "samples/sec" => Meaning::Metric("samples_per_second", 1.0),
-        "mfu" => Meaning::Metric(metric::MFU_REPORTED, percent),
-        "hfu" => Meaning::Metric("hfu_reported", percent),
+        "mfu" => Meaning::Metric(metric::MFU_REPORTED, percent()),
+        "hfu" => Meaning::Metric("hfu_reported", percent()),
         "lm loss" | "loss" => Meaning::Loss,
         k if k.ends_with(" loss") => Meaning::Loss,
         _ => Meaning::Custom,

@@ -25,7 +25,7 @@ mod words;
 mod writers;
 mod zone;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ pub(super) struct Tail {
     /// There were too many processes to look at all.
     blind: bool,
     greeted: BTreeSet<String>,
-    scratch: VecDeque<Event>,
+    scratch: Vec<Event>,
 }
 
 /// What the files of an entry share.
@@ -84,7 +84,7 @@ pub(super) struct Context<'a> {
     processes: &'a Processes,
     greeted: &'a mut BTreeSet<String>,
     /// Memory for what is read at a time, which is used again.
-    scratch: &'a mut VecDeque<Event>,
+    scratch: &'a mut Vec<Event>,
 }
 
 impl Context<'_> {
@@ -123,7 +123,7 @@ impl Tail {
             next_look: None,
             blind: false,
             greeted: BTreeSet::new(),
-            scratch: VecDeque::new(),
+            scratch: Vec::new(),
         }
     }
 

@@ -201,22 +201,9 @@ impl Ring {
     /// One line of the stream that is not in the ring: a gap, a heartbeat.
     pub fn aside(&self, seq: u64, event: &Event) -> Bytes {
         let mut text = String::with_capacity(RECORD_BYTES);
-        self.write_record(seq, event, &mut text);
-        text.into()
-    }
-
-    fn write_record(&self, seq: u64, event: &Event, text: &mut String) {
-        let start = text.len();
-        event.write_json(text);
-        // An event's JSON is an object with at least `v` and `k`, and ours have no cursor of their own.
-        let mut cursor = String::with_capacity(self.boot.len() + 32);
-        cursor.push_str("\"c\":\"");
-        cursor.push_str(&self.boot);
-        cursor.push(':');
-        cursor.push_str(&seq.to_string());
-        cursor.push_str("\",");
-        text.insert_str(start + 1, &cursor);
+        event.write_record(&self.boot, seq, &mut text);
         text.push('\n');
+        text.into()
     }
 
     /// Where to begin for a reader that has everything up to `cursor`, or nothing.
@@ -280,7 +267,8 @@ impl Ring {
 impl Gathered<'_> {
     pub fn add(&mut self, event: &Event) {
         let seq = self.writer.next + self.ends.len() as u64;
-        self.ring.write_record(seq, event, &mut self.text);
+        event.write_record(&self.ring.boot, seq, &mut self.text);
+        self.text.push('\n');
         self.ends.push(self.text.len());
     }
 

@@ -1,7 +1,7 @@
 //! One followed file: what it says becomes events that know their run and their place, and is published together with how far it is
 //! read.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use super::watch::Watch;
 use super::words::last_words;
 use super::writers::Writer;
 use super::{Context, From, TailConfig};
-use crate::hub::{Batch, Origin, Via};
+use crate::hub::{Origin, Via};
 use crate::sources::Sink;
 use crate::stream::Mark;
 use crate::training::Priority;
@@ -44,7 +44,7 @@ pub(super) struct TailedFile {
     last_step: Option<i64>,
     again: Again,
     /// Read, and refused because there are too many runs: it waits, and so does the rest of the file.
-    waiting: VecDeque<Event>,
+    waiting: Vec<Event>,
     /// When it is offered again.
     retry: Option<Instant>,
     /// When the position was last saved; `None` if it never was.
@@ -87,7 +87,7 @@ impl TailedFile {
             labels: Labels::new(config, path),
             last_step: None,
             again: Again::default(),
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
             retry: None,
             saved: None,
             unsaved: true,
@@ -168,7 +168,7 @@ impl TailedFile {
         self.store.forget();
         if self.kept {
             let mark = Mark { key: self.store.key(), value: "" };
-            sink.publish_all(&self.origin(), VecDeque::new(), mark);
+            sink.publish_all(&self.origin(), &mut Vec::new(), mark);
         }
     }
 
@@ -239,18 +239,16 @@ impl TailedFile {
     /// Publishes what was read. False if some of it must wait for room; the position is not saved until then, so nothing is
     /// lost by a restart meanwhile either.
     fn publish(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> bool {
-        let mut events = std::mem::take(&mut self.waiting);
         if self.retry.is_none() {
-            events = self.prepare(events, cx);
+            self.prepare(cx);
         }
-        if let Some(ts) = events.back().and_then(|e| e.ts) {
+        if let Some(ts) = self.waiting.last().and_then(|e| e.ts) {
             cx.health.lag_seconds(unix - ts);
         }
         self.generation += 1;
         let value = serde_json::to_string(&self.state(self.content.positions())).unwrap_or_default();
         let mark = Mark { key: self.store.key(), value: &value };
-        let Batch { waiting, kept } = cx.sink.publish_all(&self.origin(), events, mark);
-        self.waiting = waiting;
+        let kept = cx.sink.publish_all(&self.origin(), &mut self.waiting, mark);
         if !self.waiting.is_empty() {
             if self.retry.is_none() {
                 tracing::warn!(path = %self.labels.path.display(), "a tailed file waits: there are too many runs (runs.max_runs)");
@@ -269,8 +267,8 @@ impl TailedFile {
     }
 
     /// Says whose the events are, leaves out what was published before, and says hello for a run that is new.
-    fn prepare(&mut self, mut events: VecDeque<Event>, cx: &mut Context<'_>) -> VecDeque<Event> {
-        for event in &mut events {
+    fn prepare(&mut self, cx: &mut Context<'_>) {
+        for event in &mut self.waiting {
             self.labels.put_on(event);
             match event.kind {
                 Kind::Step => {
@@ -285,8 +283,9 @@ impl TailedFile {
             self.labels.remember(event);
         }
         if self.again.is_watching() {
-            events.retain(|event| {
-                let again = self.again.is(event, |rank| cx.sink.last_step(event.run.as_deref()?, rank));
+            let again = &mut self.again;
+            self.waiting.retain(|event| {
+                let again = again.is(event, |rank| cx.sink.last_step(event.run.as_deref()?, rank));
                 if again {
                     cx.health.dropped("read_again", 1);
                 }
@@ -296,13 +295,13 @@ impl TailedFile {
         if self.labels.introduces() {
             // Nothing of this turn is published yet, so a run that is new is not known by the next event either.
             let mut greeted = BTreeSet::new();
-            let introduced = events.into_iter().flat_map(|event| {
+            let events = std::mem::take(&mut self.waiting).into_iter();
+            let introduced = events.flat_map(|event| {
                 let hello = self.labels.hello(&event, |run| greeted.insert(run.to_owned()) && cx.greet(run));
                 hello.into_iter().chain([event])
             });
-            return introduced.collect();
+            self.waiting = introduced.collect();
         }
-        events
     }
 
     fn origin(&self) -> Origin {
@@ -350,7 +349,7 @@ impl TailedFile {
             bye.text = words.map(|w| w.text);
             bye.extra.insert("source".into(), Value::Text("tail".into()));
             tracing::info!(path = %self.labels.path.display(), code = bye.code, "nobody writes to a tailed file any more");
-            self.waiting.push_back(bye);
+            self.waiting.push(bye);
         }
         if !self.waiting.is_empty() {
             self.publish(now, unix, cx);

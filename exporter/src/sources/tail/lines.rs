@@ -1,7 +1,5 @@
 //! What a file says becomes events that know when they were.
 
-use std::collections::VecDeque;
-
 use stepwatch_formats::Reader;
 use stepwatch_wire::Event;
 
@@ -16,14 +14,12 @@ const FUTURE_SECONDS: f64 = 60.0;
 pub(super) struct Lines {
     pub(super) reader: Reader,
     zone: Zone,
-    /// Where a format puts the events of one line: memory that is used again.
-    scratch: Vec<Event>,
 }
 
 /// One look at a file: what it says goes to `events`.
 pub(super) struct Turn<'a> {
     pub(super) lines: &'a mut Lines,
-    pub(super) events: &'a mut VecDeque<Event>,
+    pub(super) events: &'a mut Vec<Event>,
     pub(super) unix: f64,
     /// When the file was last written to.
     pub(super) written: Option<f64>,
@@ -31,7 +27,7 @@ pub(super) struct Turn<'a> {
 
 impl Lines {
     pub(super) fn new(reader: Reader, unix: f64) -> Self {
-        Self { reader, zone: Zone::of_host(unix), scratch: Vec::new() }
+        Self { reader, zone: Zone::of_host(unix) }
     }
 
     /// What was read before, so that the parser goes on knowing what it knew.
@@ -65,42 +61,47 @@ impl Lines {
 impl Turn<'_> {
     /// Nothing was appended for a while: what is gathered of a record of several lines is taken as it is.
     pub(super) fn rest(&mut self) {
-        let mut read = core::mem::take(&mut self.lines.scratch);
-        self.lines.reader.rest(&mut read);
+        let first = self.events.len();
+        self.lines.reader.rest(self.events);
         // It ended with the last write to the file, whenever that was.
-        read.drain(..).for_each(|event| self.event(event, true));
-        self.lines.scratch = read;
+        self.time(first, true);
+    }
+
+    /// Says when the events from `first` on were. `backlog`: they were there before us.
+    fn time(&mut self, first: usize, backlog: bool) {
+        // Of what was there before us and has no stamp, only the last write to the file bounds the time.
+        let arrival = match self.written {
+            Some(written) if backlog => written.min(self.unix),
+            _ => self.unix,
+        };
+        for event in &mut self.events[first..] {
+            let ts = event.ts.filter(|ts| *ts <= self.unix + FUTURE_SECONDS);
+            event.ts = Some(ts.unwrap_or(arrival));
+        }
     }
 }
 
 impl Take for Turn<'_> {
     fn line(&mut self, text: &str, backlog: bool) {
-        let Lines { reader, zone, scratch } = &mut *self.lines;
-        let stamp = reader.local_stamp();
+        let Lines { reader, zone } = &mut *self.lines;
+        let (stamp, first) = (reader.local_stamp(), self.events.len());
         reader.set_utc_offset(zone.offset());
-        reader.line(text, scratch);
+        reader.line(text, self.events);
         // A line that was just written tells which zone its stamp is in.
         let fresh = reader.local_stamp().filter(|s| Some(*s) != stamp && !backlog);
         if let Some(stamp) = fresh {
             let wrong = stamp - zone.offset();
             if zone.observe(stamp, self.unix) != 0.0 {
                 let right = stamp - zone.offset();
-                scratch.iter_mut().filter(|e| e.ts == Some(wrong)).for_each(|e| e.ts = Some(right));
+                let events = self.events[first..].iter_mut();
+                events.filter(|e| e.ts == Some(wrong)).for_each(|e| e.ts = Some(right));
             }
         }
-        let mut read = core::mem::take(scratch);
-        read.drain(..).for_each(|event| self.event(event, backlog));
-        self.lines.scratch = read;
+        self.time(first, backlog);
     }
 
-    fn event(&mut self, mut event: Event, backlog: bool) {
-        // Of what was there before us and has no stamp, only the last write to the file bounds the time.
-        let arrival = || match self.written {
-            Some(written) if backlog => written.min(self.unix),
-            _ => self.unix,
-        };
-        let ts = event.ts.filter(|ts| *ts <= self.unix + FUTURE_SECONDS);
-        event.ts = Some(ts.unwrap_or_else(arrival));
-        self.events.push_back(event);
+    fn event(&mut self, event: Event, backlog: bool) {
+        self.events.push(event);
+        self.time(self.events.len() - 1, backlog);
     }
 }

@@ -204,8 +204,10 @@ impl Open {
             self.begin_anew();
         }
         let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.offset) as usize);
-        buffer.resize(budget, 0);
-        let n = self.file.read_at(buffer, self.offset)?;
+        if buffer.len() < budget {
+            buffer.resize(BUDGET_BYTES, 0);
+        }
+        let n = self.file.read_at(&mut buffer[..budget], self.offset)?;
         if n > 0 {
             self.grew = now;
         }

@@ -8,7 +8,6 @@ mod restart;
 mod rotation;
 mod settings;
 
-use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use super::follow::DRAIN;
 use super::pieces::MAX_LINE_BYTES;
 use super::*;
 use crate::drops::Reason;
-use crate::hub::{Batch, Origin, Outcome};
+use crate::hub::{Origin, Outcome};
 use crate::samples::Samples;
 use crate::source::{DROPPED, LAG, RESOLUTION, Sources, UNMATCHED, UP};
 use crate::stream::Mark;
@@ -58,16 +57,15 @@ impl Sink for List {
         Outcome::Accepted
     }
 
-    fn publish_all(&self, origin: &Origin, mut events: VecDeque<Event>, mark: Mark<'_>) -> Batch {
-        while let Some(event) = events.pop_front() {
-            if self.publish(origin.clone(), event.clone()) != Outcome::Accepted {
-                events.push_front(event);
-                return Batch { waiting: events, kept: false };
+    fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
+        while let Some(event) = events.first().cloned() {
+            if self.publish(origin.clone(), event) != Outcome::Accepted {
+                return false;
             }
+            events.remove(0);
         }
         let mut marks = self.marks.lock().unwrap();
-        let kept = marks.as_mut().map(|m| m.insert(mark.key.into(), mark.value.into())).is_some();
-        Batch { waiting: events, kept }
+        marks.as_mut().map(|m| m.insert(mark.key.into(), mark.value.into())).is_some()
     }
 
     fn mark(&self, key: &str) -> Option<String> {

@@ -1,0 +1,66 @@
+//! Named numbers of an event.
+
+use std::borrow::Cow;
+
+use crate::event::{MAX_METRICS, clip};
+use crate::names::metric;
+
+/// How many a step usually has.
+const USUAL_METRICS: usize = 8;
+
+/// Named numbers in the order they came. Short enough that a scan beats a map.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics(Vec<(Cow<'static, str>, f64)>);
+
+impl Metrics {
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
+    }
+
+    /// Sets `name`; false when the limit is reached and the value was not kept.
+    pub fn set(&mut self, name: &str, value: f64) -> bool {
+        if let Some(slot) = self.0.iter_mut().find(|(n, _)| n == name) {
+            slot.1 = value;
+            return true;
+        }
+        if self.0.len() >= MAX_METRICS {
+            return false;
+        }
+        let name = match metric::ALL.iter().find(|known| **known == name) {
+            Some(known) => Cow::Borrowed(*known),
+            None => Cow::Owned(clip(name)),
+        };
+        if self.0.is_empty() {
+            self.0.reserve(USUAL_METRICS);
+        }
+        self.0.push((name, value));
+        true
+    }
+
+    pub fn remove(&mut self, name: &str) -> Option<f64> {
+        let at = self.0.iter().position(|(n, _)| n == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(n, v)| (n.as_ref(), *v))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<'a> FromIterator<(&'a str, f64)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (&'a str, f64)>>(iter: I) -> Self {
+        let mut m = Self::default();
+        for (name, value) in iter {
+            m.set(name, value);
+        }
+        m
+    }
+}
