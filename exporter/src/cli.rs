@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use stepwatch_kit::serve::ListenAddr;
 
 use crate::app::Setup;
+use crate::commands::check;
 use crate::commands::emit::Emit;
 use crate::roots::Roots;
 
@@ -55,10 +56,7 @@ pub enum Command {
     /// Serve metrics and the event stream (the default)
     Run,
     /// Check this node once: exit 0 healthy, 1 unhealthy, 2 could not tell
-    Check {
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    Check(check::Options),
     /// Work with configuration files
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -41,14 +41,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         None | Some(Command::Run) if cli.once => print(&app::once(&setup, &setup.config()?)?),
         None | Some(Command::Run) => serve(setup),
-        Some(Command::Check { format }) => {
-            let report = check::run(&setup.config()?, &setup.roots);
-            print(&match format {
-                Format::Text => report.text(),
-                Format::Json => report.json(),
-            })?;
-            Ok(report.exit.into())
-        }
+        Some(Command::Check(options)) => check_node(&setup, options),
         Some(Command::Config(ConfigCommand::Check { file })) => {
             Config::load(file)?;
             print(&format!("{}: ok\n", file.display()))
@@ -60,6 +53,20 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
             ReferenceFormat::Markdown => reference::markdown(),
         }),
     }
+}
+
+fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCode> {
+    let config = setup.config()?;
+    if options.inner {
+        return print(&check::answer(&config, &setup.roots, options));
+    }
+    let args = std::env::args_os().skip(1).collect();
+    let report = check::supervised(&config, &setup.roots, options, args);
+    print(&match options.format {
+        Format::Text => report.text(options.quiet),
+        Format::Json => report.json(options.quiet),
+    })?;
+    Ok(report.exit.into())
 }
 
 fn serve(setup: Setup) -> anyhow::Result<ExitCode> {

@@ -29,6 +29,21 @@ pub struct Sample {
     pub value: Value,
 }
 
+/// A number of a family, with its labels by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    pub value: f64,
+    sample: &'a Sample,
+}
+
+impl<'a> Row<'a> {
+    /// Empty when the family has no such label.
+    pub fn label(&self, name: &str) -> &'a str {
+        let at = self.sample.family.labels.iter().position(|l| *l == name);
+        at.and_then(|at| self.sample.labels.get(at)).map_or("", AsRef::as_ref)
+    }
+}
+
 /// What one source says of itself at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(Vec<Sample>);
@@ -76,6 +91,14 @@ impl Samples {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// All numbers of a family.
+    pub fn rows(&self, family: &'static Family) -> impl Iterator<Item = Row<'_>> {
+        self.0.iter().filter(|s| s.family.name == family.name).filter_map(|sample| match sample.value {
+            Value::Number(value) => Some(Row { value, sample }),
+            Value::Histogram(_) => None,
+        })
     }
 
     /// The value of a series, for tests and for sources that read their own last page.

@@ -138,7 +138,7 @@ struct Progress {
 
 impl Schedule {
     pub fn start(
-        entries: &'static [Entry],
+        entries: impl IntoIterator<Item = &'static Entry>,
         config: &CollectorsConfig,
         roots: &Arc<Roots>,
         hub: &Hub,
@@ -167,15 +167,21 @@ impl Schedule {
             }
             slot
         };
-        Self { slots: entries.iter().map(start).collect(), stop }
+        Self { slots: entries.into_iter().map(start).collect(), stop }
     }
 
     /// Waits until every collector has made a pass, or its deadline has passed.
     pub fn wait_first_pass(&self) {
+        self.wait_first_pass_until(None);
+    }
+
+    /// The same, but for no longer than this.
+    pub fn wait_first_pass_until(&self, end: Option<Instant>) {
         for slot in &self.slots {
             let waits = |p: &mut Progress| p.state == State::Starting && p.passes == 0;
+            let left = end.map_or(PROBE_AGAIN, |end| end.saturating_duration_since(Instant::now()));
             let guard = slot.now.locked();
-            drop(slot.passed.wait_timeout_while(guard, slot.rhythm.deadline.min(PROBE_AGAIN), waits));
+            drop(slot.passed.wait_timeout_while(guard, slot.rhythm.deadline.min(left), waits));
         }
     }
 

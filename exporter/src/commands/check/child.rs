@@ -1,0 +1,66 @@
+//! The check in a process of its own.
+//!
+//! A thread that waits in the kernel for a driver that hangs cannot be killed, and a process is not gone before its last thread is.
+//! A prolog that runs the check would hang with it on the very node that must be drained. So one process looks, another one waits
+//! for what it says, for so long, and leaves it behind.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::report::Findings;
+use super::{Options, Report, collectors, node, run};
+use crate::config::Config;
+use crate::hub::unix_now;
+use crate::roots::Roots;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// For the process to start, and to put together what it has read.
+const GRACE: Duration = Duration::from_millis(300);
+/// Larger than any report.
+const MAX_REPORT_BYTES: u64 = 4 << 20;
+
+/// What the child process prints: one line, which its parent can read without waiting for its end.
+pub fn answer(config: &Config, roots: &Roots, options: &Options) -> String {
+    // Whoever gave up waiting has no use for it.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    serde_json::to_string(&run(config, roots, options)).unwrap_or_default() + "\n"
+}
+
+/// Looks, in a child process that need not end. `args` are what this process was called with.
+pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
+    let began = Instant::now();
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args).arg("--inner").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else {
+        // No procfs, or no room for a process: it can still be looked from here.
+        return run(config, roots, options);
+    };
+    let answer = child.stdout.take().and_then(|stdout| {
+        let (said, heard) = mpsc::sync_channel(1);
+        let read = move || {
+            let mut line = String::new();
+            // Not to the end: that may never come.
+            let read = BufReader::new(stdout.take(MAX_REPORT_BYTES)).read_line(&mut line);
+            said.send(read.map(|_| line))
+        };
+        std::thread::Builder::new().name("answer".into()).spawn(read).ok()?;
+        heard.recv_timeout(options.timeout.as_duration() + GRACE).ok()
+    });
+    let why = match answer {
+        Some(Ok(line)) => match serde_json::from_str(&line) {
+            Ok(report) => return report,
+            Err(_) => child.wait().map_or_else(|e| e.to_string(), |status| format!("it ended: {status}")),
+        },
+        Some(Err(error)) => error.to_string(),
+        None => "it did not answer in time".into(),
+    };
+    // It may not hear it; nobody waits for it.
+    let _ = child.kill();
+    let mut found = Findings::default();
+    found.unknown(format!("the process that looks gave no answer: {why}"));
+    let findings = found.named(collectors::NAME).collect();
+    Report::new(node::name(config), unix_now(), began.elapsed().as_secs_f64(), findings, options.strict)
+}

@@ -1,0 +1,37 @@
+//! Whether what the checks look at could be looked at.
+
+use super::node::Node;
+use super::report::Findings;
+use super::{Check, listed};
+use crate::schedule::State;
+
+/// Under this name stand the collectors that were asked; it cannot be left out, because what they did not see is not healthy.
+pub(super) const NAME: &str = "collectors";
+
+/// `chosen` are the checks to be made.
+pub(super) fn findings(node: &Node<'_>, chosen: &[&'static Check]) -> Findings {
+    let mut found = Findings::default();
+    for collector in node.collectors() {
+        let (name, detail) = (collector.name, collector.detail.as_str());
+        let dark = || listed(chosen.iter().filter(|c| c.needs.contains(&name)).map(|c| c.name));
+        let told = match collector.state {
+            State::Disabled => continue,
+            State::Healthy => {
+                found.ok(format!("{name} reads: {detail}"));
+                continue;
+            }
+            State::Unsupported => {
+                found.ok(format!("{name} has nothing to read: {detail}"));
+                continue;
+            }
+            State::Failed => {
+                found.unknown(format!("{name} failed, so nothing is known of {}: {detail}", dark()))
+            }
+            State::Starting | State::Stuck => found
+                .unknown(format!("{name} did not answer in time, so nothing is known of {}", dark()))
+                .action("look for a driver or a mount that hangs, or give it longer with --timeout"),
+        };
+        told.device(name);
+    }
+    found.or_ok(|| "none is needed".into())
+}

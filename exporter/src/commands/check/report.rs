@@ -1,0 +1,208 @@
+//! What a self-check says, for people and for programs.
+//!
+//! The JSON is a contract (`docs/check.md`): keys are added, never renamed, and [`SCHEMA`] grows when one changes its meaning.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// Of the JSON.
+pub const SCHEMA: u32 = 1;
+
+/// From good to bad; what could not be told is worse than what may wait and better than what is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Ok,
+    /// Worth a ticket; the node can take a job.
+    Warning,
+    Unknown,
+    Unhealthy,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    pub check: Cow<'static, str>,
+    pub verdict: Verdict,
+    /// What it is about, by the name that metrics and events use: a GPU's UUID, a port, a mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    pub text: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<Cow<'static, str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: u32,
+    pub verdict: Verdict,
+    pub exit: u8,
+    pub node: String,
+    /// Unix time of the check.
+    pub ts: f64,
+    /// How long it took.
+    pub seconds: f64,
+    pub findings: Vec<Finding>,
+}
+
+/// What one check found, in the making.
+#[derive(Debug, Default)]
+pub(super) struct Findings(Vec<Finding>);
+
+impl Verdict {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Unknown => "unknown",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
+
+    fn exit(self) -> u8 {
+        match self {
+            Self::Ok | Self::Warning => 0,
+            Self::Unhealthy => 1,
+            Self::Unknown => 2,
+        }
+    }
+}
+
+impl Report {
+    /// `strict` makes what is worth a warning a reason to fail.
+    pub(super) fn new(node: String, ts: f64, seconds: f64, findings: Vec<Finding>, strict: bool) -> Self {
+        // Nothing was looked at: nothing is known.
+        let verdict = findings.iter().map(|f| f.verdict).max().unwrap_or(Verdict::Unknown);
+        let verdict = if strict && verdict == Verdict::Warning { Verdict::Unhealthy } else { verdict };
+        Self { schema: SCHEMA, verdict, exit: verdict.exit(), node, ts, seconds, findings }
+    }
+
+    /// One line a finding, the worst last: what a terminal shows when it scrolls, and what `tail -n 1` gives as the reason.
+    pub fn text(&self, quiet: bool) -> String {
+        let mut findings: Vec<&Finding> =
+            self.findings.iter().filter(|f| !quiet || f.verdict != Verdict::Ok).collect();
+        findings.sort_by_key(|f| f.verdict);
+        let width = findings.iter().map(|f| f.check.len()).max().unwrap_or(0);
+        findings.iter().map(|f| f.line(width)).collect()
+    }
+
+    pub fn json(&self, quiet: bool) -> String {
+        let mut shown = self.clone();
+        shown.findings.retain(|f| !quiet || f.verdict != Verdict::Ok);
+        serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n"
+    }
+}
+
+impl Finding {
+    pub(super) fn new(check: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
+        Self { check: check.into(), verdict, device: None, text: text.into(), action: None }
+    }
+
+    fn line(&self, width: usize) -> String {
+        let action = self.action.as_deref().map(|a| format!("; {a}")).unwrap_or_default();
+        // What a driver or a kernel says may hold anything; a finding is one line.
+        let text: String =
+            format!("{}{action}", self.text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!("{:<9} {:<width$} {text}\n", self.verdict.as_str(), self.check)
+    }
+}
+
+impl Findings {
+    pub(super) fn add(&mut self, verdict: Verdict, text: impl Into<String>) -> Told<'_> {
+        // The runner knows the name.
+        self.0.push(Finding::new("", verdict, text));
+        Told(self.0.last_mut())
+    }
+
+    pub(super) fn unhealthy(&mut self, text: impl Into<String>) -> Told<'_> {
+        self.add(Verdict::Unhealthy, text)
+    }
+
+    pub(super) fn warning(&mut self, text: impl Into<String>) -> Told<'_> {
+        self.add(Verdict::Warning, text)
+    }
+
+    pub(super) fn unknown(&mut self, text: impl Into<String>) -> Told<'_> {
+        self.add(Verdict::Unknown, text)
+    }
+
+    pub(super) fn ok(&mut self, text: impl Into<String>) {
+        self.add(Verdict::Ok, text);
+    }
+
+    /// Says that all is well where nothing else was found.
+    pub(super) fn or_ok(mut self, text: impl FnOnce() -> String) -> Self {
+        if self.0.is_empty() {
+            self.ok(text());
+        }
+        self
+    }
+
+    pub(super) fn named(self, check: &'static str) -> impl Iterator<Item = Finding> {
+        self.0.into_iter().map(move |finding| Finding { check: check.into(), ..finding })
+    }
+}
+
+/// A finding that was just added, for what else there is to say of it.
+pub(super) struct Told<'a>(Option<&'a mut Finding>);
+
+impl Told<'_> {
+    pub(super) fn device(mut self, device: impl Into<String>) -> Self {
+        if let Some(finding) = &mut self.0 {
+            finding.device = Some(device.into());
+        }
+        self
+    }
+
+    pub(super) fn action(mut self, action: impl Into<Cow<'static, str>>) -> Self {
+        if let Some(finding) = &mut self.0 {
+            finding.action = Some(action.into());
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(findings: Findings, strict: bool) -> Report {
+        Report::new("n1".into(), 1.5, 0.25, findings.named("gpu_count").collect(), strict)
+    }
+
+    #[test]
+    fn the_worst_stands_last_and_decides() {
+        let mut found = Findings::default();
+        found.unhealthy("7 of 8 GPUs\nanswer").device("GPU-1").action("reboot the node");
+        found.ok("fine");
+        found.unknown("hm");
+        found.warning("soon");
+        let report = report(found, false);
+        assert_eq!((report.verdict, report.exit), (Verdict::Unhealthy, 1));
+        insta::assert_snapshot!(report.text(false), @r"
+        ok        gpu_count fine
+        warning   gpu_count soon
+        unknown   gpu_count hm
+        unhealthy gpu_count 7 of 8 GPUs answer; reboot the node
+        ");
+        assert_eq!(report.text(true).lines().count(), 3);
+        let json: serde_json::Value = serde_json::from_str(&report.json(true)).unwrap();
+        assert_eq!((json["exit"].as_u64(), json["findings"].as_array().unwrap().len()), (Some(1), 3));
+        assert_eq!(json["findings"][0]["device"], "GPU-1");
+        assert_eq!(serde_json::from_str::<Report>(&report.json(false)).unwrap(), report);
+    }
+
+    #[test]
+    fn warnings_pass_unless_one_is_strict_and_nothing_is_not_healthy() {
+        let warned = || {
+            let mut found = Findings::default();
+            found.warning("soon");
+            found
+        };
+        assert_eq!(report(warned(), false).exit, 0);
+        assert_eq!(report(warned(), true).exit, 1);
+        assert_eq!(report(Findings::default(), false).exit, 2);
+        assert_eq!(report(Findings::default().or_ok(|| "fine".into()), false).exit, 0);
+    }
+}
