@@ -45,6 +45,8 @@ macro_rules! collectors {
 }
 
 collectors! {
+    clock
+    edac
     gpu
     heartbeat
     nic

@@ -178,6 +178,8 @@ impl Config {
             ("page.interval", self.page.interval),
             ("stream.slow_after", self.stream.slow_after),
             ("stream.heartbeat", self.stream.heartbeat),
+            ("collectors.clock.interval", self.collectors.clock.interval),
+            ("collectors.edac.interval", self.collectors.edac.interval),
             ("collectors.nic.interval", self.collectors.nic.interval),
             ("collectors.process.interval", self.collectors.process.interval),
         ];

@@ -111,7 +111,23 @@ mod tests {
     #[test]
     fn every_family_keeps_the_rules_of_names() {
         let mut seen = BTreeSet::new();
-        let prefixes = ["train_", "gpu_", "rdma_", "nic_", "pci_", "kernel_", "job_", "stepwatch_exporter_"];
+        let prefixes = [
+            "train_",
+            "gpu_",
+            "rdma_",
+            "nic_",
+            "pci_",
+            "kernel_",
+            "job_",
+            "stepwatch_exporter_",
+            "edac_",
+            "clock_",
+            "mount_",
+            "lustre_",
+            "nfs_",
+            "disk_",
+            "nccl_ras_",
+        ];
         for Entry { family: f, .. } in entries() {
             assert!(seen.insert(f.name), "{} is declared twice", f.name);
             assert!(prefixes.iter().any(|p| f.name.starts_with(p)), "{}", f.name);
