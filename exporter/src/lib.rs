@@ -36,6 +36,7 @@ pub mod state;
 pub mod stream;
 #[cfg(test)]
 mod testing;
+pub mod topology;
 pub mod training;
 
 pub use stepwatch_kit::build_info::VERSION;

@@ -1,0 +1,152 @@
+//! Where a device sits: its PCI address, the bridges above it, its NUMA node. What sysfs says with links and folders, as values.
+//!
+//! Nothing but links is followed, so it works on a tree of files, and in a container that sees its host's `/sys`.
+
+use std::path::Path;
+
+use crate::roots::{self, Roots};
+
+/// More bridges above a device than any machine has.
+const MAX_DEPTH: usize = 16;
+
+/// The place of a PCI device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// `0000:18:00.0`, in lower case.
+    pub address: String,
+    /// Host bridge, `pci0000:15`: what shares it shares a socket's root complex.
+    pub root: String,
+    /// From the root port down to the bridge right above the device. What shares the last bridge is behind the same port; what
+    /// shares one that is not the first, the root port, is behind the same switch.
+    pub bridges: Vec<String>,
+    pub numa_node: Option<u32>,
+}
+
+impl Place {
+    /// Of the device at this address.
+    pub fn of(roots: &Roots, address: &str) -> Option<Self> {
+        let address = address.to_ascii_lowercase();
+        let device = std::fs::canonicalize(roots.sys("bus/pci/devices").join(&address)).ok()?;
+        Self::at(&device)
+    }
+
+    /// Of the device behind an entry of a class, such as `/sys/class/net/eth0` or `/sys/class/infiniband/mlx5_0`; `None` of what is
+    /// software, or is on another bus.
+    pub fn behind(entry: &Path) -> Option<Self> {
+        Self::at(&std::fs::canonicalize(entry.join("device")).ok()?)
+    }
+
+    fn at(device: &Path) -> Option<Self> {
+        let numa_node = numa_node(device);
+        let parts: Vec<&str> = device.iter().filter_map(|part| part.to_str()).collect();
+        let root = parts.iter().rposition(|part| is_root(part))?;
+        let mut path: Vec<String> = parts.get(root + 1..)?.iter().map(|p| p.to_string()).collect();
+        let address = path.pop()?;
+        let known = is_address(&address) && path.len() <= MAX_DEPTH && path.iter().all(|p| is_address(p));
+        known.then(|| Self { address, root: parts[root].to_owned(), bridges: path, numa_node })
+    }
+
+    /// The bridge nearest to both devices: the switch, or port, that their traffic to each other turns round at. `None` when it is the
+    /// host bridge, or when it has to cross to another one.
+    pub fn common_bridge(&self, other: &Self) -> Option<&str> {
+        if self.root != other.root {
+            return None;
+        }
+        let shared = self.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b);
+        shared.last().map(|(bridge, _)| bridge.as_str())
+    }
+}
+
+/// NUMA node of a device, given its directory; `None` where the platform does not say.
+pub fn numa_node(device: &Path) -> Option<u32> {
+    // -1 stands for unknown.
+    roots::read_number::<i32>(&device.join("numa_node")).and_then(|n| n.try_into().ok())
+}
+
+/// The last part of what a symbolic link points to: the address of a device, the name of its driver.
+pub fn target(link: &Path) -> Option<String> {
+    let path = std::fs::read_link(link).ok()?;
+    Some(path.file_name()?.to_str()?.to_owned())
+}
+
+/// Whether this is a PCI address as sysfs writes it: `0000:1b:00.0`; the domain may be longer.
+pub fn is_address(text: &str) -> bool {
+    let hex = |part: &str, len: std::ops::RangeInclusive<usize>| {
+        len.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    let mut parts = text.splitn(3, ':');
+    let (Some(domain), Some(bus), Some(slot)) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    let Some((device, function)) = slot.split_once('.') else { return false };
+    hex(domain, 4..=8) && hex(bus, 2..=2) && hex(device, 2..=2) && hex(function, 1..=1)
+}
+
+/// `pci0000:15`.
+fn is_root(part: &str) -> bool {
+    part.strip_prefix("pci").is_some_and(|rest| is_address(&format!("{rest}:00.0")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn device(root: &Path, path: &str, numa: &str) {
+        let dir = root.join("devices").join(path);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("numa_node"), numa).unwrap();
+        let address = path.rsplit('/').next().unwrap();
+        fs::create_dir_all(root.join("bus/pci/devices")).unwrap();
+        let _ = symlink(format!("../../../devices/{path}"), root.join("bus/pci/devices").join(address));
+    }
+
+    #[test]
+    fn a_gpu_and_its_nic_meet_at_their_switch() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { sysfs: dir.path().into(), ..Roots::default() };
+        device(dir.path(), "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", "0\n");
+        device(dir.path(), "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0", "0\n");
+        device(dir.path(), "pci0000:15/0000:15:02.0/0000:1a:00.0", "-1\n");
+        device(dir.path(), "pci0000:97/0000:97:01.0/0000:98:00.0", "1\n");
+        let place = |address| Place::of(&roots, address).unwrap();
+        let gpu = place("0000:18:00.0");
+        assert_eq!((gpu.root.as_str(), gpu.numa_node), ("pci0000:15", Some(0)));
+        assert_eq!(gpu.bridges, ["0000:15:01.0", "0000:16:00.0", "0000:17:00.0"]);
+        assert_eq!(gpu.common_bridge(&place("0000:19:00.0")), Some("0000:16:00.0"));
+        assert_eq!(gpu.common_bridge(&place("0000:1a:00.0")), None);
+        assert_eq!(gpu.common_bridge(&place("0000:98:00.0")), None);
+        assert_eq!((place("0000:1a:00.0").numa_node, place("0000:98:00.0").numa_node), (None, Some(1)));
+        assert_eq!(Place::of(&roots, "0000:ff:00.0"), None);
+
+        let net = dir.path().join("devices/pci0000:97/0000:97:01.0/0000:98:00.0/net/eth0");
+        fs::create_dir_all(&net).unwrap();
+        symlink("../../../0000:98:00.0", net.join("device")).unwrap();
+        fs::create_dir_all(dir.path().join("class/net")).unwrap();
+        let entry = dir.path().join("class/net/eth0");
+        symlink("../../devices/pci0000:97/0000:97:01.0/0000:98:00.0/net/eth0", &entry).unwrap();
+        assert_eq!(Place::behind(&entry), Some(place("0000:98:00.0")));
+        assert_eq!(target(&net.join("device")).as_deref(), Some("0000:98:00.0"));
+    }
+
+    #[test]
+    fn addresses() {
+        for good in ["0000:1b:00.0", "10000:e1:1f.7", "0000:ff:1f.7"] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in
+            ["", "1b:00.0", "0000:1b:00", "0000:1b:0.0", "0000:1b:00.00", "mlx5_core.sf.2", "0000:1b:00.0.1"]
+        {
+            assert!(!is_address(bad), "{bad}");
+        }
+        assert!(is_root("pci0000:15") && !is_root("pci") && !is_root("pci0000:15:01.0"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text: String) {
+            let _ = (is_address(&text), is_root(&text));
+        }
+    }
+}
