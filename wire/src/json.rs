@@ -96,9 +96,12 @@ impl Value {
 
 pub(crate) fn write_string(out: &mut String, s: &str) {
     use fmt::Write as _;
+    let special = |b: u8| (b < 0x20) | (b == b'"') | (b == b'\\');
     out.push('"');
     let mut plain = 0; // what stands before this is written
-    for (at, byte) in s.bytes().enumerate().filter(|(_, b)| *b < 0x20 || matches!(b, b'"' | b'\\')) {
+    // Nearly always there is nothing to escape, and that is found out many bytes at a time.
+    let any = s.bytes().fold(false, |any, b| any | special(b));
+    for (at, byte) in s.bytes().enumerate().filter(|(_, b)| any && special(*b)) {
         out.push_str(&s[plain..at]);
         plain = at + 1;
         match byte {

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use stepwatch_wire::Value;
 
+use crate::number::split_once;
 use crate::time::{self, Stamp};
 
 /// Bytes of a line that a container runtime cut into pieces, put together again at most.
@@ -111,7 +112,7 @@ fn launcher(text: &str) -> Option<(Speaker, &str)> {
 /// torchrun: `[default7]:`, `[<role><n>]:`, where the number counts the processes of the node. PyTorch itself writes `[rank7]:`
 /// before its warnings and tracebacks and means the rank in the job.
 fn role(text: &str) -> Option<(Speaker, &str)> {
-    let (name, rest) = text.strip_prefix('[')?.split_once("]:")?;
+    let (name, rest) = split_once(text.strip_prefix('[')?, "]:")?;
     let word = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = small(&name[word.len()..])?;
     let fits = word.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -122,20 +123,20 @@ fn role(text: &str) -> Option<(Speaker, &str)> {
 
 /// `mpirun --tag-output`: `[1,3]<stdout>:`, since Open MPI 5 `[prterun-host-1@1,3]<stdout>: `; the second number is the rank.
 fn tagged(text: &str) -> Option<(Speaker, &str)> {
-    let (who, rest) = text.strip_prefix('[')?.split_once("]<")?;
+    let (who, rest) = split_once(text.strip_prefix('[')?, "]<")?;
     let rest = rest.strip_prefix("stdout>:").or_else(|| rest.strip_prefix("stderr>:"))?;
     Some((Speaker::rank(small(who.rsplit_once(',')?.1)?), rest))
 }
 
 /// `kubectl logs --prefix`: `[pod/trainer-0/main] `.
 fn pod(text: &str) -> Option<(Speaker, &str)> {
-    let (_, rest) = text.strip_prefix("[pod/")?.split_once("] ")?;
+    let (_, rest) = split_once(text.strip_prefix("[pod/")?, "] ")?;
     Some((Speaker::NOBODY, rest))
 }
 
 /// `srun --label` (`3: `), and launchers that prefix the host (`worker-0: `, `node017: `).
 fn label(text: &str) -> Option<(Speaker, &str)> {
-    let (name, rest) = text.split_once(": ")?;
+    let (name, rest) = split_once(text, ": ")?;
     if let Some(rank) = small(name) {
         return Some((Speaker::rank(rank), rest));
     }
@@ -150,7 +151,7 @@ fn label(text: &str) -> Option<(Speaker, &str)> {
 
 /// Ray: `(TaskRunner pid=123, ip=10.0.0.1) `.
 fn ray(text: &str) -> Option<(Speaker, &str)> {
-    let (who, rest) = text.strip_prefix('(')?.split_once(") ")?;
+    let (who, rest) = split_once(text.strip_prefix('(')?, ") ")?;
     who.contains(" pid=").then_some((Speaker::NOBODY, rest))
 }
 

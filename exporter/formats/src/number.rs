@@ -77,6 +77,19 @@ pub(crate) fn human(text: &str) -> Option<Number<'_>> {
     Some(Number { value: n.value * scale, quantum: n.quantum.map(|q| q * scale), rest: rest.as_str() })
 }
 
+/// As `str::find`, which prepares for needles and haystacks far longer than a marker and a line: that took longer than the search.
+pub(crate) fn find(text: &str, marker: &str) -> Option<usize> {
+    let (last, head) = marker.as_bytes().split_last()?;
+    let ends = memchr::memchr_iter(*last, text.as_bytes());
+    ends.map(|end| (end, &text.as_bytes()[..end]))
+        .find_map(|(end, before)| before.ends_with(head).then_some(end - head.len()))
+}
+
+pub(crate) fn split_once<'a>(text: &'a str, marker: &str) -> Option<(&'a str, &'a str)> {
+    let at = find(text, marker)?;
+    Some((&text[..at], &text[at + marker.len()..]))
+}
+
 /// The quantum of a value that was printed with so many significant digits, whether or not its trailing zeros were.
 pub(crate) fn quantum_of_digits(value: f64, digits: i32) -> Option<f64> {
     if !value.is_finite() || value == 0.0 {
@@ -107,7 +120,7 @@ pub(crate) fn whole(value: f64) -> Option<i64> {
 /// The marker must begin a word, so that `loss:` does not find `val_loss:`.
 pub(crate) fn after<'a>(text: &'a str, marker: &str) -> Option<&'a str> {
     let mut from = 0;
-    while let Some(at) = text.get(from..)?.find(marker) {
+    while let Some(at) = find(text.get(from..)?, marker) {
         let at = from + at;
         let inside = text[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || "_-/".contains(c));
         if !inside {
@@ -333,6 +346,12 @@ mod tests {
         #[test]
         fn never_panics(text in "\\PC{0,40}") {
             let _ = (lex(&text), integer(&text), after(&text, "a:"), human(&text));
+        }
+
+        #[test]
+        fn finds_what_the_standard_library_finds(text in "[ab:é]{0,12}", marker in "[ab:é]{1,3}") {
+            proptest::prop_assert_eq!(find(&text, &marker), text.find(&marker));
+            proptest::prop_assert_eq!(split_once(&text, &marker), text.split_once(&*marker));
         }
 
         #[test]

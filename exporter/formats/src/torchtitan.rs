@@ -7,7 +7,7 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Value};
 
 use crate::format::{Format, Line, Out, Outcome};
-use crate::number::{self, after, integer};
+use crate::number::{self, after, find, integer, split_once};
 use crate::time;
 
 #[derive(Debug, Default)]
@@ -30,9 +30,8 @@ impl Format for Torchtitan {
         let (text, ts) = unwrap(line);
         let line = &Line { ts, ..*line };
         let step = after(text, "step:").and_then(integer);
-        let is_step = text.contains("loss:")
-            && text.contains("memory:")
-            && (text.contains("tps:") || text.contains("wps:"));
+        let has = |marker| find(text, marker).is_some();
+        let is_step = has("loss:") && has("memory:") && (has("tps:") || has("wps:"));
         let Some((step, _)) = step.filter(|_| is_step) else {
             return self.other(text, line, out);
         };
@@ -43,7 +42,7 @@ impl Format for Torchtitan {
                 out.metric(&mut e, name, value, *divisor);
             }
         }
-        let share = after(text, "memory:").and_then(|m| m.split_once("GiB(")).map(|(_, share)| share);
+        let share = after(text, "memory:").and_then(|m| split_once(m, "GiB(")).map(|(_, share)| share);
         if let Some(share) = share {
             out.metric(&mut e, "memory_ratio", share, 100.0);
         }
@@ -89,7 +88,7 @@ fn unwrap<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
         (text, ts) = (rest, Some(line.unix(stamp)));
     }
     let text = text.trim_start_matches([' ', '-']);
-    let message = text.strip_prefix("root - ").and_then(|t| t.split_once(" - ")).map_or(text, |(_, m)| m);
+    let message = text.strip_prefix("root - ").and_then(|t| split_once(t, " - ")).map_or(text, |(_, m)| m);
     (message.trim_start(), ts)
 }
 
