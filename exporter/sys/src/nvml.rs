@@ -1,1 +1,196 @@
-//! What NVML offers and its wrapper does not.
+//! NVML, the management library of the NVIDIA driver: loaded at run time, every call watched, every answer as the driver gave it.
+//!
+//! The whole of what the exporter asks goes through here rather than through a wrapper, for three reasons: each call must be seen
+//! while it runs, because none has a time limit; values of fields have scopes and signed types; and a driver of another age lacks
+//! functions, which must cost their own values only. What an answer means, and which numbers are none, is the caller's business.
+//!
+//! Nothing here is `Send`: one thread opens the library, asks, and closes it by dropping what it holds.
+
+mod device;
+mod error;
+mod fields;
+mod gpm;
+mod mig;
+mod xid;
+
+use std::ffi::{OsStr, c_char};
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nvml_wrapper_sys::bindings::NvmlLib;
+
+pub use device::{
+    Clock, Device, EccLifetime, EccLocation, EccSeverity, Fabric, Memory, Pci, RemapBanks, Remapped, Sram,
+    Threshold,
+};
+pub use error::Error;
+pub use fields::{ALL_LINKS, Ask, Number, field};
+pub use gpm::{GpmSample, metric};
+pub use xid::{XidEvent, XidEvents};
+
+/// Name that the driver's package installs; the one without the number belongs to development files.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// Is told of every call, so that one that never returns has a name.
+pub trait Watch: fmt::Debug + Send + Sync {
+    /// `function` is about to be called, of the GPU with this index if it is of one.
+    fn begins(&self, function: &'static str, gpu: Option<u32>);
+    /// It has returned.
+    fn ends(&self);
+}
+
+/// NVML, initialised. Shut down and unloaded when this and every device and sample of it are dropped.
+#[derive(Debug, Clone)]
+pub struct Nvml(Rc<Library>);
+
+/// The loaded library.
+struct Library {
+    raw: NvmlLib,
+    watch: Arc<dyn Watch>,
+    initialised: bool,
+}
+
+/// Calls a function of the library, between the two words to the watch.
+///
+/// The arguments are for the function that the bindings declare; pointers among them must be to live values of the types it
+/// names, and a handle must come from this library.
+macro_rules! call {
+    ($library:expr, $gpu:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let library: &$crate::nvml::Library = $library;
+        match &library.raw.$function {
+            Err(_) => Err($crate::nvml::Error::Missing(stringify!($function))),
+            Ok(function) => {
+                library.watch.begins(stringify!($function), $gpu);
+                // SAFETY: the library exports the function with the signature that its maker's header declares; handles are of
+                // this library, which stays loaded and initialised while one exists; pointers are to values that live on.
+                #[expect(unsafe_code, reason = "a function of a library that is loaded at run time")]
+                let code = unsafe { function($($argument),*) };
+                library.watch.ends();
+                $crate::nvml::error::check(stringify!($function), code)
+            }
+        }
+    }};
+}
+use call;
+
+impl Nvml {
+    /// Loads the library, from `path` or where the loader finds it, and initialises it. Does not touch a GPU.
+    pub fn open(path: Option<&Path>, watch: Arc<dyn Watch>) -> Result<Self, Error> {
+        let name: &OsStr = path.map_or(LIBRARY.as_ref(), Path::as_os_str);
+        watch.begins("dlopen", None);
+        // SAFETY: the operator names the library, or the loader finds the one of the driver; its initialisers are the driver's.
+        #[expect(unsafe_code, reason = "loads a library")]
+        let raw = unsafe { NvmlLib::new(name) };
+        watch.ends();
+        let raw = raw.map_err(|e| Error::Load(e.to_string()))?;
+        let mut library = Library { raw, watch, initialised: false };
+        call!(&library, None, nvmlInit_v2())?;
+        library.initialised = true;
+        Ok(Self(Rc::new(library)))
+    }
+
+    pub fn driver_version(&self) -> Result<String, Error> {
+        text(|buffer, len| call!(&self.0, None, nvmlSystemGetDriverVersion(buffer, len)))
+    }
+
+    /// Of the CUDA that the driver offers: 1000 x major + 10 x minor.
+    pub fn cuda_version(&self) -> Result<i32, Error> {
+        let mut version = 0;
+        call!(&self.0, None, nvmlSystemGetCudaDriverVersion_v2(&raw mut version))?;
+        Ok(version)
+    }
+
+    pub fn device_count(&self) -> Result<u32, Error> {
+        let mut count = 0;
+        call!(&self.0, None, nvmlDeviceGetCount_v2(&raw mut count))?;
+        Ok(count)
+    }
+
+    /// Brings the GPU up when nobody else has, which takes seconds.
+    pub fn device(&self, index: u32) -> Result<Device, Error> {
+        let mut handle = std::ptr::null_mut();
+        call!(&self.0, Some(index), nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
+        Ok(Device::new(self.clone(), handle, index))
+    }
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").field("initialised", &self.initialised).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if self.initialised {
+            // The driver may be gone already; there is nobody to tell.
+            let _ = call!(self, None, nvmlShutdown());
+        }
+    }
+}
+
+/// Room for the longest string that NVML gives.
+const TEXT: usize = 96;
+
+/// What `fill` writes into a buffer.
+fn text(fill: impl FnOnce(*mut c_char, u32) -> Result<(), Error>) -> Result<String, Error> {
+    let mut buffer = [0 as c_char; TEXT];
+    // One less than there is, so that the end is marked whatever the library does.
+    fill(buffer.as_mut_ptr(), TEXT as u32 - 1)?;
+    Ok(string(&buffer))
+}
+
+/// The characters before the first NUL.
+fn string(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    String::from_utf8_lossy(&bytes).trim().to_owned()
+}
+
+/// The version word of a structure: its size, and its number in the top byte.
+const fn versioned<T>(number: u32) -> u32 {
+    size_of::<T>() as u32 | (number << 24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvml_wrapper_sys::bindings as sys;
+
+    #[derive(Debug)]
+    struct Quiet;
+
+    impl Watch for Quiet {
+        fn begins(&self, _: &'static str, _: Option<u32>) {}
+        fn ends(&self) {}
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_an_error_that_names_it() {
+        let error = Nvml::open(Some(Path::new("/nonexistent/libnvidia-ml.so")), Arc::new(Quiet)).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/libnvidia-ml.so"), "{error}");
+        assert!(!error.unsupported() && !error.lost() && !error.down());
+    }
+
+    #[test]
+    fn structures_have_the_sizes_that_the_driver_checks() {
+        for (version, size) in [
+            (versioned::<sys::nvmlMemory_v2_t>(2), 40),
+            (versioned::<sys::nvmlEccSramErrorStatus_v1_t>(1), 104),
+            (versioned::<sys::nvmlGpuFabricInfo_v3_t>(3), 40),
+            (versioned::<sys::nvmlMarginTemperature_v1_t>(1), 8),
+        ] {
+            assert_eq!(version & 0xff_ffff, size);
+        }
+        assert_eq!(versioned::<sys::nvmlMemory_v2_t>(2), 0x0200_0028);
+    }
+
+    #[test]
+    fn text_ends_at_its_nul_or_with_the_buffer() {
+        let with = |s: &str| s.bytes().map(|b| b as c_char).collect::<Vec<_>>();
+        assert_eq!(string(&with("H100\0 rubbish")), "H100");
+        assert_eq!(string(&with("no end")), "no end");
+        assert_eq!(string(&[]), "");
+    }
+}

@@ -1,0 +1,454 @@
+//! One GPU, and what can be asked of it with a function of its own.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::{Error, Library, Nvml, call, string, text, versioned};
+
+/// A GPU, or a compute instance of a partitioned one.
+#[derive(Debug, Clone)]
+pub struct Device {
+    nvml: Nvml,
+    handle: sys::nvmlDevice_t,
+    /// Of the GPU.
+    index: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pci {
+    /// `00000000:1B:00.0`, as the driver writes it.
+    pub bus_id: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    pub total: u64,
+    pub reserved: u64,
+    pub free: u64,
+    pub used: u64,
+}
+
+/// Rows of memory that were replaced by spare ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remapped {
+    pub correctable: u32,
+    pub uncorrectable: u32,
+    /// Takes a reset of the GPU to come into force.
+    pub pending: bool,
+    /// There were no spare rows left.
+    pub failed: bool,
+}
+
+/// Banks of memory by how many of their spare rows are left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemapBanks {
+    pub max: u32,
+    pub high: u32,
+    pub partial: u32,
+    pub low: u32,
+    pub none: u32,
+}
+
+/// Errors of the memory on the chip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sram {
+    /// Parity, SEC-DED and corrected, since the driver was loaded.
+    pub volatile: [u64; 3],
+    /// The same, over the life of the GPU.
+    pub aggregate: [u64; 3],
+    /// Uncorrected over the life of the GPU, in L2, SM, PCIe, microcontrollers and elsewhere.
+    pub units: [u64; 5],
+    pub threshold_exceeded: bool,
+}
+
+/// How the GPU stands in its NVLink domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fabric {
+    pub cluster: [u8; 16],
+    pub clique: u32,
+    /// `NVML_GPU_FABRIC_STATE_*`.
+    pub state: u8,
+    /// Of the probe that a completed state tells of; 0 is success.
+    pub status: u32,
+    /// Fields of bits, `NVML_GPU_FABRIC_HEALTH_MASK_*`; absent of drivers that do not tell.
+    pub health: Option<u32>,
+    /// `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; absent likewise.
+    pub summary: Option<u8>,
+}
+
+/// Names for the numbers of an enumeration of NVML.
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $number:expr),* $(,)? })*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name { $($(#[$what])* $variant),* }
+
+        impl $name {
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            fn number(self) -> c_uint {
+                match self { $(Self::$variant => $number),* }
+            }
+        }
+    )* };
+}
+
+numbers! {
+    Clock {
+        Graphics = sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS,
+        Sm = sys::nvmlClockType_enum_NVML_CLOCK_SM,
+        Memory = sys::nvmlClockType_enum_NVML_CLOCK_MEM,
+        Video = sys::nvmlClockType_enum_NVML_CLOCK_VIDEO,
+    }
+    Threshold {
+        Shutdown = sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+        Slowdown = sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+        MemoryMax = sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+        GpuMax = sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
+    }
+    EccSeverity {
+        Corrected = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED,
+        Uncorrected = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+    }
+    EccLifetime {
+        /// Since the driver was loaded.
+        Volatile = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC,
+        /// Of the GPU.
+        Aggregate = sys::nvmlEccCounterType_enum_NVML_AGGREGATE_ECC,
+    }
+    EccLocation {
+        L1 = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_L1_CACHE,
+        L2 = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_L2_CACHE,
+        Dram = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_DRAM,
+        RegisterFile = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_REGISTER_FILE,
+        Texture = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_TEXTURE_MEMORY,
+        TextureShared = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_TEXTURE_SHM,
+        Cbu = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_CBU,
+        Sram = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_SRAM,
+    }
+}
+
+/// Functions that answer with one number.
+macro_rules! getters {
+    ($($(#[$doc:meta])* $name:ident: $function:ident($($argument:expr),*) -> $type:ty;)*) => {
+        impl Device { $(
+            $(#[$doc])*
+            pub fn $name(&self) -> Result<$type, Error> {
+                let mut value: $type = 0;
+                call!(self.library(), self.at(), $function(self.handle $(, $argument)*, &raw mut value))?;
+                Ok(value)
+            }
+        )* }
+    };
+}
+
+getters! {
+    minor_number: nvmlDeviceGetMinorNumber() -> u32;
+    /// Of the hottest sensor of the chip, in degrees Celsius.
+    temperature: nvmlDeviceGetTemperature(sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU) -> u32;
+    power_milliwatts: nvmlDeviceGetPowerUsage() -> u32;
+    power_limit_milliwatts: nvmlDeviceGetEnforcedPowerLimit() -> u32;
+    /// Since the driver was loaded.
+    energy_millijoules: nvmlDeviceGetTotalEnergyConsumption() -> u64;
+    /// Bits.
+    clocks_event_reasons: nvmlDeviceGetCurrentClocksEventReasons() -> u64;
+    /// The same under the name that it had before.
+    throttle_reasons: nvmlDeviceGetCurrentClocksThrottleReasons() -> u64;
+    performance_state: nvmlDeviceGetPerformanceState() -> u32;
+    pcie_generation: nvmlDeviceGetCurrPcieLinkGeneration() -> u32;
+    pcie_width: nvmlDeviceGetCurrPcieLinkWidth() -> u32;
+    pcie_max_generation: nvmlDeviceGetMaxPcieLinkGeneration() -> u32;
+    pcie_max_width: nvmlDeviceGetMaxPcieLinkWidth() -> u32;
+    persistence_mode: nvmlDeviceGetPersistenceMode() -> u32;
+    compute_mode: nvmlDeviceGetComputeMode() -> u32;
+    retired_pages_pending: nvmlDeviceGetRetiredPagesPendingStatus() -> u32;
+}
+
+/// Functions that answer with a text.
+macro_rules! texts {
+    ($($name:ident: $function:ident($($len:ident)?);)*) => {
+        impl Device { $(
+            pub fn $name(&self) -> Result<String, Error> {
+                text(|buffer, _len| texts!(@ self $function buffer _len $($len)?))
+            }
+        )* }
+    };
+    (@ $self:ident $function:ident $buffer:ident $have:ident len) => {
+        call!($self.library(), $self.at(), $function($self.handle, $buffer, $have))
+    };
+    (@ $self:ident $function:ident $buffer:ident $have:ident) => {
+        call!($self.library(), $self.at(), $function($self.handle, $buffer))
+    };
+}
+
+texts! {
+    uuid: nvmlDeviceGetUUID(len);
+    name: nvmlDeviceGetName(len);
+    serial: nvmlDeviceGetSerial(len);
+    vbios: nvmlDeviceGetVbiosVersion(len);
+    gsp_firmware: nvmlDeviceGetGspFirmwareVersion();
+}
+
+impl Device {
+    pub(super) fn new(nvml: Nvml, handle: sys::nvmlDevice_t, index: u32) -> Self {
+        Self { nvml, handle, index }
+    }
+
+    pub(super) fn nvml(&self) -> &Nvml {
+        &self.nvml
+    }
+
+    pub(super) fn library(&self) -> &Library {
+        &self.nvml.0
+    }
+
+    pub(super) fn handle(&self) -> sys::nvmlDevice_t {
+        self.handle
+    }
+
+    /// For the watch.
+    pub(super) fn at(&self) -> Option<u32> {
+        Some(self.index)
+    }
+
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub fn pci(&self) -> Result<Pci, Error> {
+        let mut pci = sys::nvmlPciInfo_st {
+            busIdLegacy: [0; 16],
+            domain: 0,
+            bus: 0,
+            device: 0,
+            pciDeviceId: 0,
+            pciSubSystemId: 0,
+            busId: [0; 32],
+        };
+        call!(self.library(), self.at(), nvmlDeviceGetPciInfo_v3(self.handle, &raw mut pci))?;
+        Ok(Pci { bus_id: string(&pci.busId) })
+    }
+
+    /// Of the GPU and of its memory controller, in per cent.
+    pub fn utilization(&self) -> Result<(u32, u32), Error> {
+        let mut rates = sys::nvmlUtilization_st { gpu: 0, memory: 0 };
+        call!(self.library(), self.at(), nvmlDeviceGetUtilizationRates(self.handle, &raw mut rates))?;
+        Ok((rates.gpu, rates.memory))
+    }
+
+    pub fn memory(&self) -> Result<Memory, Error> {
+        let version = versioned::<sys::nvmlMemory_v2_t>(2);
+        let mut memory = sys::nvmlMemory_v2_st { version, total: 0, reserved: 0, free: 0, used: 0 };
+        call!(self.library(), self.at(), nvmlDeviceGetMemoryInfo_v2(self.handle, &raw mut memory))?;
+        let sys::nvmlMemory_v2_st { total, reserved, free, used, .. } = memory;
+        Ok(Memory { total, reserved, free, used })
+    }
+
+    /// Degrees to the temperature at which the GPU slows down.
+    pub fn temperature_margin(&self) -> Result<i32, Error> {
+        let version = versioned::<sys::nvmlMarginTemperature_v1_t>(1);
+        let mut margin = sys::nvmlMarginTemperature_v1_t { version, marginTemperature: 0 };
+        call!(self.library(), self.at(), nvmlDeviceGetMarginTemperature(self.handle, &raw mut margin))?;
+        Ok(margin.marginTemperature)
+    }
+
+    pub fn temperature_threshold(&self, which: Threshold) -> Result<u32, Error> {
+        let mut value = 0;
+        let which = which.number();
+        call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetTemperatureThreshold(self.handle, which, &raw mut value)
+        )?;
+        Ok(value)
+    }
+
+    pub fn clock_megahertz(&self, clock: Clock) -> Result<u32, Error> {
+        let mut value = 0;
+        call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetClockInfo(self.handle, clock.number(), &raw mut value)
+        )?;
+        Ok(value)
+    }
+
+    pub fn max_clock_megahertz(&self, clock: Clock) -> Result<u32, Error> {
+        let mut value = 0;
+        call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetMaxClockInfo(self.handle, clock.number(), &raw mut value)
+        )?;
+        Ok(value)
+    }
+
+    /// Whether memory errors are corrected now, and whether they will be after the next reset.
+    pub fn ecc_mode(&self) -> Result<(bool, bool), Error> {
+        let (mut current, mut pending) = (0, 0);
+        call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetEccMode(self.handle, &raw mut current, &raw mut pending)
+        )?;
+        Ok((current == 1, pending == 1))
+    }
+
+    pub fn ecc_total(&self, severity: EccSeverity, lifetime: EccLifetime) -> Result<u64, Error> {
+        let mut count = 0;
+        let (severity, lifetime) = (severity.number(), lifetime.number());
+        call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetTotalEccErrors(self.handle, severity, lifetime, &raw mut count)
+        )?;
+        Ok(count)
+    }
+
+    pub fn ecc_at(
+        &self,
+        severity: EccSeverity,
+        lifetime: EccLifetime,
+        location: EccLocation,
+    ) -> Result<u64, Error> {
+        let mut count = 0;
+        let (severity, lifetime, location) = (severity.number(), lifetime.number(), location.number());
+        call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetMemoryErrorCounter(self.handle, severity, lifetime, location, &raw mut count)
+        )?;
+        Ok(count)
+    }
+
+    pub fn sram(&self) -> Result<Sram, Error> {
+        let mut s = sys::nvmlEccSramErrorStatus_v1_t {
+            version: versioned::<sys::nvmlEccSramErrorStatus_v1_t>(1),
+            aggregateUncParity: 0,
+            aggregateUncSecDed: 0,
+            aggregateCor: 0,
+            volatileUncParity: 0,
+            volatileUncSecDed: 0,
+            volatileCor: 0,
+            aggregateUncBucketL2: 0,
+            aggregateUncBucketSm: 0,
+            aggregateUncBucketPcie: 0,
+            aggregateUncBucketMcu: 0,
+            aggregateUncBucketOther: 0,
+            bThresholdExceeded: 0,
+        };
+        call!(self.library(), self.at(), nvmlDeviceGetSramEccErrorStatus(self.handle, &raw mut s))?;
+        Ok(Sram {
+            volatile: [s.volatileUncParity, s.volatileUncSecDed, s.volatileCor],
+            aggregate: [s.aggregateUncParity, s.aggregateUncSecDed, s.aggregateCor],
+            units: [
+                s.aggregateUncBucketL2,
+                s.aggregateUncBucketSm,
+                s.aggregateUncBucketPcie,
+                s.aggregateUncBucketMcu,
+                s.aggregateUncBucketOther,
+            ],
+            threshold_exceeded: s.bThresholdExceeded != 0,
+        })
+    }
+
+    /// Not of a partitioned GPU.
+    pub fn remapped_rows(&self) -> Result<Remapped, Error> {
+        let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
+        call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetRemappedRows(
+                self.handle,
+                &raw mut correctable,
+                &raw mut uncorrectable,
+                &raw mut pending,
+                &raw mut failed
+            )
+        )?;
+        Ok(Remapped { correctable, uncorrectable, pending: pending != 0, failed: failed != 0 })
+    }
+
+    pub fn remap_banks(&self) -> Result<RemapBanks, Error> {
+        let mut h = sys::nvmlRowRemapperHistogramValues_st { max: 0, high: 0, partial: 0, low: 0, none: 0 };
+        call!(self.library(), self.at(), nvmlDeviceGetRowRemapperHistogram(self.handle, &raw mut h))?;
+        Ok(RemapBanks { max: h.max, high: h.high, partial: h.partial, low: h.low, none: h.none })
+    }
+
+    /// How many pages were taken out of use because of double bit errors, or else of too many single bit errors.
+    pub fn retired_pages(&self, double_bit: bool) -> Result<u32, Error> {
+        let cause = if double_bit {
+            sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR
+        } else {
+            sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS
+        };
+        let mut count = 0;
+        // Without room for addresses it only counts, and says that there was no room.
+        let counted = call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetRetiredPages(self.handle, cause, &raw mut count, std::ptr::null_mut())
+        );
+        match counted {
+            Err(error) if !error.too_small() => Err(error),
+            _ => Ok(count),
+        }
+    }
+
+    /// As the newest structure that the library takes has it.
+    pub fn fabric(&self) -> Result<Fabric, Error> {
+        let mut f = sys::nvmlGpuFabricInfo_v3_t {
+            version: versioned::<sys::nvmlGpuFabricInfo_v3_t>(3),
+            clusterUuid: [0; 16],
+            status: 0,
+            cliqueId: 0,
+            state: 0,
+            healthMask: 0,
+            healthSummary: 0,
+        };
+        let mut known = 3;
+        let mut asked =
+            call!(self.library(), self.at(), nvmlDeviceGetGpuFabricInfoV(self.handle, &raw mut f));
+        if asked.as_ref().is_err_and(Error::unsupported) {
+            // The older structure is the beginning of the newer one.
+            f.version = versioned::<sys::nvmlGpuFabricInfo_v2_t>(2);
+            known = 2;
+            asked = call!(self.library(), self.at(), nvmlDeviceGetGpuFabricInfoV(self.handle, &raw mut f));
+        }
+        asked?;
+        Ok(Fabric {
+            cluster: f.clusterUuid,
+            clique: f.cliqueId,
+            state: f.state,
+            status: f.status,
+            health: Some(f.healthMask),
+            summary: (known >= 3).then_some(f.healthSummary),
+        })
+    }
+
+    /// Processes that compute on the GPU; of a partitioned GPU, ask its instances. At most `limit` are looked at.
+    pub fn compute_processes(&self, limit: u32) -> Result<Vec<u32>, Error> {
+        let none =
+            sys::nvmlProcessInfo_v2_st { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+        let mut list = vec![none; limit as usize];
+        let mut count = limit;
+        let listed = call!(
+            self.library(),
+            self.at(),
+            nvmlDeviceGetComputeRunningProcesses_v3(self.handle, &raw mut count, list.as_mut_ptr())
+        );
+        match listed {
+            Err(error) if !error.too_small() => return Err(error),
+            Err(_) => {}
+            Ok(()) => list.truncate(count as usize),
+        }
+        Ok(list.into_iter().map(|p| p.pid).filter(|pid| *pid != 0).collect())
+    }
+}
+
+/// The newer structure of the fabric begins with the older one.
+const _: () = assert!(
+    std::mem::offset_of!(sys::nvmlGpuFabricInfo_v3_t, healthMask)
+        == std::mem::offset_of!(sys::nvmlGpuFabricInfo_v2_t, healthMask)
+);

@@ -1,0 +1,133 @@
+//! What NVML answers when it does not do what it was asked.
+
+use nvml_wrapper_sys::bindings as sys;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("cannot load NVML: {0}")]
+    Load(String),
+    #[error("this version of NVML has no {0}")]
+    Missing(&'static str),
+    #[error("{function}: {}", describe(*code))]
+    Code { function: &'static str, code: u32 },
+}
+
+const UNSUPPORTED: &[u32] = &[
+    // A kind of memory, a link or a sensor that this GPU has not got.
+    sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT,
+    sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+    sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION,
+    sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND,
+    sys::nvmlReturn_enum_NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+    sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    sys::nvmlReturn_enum_NVML_ERROR_DEPRECATED,
+];
+
+impl Error {
+    /// The driver, the GPU or the mode it is in does not offer this, and will not when asked again.
+    pub fn unsupported(&self) -> bool {
+        match self {
+            Self::Missing(_) => true,
+            Self::Load(_) => false,
+            Self::Code { .. } => self.is(UNSUPPORTED),
+        }
+    }
+
+    /// The GPU no longer answers on its bus.
+    pub fn lost(&self) -> bool {
+        self.is(&[sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST, sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND])
+    }
+
+    /// The GPU does nothing until it is reset.
+    pub fn needs_reset(&self) -> bool {
+        self.is(&[sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED])
+    }
+
+    /// NVML as a whole has to be opened anew: the driver was unloaded or exchanged.
+    pub fn down(&self) -> bool {
+        self.is(&[
+            sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED,
+            sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED,
+            sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        ])
+    }
+
+    pub fn driver_not_loaded(&self) -> bool {
+        self.is(&[sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED])
+    }
+
+    pub(super) fn not_found(&self) -> bool {
+        self.is(&[sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND])
+    }
+
+    pub(super) fn timed_out(&self) -> bool {
+        self.is(&[sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT])
+    }
+
+    pub(super) fn too_small(&self) -> bool {
+        self.is(&[sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE])
+    }
+
+    fn is(&self, codes: &[u32]) -> bool {
+        matches!(self, Self::Code { code, .. } if codes.contains(code))
+    }
+}
+
+pub(super) fn check(function: &'static str, code: u32) -> Result<(), Error> {
+    if code == sys::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(Error::Code { function, code }) }
+}
+
+fn describe(code: u32) -> String {
+    let known = match code {
+        sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED => "NVML is not initialised",
+        sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT => "invalid argument",
+        sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED => "not supported",
+        sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION => "no permission",
+        sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND => "not found",
+        sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE => "more than there is room for",
+        sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_POWER => "a power cable is missing",
+        sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED => "the NVIDIA driver is not loaded",
+        sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT => "timed out",
+        sys::nvmlReturn_enum_NVML_ERROR_IRQ_ISSUE => "the kernel found an interrupt problem with a GPU",
+        sys::nvmlReturn_enum_NVML_ERROR_CORRUPTED_INFOROM => "the infoROM is corrupted",
+        sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST => {
+            "the GPU is lost: it fell off the bus or is inaccessible"
+        }
+        sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED => "the GPU needs a reset before it can be used again",
+        sys::nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM => "the operating system refuses the GPU",
+        sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH => {
+            "the driver that is loaded is of another version than its library"
+        }
+        sys::nvmlReturn_enum_NVML_ERROR_IN_USE => "the GPU is in use",
+        sys::nvmlReturn_enum_NVML_ERROR_MEMORY => "out of memory",
+        sys::nvmlReturn_enum_NVML_ERROR_NO_DATA => "no data",
+        sys::nvmlReturn_enum_NVML_ERROR_NOT_READY => "not ready",
+        sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND => "no such GPU",
+        sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN => "unknown error of the driver",
+        code => return format!("error {code}"),
+    };
+    known.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_one_consequence() {
+        for code in (1..40).chain([999]) {
+            let error = Error::Code { function: "nvmlDeviceGetUUID", code };
+            let consequences = [error.unsupported(), error.lost(), error.needs_reset(), error.down()];
+            assert!(consequences.iter().filter(|c| **c).count() <= 1, "{code}: {consequences:?}");
+        }
+        assert!(Error::Missing("nvmlDeviceGetUUID").unsupported());
+    }
+
+    #[test]
+    fn it_reads_well() {
+        let error = Error::Code { function: "nvmlInit_v2", code: 9 };
+        assert_eq!(error.to_string(), "nvmlInit_v2: the NVIDIA driver is not loaded");
+        let error = Error::Code { function: "nvmlInit_v2", code: 77 };
+        assert_eq!(error.to_string(), "nvmlInit_v2: error 77");
+    }
+}
