@@ -96,7 +96,7 @@ impl Value {
 
 pub(crate) fn write_string(out: &mut String, s: &str) {
     use fmt::Write as _;
-    let special = |b: u8| (b < 0x20) | (b == b'"') | (b == b'\\');
+    let special = |b: u8| b < 0x20 || matches!(b, b'"' | b'\\');
     out.push('"');
     let mut plain = 0; // what stands before this is written
     // Nearly always there is nothing to escape, and that is found out many bytes at a time.

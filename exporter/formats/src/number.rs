@@ -80,9 +80,9 @@ pub(crate) fn human(text: &str) -> Option<Number<'_>> {
 /// As `str::find`, which prepares for needles and haystacks far longer than a marker and a line: that took longer than the search.
 pub(crate) fn find(text: &str, marker: &str) -> Option<usize> {
     let (last, head) = marker.as_bytes().split_last()?;
-    let ends = memchr::memchr_iter(*last, text.as_bytes());
-    ends.map(|end| (end, &text.as_bytes()[..end]))
-        .find_map(|(end, before)| before.ends_with(head).then_some(end - head.len()))
+    let mut ends = memchr::memchr_iter(*last, text.as_bytes());
+    let at = |end| text.as_bytes()[..end].strip_suffix(head).map(<[u8]>::len);
+    ends.find_map(at)
 }
 
 pub(crate) fn split_once<'a>(text: &'a str, marker: &str) -> Option<(&'a str, &'a str)> {
