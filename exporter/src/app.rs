@@ -146,9 +146,8 @@ fn keep(setup: &Setup, config: &Config) -> Option<Keep> {
 fn hub(config: &Config, keep: Option<Keep>) -> anyhow::Result<Hub> {
     let mut boot = [0; 8];
     getrandom::fill(&mut boot).context("no randomness for the boot id")?;
-    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     Ok(Hub::new(Parts {
-        node: config.node.clone().unwrap_or_else(host),
+        node: config.node_name(),
         boot: hex::encode(boot),
         ring: config.ring(),
         training: config.training(),

@@ -20,7 +20,7 @@ use crate::training::peaks;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub listen: ListenAddr,
-    /// Name of this node in events; the host name when absent.
+    /// Name of this node in events; the environment's or the host name when absent.
     pub node: Option<String>,
     pub ingest: IngestConfig,
     pub state_dir: PathBuf,
@@ -83,6 +83,8 @@ pub struct PageConfig {
     pub max_series: usize,
 }
 
+/// Names the node where the configuration does not.
+const NODE_VARIABLE: &str = "STEPWATCH_NODE";
 /// Port of the exporter.
 const PORT: &str = ":9765";
 
@@ -196,6 +198,14 @@ impl Config {
             }
         }
         wrong
+    }
+
+    /// The name of this node in events.
+    pub fn node_name(&self) -> String {
+        // A container's own name is of no use to who drains nodes.
+        let told = || std::env::var(NODE_VARIABLE).ok().filter(|name| !name.is_empty());
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.node.clone().or_else(told).unwrap_or_else(host)
     }
 
     pub fn training(&self) -> Options {

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use stepwatch_exporter::app::{self, App, Setup};
 use stepwatch_exporter::cli::{Cli, Command, ConfigCommand, Format, ReferenceFormat};
@@ -66,6 +67,9 @@ fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCod
         Format::Text => report.text(options.quiet),
         Format::Json => report.json(options.quiet),
     })?;
+    if let Some(path) = &options.write_reference {
+        check::Reference::write(&report, path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(report.exit.into())
 }
 

@@ -9,12 +9,16 @@
 mod child;
 mod clock;
 mod collectors;
+mod conditions;
 mod disk;
+mod memory;
 mod nic;
 mod node;
+mod reference;
 mod report;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use stepwatch_kit::config::Period;
@@ -28,12 +32,14 @@ use report::Findings;
 pub use report::{Finding, Report, SCHEMA, Verdict};
 
 pub use child::{answer, supervised};
+pub use reference::{Facts, Reference};
 
 /// Together with what starting and printing take, it is over within two seconds.
 const TIMEOUT: Period = Period::millis(1500);
 
 /// Every check, one line each.
-static CHECKS: &[&Check] = &[&clock::CHECK, &disk::CHECK, &nic::CHECK];
+static CHECKS: &[&Check] =
+    &[&memory::CHECK, &nic::CHECK, &clock::CHECK, &disk::CHECK, &conditions::CHECK, &reference::CHECK];
 
 /// One check.
 struct Check {
@@ -62,9 +68,18 @@ pub struct Options {
     /// Make all checks but these
     #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = names())]
     pub skip: Vec<String>,
+    /// Compare the node with what --write-reference wrote on one that is right
+    #[arg(long, value_name = "FILE")]
+    pub reference: Option<PathBuf>,
+    /// Write what this node is like, if nothing is wrong with it, for --reference on others
+    #[arg(long, value_name = "FILE")]
+    pub write_reference: Option<PathBuf>,
     /// Fail on warnings too
     #[arg(long)]
     pub strict: bool,
+    /// Do not fail on what could not be told
+    #[arg(long)]
+    pub lenient: bool,
     /// This is the process that looks; another one waits for it
     #[arg(long, hide = true)]
     pub inner: bool,
@@ -82,7 +97,10 @@ impl Default for Options {
             timeout: TIMEOUT,
             only: Vec::new(),
             skip: Vec::new(),
+            reference: None,
+            write_reference: None,
             strict: false,
+            lenient: false,
             inner: false,
         }
     }
@@ -102,7 +120,8 @@ pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
     let chosen = options.chosen();
     let needed: BTreeSet<&str> = chosen.iter().flat_map(|check| check.needs).copied().collect();
     let needed: Vec<&str> = needed.into_iter().collect();
-    let node = Node::look(config, roots, &needed, began + options.timeout.as_duration());
+    let node = Node::look(config, roots, options, &needed, began + options.timeout.as_duration());
+    let facts = reference::facts(&node);
     let mut findings: Vec<Finding> = collectors::findings(&node, &chosen).named(collectors::NAME).collect();
     for check in chosen {
         if check.needs.is_empty() || check.needs.iter().any(|name| node.healthy(name)) {
@@ -110,7 +129,7 @@ pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    Report::new(node::name(config), unix_now(), seconds, findings, options.strict)
+    Report { facts, ..Report::new(config.node_name(), unix_now(), seconds, findings, options) }
 }
 
 /// `a, b and c`.

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::report::Findings;
-use super::{Options, Report, collectors, node, run};
+use super::{Options, Report, collectors, run};
 use crate::config::Config;
 use crate::hub::unix_now;
 use crate::roots::Roots;
@@ -62,5 +62,5 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
     let mut found = Findings::default();
     found.unknown(format!("the process that looks gave no answer: {why}"));
     let findings = found.named(collectors::NAME).collect();
-    Report::new(node::name(config), unix_now(), began.elapsed().as_secs_f64(), findings, options.strict)
+    Report::new(config.node_name(), unix_now(), began.elapsed().as_secs_f64(), findings, options)
 }

@@ -1,17 +1,25 @@
-//! Clocks: what steps of different nodes are compared by, and what every step reads many times.
+//! The clock: what steps of different nodes are compared by, and what every step reads many times.
 
 use super::Check;
 use super::node::Node;
 use super::report::Findings;
+use crate::collectors::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED};
 use crate::hub::unix_now;
-use crate::roots;
 
-pub(super) const CHECK: Check =
-    Check { name: "clock", about: "the clock is plausible and cheap to read", needs: &[], run };
+pub(super) const CHECK: Check = Check {
+    name: "clock",
+    about: "the clock is plausible, disciplined and cheap to read",
+    needs: &["clock"],
+    run,
+};
 
 /// No clock that is right says less: it is when this was written.
 const EARLIEST: f64 = 1_767_225_600.0;
 const LATEST: f64 = 4_102_444_800.0;
+/// Tickets and certificates of a cluster bear less than this, and logs cannot be put in order.
+const FAR_SECONDS: f64 = 1.0;
+/// What a time daemon corrects in its stride.
+const NEAR_SECONDS: f64 = 0.1;
 /// Clock sources that a read of the time can use without entering the kernel.
 const FAST_CLOCKS: &[&str] = &[
     "tsc",
@@ -26,26 +34,39 @@ const FAST_CLOCKS: &[&str] = &[
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     let now = unix_now();
-    if now < EARLIEST {
+    if now < EARLIEST || now > LATEST {
+        let which = if now < EARLIEST { "behind the date of this program" } else { "in another century" };
         found
-            .unhealthy("the clock is behind the date of this program")
-            .action("set it, and see why NTP did not");
-    } else if now > LATEST {
-        found.unhealthy("the clock is in another century").action("set it, and see why NTP did not");
+            .unhealthy(format!("the clock is {which}"))
+            .action("set it, and see why the time daemon did not");
     }
-    source(node, &mut found);
-    found.or_ok(|| "the clock is plausible and cheap to read".into())
-}
-
-/// A kernel that lost faith in the processor's counter reads the time a hundred times slower, and every step with it.
-fn source(node: &Node<'_>, found: &mut Findings) {
-    let path = node.roots.sys("devices/system/clocksource/clocksource0/current_clocksource");
-    let source = roots::read(&path).filter(|source| !FAST_CLOCKS.contains(&source.as_str()));
-    if let Some(source) = source {
+    // A kernel that lost faith in the processor's counter reads the time a hundred times slower, and every step with it.
+    for row in node.rows(&SOURCE).filter(|row| !FAST_CLOCKS.contains(&row.label("source"))) {
+        let source = row.label("source");
         found
             .unhealthy(format!(
                 "clock source {source} is slow: the kernel found the processor's counter unstable"
             ))
             .action("reboot the node; if it comes back, have its firmware and board looked at");
+    }
+    discipline(node, &mut found);
+    let offset = node.rows(&OFFSET).next().map_or(0.0, |row| row.value.abs());
+    found.or_ok(|| format!("disciplined, {:.1} ms off", offset * 1e3))
+}
+
+fn discipline(node: &Node<'_>, found: &mut Findings) {
+    let value = |family| node.rows(family).next().map(|row| row.value);
+    let offset = value(&OFFSET).unwrap_or(0.0).abs();
+    if offset > FAR_SECONDS {
+        found
+            .unhealthy(format!("the clock is {offset:.1} s off"))
+            .action("see why the time daemon does not correct it: chronyc tracking");
+    } else if value(&SYNCED) == Some(0.0) {
+        let bound = value(&MAX_ERROR).map(|e| format!("; it may be {e:.0} s off by now")).unwrap_or_default();
+        found
+            .warning(format!("nothing disciplines the clock{bound}"))
+            .action("start chronyd, ntpd or systemd-timesyncd");
+    } else if offset > NEAR_SECONDS {
+        found.warning(format!("the clock is {:.0} ms off", offset * 1e3)).action("see chronyc tracking");
     }
 }

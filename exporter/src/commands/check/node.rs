@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::Event;
 
+use super::Options;
 use crate::collectors::COLLECTORS;
 use crate::config::Config;
 use crate::family::Family;
@@ -23,7 +24,6 @@ const RING: Limits = Limits { records: 8192, bytes: 4 << 20 };
 
 pub(super) struct Node<'a> {
     pub(super) config: &'a Config,
-    pub(super) roots: &'a Roots,
     pub(super) reference: Option<&'a Path>,
     samples: Samples,
     collectors: Vec<Status>,
@@ -33,9 +33,15 @@ pub(super) struct Node<'a> {
 
 impl<'a> Node<'a> {
     /// Lets each of the collectors `wanted` make one pass, as it would in service, and waits for it until `end`.
-    pub(super) fn look(config: &'a Config, roots: &'a Roots, wanted: &[&str], end: Instant) -> Self {
+    pub(super) fn look(
+        config: &'a Config,
+        roots: &'a Roots,
+        options: &'a Options,
+        wanted: &[&str],
+        end: Instant,
+    ) -> Self {
         let hub = Hub::new(Parts {
-            node: name(config),
+            node: config.node_name(),
             boot: "check".into(),
             ring: RING,
             training: config.training(),
@@ -49,7 +55,20 @@ impl<'a> Node<'a> {
         let mut samples = Samples::default();
         schedule.write(&mut samples, &mut Samples::default());
         let collectors = schedule.status();
-        Self { config, roots, reference: None, samples, collectors, events: published(&hub), end }
+        let reference = options.reference.as_deref();
+        Self { config, reference, samples, collectors, events: published(&hub), end }
+    }
+
+    /// What was looked at elsewhere.
+    #[cfg(test)]
+    pub(super) fn seen(
+        config: &'a Config,
+        options: &'a Options,
+        samples: Samples,
+        events: Vec<Event>,
+    ) -> Self {
+        let reference = options.reference.as_deref();
+        Self { config, reference, samples, collectors: Vec::new(), events, end: Instant::now() }
     }
 
     pub(super) fn rows(&self, family: &'static Family) -> impl Iterator<Item = Row<'_>> {
@@ -74,6 +93,12 @@ impl<'a> Node<'a> {
         self.collectors.iter().any(|c| c.name == collector && c.state == State::Healthy)
     }
 
+    /// Whether nothing that was asked failed, or is still to answer.
+    pub(super) fn all_answered(&self) -> bool {
+        let answered = [State::Healthy, State::Unsupported, State::Disabled];
+        self.collectors.iter().all(|c| answered.contains(&c.state))
+    }
+
     /// Does what may block in the kernel, and gives it up with the rest of the check.
     pub(super) fn in_time<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (done, result) = mpsc::sync_channel(1);
@@ -85,11 +110,6 @@ impl<'a> Node<'a> {
 
 /// Given to each piece of work when the time of the check is over: what is quick at all is quicker than this.
 const LAST_CHANCE: Duration = Duration::from_millis(20);
-
-pub(super) fn name(config: &Config) -> String {
-    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    config.node.clone().unwrap_or_else(host)
-}
 
 fn published(hub: &Hub) -> Vec<Event> {
     let (mut events, mut after) = (Vec::new(), 0);

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Facts, Options};
+
 /// Of the JSON.
 pub const SCHEMA: u32 = 1;
 
@@ -44,6 +46,9 @@ pub struct Report {
     /// How long it took.
     pub seconds: f64,
     pub findings: Vec<Finding>,
+    /// What the node is like, for `--write-reference` and for an inventory.
+    #[serde(default, skip_serializing_if = "Facts::is_empty")]
+    pub facts: Facts,
 }
 
 /// What one check found, in the making.
@@ -59,23 +64,26 @@ impl Verdict {
             Self::Unhealthy => "unhealthy",
         }
     }
-
-    fn exit(self) -> u8 {
-        match self {
-            Self::Ok | Self::Warning => 0,
-            Self::Unhealthy => 1,
-            Self::Unknown => 2,
-        }
-    }
 }
 
 impl Report {
-    /// `strict` makes what is worth a warning a reason to fail.
-    pub(super) fn new(node: String, ts: f64, seconds: f64, findings: Vec<Finding>, strict: bool) -> Self {
+    pub(super) fn new(
+        node: String,
+        ts: f64,
+        seconds: f64,
+        findings: Vec<Finding>,
+        options: &Options,
+    ) -> Self {
         // Nothing was looked at: nothing is known.
         let verdict = findings.iter().map(|f| f.verdict).max().unwrap_or(Verdict::Unknown);
-        let verdict = if strict && verdict == Verdict::Warning { Verdict::Unhealthy } else { verdict };
-        Self { schema: SCHEMA, verdict, exit: verdict.exit(), node, ts, seconds, findings }
+        let warned = findings.iter().any(|f| f.verdict == Verdict::Warning);
+        let exit = match verdict {
+            Verdict::Unhealthy => 1,
+            Verdict::Warning | Verdict::Unknown if options.strict && warned => 1,
+            Verdict::Unknown if !options.lenient => 2,
+            Verdict::Ok | Verdict::Warning | Verdict::Unknown => 0,
+        };
+        Self { schema: SCHEMA, verdict, exit, node, ts, seconds, findings, facts: Facts::new() }
     }
 
     /// One line a finding, the worst last: what a terminal shows when it scrolls, and what `tail -n 1` gives as the reason.
@@ -167,8 +175,9 @@ impl Told<'_> {
 mod tests {
     use super::*;
 
-    fn report(findings: Findings, strict: bool) -> Report {
-        Report::new("n1".into(), 1.5, 0.25, findings.named("gpu_count").collect(), strict)
+    fn report(findings: Findings, strict: bool, lenient: bool) -> Report {
+        let options = Options { strict, lenient, ..Options::default() };
+        Report::new("n1".into(), 1.5, 0.25, findings.named("gpu_count").collect(), &options)
     }
 
     #[test]
@@ -178,7 +187,7 @@ mod tests {
         found.ok("fine");
         found.unknown("hm");
         found.warning("soon");
-        let report = report(found, false);
+        let report = report(found, false, false);
         assert_eq!((report.verdict, report.exit), (Verdict::Unhealthy, 1));
         insta::assert_snapshot!(report.text(false), @r"
         ok        gpu_count fine
@@ -194,15 +203,22 @@ mod tests {
     }
 
     #[test]
-    fn warnings_pass_unless_one_is_strict_and_nothing_is_not_healthy() {
-        let warned = || {
-            let mut found = Findings::default();
-            found.warning("soon");
-            found
-        };
-        assert_eq!(report(warned(), false).exit, 0);
-        assert_eq!(report(warned(), true).exit, 1);
-        assert_eq!(report(Findings::default(), false).exit, 2);
-        assert_eq!(report(Findings::default().or_ok(|| "fine".into()), false).exit, 0);
+    fn what_passes_is_for_the_caller_to_say() {
+        for (verdicts, normal, strict, lenient) in [
+            (&[Verdict::Ok][..], 0, 0, 0),
+            (&[Verdict::Ok, Verdict::Warning], 0, 1, 0),
+            (&[Verdict::Unknown], 2, 2, 0),
+            (&[Verdict::Unknown, Verdict::Warning], 2, 1, 0),
+            (&[Verdict::Unhealthy, Verdict::Unknown], 1, 1, 1),
+            (&[], 2, 2, 0),
+        ] {
+            let exit = |strict, lenient| {
+                let mut found = Findings::default();
+                verdicts.iter().for_each(|v| drop(found.add(*v, "x")));
+                report(found, strict, lenient).exit
+            };
+            assert_eq!((exit(false, false), exit(true, false), exit(false, true)), (normal, strict, lenient));
+        }
+        assert_eq!(report(Findings::default().or_ok(|| "fine".into()), false, false).verdict, Verdict::Ok);
     }
 }

@@ -1,4 +1,7 @@
+use stepwatch_wire::Event;
+
 use super::*;
+use crate::samples::Samples;
 
 /// A node of files.
 pub(super) struct Tree {
@@ -20,7 +23,7 @@ impl Tree {
             nvml_library: Some(at("no-such-library.so")),
             state: None,
         };
-        let config = Config { state_dir: at("not/there/yet"), ..Config::default() };
+        let config = Config { state_dir: at("not/there/yet"), node: Some("n1".into()), ..Config::default() };
         let tree = Self { dir, roots, config, options: Options::default() };
         for (path, text) in [("proc/stat", "btime 1"), ("sys/class/net/eth0/type", "1")].iter().chain(files) {
             tree.write(path, text);
@@ -51,6 +54,37 @@ impl Tree {
     }
 }
 
+/// Two GPUs and a link.
+pub(super) const GPU_NODE: &[(&str, &str)] = &[
+    ("proc/driver/nvidia/gpus/0000:1b:00.0/information", GPU_0),
+    ("proc/driver/nvidia/gpus/0000:2b:00.0/information", GPU_1),
+    ("sys/class/net/eth0/device/x", ""),
+    ("sys/class/net/eth0/operstate", "up"),
+    ("sys/class/net/eth0/flags", "0x1003"),
+    ("sys/class/net/eth0/speed", "100000"),
+];
+const GPU_0: &str =
+    "Model: NVIDIA H100\nGPU UUID: GPU-0\nVideo BIOS: 96.00\nBus Location: 0000:1b:00.0\nDevice Minor: 0";
+const GPU_1: &str =
+    "Model: NVIDIA H100\nGPU UUID: GPU-1\nVideo BIOS: 96.00\nBus Location: 0000:2b:00.0\nDevice Minor: 1";
+
+/// What a check says of a node whose collectors read this.
+pub(super) fn told(check: &Check, samples: Samples) -> String {
+    says(check, samples, Vec::new())
+}
+
+/// The same of what they publish.
+pub(super) fn heard(check: &Check, events: Vec<Event>) -> String {
+    says(check, Samples::default(), events)
+}
+
+fn says(check: &Check, samples: Samples, events: Vec<Event>) -> String {
+    let (config, options) = (Config::default(), Options::default());
+    let node = Node::seen(&config, &options, samples, events);
+    let findings: Vec<Finding> = (check.run)(&node).named(check.name).collect();
+    Report::new("n1".into(), 0.0, 0.0, findings, &options).text(false)
+}
+
 const UP: &[(&str, &str)] = &[
     ("sys/class/net/eth0/device/x", ""),
     ("sys/class/net/eth0/operstate", "up"),
@@ -59,7 +93,7 @@ const UP: &[(&str, &str)] = &[
 
 #[test]
 fn a_healthy_node() {
-    let tree = Tree::new(UP).only(&["clock", "disk", "nic"]);
+    let tree = Tree::new(UP).only(&["disk", "nic"]);
     let report = tree.check();
     assert_eq!((report.verdict, report.exit), (Verdict::Ok, 0), "{}", report.text(false));
     let text = report.text(false);
@@ -108,11 +142,50 @@ fn a_node_that_cannot_be_read_or_lost_its_clock() {
 #[test]
 fn nothing_that_hangs_is_waited_for() {
     let tree = Tree::new(&[]).only(&["disk"]);
-    let node = Node::look(&tree.config, &tree.roots, &[], Instant::now());
+    let node = Node::look(&tree.config, &tree.roots, &tree.options, &[], Instant::now());
     let (sender, never) = std::sync::mpsc::channel::<()>();
     assert_eq!(node.in_time(move || never.recv().is_err()), None);
     assert_eq!(node.in_time(|| 1), Some(1), "what is quick is done, however late it is");
     drop(sender);
+}
+
+#[test]
+fn clocks() {
+    use crate::collectors::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED};
+    let clock = |synced: bool, offset: f64, source: &str| {
+        let mut samples = Samples::default();
+        samples.set(&SYNCED, &[], synced);
+        samples.set(&OFFSET, &[], offset);
+        samples.set(&MAX_ERROR, &[], 16.0);
+        samples.set(&SOURCE, &[source], 1u64);
+        told(&clock::CHECK, samples)
+    };
+    insta::assert_snapshot!(clock(true, -0.0004, "tsc"), @"ok        clock disciplined, 0.4 ms off");
+    insta::assert_snapshot!(clock(true, 0.25, "tsc"), @"warning   clock the clock is 250 ms off; see chronyc tracking");
+    insta::assert_snapshot!(clock(false, 0.0, "kvm-clock"), @"warning   clock nothing disciplines the clock; it may be 16 s off by now; start chronyd, ntpd or systemd-timesyncd");
+    insta::assert_snapshot!(clock(true, 3.0, "hpet"), @r"
+    unhealthy clock clock source hpet is slow: the kernel found the processor's counter unstable; reboot the node; if it comes back, have its firmware and board looked at
+    unhealthy clock the clock is 3.0 s off; see why the time daemon does not correct it: chronyc tracking
+    ");
+}
+
+#[test]
+fn memory_of_the_host() {
+    use crate::collectors::edac::{ERRORS, MODULE_ERRORS};
+    let memory = |corrected: u64, uncorrected: u64| {
+        let mut samples = Samples::default();
+        for (severity, count) in [("corrected", corrected), ("uncorrected", uncorrected)] {
+            samples.set(&ERRORS, &["mc0", severity], count);
+            samples.set(&MODULE_ERRORS, &["mc0", "dimm3", "CPU0_DIMM_B1", severity], count);
+            samples.set(&MODULE_ERRORS, &["mc0", "dimm4", "", severity], 0u64);
+        }
+        told(&memory::CHECK, samples)
+    };
+    insta::assert_snapshot!(memory(3, 0), @"ok        memory 3 corrected errors of host memory, none uncorrected");
+    insta::assert_snapshot!(memory(20_000, 1), @r"
+    warning   memory 20000 corrected errors of host memory (CPU0_DIMM_B1); have the module replaced at the next chance
+    unhealthy memory 1 uncorrected errors of host memory (CPU0_DIMM_B1); drain the node and have the module replaced
+    ");
 }
 
 #[test]

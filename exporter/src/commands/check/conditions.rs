@@ -1,0 +1,87 @@
+//! What else collectors hold against the node: conditions that they tell the stream of, whatever they are.
+//!
+//! A collector that learns to see a new fault is heard here without a check of its own.
+
+use stepwatch_wire::{Event, Kind};
+
+use super::Check;
+use super::node::Node;
+use super::report::{Findings, Verdict};
+
+pub(super) const CHECK: Check = Check {
+    name: "conditions",
+    about: "no collector reports a fault that holds",
+    needs: &["clock", "edac", "gpu", "nic"],
+    run,
+};
+
+/// Names of conditions that other checks tell, from the values that they are made from.
+const TOLD_ELSEWHERE: &[&str] = &["clock_unsynced", "config"];
+
+fn run(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    for event in node.events().iter().filter(|e| holds(e)) {
+        let name = event.name.as_deref().unwrap_or("fault");
+        let verdict = match event.level.as_deref() {
+            Some("error") => Verdict::Unhealthy,
+            Some("warn" | "warning") => Verdict::Warning,
+            _ => continue,
+        };
+        if TOLD_ELSEWHERE.contains(&name) {
+            continue;
+        }
+        let told = found.add(verdict, event.text.as_deref().unwrap_or(name));
+        told.device(device(event).unwrap_or(name));
+    }
+    found.or_ok(|| "none".into())
+}
+
+fn holds(event: &Event) -> bool {
+    match event.kind {
+        Kind::Hw => event.code == Some(1),
+        // Of a link, the code says whether it is well.
+        Kind::Link => event.code == Some(0),
+        _ => false,
+    }
+}
+
+fn device(event: &Event) -> Option<&str> {
+    let keys = ["gpu", "device", "mount", "pci"];
+    keys.iter().find_map(|key| event.extra.get(*key)?.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::heard;
+    use super::*;
+
+    #[test]
+    fn what_holds_is_told_by_how_bad_it_is() {
+        let event = |kind, name: &str, code, level: &str| Event {
+            name: Some(name.into()),
+            code: Some(code),
+            level: Some(level.into()),
+            text: Some(format!("{name} it is")),
+            ..Event::new(kind)
+        };
+        let says = heard(
+            &CHECK,
+            vec![
+                event(Kind::Hw, "mce", 1, "error"),
+                event(Kind::Hw, "over", 0, "error"),
+                event(Kind::Hw, "disk_filling", 1, "warn"),
+                event(Kind::Hw, "curious", 1, "info"),
+                event(Kind::Hw, "clock_unsynced", 1, "warn"),
+                event(Kind::Link, "mlx5_0/1", 0, "error"),
+                event(Kind::Link, "eth0", 1, "info"),
+                event(Kind::Step, "step", 1, "error"),
+            ],
+        );
+        insta::assert_snapshot!(says, @r"
+        warning   conditions disk_filling it is
+        unhealthy conditions mce it is
+        unhealthy conditions mlx5_0/1 it is
+        ");
+        insta::assert_snapshot!(heard(&CHECK, Vec::new()), @"ok        conditions none");
+    }
+}

@@ -1,0 +1,185 @@
+//! What a node of this kind is like when it is right: a file of facts from a known-good one, and the facts in which this one differs.
+//!
+//! Only what all nodes of a kind share: how many of what, how fast, which versions; never a serial number. A fact that is deleted from
+//! the file is not compared, so one file serves nodes that may differ in it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::node::Node;
+use super::report::Findings;
+use super::{Check, Report, Verdict};
+use crate::collectors::{gpu, nic};
+use crate::family::Family;
+
+/// By name; values are words, because some facts are.
+pub type Facts = BTreeMap<String, String>;
+
+pub(super) const CHECK: Check = Check {
+    name: "reference",
+    about: "the node is like the one that --reference was made from",
+    needs: &["gpu", "nic"],
+    run,
+};
+
+const SCHEMA: u32 = 1;
+/// A reference is a page of text.
+const MAX_BYTES: u64 = 1 << 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reference {
+    schema: u32,
+    /// The node that it was made from, and when.
+    node: String,
+    ts: f64,
+    facts: Facts,
+}
+
+/// What is counted: devices that share the values of some labels, or one value.
+enum Count {
+    /// `8 x NVIDIA H100`.
+    Label(&'static Family, &'static str),
+    /// `8 x 50000000000`.
+    Value(&'static Family),
+}
+
+/// Facts that are counted over devices, and what over.
+static COUNTED: &[(&str, Count)] = &[
+    ("gpu.name", Count::Label(&gpu::INFO, "name")),
+    ("gpu.vbios", Count::Label(&gpu::INFO, "vbios")),
+    ("gpu.driver", Count::Label(&gpu::DRIVER, "version")),
+    ("nic.driver", Count::Label(&nic::INFO, "driver")),
+    ("nic.speed_bytes_per_second", Count::Value(&nic::SPEED)),
+];
+
+pub(super) fn facts(node: &Node<'_>) -> Facts {
+    let mut facts = Facts::new();
+    for (name, count) in COUNTED {
+        let words: Vec<String> = match count {
+            Count::Label(family, label) => node.rows(family).map(|row| row.label(label).to_owned()).collect(),
+            Count::Value(family) => node.rows(family).map(|row| row.value.to_string()).collect(),
+        };
+        if !words.is_empty() {
+            facts.insert((*name).to_owned(), tally(words));
+        }
+    }
+    facts
+}
+
+/// `7 x a, 1 x b`; just `a` of one.
+fn tally(words: Vec<String>) -> String {
+    if let [only] = &words[..] {
+        return only.clone();
+    }
+    let mut counts = BTreeMap::<String, usize>::new();
+    for word in words {
+        *counts.entry(word).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    counts.iter().map(|(word, n)| format!("{n} x {word}")).collect::<Vec<_>>().join(", ")
+}
+
+fn run(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    let Some(path) = node.reference else { return found };
+    let reference = match Reference::load(path) {
+        Ok(reference) => reference,
+        Err(error) => {
+            found.unknown(format!("cannot read {}: {error}", path.display())).action(
+                "make one with `stepwatch-exporter check --write-reference FILE` on a node that is right",
+            );
+            return found;
+        }
+    };
+    let ours = facts(node);
+    for (name, wanted) in &reference.facts {
+        match ours.get(name) {
+            Some(value) if value == wanted => {}
+            Some(value) => {
+                let text = format!("{name} is {value}; on {} it was {wanted}", reference.node);
+                found.unhealthy(text).device(name).action("bring the node in line, or make a new reference");
+            }
+            None if node.all_answered() => {
+                let text = format!("{name} is not to be seen; on {} it was {wanted}", reference.node);
+                found.unhealthy(text).device(name).action("bring the node in line, or make a new reference");
+            }
+            None => drop(found.unknown(format!("{name} could not be read")).device(name)),
+        }
+    }
+    found.or_ok(|| format!("{} facts are as on {}", reference.facts.len(), reference.node))
+}
+
+impl Reference {
+    fn load(path: &Path) -> io::Result<Self> {
+        let mut text = Vec::new();
+        std::fs::File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
+        let reference: Self = serde_json::from_slice(&text)?;
+        if reference.schema > SCHEMA {
+            let schema = reference.schema;
+            return Err(io::Error::other(format!("it is of schema {schema}; this program knows {SCHEMA}")));
+        }
+        Ok(reference)
+    }
+
+    /// Writes what `report` saw, unless that is not what a node should be like.
+    pub fn write(report: &Report, path: &Path) -> io::Result<()> {
+        if report.verdict > Verdict::Warning {
+            return Err(io::Error::other("this node is not right, so it is no reference"));
+        }
+        let reference =
+            Self { schema: SCHEMA, node: report.node.clone(), ts: report.ts, facts: report.facts.clone() };
+        let text = serde_json::to_string_pretty(&reference)? + "\n";
+        // Other nodes may be reading the old one over the network.
+        let new = path.with_extension("new");
+        std::fs::write(&new, text)?;
+        std::fs::rename(&new, path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{GPU_NODE, Tree};
+    use super::*;
+
+    #[test]
+    fn what_differs_is_named() {
+        let mut tree = Tree::new(GPU_NODE).only(&["reference"]);
+        let file = tree.roots.procfs.parent().unwrap().join("node.json");
+        let report = tree.check();
+        Reference::write(&report, &file).unwrap();
+        tree.options.reference = Some(file.clone());
+        let says = tree.says();
+        assert!(says.contains("facts are as on"), "{says}");
+        tree.write("sys/class/net/eth0/speed", "25000");
+        std::fs::remove_dir_all(tree.roots.proc("driver/nvidia/gpus/0000:2b:00.0")).unwrap();
+        let says = tree.says();
+        assert!(
+            says.contains("nic.speed_bytes_per_second is 3125000000; on n1 it was 12500000000"),
+            "{says}"
+        );
+        assert!(says.contains("gpu.name is NVIDIA H100; on n1 it was 2 x NVIDIA H100"), "{says}");
+        assert_eq!(tree.check().exit, 1);
+        assert!(Reference::write(&tree.check(), &file).is_err(), "a node that differs is no reference");
+        // What is not in the file is not compared.
+        let mut read = Reference::load(&file).unwrap();
+        read.facts.retain(|name, _| name == "gpu.vbios");
+        read.facts.insert("gpu.vbios".into(), "96.00".into());
+        std::fs::write(&file, serde_json::to_string(&read).unwrap()).unwrap();
+        assert_eq!(tree.check().exit, 0, "{}", tree.says());
+        for text in ["{}", "", r#"{"schema":2,"node":"x","ts":0,"facts":{}}"#] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(tree.check().exit, 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn tallies_read_well() {
+        let tally = |words: &[&str]| tally(words.iter().map(|w| (*w).to_owned()).collect());
+        assert_eq!(tally(&["a"]), "a");
+        assert_eq!(tally(&["b", "a", "b", "c"]), "2 x b, 1 x a, 1 x c");
+    }
+}
