@@ -10,7 +10,9 @@ mod device;
 mod error;
 mod fields;
 mod gpm;
+mod memory;
 mod mig;
+mod nvlink;
 mod xid;
 
 use std::ffi::{OsStr, c_char};
@@ -21,13 +23,12 @@ use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings::NvmlLib;
 
-pub use device::{
-    Clock, Device, EccLifetime, EccLocation, EccSeverity, Fabric, Memory, Pci, RemapBanks, Remapped, Sram,
-    Threshold,
-};
+pub use device::{Clock, Device, Fabric, Memory, Pci, Threshold};
 pub use error::Error;
 pub use fields::{ALL_LINKS, Ask, Number, field};
 pub use gpm::{GpmSample, metric};
+pub use memory::{EccLifetime, EccLocation, EccSeverity, RemapBanks, Remapped, Sram};
+pub use nvlink::LinkError;
 pub use xid::{XidEvent, XidEvents};
 
 /// Name that the driver's package installs; the one without the number belongs to development files.
