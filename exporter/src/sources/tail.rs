@@ -187,8 +187,14 @@ impl Tail {
             // A directory took the place of what was no file yet.
             self.files.remove(directory);
         }
+        let mut followed: Option<BTreeSet<PathBuf>> = None;
         for path in found.files {
             if self.files.contains_key(&path) {
+                continue;
+            }
+            // Found by a link before it was found at its own place.
+            let followed = followed.get_or_insert_with(|| self.files.keys().map(|p| find::real(p)).collect());
+            if !followed.insert(find::real(&path)) {
                 continue;
             }
             if self.files.len() >= MAX_FILES && !self.make_room(unix) {

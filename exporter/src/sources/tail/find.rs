@@ -1,7 +1,7 @@
 //! Which files an entry of the configuration means: one that is named, those that fit a pattern, or those in a directory that
 //! look like something we read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -26,14 +26,38 @@ pub(in crate::sources) struct Found {
 pub(super) fn find(path: &str) -> Found {
     if is_pattern(path) {
         let Ok(paths) = glob::glob(path) else { return Found::default() };
-        let files = paths.flatten().filter(|p| p.is_file() && !name::is_rotated(p)).collect();
-        return Found { files, cut: false };
+        let files = paths.flatten().filter(|p| p.is_file() && !name::is_rotated(p));
+        return Found { files: each_once(files), cut: false };
     }
     let path = PathBuf::from(path);
     if path.is_dir() {
         return search(&path);
     }
     Found { files: vec![path], cut: false }
+}
+
+/// Of several paths to one file the one that says where it really is: W&B links its latest run beside the runs.
+fn each_once(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let alike = |a: &Path, b: &Path| a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+    let mut files: Vec<PathBuf> = Vec::new();
+    let mut places: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for path in paths {
+        let real = real(&path);
+        match places.get(&real) {
+            Some(at) if alike(&path, &real) > alike(&files[*at], &real) => files[*at] = path,
+            Some(_) => {}
+            None => {
+                places.insert(real, files.len());
+                files.push(path);
+            }
+        }
+    }
+    files
+}
+
+/// The path without links, as far as that can be told.
+pub(super) fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 pub(super) fn is_pattern(path: &str) -> bool {

@@ -87,3 +87,23 @@ fn trees_that_are_too_deep_are_counted_once() {
     b.poll();
     assert_eq!(b.dropped("search_limit"), Some(1.0));
 }
+
+/// As W&B links its latest run beside the runs themselves.
+#[test]
+fn a_file_that_a_link_leads_to_as_well_is_read_once() {
+    let mut b = Bench::new("*/*.log");
+    for dir in ["run-1", "run-2"] {
+        fs::create_dir(b.path(dir)).unwrap();
+    }
+    std::os::unix::fs::symlink("run-1", b.path("latest-run")).unwrap();
+    b.steps("run-1/a.log", 1..4);
+    assert_eq!(b.poll_steps(), range(1..4));
+    b.kill();
+    b.steps("run-1/a.log", 4..6);
+    assert_eq!(b.poll_steps(), range(4..6));
+    fs::remove_file(b.path("latest-run")).unwrap();
+    std::os::unix::fs::symlink("run-2", b.path("latest-run")).unwrap();
+    b.steps("run-2/b.log", 6..8);
+    b.wait(SCAN_EVERY);
+    assert_eq!(b.poll_steps(), range(6..8));
+}
