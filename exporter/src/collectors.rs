@@ -51,4 +51,5 @@ collectors! {
     heartbeat
     nic
     process
+    rdma
 }

@@ -22,6 +22,7 @@ pub mod fuzz;
 pub mod gpus;
 pub mod hub;
 pub mod ingest;
+pub mod link;
 mod lock;
 pub mod memory;
 pub mod page;

@@ -1,0 +1,363 @@
+//! RDMA ports, InfiniBand, RoCE and EFA under the same names: state, rate, traffic, errors, and links that drop, flap or slow down.
+//!
+//! Two rhythms: states every second, counters every ten, for each counter of a port is a command to its firmware. What each file may cost
+//! is in [`sysfs`], which ports are judged in [`device`], what is expected of them in [`expect`], when a rate of errors is too high in
+//! [`counters`]. How ports fare is also a sample for peers to be compared, every half minute.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use stepwatch_kit::config::Period;
+
+use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::condition::Conditions;
+use crate::hub::unix_now;
+use crate::link::rates::{Limit, Rates};
+use crate::link::watch::{Rule, Watch};
+use crate::memory;
+use crate::samples::Samples;
+
+mod band;
+mod counters;
+mod device;
+mod expect;
+mod judge;
+mod sysfs;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use counters::Values;
+pub use counters::{
+    ERRORS, HARDWARE, LINK_DOWNED, RECEIVE_BYTES, RECEIVE_MULTICAST, RECEIVE_PACKETS, RECEIVE_UNICAST, TRANSMIT_BYTES, TRANSMIT_MULTICAST,
+    TRANSMIT_PACKETS, TRANSMIT_UNICAST, TRANSMIT_WAIT, Threshold,
+};
+use device::{Device, Port, Role};
+use expect::Known;
+use sysfs::{PortState, Quarantine};
+pub use write::{
+    CONDITION, EXPECTED_RATE, FAMILIES, INFO, PHYSICAL_STATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP, QUARANTINED, RATE, STATE, UP,
+};
+
+pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffic, errors, links";
+
+/// Name of what is remembered.
+const MEMORY: &str = "rdma";
+/// What only grew older is saved this often.
+const SAVE_SECONDS: f64 = 600.0;
+/// A sample for peers this often.
+const HEALTH_SECONDS: f64 = 30.0;
+
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How often states are read.
+    pub interval: Period,
+    /// How often counters are read.
+    pub counters_interval: Period,
+    /// Devices to read; all when empty. `*` stands for anything.
+    pub include: Vec<String>,
+    /// Devices to leave alone altogether.
+    pub exclude: Vec<String>,
+    /// Devices that are read and not judged: of the management network, of storage that comes and goes.
+    pub management: Vec<String>,
+    pub expected: Expectation,
+    /// A port that is down for longer has dropped. By then NCCL's transport, as it is set by default, has given up.
+    pub drop_after: Period,
+    /// After a start, ports that were up before may take this long to come up.
+    pub grace: Period,
+    /// Errors that are too many, by name of the counter, where the defaults do not fit.
+    pub thresholds: BTreeMap<String, Threshold>,
+}
+
+/// What this node should have, where that is known better than from what it had.
+#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Expectation {
+    /// Ports of the fabric that should be up.
+    pub ports: Option<usize>,
+    /// What each of them should negotiate.
+    pub rate_gbps: Option<f64>,
+    /// What each of them reaches when the node is busy, from and to.
+    pub bandwidth_gbps: Option<(f64, f64)>,
+    /// Devices that this is said of; all when empty.
+    pub devices: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            interval: Period::secs(1),
+            counters_interval: Period::secs(10),
+            include: Vec::new(),
+            exclude: Vec::new(),
+            management: Vec::new(),
+            expected: Expectation::default(),
+            drop_after: Period::secs(30),
+            grace: Period::secs(120),
+            thresholds: BTreeMap::new(),
+        }
+    }
+}
+
+pub fn rhythm(config: &Config) -> Rhythm {
+    Rhythm { interval: config.interval.into(), deadline: Duration::from_secs(10) }
+}
+
+#[derive(Debug)]
+pub struct Reader {
+    config: Config,
+    rule: Rule,
+    limits: Vec<Limit>,
+    include: Patterns,
+    exclude: Patterns,
+    management: Patterns,
+    expected: Patterns,
+    quarantine: Quarantine,
+    names: Vec<String>,
+    devices: Vec<Device>,
+    /// Interfaces under the default route.
+    routed: Vec<String>,
+    /// What the last slow pass read; kept on the page until the next.
+    counted: Counted,
+    /// By [`Device::key`].
+    meters: BTreeMap<String, Meters>,
+    /// `None` until the first pass.
+    memory: Option<Memory>,
+    /// Whether there are as many ports as the configuration says.
+    complete: Watch,
+    unreadable: Conditions,
+    health_at: f64,
+    window_at: f64,
+}
+
+#[derive(Debug)]
+struct Memory {
+    known: Known,
+    /// Judged from here on.
+    ready_at: f64,
+    saved_at: f64,
+    failing: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    at: Option<f64>,
+    samples: Samples,
+    ports: BTreeMap<String, Values>,
+}
+
+#[derive(Debug, Default)]
+struct Meters {
+    rates: Rates,
+    traffic: band::Meter,
+    /// Since when it has been slower than expected.
+    slow_since: Option<f64>,
+    /// It falls short of its band, and by how much: in words.
+    short: Option<String>,
+}
+
+/// A port at one moment.
+#[derive(Debug)]
+struct Look {
+    device: usize,
+    port: usize,
+    key: String,
+    state: PortState,
+    role: Role,
+}
+
+#[derive(Debug, Default)]
+struct Patterns(Vec<glob::Pattern>);
+
+impl Patterns {
+    fn new(texts: &[String]) -> Self {
+        Self(texts.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect())
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.0.iter().any(|p| p.matches(name))
+    }
+
+    fn allow(&self, name: &str) -> bool {
+        self.0.is_empty() || self.matches(name)
+    }
+}
+
+impl Reader {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            rule: Rule::drop_after(config.drop_after.as_duration().as_secs_f64()),
+            limits: counters::limits(&config.thresholds),
+            include: Patterns::new(&config.include),
+            exclude: Patterns::new(&config.exclude),
+            management: Patterns::new(&config.management),
+            expected: Patterns::new(&config.expected.devices),
+            config: config.clone(),
+            quarantine: Quarantine::default(),
+            names: Vec::new(),
+            devices: Vec::new(),
+            routed: Vec::new(),
+            counted: Counted::default(),
+            meters: BTreeMap::new(),
+            memory: None,
+            complete: Watch::default(),
+            unreadable: Conditions::default(),
+            health_at: f64::NEG_INFINITY,
+            window_at: f64::NEG_INFINITY,
+        }
+    }
+
+    fn wanted(&self, name: &str) -> bool {
+        self.include.allow(name) && !self.exclude.matches(name)
+    }
+
+    fn names(&self, cx: &Context<'_>) -> Result<Vec<String>, CollectError> {
+        let dir = cx.roots.sys("class/infiniband");
+        let mut names = device::names(cx.roots).map_err(|e| CollectError::read(&dir, e))?;
+        names.retain(|name| self.wanted(name));
+        Ok(names)
+    }
+
+    /// One pass at Unix time `now`.
+    fn pass(&mut self, now: f64, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let names = self.names(cx)?;
+        let mut memory = self.memory.take().unwrap_or_else(|| Memory {
+            known: memory::load(cx.roots.state.as_deref(), MEMORY),
+            ready_at: now + self.config.grace.as_duration().as_secs_f64(),
+            saved_at: now,
+            failing: false,
+        });
+        let due = self.config.counters_interval.as_duration().as_secs_f64();
+        let slow = names != self.names || !self.counted.at.is_some_and(|at| (0.0..due).contains(&(now - at)));
+        if slow {
+            self.devices = device::inventory(cx.roots, &names);
+            self.routed = device::management_interfaces(cx.roots);
+            self.quarantine.retain(|device| names.iter().any(|n| n == device));
+            memory.known.settle(now, &self.devices);
+            self.names = names;
+        }
+        let mut looks = self.look(now, cx);
+        let news = self.assign_roles(now, &mut memory.known, &mut looks);
+        if slow {
+            self.count(now, cx, &looks);
+        }
+        let told = self.judge(now, slow, cx, &mut memory, &looks);
+        self.write(&memory.known, &looks, out);
+        memory.save(now, cx, news || told);
+        self.memory = Some(memory);
+        Ok(())
+    }
+
+    fn look(&mut self, now: f64, cx: &Context<'_>) -> Vec<Look> {
+        let root = cx.roots.sys("class/infiniband");
+        let mut looks = Vec::new();
+        for (d, device) in self.devices.iter().enumerate() {
+            for (p, port) in device.ports.iter().enumerate() {
+                let section = format!("{}/ports/{}", device.name, port.number);
+                let state = sysfs::port_state(&root, &section, now, &mut self.quarantine);
+                looks.push(Look { device: d, port: p, key: device.key(port), state, role: Role::Unprovisioned });
+            }
+        }
+        looks
+    }
+
+    /// Sets the roles; whether a port was seen up for the first time.
+    fn assign_roles(&self, now: f64, known: &mut Known, looks: &mut [Look]) -> bool {
+        let before = known.0.len();
+        let apart = |look: &Look| {
+            let (device, port) = self.at(look);
+            if device.pci.is_empty() || device.virtual_function {
+                Some(Role::Auxiliary)
+            } else {
+                self.management.matches(&device.name).then_some(Role::Management).or_else(|| {
+                    let routed = port.link_layer == "Ethernet" && self.routed.contains(&port.netdev);
+                    routed.then_some(Role::Management)
+                })
+            }
+        };
+        let kinds: Vec<Option<Role>> = looks.iter().map(apart).collect();
+        // Where the only ports are those of the default route, the fabric runs over them.
+        let others = kinds.iter().any(Option::is_none);
+        for (look, apart) in looks.iter_mut().zip(kinds) {
+            let (device, port) = self.at(look);
+            let named = self.management.matches(&device.name);
+            let apart = apart.filter(|role| *role == Role::Auxiliary || others || named);
+            if apart.is_none() && look.state.up() == Some(true) {
+                known.was_up(now, device, port);
+            }
+            look.role = apart.unwrap_or(if known.0.contains_key(&look.key) { Role::Fabric } else { Role::Unprovisioned });
+        }
+        known.0.len() != before
+    }
+
+    fn at(&self, look: &Look) -> (&Device, &Port) {
+        let device = &self.devices[look.device];
+        (device, &device.ports[look.port])
+    }
+
+    /// Reads all counters.
+    fn count(&mut self, now: f64, cx: &Context<'_>, looks: &[Look]) {
+        let root = cx.roots.sys("class/infiniband");
+        let mut counted = Counted { at: Some(now), ..Counted::default() };
+        let read = |section: String, quarantine: &mut Quarantine| -> Values {
+            sysfs::counters(&root, &section, now, quarantine).values.into_iter().collect()
+        };
+        for device in &self.devices {
+            let own = read(format!("{}/hw_counters", device.name), &mut self.quarantine);
+            counters::write(&device.name, "", &Values::new(), &own, &mut counted.samples);
+        }
+        for look in looks {
+            let device = &self.devices[look.device];
+            let port = &device.ports[look.port].number;
+            let mut section = |name: &str| read(format!("{}/ports/{port}/{name}", device.name), &mut self.quarantine);
+            let mut standard = section("counters_ext");
+            standard.extend(section("counters"));
+            let hardware = section("hw_counters");
+            counters::write(&device.name, port, &standard, &hardware, &mut counted.samples);
+            standard.extend(hardware);
+            counted.ports.insert(look.key.clone(), standard);
+        }
+        self.counted = counted;
+    }
+}
+
+impl Memory {
+    /// Saves what a restart must not forget: at once when something happened, now and then when nothing did.
+    fn save(&mut self, now: f64, cx: &Context<'_>, news: bool) {
+        if !news && (0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
+            return;
+        }
+        self.saved_at = now;
+        let saved = memory::save(cx.roots.state.as_deref(), MEMORY, &self.known);
+        if let Err(error) = &saved
+            && !self.failing
+        {
+            tracing::warn!(%error, "cannot save which RDMA ports this node has; a restart will not know");
+        }
+        self.failing = saved.is_err();
+    }
+}
+
+impl Collector for Reader {
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
+        let names = self.names(cx)?;
+        if !names.is_empty() {
+            return Ok(Support::Supported(names.join(" ")));
+        }
+        if self.config.expected.ports.is_some_and(|n| n > 0) {
+            return Ok(Support::Supported("no RDMA device, though ports are expected".into()));
+        }
+        let known: Known = memory::load(cx.roots.state.as_deref(), MEMORY);
+        if !known.is_empty() {
+            return Ok(Support::Supported("no RDMA device, though there were some before".into()));
+        }
+        Ok(Support::Unsupported("no RDMA device".into()))
+    }
+
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        self.pass(unix_now(), cx, out)
+    }
+}

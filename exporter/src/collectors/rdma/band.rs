@@ -1,0 +1,171 @@
+//! How much a busy port usually moves, as a band, and whether one moves much less while the others keep to theirs.
+//!
+//! There is no line above which bandwidth is good: a port of 400 Gb/s that peaks at 360 is fine, one that peaks at 100 is fine too when that
+//! is all the job sends. So a port is compared with what it used to reach itself, and only while most other ports of the node
+//! reach what they used to: then the job has not changed, the port has. Where the configuration gives the band, nothing is learned.
+
+use serde::{Deserialize, Serialize};
+
+/// Peaks are taken over this long: several steps of any job.
+pub(super) const WINDOW_SECONDS: f64 = 300.0;
+/// Windows with traffic before a band is believed.
+const LEARN_WINDOWS: u32 = 12;
+/// Windows in a row below the band that are a fault.
+const BAD_WINDOWS: u32 = 2;
+/// A port that peaks below this share of its rate is idle.
+const BUSY: f64 = 0.05;
+/// Below this share of the lower edge is far below the band.
+const FAR: f64 = 0.5;
+/// How fast an edge follows peaks that fall inside the band.
+const FORGET: f64 = 0.02;
+
+/// What a port reaches when it is busy; bytes a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Band {
+    pub(super) low: f64,
+    pub(super) high: f64,
+    windows: u32,
+}
+
+/// One port over one window.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Peak {
+    pub(super) peak: f64,
+    /// Bytes a second that the link has negotiated.
+    pub(super) rate: f64,
+    /// What it is compared with, if that is known yet.
+    pub(super) band: Option<Band>,
+}
+
+impl Band {
+    pub(super) fn given(low: f64, high: f64) -> Self {
+        Self { low, high, windows: LEARN_WINDOWS }
+    }
+
+    /// `None` until enough was seen.
+    pub(super) fn known(self) -> Option<Self> {
+        (self.windows >= LEARN_WINDOWS).then_some(self)
+    }
+
+    /// Learns from a window that was not bad. Peaks outside widen the band at once, those inside narrow it slowly.
+    pub(super) fn learn(&mut self, peak: f64, rate: f64) {
+        if peak < rate * BUSY {
+            return;
+        }
+        if self.windows == 0 {
+            (self.low, self.high) = (peak, peak);
+        }
+        let follow = |edge: f64| edge + (peak - edge) * FORGET;
+        self.low = peak.min(follow(self.low));
+        self.high = peak.max(follow(self.high));
+        self.windows = self.windows.saturating_add(1);
+    }
+}
+
+impl Peak {
+    fn keeps(&self) -> bool {
+        self.band.is_some_and(|band| self.peak >= band.low)
+    }
+
+    fn falls_short(&self) -> bool {
+        self.band.is_some_and(|band| self.peak < band.low * FAR)
+    }
+}
+
+/// Which ports fall short of their bands while most of the others keep to theirs.
+pub(super) fn short(ports: &[Peak]) -> Vec<bool> {
+    let compared = ports.iter().filter(|p| p.band.is_some()).count();
+    let keep = ports.iter().filter(|p| p.keeps()).count();
+    let steady = keep >= 2 && keep * 3 >= compared * 2;
+    ports.iter().map(|p| steady && p.falls_short()).collect()
+}
+
+/// What a port moved, over time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Meter {
+    last: Option<(f64, f64, f64)>,
+    peak: f64,
+    bad: u32,
+}
+
+impl Meter {
+    /// Takes in the counters of a port in bytes. A counter that fell began anew: no rate is known of that interval.
+    pub(super) fn take(&mut self, now: f64, received: f64, sent: f64) {
+        if let Some((at, r, s)) = self.last.replace((now, received, sent)) {
+            let (seconds, more) = (now - at, (received - r).max(sent - s));
+            if seconds > 0.0 && received >= r && sent >= s {
+                self.peak = self.peak.max(more / seconds);
+            }
+        }
+    }
+
+    /// The peak of the window that ends.
+    pub(super) fn close(&mut self) -> f64 {
+        std::mem::take(&mut self.peak)
+    }
+
+    /// Whether it has fallen short for long enough.
+    pub(super) fn judge(&mut self, short: bool) -> bool {
+        self.bad = if short { self.bad.saturating_add(1) } else { 0 };
+        self.bad >= BAD_WINDOWS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RATE: f64 = 50e9;
+
+    fn learned(peaks: &[f64]) -> Band {
+        let mut band = Band::default();
+        peaks.iter().for_each(|peak| band.learn(*peak, RATE));
+        band
+    }
+
+    #[test]
+    fn a_band_is_believed_after_an_hour_of_traffic() {
+        assert_eq!(learned(&[40e9; 11]).known(), None);
+        assert_eq!(learned(&[1e9; 100]).known(), None, "idle");
+        let band = learned(&[&[40e9; 11][..], &[45e9]].concat()).known().unwrap();
+        assert!(band.low > 40e9 && band.low < 40.2e9 && band.high == 45e9, "{band:?}");
+    }
+
+    #[test]
+    fn fine_at_360_and_bad_at_100_but_only_while_the_others_keep_theirs() {
+        let band = Some(learned(&[45e9; 20]));
+        let peak = |gigabits: f64| Peak { peak: gigabits * 125e6, rate: RATE, band };
+        let bad = |ports: &[f64]| short(&ports.iter().map(|g| peak(*g)).collect::<Vec<_>>());
+        assert_eq!(bad(&[360.0, 360.0, 365.0, 100.0]), [false, false, false, true]);
+        assert_eq!(bad(&[360.0, 360.0, 365.0, 350.0]), [false; 4], "a little less");
+        assert_eq!(bad(&[100.0, 100.0, 100.0, 100.0]), [false; 4], "another job");
+        assert_eq!(bad(&[360.0, 100.0]), [false; 2], "too few to tell who is right");
+        let mut meter = Meter::default();
+        assert_eq!([true, true, false, true].map(|short| meter.judge(short)), [false, true, false, false]);
+    }
+
+    #[test]
+    fn a_counter_that_began_anew_is_no_traffic() {
+        let mut meter = Meter::default();
+        for (now, bytes) in [(0.0, 5e12), (10.0, 5.1e12), (20.0, 1e12), (30.0, 1.2e12), (30.0, 9e12)] {
+            meter.take(now, bytes, 0.0);
+        }
+        assert_eq!((meter.close(), meter.close()), (20e9, 0.0));
+    }
+
+    proptest! {
+        #[test]
+        fn peaks_are_never_negative_and_bands_never_upside_down(readings in prop::collection::vec((-10.0..60.0f64, 0u64..u64::MAX, 0u64..u64::MAX), 0..60)) {
+            let (mut meter, mut band, mut now) = (Meter::default(), Band::default(), 0.0);
+            for (pause, received, sent) in readings {
+                now += pause;
+                meter.take(now, received as f64, sent as f64);
+                let peak = meter.close();
+                prop_assert!(peak >= 0.0 && peak.is_finite());
+                band.learn(peak, RATE);
+                prop_assert!(band.low <= band.high);
+            }
+        }
+    }
+}

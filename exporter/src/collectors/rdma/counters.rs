@@ -1,0 +1,220 @@
+//! Which family a counter of a port goes to, and how many errors are too many.
+
+use std::collections::BTreeMap;
+
+use stepwatch_kit::config::Period;
+
+use crate::family::Family;
+use crate::link::Level::{self, Error, Warn};
+use crate::link::rates::Limit;
+use crate::samples::Samples;
+
+const PORT: &[&str] = &["device", "port"];
+
+macro_rules! counters {
+    ($($id:ident $name:literal $unit:literal $help:literal: $($file:literal x $scale:literal),*;)*) => {
+        $(pub static $id: Family = Family::counter($name, $unit, PORT, $help);)*
+        /// Counters with a family of their own, by file: InfiniBand's, those of kernels that kept the wide ones apart, and EFA's.
+        static FILES: &[(&str, &Family, f64)] = &[$($(($file, &$id, $scale),)*)*];
+    };
+}
+
+// InfiniBand counts data in words of four bytes.
+counters! {
+    RECEIVE_BYTES "rdma_port_receive_bytes_total" "bytes" "Bytes received":
+        "port_rcv_data" x 4.0, "port_rcv_data_64" x 4.0, "rx_bytes" x 1.0;
+    TRANSMIT_BYTES "rdma_port_transmit_bytes_total" "bytes" "Bytes sent":
+        "port_xmit_data" x 4.0, "port_xmit_data_64" x 4.0, "tx_bytes" x 1.0;
+    RECEIVE_PACKETS "rdma_port_receive_packets_total" "" "Packets received":
+        "port_rcv_packets" x 1.0, "port_rcv_packets_64" x 1.0, "rx_pkts" x 1.0;
+    TRANSMIT_PACKETS "rdma_port_transmit_packets_total" "" "Packets sent":
+        "port_xmit_packets" x 1.0, "port_xmit_packets_64" x 1.0, "tx_pkts" x 1.0;
+    RECEIVE_UNICAST "rdma_port_receive_unicast_packets_total" "" "Packets received that were sent to one port":
+        "unicast_rcv_packets" x 1.0;
+    TRANSMIT_UNICAST "rdma_port_transmit_unicast_packets_total" "" "Packets sent to one port":
+        "unicast_xmit_packets" x 1.0;
+    RECEIVE_MULTICAST "rdma_port_receive_multicast_packets_total" "" "Packets received that were sent to several ports":
+        "multicast_rcv_packets" x 1.0;
+    TRANSMIT_MULTICAST "rdma_port_transmit_multicast_packets_total" "" "Packets sent to several ports":
+        "multicast_xmit_packets" x 1.0;
+    LINK_DOWNED "rdma_port_link_downed_total" "" "How often the link failed and went down":
+        "link_downed" x 1.0;
+    TRANSMIT_WAIT "rdma_port_transmit_wait_ticks_total" "" "Ticks of the port's own clock during which it had data to send and no credit to send it: congestion ahead":
+        "port_xmit_wait" x 1.0;
+}
+
+pub static ERRORS: Family = Family::counter(
+    "rdma_port_errors_total",
+    "",
+    &["device", "port", "kind"],
+    "Errors by kind, named as the kernel names the counter",
+);
+pub static HARDWARE: Family = Family::counter(
+    "rdma_hw_counter_total",
+    "",
+    &["device", "port", "counter"],
+    "Counters of the driver by name, whichever it has; without a port they are of the device as a whole",
+);
+
+static KINDS: &[&str] = &[
+    "symbol_error",
+    "link_error_recovery",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_discards",
+    "port_rcv_constraint_errors",
+    "port_xmit_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "rx_drops",
+];
+/// A setting among the counters: for how long the driver keeps their values.
+const NO_COUNTER: &str = "lifespan";
+
+/// Counters of one port by file name.
+pub(super) type Values = BTreeMap<String, u64>;
+
+/// Writes the counters of a port, or, with an empty `port`, of a device.
+pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Values, out: &mut Samples) {
+    let labels: &[&str] = &[device, port];
+    let family = |name: &str| FILES.iter().find(|(file, ..)| *file == name);
+    for (name, value) in standard {
+        if let Some((_, family, scale)) = family(name) {
+            out.set(family, labels, *value as f64 * scale);
+        } else if KINDS.contains(&name.as_str()) {
+            out.set(&ERRORS, &[device, port, name], *value);
+        } else {
+            out.set(&HARDWARE, &[device, port, name], *value);
+        }
+    }
+    for (name, value) in hardware.iter().filter(|(name, _)| *name != NO_COUNTER) {
+        out.set(&HARDWARE, &[device, port, name], *value);
+        // What EFA has no other place for.
+        match family(name) {
+            Some((_, family, scale)) if !port.is_empty() && out.get(family, labels).is_none() => {
+                out.set(family, labels, *value as f64 * scale);
+            }
+            None if !port.is_empty() && KINDS.contains(&name.as_str()) => {
+                out.set(&ERRORS, &[device, port, name], *value);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Sum of the errors of a port.
+pub(super) fn errors(values: &Values) -> u64 {
+    values.iter().filter(|(name, _)| KINDS.contains(&name.as_str())).fold(0, |sum, (_, n)| sum.saturating_add(*n))
+}
+
+/// Bytes by the first file that has them.
+pub(super) fn bytes(values: &Values, family: &Family) -> Option<f64> {
+    let mut files = FILES.iter().filter(|(_, f, _)| f.name == family.name);
+    files.find_map(|(file, _, scale)| Some(*values.get(*file)? as f64 * scale))
+}
+
+/// `thresholds:` of the configuration, by counter.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Threshold {
+    /// More than this many within the window are too many.
+    pub most: u64,
+    #[serde(default = "minute")]
+    pub window: Period,
+    #[serde(default = "warn")]
+    pub level: Level,
+}
+
+fn minute() -> Period {
+    Period::secs(60)
+}
+
+fn warn() -> Level {
+    Warn
+}
+
+/// The limits that good links stay under, but for those that the configuration sets.
+///
+/// A symbol error in thirty seconds is the bit error rate that InfiniBand allows; ten a second is a link that is mostly repeating
+/// itself. Overruns, integrity errors and exhausted retries do not happen on a link that is well: one is news.
+pub(super) fn limits(own: &BTreeMap<String, Threshold>) -> Vec<Limit> {
+    const CABLE: &str = "clean or replace cable and transceiver";
+    const AHEAD: &str = "look for congestion or a fault on the way";
+    const LOST: &str = "a connection was given up; the job that had it is failing";
+    const HOUR: f64 = 3600.0;
+    const TEN_MINUTES: f64 = 600.0;
+    const MINUTE: f64 = 60.0;
+    let defaults: &[(&str, f64, u64, Level, &'static str)] = &[
+        ("symbol_error", HOUR, 120, Warn, CABLE),
+        ("symbol_error", MINUTE, 600, Error, CABLE),
+        ("link_error_recovery", MINUTE, 5, Error, CABLE),
+        ("local_link_integrity_errors", TEN_MINUTES, 0, Error, CABLE),
+        ("excessive_buffer_overrun_errors", TEN_MINUTES, 0, Error, "flow control with the switch is broken"),
+        ("port_rcv_errors", MINUTE, 600, Warn, CABLE),
+        ("port_xmit_discards", MINUTE, 6000, Warn, AHEAD),
+        ("local_ack_timeout_err", MINUTE, 60, Warn, AHEAD),
+        ("roce_slow_restart", MINUTE, 600, Warn, AHEAD),
+        ("rnr_nak_retry_err", TEN_MINUTES, 0, Error, LOST),
+        ("req_transport_retries_exceeded", TEN_MINUTES, 0, Error, LOST),
+        // EFA.
+        ("unresponsive_remote_events", MINUTE, 6000, Warn, AHEAD),
+        ("impaired_remote_conn_events", MINUTE, 6000, Warn, AHEAD),
+        ("retrans_pkts", MINUTE, 60_000, Warn, AHEAD),
+        ("retrans_bytes", MINUTE, 60_000_000, Warn, AHEAD),
+    ];
+    let default = |(counter, window, most, level, meaning): &(&str, f64, u64, Level, &'static str)| {
+        Limit::new(counter, *window, *most, *level, meaning)
+    };
+    let own_limit = |(counter, t): (&String, &Threshold)| {
+        Limit::new(counter, t.window.as_duration().as_secs_f64(), t.most, t.level, "the limit is set in the configuration")
+    };
+    let kept = defaults.iter().filter(|(counter, ..)| !own.contains_key(*counter));
+    kept.map(default).chain(own.iter().map(own_limit)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(pairs: &[(&str, u64)]) -> Values {
+        pairs.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect()
+    }
+
+    #[test]
+    fn words_are_bytes_and_unknown_counters_are_kept() {
+        let mut out = Samples::default();
+        let standard = values(&[("port_rcv_data", 10), ("symbol_error", 2), ("link_downed", 1), ("brand_new", 5)]);
+        write("mlx5_0", "1", &standard, &values(&[("out_of_sequence", 3), ("lifespan", 10)]), &mut out);
+        let port = ["mlx5_0", "1"];
+        assert_eq!((out.get(&RECEIVE_BYTES, &port), out.get(&LINK_DOWNED, &port)), (Some(40.0), Some(1.0)));
+        assert_eq!(out.get(&ERRORS, &["mlx5_0", "1", "symbol_error"]), Some(2.0));
+        assert_eq!(out.get(&HARDWARE, &["mlx5_0", "1", "brand_new"]), Some(5.0));
+        assert_eq!(out.get(&HARDWARE, &["mlx5_0", "1", "out_of_sequence"]), Some(3.0));
+        assert_eq!(out.iter().count(), 5, "lifespan is a setting");
+        assert_eq!(bytes(&standard, &RECEIVE_BYTES), Some(40.0));
+    }
+
+    #[test]
+    fn efa_has_the_same_names() {
+        let mut out = Samples::default();
+        let hardware = values(&[("tx_bytes", 7), ("rx_drops", 1), ("rdma_read_bytes", 9)]);
+        write("rdmap0s6", "1", &Values::new(), &hardware, &mut out);
+        assert_eq!(out.get(&TRANSMIT_BYTES, &["rdmap0s6", "1"]), Some(7.0));
+        assert_eq!(out.get(&ERRORS, &["rdmap0s6", "1", "rx_drops"]), Some(1.0));
+        assert_eq!(out.get(&HARDWARE, &["rdmap0s6", "1", "rdma_read_bytes"]), Some(9.0));
+        assert_eq!(bytes(&hardware, &TRANSMIT_BYTES), Some(7.0));
+        assert_eq!(errors(&hardware), 1);
+    }
+
+    #[test]
+    fn a_threshold_of_the_configuration_replaces_all_of_that_counter() {
+        let own = [("symbol_error".to_owned(), Threshold { most: 9, window: minute(), level: Error })].into();
+        let limits = limits(&own);
+        let symbol: Vec<_> = limits.iter().filter(|l| l.counter == "symbol_error").collect();
+        assert_eq!(symbol.len(), 1);
+        assert_eq!((symbol[0].most, symbol[0].window), (9, 60.0));
+        assert!(limits.iter().any(|l| l.counter == "link_error_recovery"));
+    }
+}

@@ -1,0 +1,303 @@
+//! What is wrong with the ports of the fabric, told in the stream.
+
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::band::{self, Band, Peak};
+use super::expect::{Expected, Known, is_slower};
+use super::{HEALTH_SECONDS, Look, Memory, Reader, counters};
+use crate::collector::Context;
+use crate::hub::Origin;
+use crate::link::watch::Seen;
+use crate::link::{Change, Level, Medium, State, Subject};
+
+/// A port must be slow for this long: right after it comes up it may tell the rate of before.
+const SLOW_SECONDS: f64 = 10.0;
+const GIGABIT: f64 = 125e6;
+
+/// What is to be told, in order.
+#[derive(Debug, Default)]
+pub(super) struct Told(Vec<Event>);
+
+impl Told {
+    fn add(&mut self, now: f64, known: &Expected, hint: &str, changes: impl IntoIterator<Item = Change>) {
+        let name = known.name();
+        let subject = Subject {
+            medium: known.medium(),
+            name: &name,
+            netdev: &known.netdev,
+            pci: &known.pci,
+            gpu: "",
+            hint,
+        };
+        self.0.extend(changes.into_iter().map(|change| subject.event(now, &change)));
+    }
+}
+
+impl Reader {
+    /// Whether anything was told.
+    pub(super) fn judge(
+        &mut self,
+        now: f64,
+        slow: bool,
+        cx: &Context<'_>,
+        memory: &mut Memory,
+        looks: &[Look],
+    ) -> bool {
+        let mut told = Told::default();
+        self.retire(now, &mut memory.known, looks, &mut told);
+        for (key, known) in &mut memory.known.0 {
+            let look = looks.iter().find(|look| look.key == *key);
+            self.judge_state(now, slow, now >= memory.ready_at, known, key, look, &mut told);
+        }
+        if slow {
+            self.judge_traffic(now, &mut memory.known, looks);
+            for (key, known) in &mut memory.known.0 {
+                let look = looks.iter().find(|look| look.key == *key);
+                self.judge_rate(now, known, key, look, &mut told);
+                self.judge_errors(now, known, key, &mut told);
+            }
+            self.judge_readable(cx);
+        }
+        self.judge_number(now, &memory.known, now >= memory.ready_at, looks, &mut told);
+        let any = !told.0.is_empty();
+        if !(0.0..HEALTH_SECONDS).contains(&(now - self.health_at)) && self.counted.at.is_some() {
+            self.health_at = now;
+            told.0.extend(looks.iter().filter(|l| memory.known.0.contains_key(&l.key)).map(|l| self.health(now, l)));
+        }
+        for event in told.0 {
+            if event.kind == Kind::Link {
+                tracing::warn!(link = event.name, code = event.code, "{}", event.text.as_deref().unwrap_or_default());
+            }
+            cx.hub.publish(Origin::Node, event);
+        }
+        any
+    }
+
+    /// What is not to be judged any more: left out by the configuration, or found to be of the management network.
+    fn retire(&self, now: f64, known: &mut Known, looks: &[Look], told: &mut Told) {
+        known.0.retain(|key, known| {
+            let apart = looks.iter().any(|l| l.key == *key && l.role != super::Role::Fabric);
+            let keep = self.wanted(&known.device) && !apart;
+            if !keep {
+                told.add(now, known, "", known.watch.clone().retire());
+            }
+            keep
+        });
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one port, with all that is known of it")]
+    fn judge_state(
+        &self,
+        now: f64,
+        counted: bool,
+        ready: bool,
+        known: &mut Expected,
+        key: &str,
+        look: Option<&Look>,
+        told: &mut Told,
+    ) {
+        let up = match look {
+            Some(look) => look.state.up(),
+            None => Some(false),
+        };
+        let Some(up) = up else { return };
+        if up {
+            known.learn(now, look.and_then(|l| l.state.rate));
+        } else if !ready && known.watch.is_fresh() {
+            return;
+        }
+        let downs = self.counted.ports.get(key).and_then(|v| v.get("link_downed")).copied();
+        let seen = Seen { up, downs: downs.filter(|_| counted) };
+        let changes = known.watch.observe(now, &self.rule, seen);
+        if !changes.is_empty() {
+            told.add(now, known, &hint(look), changes);
+        }
+    }
+
+    fn judge_rate(&mut self, now: f64, known: &mut Expected, key: &str, look: Option<&Look>, told: &mut Told) {
+        let Some(rate) = look.filter(|l| l.state.up() == Some(true)).and_then(|l| l.state.rate) else { return };
+        let expected = self.expected_rate(known);
+        let meters = self.meters.entry(key.to_owned()).or_default();
+        let slow = is_slower(rate, expected);
+        meters.slow_since = slow.then(|| meters.slow_since.unwrap_or(now));
+        let lasting = meters.slow_since.is_some_and(|since| now - since >= SLOW_SECONDS);
+        let text = if lasting {
+            Some(format!("runs at {:.0} Gb/s, {:.0} Gb/s is expected", rate / GIGABIT, expected / GIGABIT))
+        } else {
+            meters.short.clone()
+        };
+        let level = if lasting { Level::Error } else { Level::Warn };
+        let change = known.degraded.tell(now, State::Degraded, text.map(|t| (level, t)), "is as fast as it should be again");
+        told.add(now, known, "", change);
+    }
+
+    /// Bytes a second that the port should negotiate.
+    pub(super) fn expected_rate(&self, known: &Expected) -> f64 {
+        let said = self.config.expected.rate_gbps.filter(|_| self.expected.allow(&known.device));
+        said.map_or(known.rate, |gigabits| gigabits * GIGABIT)
+    }
+
+    fn judge_errors(&mut self, now: f64, known: &mut Expected, key: &str, told: &mut Told) {
+        let Some(values) = self.counted.ports.get(key) else { return };
+        let counters: Vec<(&str, u64)> = values.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+        let rates = &mut self.meters.entry(key.to_owned()).or_default().rates;
+        rates.take(now, &self.limits, &counters);
+        let excesses = rates.excesses(now, &self.limits);
+        let is = excesses.first().map(|worst| (worst.limit.level, worst.text()));
+        let change = known.errors.tell(now, State::Errors, is, "has no more errors than a good link");
+        told.add(now, known, "", change);
+    }
+
+    /// Takes in what the ports moved, and at the end of a window compares each with what it used to.
+    fn judge_traffic(&mut self, now: f64, known: &mut Known, looks: &[Look]) {
+        for (key, values) in &self.counted.ports {
+            let bytes = |family| counters::bytes(values, family);
+            if let (Some(received), Some(sent)) = (bytes(&counters::RECEIVE_BYTES), bytes(&counters::TRANSMIT_BYTES)) {
+                self.meters.entry(key.clone()).or_default().traffic.take(now, received, sent);
+            }
+        }
+        if self.window_at == f64::NEG_INFINITY || now < self.window_at {
+            self.window_at = now;
+        }
+        if now - self.window_at < band::WINDOW_SECONDS {
+            return;
+        }
+        self.window_at = now;
+        let given = self.config.expected.bandwidth_gbps.map(|(low, high)| Band::given(low * GIGABIT, high * GIGABIT));
+        let (mut keys, mut peaks) = (Vec::new(), Vec::new());
+        for look in looks {
+            let (Some(known), Some(meters)) = (known.0.get(&look.key), self.meters.get_mut(&look.key)) else { continue };
+            let given = given.filter(|_| self.expected.allow(&known.device));
+            keys.push(&look.key);
+            let rate = look.state.rate.unwrap_or(known.rate);
+            peaks.push(Peak { peak: meters.traffic.close(), rate, band: given.or(known.band.known()) });
+        }
+        for ((key, peak), short) in keys.into_iter().zip(&peaks).zip(band::short(&peaks)) {
+            let (Some(known), Some(meters)) = (known.0.get_mut(key), self.meters.get_mut(key)) else { continue };
+            if !short {
+                known.band.learn(peak.peak, peak.rate);
+            }
+            let text = || {
+                let band = peak.band.unwrap_or_default();
+                format!(
+                    "moves at most {:.0} Gb/s, where it used to reach {:.0} to {:.0} and the other ports still reach theirs",
+                    peak.peak / GIGABIT,
+                    band.low / GIGABIT,
+                    band.high / GIGABIT
+                )
+            };
+            meters.short = meters.traffic.judge(short).then(text);
+        }
+    }
+
+    /// Whether as many ports are known as the configuration expects. One that is known and down is told of by itself.
+    fn judge_number(&mut self, now: f64, known: &Known, ready: bool, looks: &[Look], told: &mut Told) {
+        let Some(expected) = self.config.expected.ports else { return };
+        let have = known.0.values().filter(|k| self.expected.allow(&k.device)).count();
+        if !ready && have < expected && self.complete.is_fresh() {
+            return;
+        }
+        let changes = self.complete.observe(now, &self.rule, Seen { up: have >= expected, downs: None });
+        let never: Vec<String> = looks
+            .iter()
+            .filter(|l| l.role == super::Role::Unprovisioned)
+            .map(|l| {
+                let (device, port) = self.at(l);
+                format!("{}/{}", device.name, port.number)
+            })
+            .collect();
+        let never = if never.is_empty() { String::new() } else { format!("; never up were {}", never.join(" ")) };
+        for change in changes {
+            let change = if change.over {
+                Change { text: format!("are complete: {have} of {expected}"), ..change }
+            } else {
+                Change { text: format!("are incomplete: {have} of {expected} have been up{never}"), ..change }
+            };
+            let medium = known.0.values().next().map_or(Medium::Infiniband, Expected::medium);
+            let subject = Subject { medium, name: "rdma", netdev: "", pci: "", gpu: "", hint: "" };
+            let mut event = subject.event(now, &change);
+            event.text = Some(format!("RDMA ports of this node {}", change.text));
+            told.0.push(event);
+        }
+    }
+
+    fn judge_readable(&mut self, cx: &Context<'_>) {
+        for gone in self.unreadable.keys(UNREADABLE) {
+            if !self.names.contains(&gone) {
+                self.unreadable.tell(cx, UNREADABLE, &gone, false, || unreadable(&gone));
+            }
+        }
+        for name in &self.names {
+            let holds = self.quarantine.holds(name);
+            self.unreadable.tell(cx, UNREADABLE, name, holds, || unreadable(name));
+        }
+    }
+
+    /// A sample for peers to be compared.
+    fn health(&self, now: f64, look: &Look) -> Event {
+        let (device, port) = self.at(look);
+        let mut event = Event { ts: Some(now), name: Some("rdma".into()), ..Event::new(Kind::Health) };
+        let words = [("device", &device.name), ("port", &port.number), ("netdev", &port.netdev), ("pci", &device.pci)];
+        for (key, word) in words.into_iter().filter(|(_, word)| !word.is_empty()) {
+            event.extra.insert(key.into(), Value::Text(word.clone()));
+        }
+        let mut set = |name: &str, value: Option<f64>| {
+            if let Some(value) = value {
+                event.m.set(name, value);
+            }
+        };
+        set("up", look.state.up().map(|up| f64::from(u8::from(up))));
+        set("rate_bytes_per_second", look.state.rate.filter(|_| look.state.up() == Some(true)));
+        let Some(values) = self.counted.ports.get(&look.key).filter(|values| !values.is_empty()) else { return event };
+        set("receive_bytes", counters::bytes(values, &counters::RECEIVE_BYTES));
+        set("transmit_bytes", counters::bytes(values, &counters::TRANSMIT_BYTES));
+        set("errors", Some(counters::errors(values) as f64));
+        for (name, file) in HEALTH {
+            set(name, values.get(*file).map(|v| *v as f64));
+        }
+        event
+    }
+}
+
+const UNREADABLE: &str = "rdma_unreadable";
+
+/// Counters that peers are compared by, and the files they are in.
+static HEALTH: &[(&str, &str)] = &[
+    ("link_downed", "link_downed"),
+    ("symbol_errors", "symbol_error"),
+    ("link_error_recoveries", "link_error_recovery"),
+    ("transmit_wait_ticks", "port_xmit_wait"),
+    ("transmit_discards", "port_xmit_discards"),
+    ("out_of_sequence", "out_of_sequence"),
+    ("ack_timeouts", "local_ack_timeout_err"),
+    ("congestion_marks", "np_ecn_marked_roce_packets"),
+    ("retransmitted_bytes", "retrans_bytes"),
+    ("retransmitted_packets", "retrans_pkts"),
+    ("receive_drops", "rx_drops"),
+];
+
+fn unreadable(device: &str) -> Event {
+    let mut event = Event {
+        level: Some("warn".into()),
+        text: Some(format!("RDMA device {device} cannot be read: it is left alone, and looked at again from time to time")),
+        ..Event::new(Kind::Hw)
+    };
+    event.extra.insert("device".into(), Value::Text(device.into()));
+    event
+}
+
+/// What a port that is down looks like, and what that usually means.
+fn hint(look: Option<&Look>) -> String {
+    let Some(look) = look else { return "the device is gone from the node".into() };
+    let state = look.state.state.as_ref();
+    match &look.state.physical {
+        Some((2, word)) => format!("no signal from the other end ({word}); look at cable, transceiver and switch port"),
+        Some((3, word)) => format!("the port is disabled ({word})"),
+        Some((6, word)) => format!("the link is recovering from errors ({word}); look at the cable"),
+        Some((5, _)) if state.is_some_and(|(id, _)| *id == 2) => {
+            "the link is there, but no subnet manager has set the port up (INIT)".into()
+        }
+        Some((_, word)) => format!("its physical state is {word}"),
+        None => String::new(),
+    }
+}

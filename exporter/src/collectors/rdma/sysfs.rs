@@ -1,0 +1,309 @@
+//! What the kernel writes about RDMA devices, read file by file.
+//!
+//! Each file is its own risk: one counter of one port that the firmware refuses costs that counter. But a device on which most
+//! reads fail is left alone after a few tries: on ports that this host may not ask about, each refused read is a line in the
+//! kernel's log, hundreds a second, for nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// Passes in a row on which most of a section failed, before it is left alone.
+const STRIKES: u32 = 3;
+/// How long it is left alone first, and at most; twice as long each time.
+const FIRST_PAUSE: f64 = 60.0;
+const LONGEST_PAUSE: f64 = 3600.0;
+/// More files than any driver has in one folder of counters.
+const MAX_FILES: usize = 512;
+/// Sections that are kept track of: ports of devices, three each.
+const MAX_SECTIONS: usize = 1024;
+
+/// What came of reading one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reading<T> {
+    Value(T),
+    /// The device does not have it, or not in this state: no fault of anybody's.
+    Absent,
+    Failed,
+}
+
+impl<T> Reading<T> {
+    pub(super) fn value(self) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent | Self::Failed => None,
+        }
+    }
+
+    fn failed(&self) -> bool {
+        matches!(self, Self::Failed)
+    }
+}
+
+/// Reads a file and what stands in it; text that does not parse, such as `N/A (no PMA)`, is an absent value.
+pub(super) fn read<T>(path: &Path, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
+    match std::fs::read(path) {
+        Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(|t| parse(t.trim())).map_or(Reading::Absent, Reading::Value),
+        Err(error) if is_absence(&error) => Reading::Absent,
+        Err(_) => Reading::Failed,
+    }
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let unsupported = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::NODATA].map(Errno::raw_os_error);
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_some_and(|e| unsupported.contains(&e))
+}
+
+/// `4: ACTIVE`: the number, and the word.
+pub(super) fn parse_state(text: &str) -> Option<(u32, String)> {
+    let (id, word) = text.split_once(':')?;
+    let word = word.trim().chars().filter(|c| !c.is_control()).take(32).collect();
+    Some((id.trim().parse().ok()?, word))
+}
+
+/// `400 Gb/sec (4X NDR)` in bytes a second.
+pub(super) fn parse_rate(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_once(' ')?;
+    let gigabits: f64 = number.parse().ok()?;
+    let known = unit.trim_start().starts_with("Gb/sec");
+    (known && gigabits.is_finite() && gigabits > 0.0 && gigabits < 1e6).then_some(gigabits * 125e6)
+}
+
+pub(super) fn parse_counter(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+/// The files of one folder of counters, as far as they could be read.
+#[derive(Debug, Default)]
+pub(super) struct Section {
+    pub(super) values: Vec<(String, u64)>,
+}
+
+/// How much of a section may be read now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Permit {
+    All,
+    /// This file only, to see whether it is better.
+    One(String),
+    Nothing,
+}
+
+/// Sections whose reads fail, by their path below the device folder.
+#[derive(Debug, Default)]
+pub(super) struct Quarantine(BTreeMap<String, Guard>);
+
+#[derive(Debug, Default)]
+struct Guard {
+    strikes: u32,
+    /// Set while it is left alone.
+    until: Option<f64>,
+    pause: f64,
+    /// A file that failed.
+    sample: String,
+}
+
+impl Quarantine {
+    pub(super) fn permit(&self, section: &str, now: f64) -> Permit {
+        match self.0.get(section) {
+            Some(Guard { until: Some(until), sample, .. }) if now >= *until => Permit::One(sample.clone()),
+            Some(Guard { until: Some(_), .. }) => Permit::Nothing,
+            _ => Permit::All,
+        }
+    }
+
+    /// Takes note of what a read of a whole section, or of its sample, came to. `failed`: the files that did, of `tried`.
+    pub(super) fn note(&mut self, section: &str, now: f64, tried: usize, failed: &[&str]) {
+        let bad = !failed.is_empty() && failed.len() * 2 >= tried;
+        if !bad {
+            if self.0.remove(section).is_some_and(|guard| guard.until.is_some()) {
+                tracing::info!(section, "RDMA device can be read again");
+            }
+            return;
+        }
+        if !self.0.contains_key(section) && self.0.len() >= MAX_SECTIONS {
+            return;
+        }
+        let guard = self.0.entry(section.to_owned()).or_default();
+        guard.strikes += 1;
+        guard.sample = failed.first().map(|f| f.to_string()).unwrap_or_default();
+        if guard.strikes >= STRIKES {
+            if guard.until.is_none() {
+                tracing::warn!(section, files = failed.len(), "reads of an RDMA device keep failing; it is left alone for a while, so that they do not flood the kernel's log");
+            }
+            guard.pause = if guard.until.is_none() { FIRST_PAUSE } else { (guard.pause * 2.0).min(LONGEST_PAUSE) };
+            guard.until = Some(now + guard.pause);
+        }
+    }
+
+    /// Whether anything of the device is left alone.
+    pub(super) fn holds(&self, device: &str) -> bool {
+        let of_device = |section: &str| section.strip_prefix(device).is_some_and(|rest| rest.starts_with('/'));
+        self.0.iter().any(|(section, guard)| guard.until.is_some() && of_device(section))
+    }
+
+    /// Forgets the devices that are gone.
+    pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.0.retain(|section, _| keep(section.split('/').next().unwrap_or_default()));
+    }
+}
+
+/// Reads a folder of counters of a device, below `root`, as far as the quarantine permits.
+pub(super) fn counters(root: &Path, section: &str, now: f64, quarantine: &mut Quarantine) -> Section {
+    let dir = root.join(section);
+    let names = match quarantine.permit(section, now) {
+        Permit::Nothing => return Section::default(),
+        Permit::One(name) => vec![name],
+        // A driver without these counters has no such folder.
+        Permit::All => crate::roots::list(&dir).unwrap_or_default(),
+    };
+    let readings: Vec<_> = names.iter().take(MAX_FILES).map(|name| (name, read(&dir.join(name), parse_counter))).collect();
+    let failed: Vec<&str> = readings.iter().filter(|(_, r)| r.failed()).map(|(name, _)| name.as_str()).collect();
+    quarantine.note(section, now, readings.len(), &failed);
+    let values = readings.into_iter().filter_map(|(name, r)| Some((name.clone(), r.value()?))).collect();
+    Section { values }
+}
+
+/// State of one port, as far as it could be read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct PortState {
+    pub(super) state: Option<(u32, String)>,
+    pub(super) physical: Option<(u32, String)>,
+    /// Bytes a second.
+    pub(super) rate: Option<f64>,
+}
+
+impl PortState {
+    /// Whether it can pass traffic (4, active); `None` when it does not say.
+    pub(super) fn up(&self) -> Option<bool> {
+        self.state.as_ref().map(|(id, _)| *id == ACTIVE)
+    }
+}
+
+const ACTIVE: u32 = 4;
+
+pub(super) fn port_state(root: &Path, section: &str, now: f64, quarantine: &mut Quarantine) -> PortState {
+    let dir = root.join(section);
+    let permit = quarantine.permit(section, now);
+    let permitted = |name: &str| match &permit {
+        Permit::All => true,
+        Permit::One(sample) => sample == name,
+        Permit::Nothing => false,
+    };
+    let (mut tried, mut failed) = (0, Vec::new());
+    let mut look = |name: &'static str| {
+        let text = permitted(name).then(|| read(&dir.join(name), |t| Some(t.to_owned())))?;
+        tried += 1;
+        if text.failed() {
+            failed.push(name);
+        }
+        text.value()
+    };
+    let state = look("state").and_then(|t| parse_state(&t));
+    let physical = look("phys_state").and_then(|t| parse_state(&t));
+    let rate = look("rate").and_then(|t| parse_rate(&t));
+    if permit != Permit::Nothing {
+        quarantine.note(section, now, tried, &failed);
+    }
+    PortState { state, physical, rate }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_and_states() {
+        for (text, gigabits) in [
+            ("400 Gb/sec (4X NDR)", 400.0),
+            ("2.5 Gb/sec (1X SDR)", 2.5),
+            ("800 Gb/sec (4X XDR)", 800.0),
+            ("100 Gb/sec", 100.0),
+        ] {
+            assert_eq!(parse_rate(text), Some(gigabits * 125e6), "{text}");
+        }
+        for text in ["", "0 Gb/sec (4X SDR)", "400", "400 Mb/sec", "-1 Gb/sec", "nan Gb/sec", "1e300 Gb/sec", "<unknown>"] {
+            assert_eq!(parse_rate(text), None, "{text}");
+        }
+        assert_eq!(parse_state("4: ACTIVE"), Some((4, "ACTIVE".into())));
+        assert_eq!(parse_state("5: LinkUp"), Some((5, "LinkUp".into())));
+        assert_eq!(parse_state("ACTIVE"), None);
+        assert_eq!((parse_counter("18446744073709551615"), parse_counter("N/A (no PMA)")), (Some(u64::MAX), None));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_costs_its_value_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let counters_dir = dir.path().join("mlx5_0/ports/1/counters");
+        std::fs::create_dir_all(counters_dir.join("a_directory_fails")).unwrap();
+        for (name, text) in [("port_rcv_data", "7\n"), ("VL15_dropped", "N/A (no PMA)\n"), ("symbol_error", "0\n")] {
+            std::fs::write(counters_dir.join(name), text).unwrap();
+        }
+        let mut quarantine = Quarantine::default();
+        for now in 0..10 {
+            let section = counters(dir.path(), "mlx5_0/ports/1/counters", f64::from(now), &mut quarantine);
+            assert_eq!(section.values, [("port_rcv_data".to_owned(), 7), ("symbol_error".to_owned(), 0)]);
+        }
+        assert!(!quarantine.holds("mlx5_0"));
+    }
+
+    #[test]
+    fn a_section_that_keeps_failing_is_left_alone_for_longer_and_longer_and_looked_at_with_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let section = "mlx5_0/ports/1/counters";
+        let files = ["a", "b", "c"].map(|n| dir.path().join(section).join(n));
+        // What is a directory cannot be read as a file, whoever asks.
+        files.iter().for_each(|f| std::fs::create_dir_all(f).unwrap());
+        let mut quarantine = Quarantine::default();
+        let mut look = |now| counters(dir.path(), section, now, &mut quarantine).values.len();
+        assert_eq!([0.0, 10.0, 20.0].map(&mut look), [0; 3]);
+        assert!(quarantine.holds("mlx5_0") && !quarantine.holds("mlx5"));
+        assert_eq!(quarantine.permit(section, 79.0), Permit::Nothing);
+        assert_eq!(quarantine.permit(section, 80.0), Permit::One("a".into()));
+        counters(dir.path(), section, 80.0, &mut quarantine);
+        assert_eq!(quarantine.permit(section, 199.0), Permit::Nothing, "twice as long");
+        for file in &files {
+            std::fs::remove_dir(file).unwrap();
+            std::fs::write(file, "1\n").unwrap();
+        }
+        let mut look = |now| counters(dir.path(), section, now, &mut quarantine).values.len();
+        assert_eq!((look(150.0), look(200.0), look(210.0)), (0, 1, 3));
+        assert!(!quarantine.holds("mlx5_0"));
+    }
+
+    #[test]
+    fn the_pause_has_a_limit() {
+        let mut quarantine = Quarantine::default();
+        let mut now = 0.0;
+        for _ in 0..50 {
+            quarantine.note("d/x", now, 1, &["f"]);
+            now += 10_000.0;
+        }
+        quarantine.note("d/x", now, 1, &["f"]);
+        assert_eq!(quarantine.permit("d/x", now + LONGEST_PAUSE), Permit::One("f".into()));
+        quarantine.retain(|device| device != "d");
+        assert_eq!(quarantine.permit("d/x", now), Permit::All);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text: String) {
+            let _ = (parse_state(&text), parse_rate(&text), parse_counter(&text));
+        }
+
+        #[test]
+        fn a_rate_reads_back(gigabits in 1u32..2000, width in 1u8..12, speed in "[A-Z]{3}") {
+            let text = format!("{gigabits} Gb/sec ({width}X {speed})");
+            prop_assert_eq!(parse_rate(&text), Some(f64::from(gigabits) * 125e6));
+        }
+
+        #[test]
+        fn a_mutated_rate_is_positive_or_nothing(at in 0usize..19, byte in 0u8..128) {
+            let mut text = b"400 Gb/sec (4X NDR)".to_vec();
+            text[at] = byte;
+            let text = String::from_utf8(text).unwrap();
+            prop_assert!(parse_rate(&text).is_none_or(|r| r > 0.0 && r.is_finite()));
+        }
+    }
+}

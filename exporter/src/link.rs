@@ -1,0 +1,256 @@
+//! Links, whatever they are made of: what happened to one, as an event of the stream.
+//!
+//! One vocabulary for InfiniBand, RoCE, EFA, Ethernet and PCIe: a link is `up` or `down`, a long `down` is a `drop`, many short ones are
+//! a `flap`; a link that is up may be `degraded` (slower or narrower than it should be) or have `errors`. [`watch`] decides about the
+//! first four, [`rates`] about the last; neither reads a clock or a file.
+
+use stepwatch_wire::{Event, Kind, Value};
+
+pub mod rates;
+pub mod watch;
+
+/// A condition that still holds is told again this often, for an alerter that starts late.
+const AGAIN_SECONDS: f64 = 600.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    Infiniband,
+    Roce,
+    Efa,
+    Ethernet,
+    Pcie,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Up,
+    Down,
+    Drop,
+    Flap,
+    Degraded,
+    Errors,
+}
+
+/// From good to bad: worth a mark in a picture, a ticket, a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Info,
+    Warn,
+    Error,
+}
+
+/// A change worth telling of one link.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    pub state: State,
+    /// Whether the link is well again in this respect; otherwise the condition holds.
+    pub over: bool,
+    /// Told before, and still so.
+    pub again: bool,
+    pub level: Level,
+    /// What goes after the name of the link: "went down".
+    pub text: String,
+}
+
+/// Whose change it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    pub medium: Medium,
+    /// `mlx5_0/1`, `eth0`, `0000:1b:00.0`.
+    pub name: &'a str,
+    /// Empty where it has none, or is not known.
+    pub netdev: &'a str,
+    pub pci: &'a str,
+    /// UUID of the GPU at the end of it.
+    pub gpu: &'a str,
+    /// What else a person would ask for; empty, or a sentence.
+    pub hint: &'a str,
+}
+
+impl Medium {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Infiniband => "infiniband",
+            Self::Roce => "roce",
+            Self::Efa => "efa",
+            Self::Ethernet => "ethernet",
+            Self::Pcie => "pcie",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Infiniband => "InfiniBand port",
+            Self::Roce => "RoCE port",
+            Self::Efa => "EFA device",
+            Self::Ethernet => "Ethernet link",
+            Self::Pcie => "PCIe link of",
+        }
+    }
+}
+
+impl State {
+    /// Those that can hold of a link, for gauges that are there before anything happened.
+    pub const CONDITIONS: [Self; 5] = [Self::Down, Self::Drop, Self::Flap, Self::Degraded, Self::Errors];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Drop => "drop",
+            Self::Flap => "flap",
+            Self::Degraded => "degraded",
+            Self::Errors => "errors",
+        }
+    }
+}
+
+impl Level {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl Subject<'_> {
+    pub fn event(&self, now: f64, change: &Change) -> Event {
+        let mut text = format!("{} {} {}", self.medium.title(), self.name, change.text);
+        if !change.over && !self.hint.is_empty() {
+            text = format!("{text}: {}", self.hint);
+        }
+        let mut event = Event {
+            ts: Some(now),
+            name: Some(self.name.to_owned()),
+            code: Some(i64::from(change.over)),
+            level: Some(change.level.as_str().into()),
+            text: Some(text),
+            ..Event::new(Kind::Link)
+        };
+        let words = [
+            ("medium", self.medium.as_str()),
+            ("state", change.state.as_str()),
+            ("netdev", self.netdev),
+            ("pci", self.pci),
+            ("gpu", self.gpu),
+        ];
+        for (key, word) in words.into_iter().filter(|(_, word)| !word.is_empty()) {
+            event.extra.insert(key.into(), Value::Text(word.into()));
+        }
+        if change.again {
+            event.extra.insert("again".into(), Value::Bool(true));
+        }
+        event
+    }
+}
+
+/// A condition that holds or does not, told when that changes, when it gets worse, and again while it holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Standing {
+    told: Option<(f64, Level)>,
+}
+
+impl Standing {
+    pub fn holds(&self) -> bool {
+        self.told.is_some()
+    }
+
+    /// `is`: how bad it is and in what words; `None` when all is well.
+    pub fn tell(
+        &mut self,
+        now: f64,
+        state: State,
+        is: Option<(Level, String)>,
+        well: &str,
+    ) -> Option<Change> {
+        let Some((level, text)) = is else {
+            self.told.take()?;
+            let text = well.to_owned();
+            return Some(Change { state, over: true, again: false, level: Level::Info, text });
+        };
+        let again = match self.told {
+            Some((told, before)) if before >= level && now - told < AGAIN_SECONDS => return None,
+            Some((_, before)) => before >= level,
+            None => false,
+        };
+        self.told = Some((now, level));
+        Some(Change { state, over: false, again, level, text })
+    }
+}
+
+/// A span of time as a person says it.
+pub fn span(seconds: f64) -> String {
+    let seconds = seconds.max(0.0);
+    let (value, unit) = match seconds {
+        s if s < 120.0 => (s, "s"),
+        s if s < 7200.0 => (s / 60.0, "min"),
+        s if s < 172_800.0 => (s / 3600.0, "h"),
+        s => (s / 86_400.0, "days"),
+    };
+    format!("{value:.0} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_says_what_where_and_how_bad() {
+        let subject = Subject {
+            medium: Medium::Infiniband,
+            name: "mlx5_3/1",
+            netdev: "ib3",
+            pci: "0000:5d:00.0",
+            gpu: "",
+            hint: "the port sees no signal (Polling)",
+        };
+        let change = Change {
+            state: State::Down,
+            over: false,
+            again: false,
+            level: Level::Warn,
+            text: "went down".into(),
+        };
+        let event = subject.event(5.0, &change);
+        assert_eq!(
+            event.text.as_deref(),
+            Some("InfiniBand port mlx5_3/1 went down: the port sees no signal (Polling)")
+        );
+        assert_eq!((event.code, event.level.as_deref(), event.ts), (Some(0), Some("warn"), Some(5.0)));
+        let word = |key: &str| event.extra.get(key).and_then(Value::as_str);
+        assert_eq!(
+            (word("medium"), word("state"), word("netdev"), word("gpu")),
+            (Some("infiniband"), Some("down"), Some("ib3"), None)
+        );
+    }
+
+    #[test]
+    fn a_standing_condition_is_told_when_it_begins_worsens_lasts_and_ends() {
+        let mut standing = Standing::default();
+        let bad = |level| Some((level, "is slow".to_owned()));
+        let mut told = |now, is| {
+            let change = standing.tell(now, State::Degraded, is, "is well");
+            change.map(|c| (c.over, c.again, c.level))
+        };
+        assert_eq!(told(0.0, None), None);
+        assert_eq!(told(1.0, bad(Level::Warn)), Some((false, false, Level::Warn)));
+        assert_eq!(told(2.0, bad(Level::Warn)), None);
+        assert_eq!(told(3.0, bad(Level::Error)), Some((false, false, Level::Error)));
+        assert_eq!(told(602.0, bad(Level::Warn)), None);
+        assert_eq!(told(603.0, bad(Level::Error)), Some((false, true, Level::Error)));
+        assert_eq!(told(604.0, None), Some((true, false, Level::Info)));
+        assert_eq!(told(605.0, None), None);
+    }
+
+    #[test]
+    fn spans() {
+        assert_eq!(
+            [0.0, 31.4, 300.0, 43_200.0, 864_000.0].map(span),
+            ["0 s", "31 s", "5 min", "12 h", "10 days"]
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! Whether a counter of errors rises faster than it does on links that are well.
+//!
+//! A counter of errors that is not zero says nothing: cables make errors, links correct them. Only how many in how long does,
+//! and what is too many differs by three orders of magnitude from one counter to the next. The limits are those that fleets
+//! found their good links to stay under; what is over them on a link that is well can be set in the configuration.
+//!
+//! A counter that falls was cleared or began anew: what it counted since then is its value, never a negative number.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Level;
+
+/// Parts of a window that are forgotten together.
+const PARTS: f64 = 30.0;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limit {
+    pub counter: String,
+    pub window: f64,
+    /// More than this many within the window are too many.
+    pub most: u64,
+    pub level: Level,
+    /// What it means, for people.
+    pub meaning: &'static str,
+}
+
+impl Limit {
+    pub fn new(counter: &str, window: f64, most: u64, level: Level, meaning: &'static str) -> Self {
+        Self { counter: counter.into(), window, most, level, meaning }
+    }
+}
+
+/// Counters of one link.
+#[derive(Debug, Clone, Default)]
+pub struct Rates {
+    last: BTreeMap<String, u64>,
+    /// By index of the limit.
+    windows: BTreeMap<usize, Window>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Window {
+    /// Start of each part, and what was counted in it.
+    parts: VecDeque<(f64, u64)>,
+    over: bool,
+}
+
+/// A limit that is passed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Excess<'a> {
+    pub limit: &'a Limit,
+    pub count: u64,
+}
+
+impl Rates {
+    /// Takes in the counters that the limits name; what is not among them is not looked at.
+    pub fn take(&mut self, now: f64, limits: &[Limit], counters: &[(&str, u64)]) {
+        let mut rise = BTreeMap::new();
+        for (name, value) in counters {
+            if !limits.iter().any(|l| l.counter == *name) {
+                continue;
+            }
+            let before = self.last.insert((*name).to_owned(), *value);
+            rise.insert(*name, before.map_or(0, |before| delta(before, *value)));
+        }
+        for (i, limit) in limits.iter().enumerate() {
+            let Some(rise) = rise.get(limit.counter.as_str()) else { continue };
+            self.windows.entry(i).or_default().add(now, limit.window, *rise);
+        }
+    }
+
+    /// The limits that are passed now, the worst first. One that was passed holds until half of it is left.
+    pub fn excesses<'a>(&mut self, now: f64, limits: &'a [Limit]) -> Vec<Excess<'a>> {
+        let mut excesses = Vec::new();
+        for (i, limit) in limits.iter().enumerate() {
+            let Some(window) = self.windows.get_mut(&i) else { continue };
+            let count = window.count(now, limit.window);
+            window.over = count > if window.over { limit.most / 2 } else { limit.most };
+            if window.over {
+                excesses.push(Excess { limit, count });
+            }
+        }
+        excesses.sort_by_key(|e| std::cmp::Reverse(e.limit.level));
+        excesses
+    }
+}
+
+impl Window {
+    fn add(&mut self, now: f64, length: f64, n: u64) {
+        match self.parts.back_mut() {
+            Some((start, sum)) if (0.0..length / PARTS).contains(&(now - *start)) => {
+                *sum = sum.saturating_add(n)
+            }
+            _ => self.parts.push_back((now, n)),
+        }
+        self.count(now, length);
+    }
+
+    /// A clock that was set back empties the window: better a late word than a count of the wrong hour.
+    fn count(&mut self, now: f64, length: f64) -> u64 {
+        self.parts.retain(|(start, _)| (0.0..length).contains(&(now - start)));
+        self.parts.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    }
+}
+
+/// How far a counter went on from `before` to `now`.
+pub fn delta(before: u64, now: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+impl Excess<'_> {
+    /// "symbol_error rose by 340 within 1 h (a good link stays under 120): ...".
+    pub fn text(&self) -> String {
+        let Limit { counter, window, most, meaning, .. } = self.limit;
+        let usual = match most {
+            0 => "on a good link it never does".to_owned(),
+            n => format!("a good link stays under {n}"),
+        };
+        format!(
+            "has errors: {counter} rose by {} within {} ({usual}); {meaning}",
+            self.count,
+            super::span(*window)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn limits() -> Vec<Limit> {
+        vec![
+            Limit::new("symbol_error", 3600.0, 120, Level::Warn, "look at the cable"),
+            Limit::new("symbol_error", 60.0, 600, Level::Error, "look at the cable"),
+            Limit::new("local_link_integrity_errors", 600.0, 0, Level::Error, "look at the cable"),
+        ]
+    }
+
+    #[test]
+    fn only_too_many_in_too_short_a_time() {
+        let (limits, mut rates) = (limits(), Rates::default());
+        let mut look = |now: f64, errors: u64| {
+            rates.take(now, &limits, &[("symbol_error", errors), ("unknown", 9)]);
+            rates.excesses(now, &limits).iter().map(|e| (e.limit.level, e.count)).collect::<Vec<_>>()
+        };
+        assert_eq!(look(0.0, 1_000_000), [], "what was counted before is nobody's news");
+        assert_eq!(look(1800.0, 1_000_120), []);
+        assert_eq!(look(1810.0, 1_000_121), [(Level::Warn, 121)]);
+        assert_eq!(look(5400.0, 1_000_182), [(Level::Warn, 61)], "it holds until half is left");
+        assert_eq!(look(9001.0, 1_000_182), []);
+        assert_eq!(look(9010.0, 1_000_800), [(Level::Error, 618), (Level::Warn, 618)]);
+    }
+
+    #[test]
+    fn a_counter_that_was_cleared_counts_from_nothing() {
+        let (limits, mut rates) = (limits(), Rates::default());
+        for (now, value, holds) in [(0.0, 50, false), (10.0, 0, false), (20.0, 1, true), (630.0, 1, false)] {
+            rates.take(now, &limits, &[("local_link_integrity_errors", value)]);
+            let excesses = rates.excesses(now, &limits);
+            assert_eq!(!excesses.is_empty(), holds, "at {now}");
+            if let Some(excess) = excesses.first() {
+                assert_eq!(
+                    excess.text(),
+                    "has errors: local_link_integrity_errors rose by 1 within 10 min (on a good link it never does); look at the cable"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        /// No order of values and times makes a rate larger than what was counted, or panics, or grows without bound.
+        #[test]
+        fn never_more_than_was_counted(steps in prop::collection::vec((-100.0..4000.0f64, 0u64..1000, any::<bool>()), 0..200)) {
+            let (limits, mut rates) = (limits(), Rates::default());
+            let (mut now, mut value, mut counted) = (0.0, 0u64, 0u64);
+            for (i, (pause, rise, cleared)) in steps.into_iter().enumerate() {
+                now += pause;
+                value = if cleared { rise } else { value + rise };
+                counted += if i == 0 { 0 } else if cleared { rise.max(value) } else { rise };
+                rates.take(now, &limits, &[("symbol_error", value)]);
+                prop_assert!(rates.excesses(now, &limits).iter().all(|e| e.count <= counted));
+                prop_assert!(rates.windows.values().all(|w| w.parts.len() <= PARTS as usize + 2));
+            }
+        }
+
+        #[test]
+        fn a_delta_is_at_most_the_value(before: u64, now: u64) {
+            prop_assert!(delta(before, now) <= now);
+        }
+    }
+}
