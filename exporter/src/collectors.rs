@@ -49,6 +49,7 @@ collectors! {
     edac
     gpu
     heartbeat
+    job
     nic
     process
     rdma

@@ -6,6 +6,7 @@
 use stepwatch_kit::exposition::read::{self, Dialect, MAX_LABELS};
 use stepwatch_wire::{Event, MAX_RECORD_BYTES};
 
+use crate::collectors;
 use crate::ingest::kubeflow;
 use crate::ingest::otlp::{self, Encoding, Signal};
 use crate::sources;
@@ -39,6 +40,11 @@ pub fn kubeflow(data: &[u8]) {
     check(&kubeflow::fuzz(data));
 }
 
+/// What tells of jobs: an answer of a kubelet, an environment, the control group of a process.
+pub fn job(data: &[u8]) {
+    collectors::job::fuzz(data);
+}
+
 /// What was read can be told: it reads back, unless it is more than one record carries.
 fn check(events: &[Event]) {
     for event in events {
@@ -54,8 +60,13 @@ mod tests {
     #[test]
     fn corpora() {
         type Target = fn(&[u8]);
-        let targets: &[(&str, Target)] =
-            &[("otlp", otlp), ("exposition", exposition), ("statsd", statsd), ("kubeflow", kubeflow)];
+        let targets: &[(&str, Target)] = &[
+            ("otlp", otlp),
+            ("exposition", exposition),
+            ("statsd", statsd),
+            ("kubeflow", kubeflow),
+            ("job", job),
+        ];
         for (name, target) in targets {
             let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
             let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
@@ -71,6 +82,7 @@ mod tests {
             exposition(&bytes);
             statsd(&bytes);
             kubeflow(&bytes);
+            job(&bytes);
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::stream::Mark;
 
 pub use checkpoints::CheckpointsConfig;
 pub use discover::DiscoverConfig;
+pub(crate) use discover::processes;
 pub use scrape::ScrapeConfig;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use scrape::fuzz as fuzz_scrape;

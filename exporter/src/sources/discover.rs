@@ -5,7 +5,7 @@
 //! counted and left alone. What is found becomes tails like those of the configuration, which end some minutes after their process.
 
 mod identity;
-mod processes;
+pub(crate) mod processes;
 mod trainers;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -19,38 +19,38 @@ const MAX_GENERATIONS: usize = 8;
 
 /// Every process, and whose child it is.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     /// Parent and start time by pid.
     processes: BTreeMap<u32, (u32, u64)>,
 }
 
 /// A file that a process has open.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct OpenFile {
+pub(crate) struct OpenFile {
     /// As this process would open it.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// It is the process' standard output or error.
-    pub(super) standard: bool,
+    pub(crate) standard: bool,
 }
 
 impl Tree {
-    pub(super) fn read(roots: &Roots) -> Self {
+    pub(crate) fn read(roots: &Roots) -> Self {
         let names = fs::read_dir(&roots.procfs).into_iter().flatten().flatten();
         let pids = names.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).take(MAX_PROCESSES);
         Self { processes: pids.filter_map(|pid| Some((pid, parent_and_start(roots, pid)?))).collect() }
     }
 
-    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
         self.processes.keys().copied()
     }
 
     /// Clock ticks after boot at which the process started.
-    pub(super) fn started(&self, pid: u32) -> Option<u64> {
+    pub(crate) fn started(&self, pid: u32) -> Option<u64> {
         self.processes.get(&pid).map(|(_, started)| *started)
     }
 
     /// Parent, its parent and so on; not init.
-    pub(super) fn ancestors(&self, pid: u32) -> Vec<u32> {
+    pub(crate) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let mut found = Vec::new();
         let mut at = pid;
         while let Some((parent, _)) =
@@ -63,7 +63,7 @@ impl Tree {
     }
 
     /// Children, their children and so on.
-    pub(super) fn descendants(&self, pid: u32) -> BTreeSet<u32> {
+    pub(crate) fn descendants(&self, pid: u32) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let mut generation = BTreeSet::from([pid]);
         for _ in 0..MAX_GENERATIONS {
@@ -88,20 +88,20 @@ fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
 }
 
 /// `Err` where we may not look.
-pub(super) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
+pub(crate) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
     let mut bytes = fs::read(roots.proc(pid.to_string()).join("environ"))?;
     bytes.truncate(MAX_ENVIRON_BYTES);
     Ok(bytes)
 }
 
 /// Where the process works, as we would find it.
-pub(super) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
+pub(crate) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
     let dir = roots.proc(pid.to_string());
     Some(seen_from_here(roots, pid, &fs::read_link(dir.join("cwd")).ok()?))
 }
 
 /// Regular files that the process has open for writing.
-pub(super) fn written(roots: &Roots, pid: u32) -> Vec<OpenFile> {
+pub(crate) fn written(roots: &Roots, pid: u32) -> Vec<OpenFile> {
     let dir = roots.proc(pid.to_string());
     let mut found = Vec::new();
     for entry in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().take(MAX_DESCRIPTORS) {
@@ -126,9 +126,20 @@ pub(super) fn written(roots: &Roots, pid: u32) -> Vec<OpenFile> {
 }
 
 /// Whether the process has one of the devices of a GPU open: what every process that computes on one does.
-pub(super) fn holds_gpu(roots: &Roots, pid: u32) -> bool {
+pub(crate) fn holds_gpu(roots: &Roots, pid: u32) -> bool {
+    open_devices(roots, pid).any(|device| is_gpu(&device))
+}
+
+/// Minor numbers of the NVIDIA GPUs that the process has open.
+pub(crate) fn open_gpus(roots: &Roots, pid: u32) -> BTreeSet<u32> {
+    let minor = |device: PathBuf| device.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok();
+    open_devices(roots, pid).filter_map(minor).collect()
+}
+
+fn open_devices(roots: &Roots, pid: u32) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(roots.proc(pid.to_string()).join("fd")).into_iter().flatten().flatten();
-    entries.take(MAX_DESCRIPTORS).any(|e| fs::read_link(e.path()).is_ok_and(|target| is_gpu(&target)))
+    let targets = entries.take(MAX_DESCRIPTORS).filter_map(|e| fs::read_link(e.path()).ok());
+    targets.filter(|target| target.starts_with("/dev"))
 }
 
 fn is_gpu(device: &Path) -> bool {

@@ -1,0 +1,234 @@
+//! What the environment of a process says of its job. Only the variables named here are looked at; the rest of an environment holds
+//! people's secrets.
+
+use std::collections::BTreeMap;
+
+/// Longest value that is kept: a name, a list of sixteen UUIDs.
+const MAX_CHARS: usize = 1024;
+
+/// Job, then the scheduler that gives it; the nearest first.
+const JOBS: &[(&str, Scheduler)] = &[
+    ("SLURM_JOB_ID", Scheduler::Slurm),
+    ("SLURM_JOBID", Scheduler::Slurm),
+    ("PBS_JOBID", Scheduler::Pbs),
+    ("LSB_JOBID", Scheduler::Lsf),
+];
+
+/// A fact, and the variables that tell it, the best first.
+const NAME: &[&str] = &["SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME"];
+const USER: &[&str] = &["SLURM_JOB_USER", "PBS_O_LOGNAME", "LSB_UNIXGROUP_USER", "USER"];
+const ACCOUNT: &[&str] = &["SLURM_JOB_ACCOUNT", "PBS_ACCOUNT"];
+const PARTITION: &[&str] = &["SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE"];
+const QOS: &[&str] = &["SLURM_JOB_QOS"];
+const NODES: &[&str] = &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
+const ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID"];
+const ARRAY_TASK: &[&str] = &["SLURM_ARRAY_TASK_ID"];
+const START: &[&str] = &["SLURM_JOB_START_TIME"];
+const END: &[&str] = &["SLURM_JOB_END_TIME"];
+/// Of the whole job on this node, by minor number.
+const JOB_GPUS: &[&str] = &["SLURM_JOB_GPUS"];
+const STEP_GPUS: &[&str] = &["SLURM_STEP_GPUS"];
+/// What the program was left to see: UUIDs, or numbers that may be relative to what a control group allows.
+const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+/// Devices that are not NVIDIA's, counted but not named: there is no UUID to name them by.
+const VISIBLE_OTHERS: &[&str] = &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
+const HOST: &[&str] = &["HOSTNAME"];
+const DEVICE_ORDER: &[&str] = &["CUDA_DEVICE_ORDER"];
+
+const KNOWN: &[&[&str]] = &[
+    NAME,
+    USER,
+    ACCOUNT,
+    PARTITION,
+    QOS,
+    NODES,
+    ARRAY,
+    ARRAY_TASK,
+    START,
+    END,
+    JOB_GPUS,
+    STEP_GPUS,
+    VISIBLE,
+    VISIBLE_OTHERS,
+    HOST,
+    DEVICE_ORDER,
+];
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Scheduler {
+    Slurm,
+    Pbs,
+    Lsf,
+    Kubernetes,
+    /// Known by a file that a prolog wrote, or otherwise without a name.
+    #[default]
+    Unknown,
+}
+
+/// Who a job is, as far as anybody told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Identity {
+    pub(super) name: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) account: Option<String>,
+    pub(super) partition: Option<String>,
+    pub(super) qos: Option<String>,
+    pub(super) nodes: Option<String>,
+    /// Job array and task: `1200_7`.
+    pub(super) array: Option<String>,
+    pub(super) start: Option<f64>,
+    /// When the scheduler will end it.
+    pub(super) end: Option<f64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Facts {
+    pub(super) job: Option<(Scheduler, String)>,
+    pub(super) identity: Identity,
+    pub(super) job_gpus: Option<String>,
+    pub(super) step_gpus: Option<String>,
+    /// Values of variables that name devices for the program, each as it stands.
+    pub(super) visible: Vec<String>,
+    pub(super) visible_others: Option<String>,
+    /// Numbers of CUDA are in the order of the bus, not in one of its own making.
+    pub(super) bus_order: bool,
+    pub(super) host: Option<String>,
+}
+
+impl Scheduler {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Slurm => "slurm",
+            Self::Pbs => "pbs",
+            Self::Lsf => "lsf",
+            Self::Kubernetes => "kubernetes",
+            Self::Unknown => "",
+        }
+    }
+}
+
+impl Facts {
+    /// Reads `/proc/PID/environ`.
+    pub(super) fn of(environ: &[u8]) -> Self {
+        let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
+        let known = |key: &str| {
+            KNOWN.iter().any(|keys| keys.contains(&key)) || JOBS.iter().any(|(name, _)| *name == key)
+        };
+        let env = Variables(pairs.filter(|(key, _)| known(key)).collect());
+        let job = JOBS.iter().find_map(|(key, scheduler)| Some((*scheduler, env.text(&[key])?)));
+        let array = env.text(ARRAY).zip(env.text(ARRAY_TASK)).map(|(job, task)| format!("{job}_{task}"));
+        Self {
+            job,
+            identity: Identity {
+                name: env.text(NAME),
+                user: env.text(USER),
+                account: env.text(ACCOUNT),
+                partition: env.text(PARTITION),
+                qos: env.text(QOS),
+                nodes: env.text(NODES),
+                array,
+                start: env.time(START),
+                end: env.time(END),
+            },
+            job_gpus: env.text(JOB_GPUS),
+            step_gpus: env.text(STEP_GPUS),
+            visible: VISIBLE.iter().filter_map(|key| env.text(&[key])).collect(),
+            visible_others: env.text(VISIBLE_OTHERS),
+            bus_order: env.text(DEVICE_ORDER).as_deref() == Some("PCI_BUS_ID"),
+            host: env.text(HOST),
+        }
+    }
+}
+
+impl Identity {
+    /// Fills in what is not known yet.
+    pub(super) fn learn(&mut self, other: &Self) {
+        let texts = [
+            (&mut self.name, &other.name),
+            (&mut self.user, &other.user),
+            (&mut self.account, &other.account),
+            (&mut self.partition, &other.partition),
+            (&mut self.qos, &other.qos),
+            (&mut self.nodes, &other.nodes),
+            (&mut self.array, &other.array),
+        ];
+        for (ours, theirs) in texts {
+            if ours.is_none() {
+                ours.clone_from(theirs);
+            }
+        }
+        self.start = self.start.or(other.start);
+        self.end = self.end.or(other.end);
+    }
+}
+
+struct Variables<'a>(BTreeMap<&'a str, &'a str>);
+
+impl Variables<'_> {
+    /// The first that is set to anything.
+    fn text(&self, keys: &[&str]) -> Option<String> {
+        let mut values = keys.iter().filter_map(|k| self.0.get(k)).map(|v| v.trim());
+        let value = values.find(|v| !v.is_empty() && v.len() <= MAX_CHARS)?;
+        Some(value.chars().filter(|c| !c.is_control()).collect())
+    }
+
+    /// Unix seconds; a time before this century is none.
+    fn time(&self, keys: &[&str]) -> Option<f64> {
+        self.text(keys)?.parse().ok().filter(|t: &f64| (1e9..1e11).contains(t))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[&str]) -> Facts {
+        Facts::of(variables.join("\0").as_bytes())
+    }
+
+    #[test]
+    fn a_task_of_slurm() {
+        let facts = of(&[
+            "SLURM_JOB_ID=1207",
+            "SLURM_JOB_NAME=llama-70b",
+            "SLURM_JOB_USER=ada",
+            "USER=root",
+            "SLURM_JOB_ACCOUNT=research",
+            "SLURM_JOB_PARTITION=h100",
+            "SLURM_JOB_NUM_NODES=64",
+            "SLURM_ARRAY_JOB_ID=1200",
+            "SLURM_ARRAY_TASK_ID=7",
+            "SLURM_JOB_START_TIME=1795227416",
+            "SLURM_JOB_END_TIME=0",
+            "SLURM_JOB_GPUS=0,1,2,3",
+            "CUDA_VISIBLE_DEVICES=0",
+            "WANDB_API_KEY=dummy",
+        ]);
+        assert_eq!(facts.job, Some((Scheduler::Slurm, "1207".into())));
+        let id = &facts.identity;
+        assert_eq!((id.name.as_deref(), id.user.as_deref()), (Some("llama-70b"), Some("ada")));
+        assert_eq!((id.array.as_deref(), id.nodes.as_deref()), (Some("1200_7"), Some("64")));
+        assert_eq!((id.start, id.end), (Some(1_795_227_416.0), None));
+        assert_eq!((facts.job_gpus.as_deref(), &facts.visible[..]), (Some("0,1,2,3"), &["0".to_owned()][..]));
+    }
+
+    #[test]
+    fn other_schedulers_and_none() {
+        assert_eq!(of(&["PBS_JOBID=12.server"]).job, Some((Scheduler::Pbs, "12.server".into())));
+        assert_eq!(of(&["LSB_JOBID=9", "LSB_QUEUE=gpu"]).identity.partition.as_deref(), Some("gpu"));
+        assert_eq!(of(&["HOME=/root", "SLURM_JOB_ID="]).job, None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_an_environment(bytes: Vec<u8>) {
+            let _ = Facts::of(&bytes);
+        }
+
+        #[test]
+        fn a_job_is_read_back_whatever_stands_beside_it(job in 1u32.., noise in "[A-Z_]{1,9}=[^\0]{0,40}") {
+            let facts = of(&[&noise, &format!("SLURM_JOB_ID={job}"), "X"]);
+            proptest::prop_assert_eq!(facts.job, Some((Scheduler::Slurm, job.to_string())));
+        }
+    }
+}

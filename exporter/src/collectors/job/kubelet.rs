@@ -1,0 +1,215 @@
+//! Which pods hold which devices, by the kubelet's pod resources API over its socket.
+//!
+//! Asked on the collector's own thread, never for a scrape, with a deadline. A kubelet that does not answer is left alone for longer and longer,
+//! and what it said last stands for a while: it restarts more often than pods do.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+
+use super::devices::{Device, Known};
+use super::grpc::{self, CallError};
+use super::proto::{ContainerResources, DynamicResource, ListResponse};
+
+const LIST: &str = "/v1.PodResourcesLister/List";
+/// First wait after a failure, doubled up to the longest.
+const BACK_OFF: Duration = Duration::from_secs(15);
+const LONGEST_BACK_OFF: Duration = Duration::from_mins(2);
+/// An answer stands for this long without another.
+const KEEP: Duration = Duration::from_mins(5);
+/// Containers with a GPU, on one node.
+const MAX_CONTAINERS: usize = 512;
+/// Longest name in Kubernetes.
+const MAX_NAME: usize = 253;
+
+/// Containers that hold devices, as the kubelet told last.
+#[derive(Debug)]
+pub(super) struct Kubelet {
+    socket: PathBuf,
+    deadline: Duration,
+    resources: Vec<glob::Pattern>,
+    /// Made when there is somebody to call.
+    runtime: Option<tokio::runtime::Runtime>,
+    answer: Option<(Instant, Vec<Container>)>,
+    failing: Option<Failing>,
+    pub(super) calls: Calls,
+}
+
+#[derive(Debug)]
+struct Failing {
+    wait: Duration,
+    until: Instant,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Calls {
+    /// Failures by reason, in the order of [`REASONS`].
+    pub(super) failed: [u64; REASONS.len()],
+    /// Containers over the limit.
+    pub(super) dropped: u64,
+}
+
+pub(super) const REASONS: [&str; 4] = ["connect", "deadline", "refused", "malformed"];
+
+/// A container with devices of ours.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Container {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) container: String,
+    /// Devices by the names that plugins gave them; of a claim several names of one device.
+    devices: Vec<Vec<String>>,
+}
+
+impl Kubelet {
+    pub(super) fn new(socket: PathBuf, deadline: Duration, resources: &[String]) -> Self {
+        let resources = resources.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
+        let calls = Calls::default();
+        Self { socket, deadline, resources, runtime: None, answer: None, failing: None, calls }
+    }
+
+    /// Whether a kubelet was ever seen here, or is now.
+    pub(super) fn is_here(&self) -> bool {
+        self.answer.is_some() || self.failing.is_some() || self.socket.exists()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.failing.is_none()
+    }
+
+    /// Asks, unless it failed a moment ago.
+    pub(super) fn refresh(&mut self, now: Instant) {
+        if self.failing.as_ref().is_some_and(|f| now < f.until) || !self.is_here() {
+            return;
+        }
+        match self.list() {
+            Ok(answer) => {
+                if self.failing.take().is_some() {
+                    tracing::info!(socket = %self.socket.display(), "the kubelet answers again");
+                }
+                self.answer = Some((now, self.containers(answer)));
+            }
+            Err(error) => self.failed(now, &error),
+        }
+    }
+
+    /// What it said last, unless that is too long ago.
+    pub(super) fn containers_at(&self, now: Instant) -> &[Container] {
+        match &self.answer {
+            Some((at, containers)) if now.saturating_duration_since(*at) < KEEP => containers,
+            _ => &[],
+        }
+    }
+
+    fn list(&mut self) -> Result<ListResponse, CallError> {
+        if self.runtime.is_none() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            self.runtime = Some(runtime.map_err(CallError::Connect)?);
+        }
+        let Some(runtime) = &self.runtime else { return Err(CallError::Malformed("no runtime")) };
+        let message = runtime.block_on(grpc::call(&self.socket, LIST, self.deadline))?;
+        ListResponse::decode(message).map_err(|_| CallError::Malformed("another message"))
+    }
+
+    fn failed(&mut self, now: Instant, error: &CallError) {
+        let wait = self.failing.as_ref().map_or(BACK_OFF, |f| (f.wait * 2).min(LONGEST_BACK_OFF));
+        if self.failing.is_none() {
+            let error = with_cause(error);
+            tracing::warn!(socket = %self.socket.display(), error, "the kubelet does not tell which pods hold GPUs");
+        }
+        self.failing = Some(Failing { wait, until: now + wait });
+        if let Some(at) = REASONS.iter().position(|r| *r == error.reason()) {
+            self.calls.failed[at] += 1;
+        }
+    }
+
+    fn containers(&mut self, answer: ListResponse) -> Vec<Container> {
+        let mut found = Vec::new();
+        for pod in answer.pod_resources {
+            for container in pod.containers {
+                let devices = self.devices(&container);
+                if devices.is_empty() {
+                    continue;
+                }
+                if found.len() == MAX_CONTAINERS {
+                    self.calls.dropped += 1;
+                    continue;
+                }
+                found.push(Container {
+                    namespace: clip(&pod.namespace),
+                    pod: clip(&pod.name),
+                    container: clip(&container.name),
+                    devices,
+                });
+            }
+        }
+        found
+    }
+
+    fn devices(&self, container: &ContainerResources) -> Vec<Vec<String>> {
+        let wanted = |name: &str| self.resources.iter().any(|p| p.matches(name));
+        let plugins = container.devices.iter().filter(|d| wanted(&d.resource_name));
+        let mut found: Vec<Vec<String>> =
+            plugins.flat_map(|d| d.device_ids.iter().map(|id| vec![id.clone()])).collect();
+        found.extend(container.dynamic_resources.iter().flat_map(claimed));
+        found
+    }
+}
+
+/// Names of the devices of a claim: the driver's own, and those for the container's runtime.
+fn claimed(claim: &DynamicResource) -> impl Iterator<Item = Vec<String>> {
+    let ours = claim.claim_resources.iter().filter(|r| {
+        let runtime = || r.cdi_devices.iter().any(|d| d.name.contains("nvidia.com/"));
+        r.driver_name == "gpu.nvidia.com" || (r.driver_name.is_empty() && runtime())
+    });
+    ours.map(|resource| {
+        let mut names = vec![resource.device_name.clone()];
+        for device in &resource.cdi_devices {
+            // `k8s.gpu.nvidia.com/claim=<uid>-gpu-3`, `nvidia.com/gpu=GPU-…`
+            let name = device.name.rsplit_once('=').map_or(device.name.as_str(), |(_, name)| name);
+            names.push(name.to_owned());
+            names.extend(name.rfind("-gpu-").map(|at| name[at + 1..].to_owned()));
+        }
+        names
+    })
+}
+
+impl Container {
+    /// The devices, and how many have a name that says nothing here.
+    pub(super) fn resolve(&self, known: &Known) -> (Vec<Device>, usize) {
+        let mut found: Vec<Device> =
+            self.devices.iter().filter_map(|names| names.iter().find_map(|n| known.find(n))).collect();
+        let unknown = self.devices.len() - found.len();
+        // Shares of one GPU are one GPU.
+        found.sort();
+        found.dedup();
+        (found, unknown)
+    }
+}
+
+fn clip(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect()
+}
+
+fn with_cause(error: &CallError) -> String {
+    use std::error::Error as _;
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+}
+
+/// What an answer's bytes come to, for fuzzing.
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let mut kubelet = Kubelet::new(PathBuf::new(), Duration::ZERO, &["nvidia.com/*".to_owned()]);
+    if let Ok(answer) = ListResponse::decode(bytes) {
+        let containers = kubelet.containers(answer);
+        assert!(containers.len() <= MAX_CONTAINERS);
+        for container in containers {
+            let (found, unknown) = container.resolve(&Known::default());
+            assert!(found.len() + unknown <= container.devices.len());
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

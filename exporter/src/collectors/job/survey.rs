@@ -1,0 +1,385 @@
+//! One look at the node: every job that anybody knows of, and the devices that it holds.
+//!
+//! What several sources say of one job is put together. On GPUs the files of a prolog have the last word, then what the scheduler wrote into
+//! the environment, then what the processes have open.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::devices::{Device, Known};
+use super::environ::{Facts, Identity, Scheduler};
+use super::kubelet::Container;
+use super::{Config, GPU_JOB, GPUS, INFO, LIMIT, PROCESSES, RUN_JOB, START, groups, prolog};
+use crate::collector::Context;
+use crate::collectors::process::read_stat;
+use crate::gpus::inventory;
+use crate::roots::{self, Roots};
+use crate::samples::Samples;
+use crate::sources::processes;
+use crate::training::TrainingProcess;
+
+/// Processes of one job whose environment is looked at: ranks come before the many workers that they start.
+const MAX_READ: usize = 256;
+/// Processes of one job whose open files are looked at.
+const MAX_OPEN: usize = 64;
+/// How long what a job has open is believed.
+const OPEN_AGAIN: Duration = Duration::from_mins(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Processes that were looked at, by pid.
+    seen: BTreeMap<u32, Seen>,
+    /// GPUs that processes of a job had open, and when.
+    open: BTreeMap<String, (Instant, BTreeSet<Device>)>,
+    pub(super) unreadable: usize,
+    pub(super) unresolved: usize,
+    pub(super) unresolved_pods: usize,
+    pub(super) prolog_read: bool,
+}
+
+/// A process does not change its environment but by becoming another program.
+#[derive(Debug)]
+struct Seen {
+    command: String,
+    ticks: u64,
+    /// Seconds after boot.
+    started: f64,
+    /// `None` when it may not be read.
+    facts: Option<Arc<Facts>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) id: String,
+    pub(super) scheduler: Scheduler,
+    pub(super) identity: Identity,
+    pub(super) devices: BTreeSet<Device>,
+    /// At least as many as there are devices; others have names that say nothing here.
+    pub(super) gpus: usize,
+    /// `None` where no control group tells.
+    processes: Option<usize>,
+    pub(super) runs: BTreeSet<String>,
+    /// Devices that another job within this one holds, which has them to its name.
+    lent: BTreeSet<Device>,
+}
+
+#[derive(Debug)]
+pub(super) struct Pod {
+    pub(super) device: Device,
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) container: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) jobs: Vec<Job>,
+    pub(super) pods: Vec<Pod>,
+}
+
+/// What is known of a job before its processes were asked.
+#[derive(Debug, Default)]
+struct Draft {
+    scheduler: Scheduler,
+    pids: BTreeSet<u32>,
+    /// From the files of a prolog.
+    devices: BTreeSet<Device>,
+    uid: Option<u32>,
+    runs: BTreeSet<String>,
+    in_group: bool,
+}
+
+impl Survey {
+    pub(super) fn look(
+        &mut self,
+        cx: &Context<'_>,
+        config: &Config,
+        containers: &[Container],
+        now: Instant,
+    ) -> Found {
+        let known = Known::new(inventory(cx.roots), Vec::new());
+        let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
+        for (id, group) in groups::find(cx.roots, &config.cgroups) {
+            let (pids, uid) = (group.pids, group.uid);
+            let draft = Draft { scheduler: Scheduler::Slurm, pids, uid, in_group: true, ..Draft::default() };
+            drafts.insert(id, draft);
+        }
+        let training = cx.hub.processes();
+        let loose = self.attach(cx.roots, &training, &mut drafts);
+        self.prolog(config, &known, &mut drafts);
+        self.unreadable = 0;
+        self.unresolved = 0;
+        let booted = booted(cx.roots);
+        let mut jobs: Vec<Job> = drafts
+            .into_iter()
+            .map(|(id, draft)| self.job(cx.roots, &known, id, draft, booted, now))
+            .collect();
+        let pods = self.pods(containers, &known);
+        jobs.extend(self.jobs_of_pods(cx.roots, &pods, &jobs, &loose));
+        self.forget(cx.roots, &jobs);
+        Found { jobs, pods }
+    }
+
+    /// Puts training processes to their jobs; what is left is in none that a process can tell of.
+    fn attach<'a>(
+        &mut self,
+        roots: &Roots,
+        training: &'a [TrainingProcess],
+        drafts: &mut BTreeMap<String, Draft>,
+    ) -> Vec<&'a TrainingProcess> {
+        let mut loose = Vec::new();
+        for process in training {
+            let group = roots::read(&roots.proc(process.pid.to_string()).join("cgroup")).unwrap_or_default();
+            let by_group = groups::job_of_process(&group).map(|id| (Scheduler::Slurm, id.to_owned()));
+            let by_environ = || self.facts(roots, process.pid)?.job.clone();
+            let Some((scheduler, id)) = by_group.or_else(by_environ) else {
+                loose.push(process);
+                continue;
+            };
+            let draft = drafts.entry(id).or_insert_with(|| Draft { scheduler, ..Draft::default() });
+            draft.pids.insert(process.pid);
+            draft.runs.insert(process.run.clone());
+        }
+        loose
+    }
+
+    fn prolog(&mut self, config: &Config, known: &Known, drafts: &mut BTreeMap<String, Draft>) {
+        let Some(dir) = &config.prolog_dir else { return };
+        let read = prolog::read(dir, known);
+        self.prolog_read = read.is_ok();
+        for (id, devices) in read.unwrap_or_default() {
+            drafts.entry(id).or_default().devices = devices;
+        }
+    }
+
+    fn facts(&mut self, roots: &Roots, pid: u32) -> Option<Arc<Facts>> {
+        let stat = read_stat(roots, pid)?;
+        let ticks = stat.start_ticks();
+        let seen = self.seen.get(&pid).filter(|s| s.ticks == ticks && s.command == stat.command);
+        if let Some(seen) = seen {
+            return seen.facts.clone();
+        }
+        let facts = processes::environ(roots, pid).ok().map(|bytes| Arc::new(Facts::of(&bytes)));
+        let seen = Seen { command: stat.command, ticks, started: stat.started, facts: facts.clone() };
+        self.seen.insert(pid, seen);
+        facts
+    }
+
+    fn job(
+        &mut self,
+        roots: &Roots,
+        known: &Known,
+        id: String,
+        draft: Draft,
+        booted: Option<f64>,
+        now: Instant,
+    ) -> Job {
+        let facts: Vec<Arc<Facts>> =
+            draft.pids.iter().take(MAX_READ).filter_map(|pid| self.facts(roots, *pid)).collect();
+        let looked = || draft.pids.iter().filter_map(|pid| self.seen.get(pid));
+        let oldest = looked().map(|s| s.started).min_by(f64::total_cmp);
+        self.unreadable += looked().filter(|s| s.facts.is_none()).count();
+        let mut identity = Identity::default();
+        // A shell that somebody opened in the job may be in another one by its environment.
+        for facts in facts.iter().filter(|f| f.job.as_ref().is_some_and(|(_, job)| *job == id)) {
+            identity.learn(&facts.identity);
+        }
+        identity.user = identity.user.or_else(|| draft.uid.map(|uid| uid.to_string()));
+        identity.start = identity.start.or_else(|| Some(booted? + oldest?));
+        let (devices, gpus) = if draft.devices.is_empty() {
+            self.devices(roots, known, &id, &draft.pids, &facts, now)
+        } else {
+            let named = draft.devices.len();
+            (draft.devices, named)
+        };
+        self.unresolved += gpus.saturating_sub(devices.len());
+        Job {
+            id,
+            scheduler: draft.scheduler,
+            identity,
+            gpus: gpus.max(devices.len()),
+            devices,
+            processes: draft.in_group.then_some(draft.pids.len()),
+            runs: draft.runs,
+            lent: BTreeSet::new(),
+        }
+    }
+
+    /// The devices of a job, and how many it names.
+    fn devices(
+        &mut self,
+        roots: &Roots,
+        known: &Known,
+        id: &str,
+        pids: &BTreeSet<u32>,
+        facts: &[Arc<Facts>],
+        now: Instant,
+    ) -> (BTreeSet<Device>, usize) {
+        let visible: BTreeSet<&str> = facts.iter().flat_map(|f| &f.visible).map(String::as_str).collect();
+        let by_uuid: BTreeSet<Device> = visible.iter().flat_map(|text| known.uuids(text)).collect();
+        if by_uuid.iter().any(|d| d.gi.is_some() || d.gpu.starts_with("MIG-")) {
+            // The scheduler counts instances, so its numbers are not those of GPUs.
+            let named = by_uuid.len();
+            return (by_uuid, named);
+        }
+        let mut given: BTreeSet<&str> = facts.iter().filter_map(|f| f.job_gpus.as_deref()).collect();
+        if given.is_empty() {
+            given = facts.iter().filter_map(|f| f.step_gpus.as_deref()).collect();
+        }
+        let mut devices = by_uuid;
+        let mut named = devices.len();
+        for text in given {
+            let (found, count) = known.list(text);
+            devices.extend(found);
+            named = named.max(count);
+        }
+        if named > 0 {
+            return (devices, named);
+        }
+        let open = self.open(roots, known, id, pids, now);
+        if !open.is_empty() {
+            let named = open.len();
+            return (open, named);
+        }
+        let in_order: BTreeSet<&str> =
+            facts.iter().filter(|f| f.bus_order).flat_map(|f| &f.visible).map(String::as_str).collect();
+        let by_bus: BTreeSet<Device> = in_order.iter().flat_map(|text| known.in_bus_order(text)).collect();
+        let others: BTreeSet<&str> =
+            facts.iter().filter_map(|f| f.visible_others.as_deref()).flat_map(|v| v.split(',')).collect();
+        let named = by_bus.len().max(others.len());
+        (by_bus, named)
+    }
+
+    /// The GPUs that processes of the job have open.
+    fn open(
+        &mut self,
+        roots: &Roots,
+        known: &Known,
+        id: &str,
+        pids: &BTreeSet<u32>,
+        now: Instant,
+    ) -> BTreeSet<Device> {
+        if known.is_empty() {
+            return BTreeSet::new();
+        }
+        if let Some((at, devices)) = self.open.get(id) {
+            if now.saturating_duration_since(*at) < OPEN_AGAIN {
+                return devices.clone();
+            }
+        }
+        let minors = pids.iter().take(MAX_OPEN).flat_map(|pid| processes::open_gpus(roots, *pid));
+        let minors: BTreeSet<u32> = minors.collect();
+        let device = |minor| Some(Device { gpu: known.by_minor(minor)?, gi: None });
+        let devices: BTreeSet<Device> = minors.into_iter().filter_map(device).collect();
+        self.open.insert(id.to_owned(), (now, devices.clone()));
+        devices
+    }
+
+    fn pods(&mut self, containers: &[Container], known: &Known) -> Vec<Pod> {
+        self.unresolved_pods = 0;
+        let mut pods = Vec::new();
+        for container in containers {
+            let (devices, unknown) = container.resolve(known);
+            self.unresolved_pods += unknown;
+            pods.extend(devices.into_iter().map(|device| Pod {
+                device,
+                namespace: container.namespace.clone(),
+                pod: container.pod.clone(),
+                container: container.container.clone(),
+            }));
+        }
+        pods
+    }
+
+    /// A pod with GPUs is a job, unless what runs in it is: a scheduler's node may itself be a pod.
+    fn jobs_of_pods(
+        &mut self,
+        roots: &Roots,
+        pods: &[Pod],
+        inner: &[Job],
+        loose: &[&TrainingProcess],
+    ) -> Vec<Job> {
+        let taken: BTreeSet<&Device> = inner.iter().flat_map(|j| &j.devices).collect();
+        let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
+        for pod in pods {
+            let id = format!("{}/{}", pod.namespace, pod.pod);
+            let job = jobs.entry(id).or_insert_with_key(|id| Job::of_pod(id, pod));
+            if taken.contains(&pod.device) {
+                job.lent.insert(pod.device.clone());
+            }
+            job.devices.insert(pod.device.clone());
+        }
+        for process in loose {
+            let Some(facts) = self.facts(roots, process.pid) else { continue };
+            let host = facts.host.as_deref();
+            let by_name = pods.iter().find(|p| Some(p.pod.as_str()) == host);
+            // A pod on the host's network has the host's name, but its own devices.
+            let by_device = || {
+                pods.iter().find(|p| facts.visible.iter().any(|v| v.split(',').any(|id| id == p.device.gpu)))
+            };
+            if let Some(pod) = by_name.or_else(by_device) {
+                let job = jobs.get_mut(&format!("{}/{}", pod.namespace, pod.pod));
+                job.into_iter().for_each(|job| _ = job.runs.insert(process.run.clone()));
+            }
+        }
+        jobs.into_values().map(|job| Job { gpus: job.devices.len(), ..job }).collect()
+    }
+
+    fn forget(&mut self, roots: &Roots, jobs: &[Job]) {
+        let ids: BTreeSet<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
+        self.open.retain(|id, _| ids.contains(id.as_str()));
+        self.seen.retain(|pid, _| roots.proc(pid.to_string()).exists());
+    }
+}
+
+impl Job {
+    fn of_pod(id: &str, pod: &Pod) -> Self {
+        let identity = Identity {
+            name: Some(pod.pod.clone()),
+            partition: Some(pod.namespace.clone()),
+            ..Identity::default()
+        };
+        Self {
+            id: id.to_owned(),
+            scheduler: Scheduler::Kubernetes,
+            identity,
+            devices: BTreeSet::new(),
+            gpus: 0,
+            processes: None,
+            runs: BTreeSet::new(),
+            lent: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Samples) {
+        let id = self.id.as_str();
+        let i = &self.identity;
+        let [name, user, account, partition, qos, nodes, array] =
+            [&i.name, &i.user, &i.account, &i.partition, &i.qos, &i.nodes, &i.array]
+                .map(|text| text.as_deref().unwrap_or_default());
+        let scheduler = self.scheduler.as_str();
+        out.set(&INFO, &[id, name, user, account, partition, qos, nodes, array, scheduler], true);
+        out.maybe(&START, &[id], i.start);
+        out.maybe(&LIMIT, &[id], i.end);
+        out.maybe(&PROCESSES, &[id], self.processes);
+        out.set(&GPUS, &[id], self.gpus);
+        for device in self.devices.difference(&self.lent) {
+            let gi = device.gi.map(|gi| gi.to_string()).unwrap_or_default();
+            out.set(&GPU_JOB, &[&device.gpu, &gi, id], true);
+        }
+        for run in &self.runs {
+            out.set(&RUN_JOB, &[run, id], true);
+        }
+    }
+}
+
+/// The schedulers of these jobs, each once.
+pub(super) fn schedulers(jobs: &[Job]) -> BTreeSet<Scheduler> {
+    jobs.iter().map(|j| j.scheduler).collect()
+}
+
+fn booted(roots: &Roots) -> Option<f64> {
+    let stat = roots::read(&roots.proc("stat"))?;
+    stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()
+}

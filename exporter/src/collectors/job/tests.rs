@@ -1,0 +1,314 @@
+//! Nodes of Slurm and Kubernetes as trees of files.
+
+use std::os::unix::fs::symlink;
+use stepwatch_wire::{Event, Value};
+
+use super::devices::tests::uuid;
+use super::kubelet::tests::{Answer, Fake, pod, pods};
+use super::*;
+use crate::hub::{Origin, Peer};
+use crate::roots::Roots;
+use crate::testing::Bench;
+
+struct Node {
+    dir: tempfile::TempDir,
+    bench: Bench,
+    config: Config,
+}
+
+impl Node {
+    /// Eight GPUs.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let roots =
+            Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
+        let node = Self { bench: Bench::new(roots), config: Config::default(), dir };
+        node.write("proc/stat", "btime 1700000000\n");
+        for i in 0..8 {
+            node.write(
+                &format!("proc/driver/nvidia/gpus/0000:{:02x}:00.0/information", 0x10 + i),
+                &format!(
+                    "Model: H100\nGPU UUID: {}\nBus Location: 0000:{:02x}:00.0\nDevice Minor: {i}\n",
+                    uuid(i),
+                    0x10 + i
+                ),
+            );
+        }
+        node
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn group(&self, path: &str, pids: &[u32]) {
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        self.write(&format!("sys/fs/cgroup/{path}/cgroup.procs"), &pids.join("\n"));
+    }
+
+    /// A process that started `started` seconds after boot.
+    fn process(&self, pid: u32, started: u64, environ: &[&str]) {
+        let ticks = started * 100;
+        let stat = format!("{pid} (python3) S 1 {pid} {pid} 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {ticks} 1 1 0");
+        self.write(&format!("proc/{pid}/stat"), &stat);
+        self.write(&format!("proc/{pid}/environ"), &environ.join("\0"));
+    }
+
+    fn opens(&self, pid: u32, device: &str) {
+        let dir = self.path(&format!("proc/{pid}/fd"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let n = std::fs::read_dir(&dir).unwrap().count();
+        symlink(device, dir.join(n.to_string())).unwrap();
+    }
+
+    fn trains(&self, pid: u32, run: &str) {
+        let origin = Origin::Peer(Peer { connection: u64::from(pid), pid: Some(pid), uid: 0 });
+        self.bench.hub.publish(origin, Event { rank: Some(pid), ..Event::step(run, 1) });
+        self.bench.published();
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::new(&self.config)
+    }
+
+    fn told(&self) -> Vec<Event> {
+        self.bench.published()
+    }
+}
+
+const SLURM: &str = "sys/fs/cgroup/system.slice/slurmstepd.scope";
+const V2: &str = "system.slice/slurmstepd.scope";
+
+fn rank(job: &str) -> Vec<String> {
+    ["SLURM_JOB_NAME=llama", "SLURM_JOB_USER=ada", "SLURM_JOB_ACCOUNT=research", "SLURM_JOB_PARTITION=h100"]
+        .iter()
+        .map(|s| (*s).to_owned())
+        .chain([
+            format!("SLURM_JOB_ID={job}"),
+            "SLURM_JOB_NUM_NODES=64".into(),
+            "API_TOKEN=canary-7f3a".into(),
+        ])
+        .collect()
+}
+
+fn with<'a>(environ: &'a [String], more: &[&'a str]) -> Vec<&'a str> {
+    environ.iter().map(String::as_str).chain(more.iter().copied()).collect()
+}
+
+const LLAMA: [&str; 9] = ["1207", "llama", "ada", "research", "h100", "", "64", "", "slurm"];
+
+#[test]
+fn a_job_of_slurm_from_its_beginning_to_its_end() {
+    let node = Node::new();
+    let environ = rank("1207");
+    node.group(&format!("{V2}/job_1207/step_0/user/task_0"), &[100, 101]);
+    node.group(&format!("{V2}/job_1207/step_0/slurm"), &[99]);
+    node.process(100, 500, &with(&environ, &["SLURM_JOB_GPUS=0-3", "CUDA_VISIBLE_DEVICES=0,1,2,3"]));
+    node.process(101, 600, &with(&environ, &[]));
+    node.trains(100, "llama-70b");
+    let mut reader = node.reader();
+    assert!(matches!(reader.probe(&node.bench.context()), Ok(Support::Supported(_))));
+    let page = node.bench.collect(&mut reader);
+    assert_eq!(page.get(&INFO, &LLAMA), Some(1.0), "{page:?}");
+    assert_eq!(page.get(&START, &["1207"]), Some(1_700_000_500.0));
+    assert_eq!((page.get(&PROCESSES, &["1207"]), page.get(&GPUS, &["1207"])), (Some(2.0), Some(4.0)));
+    let held: Vec<u32> = (0..8).filter(|i| page.get(&GPU_JOB, &[&uuid(*i), "", "1207"]).is_some()).collect();
+    assert_eq!(held, [0, 1, 2, 3]);
+    assert_eq!(page.get(&RUN_JOB, &["llama-70b", "1207"]), Some(1.0));
+    assert_eq!(page.get(&RUNNING, &["slurm"]), Some(1.0));
+    let [event] = &node.told()[..] else { panic!() };
+    assert_eq!(event.name.as_deref(), Some("job"));
+    assert_eq!(event.extra["user"], Value::Text("ada".into()));
+    assert_eq!(event.extra["runs"], Value::List(vec![Value::Text("llama-70b".into())]));
+    assert_eq!(event.text.as_deref(), Some("slurm job 1207 (llama) of ada is here, on 4 GPUs"));
+    node.bench.collect(&mut reader);
+    assert!(node.told().is_empty(), "nothing changed");
+
+    std::fs::remove_dir_all(node.path(SLURM).join("job_1207")).unwrap();
+    std::fs::remove_dir_all(node.path("proc/100")).unwrap();
+    let page = node.bench.collect(&mut reader);
+    assert!(page.iter().all(|s| !s.labels.iter().any(|l| &**l == "1207")), "{page:?}");
+    let [event] = &node.told()[..] else { panic!() };
+    assert_eq!((event.code, event.text.as_deref()), (Some(0), Some("job 1207 has left this node")));
+}
+
+#[test]
+fn secrets_of_an_environment_go_nowhere() {
+    let node = Node::new();
+    node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[100]);
+    node.process(100, 1, &with(&rank("1"), &["SLURM_JOB_GPUS=0"]));
+    let page = node.bench.collect(&mut node.reader());
+    assert!(page.get(&RUNNING, &["slurm"]).is_some());
+    let told = format!("{page:?} {:?}", node.told());
+    assert!(told.contains("research") && !told.contains("canary"), "{told}");
+}
+
+#[test]
+fn version_1_and_what_a_process_has_open() {
+    let node = Node::new();
+    for controller in ["memory", "devices", "cpuset"] {
+        node.group(&format!("{controller}/slurm/uid_1000/job_9/step_batch/task_0"), &[50]);
+    }
+    node.process(50, 1, &["SLURM_JOB_ID=9", "CUDA_VISIBLE_DEVICES=0,1"]);
+    for device in ["/dev/nvidia5", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia6", "/tmp/nvidia7"] {
+        node.opens(50, device);
+    }
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!(page.get(&INFO, &["9", "", "1000", "", "", "", "", "", "slurm"]), Some(1.0), "{page:?}");
+    let held: Vec<u32> = (0..8).filter(|i| page.get(&GPU_JOB, &[&uuid(*i), "", "9"]).is_some()).collect();
+    assert_eq!(held, [5, 6], "numbers that CUDA sees within a control group say nothing");
+}
+
+#[test]
+fn steps_and_mig_instances() {
+    let node = Node::new();
+    node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
+    node.group(&format!("{V2}/job_1/step_1/user/task_0"), &[11]);
+    node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_STEP_GPUS=1"]);
+    node.process(11, 1, &["SLURM_JOB_ID=1", "SLURM_STEP_GPUS=4,5"]);
+    node.group(&format!("{V2}/job_2/step_0/user/task_0"), &[20]);
+    let visible = format!("CUDA_VISIBLE_DEVICES=MIG-{}/2/0", uuid(7));
+    node.process(20, 1, &["SLURM_JOB_ID=2", "SLURM_JOB_GPUS=3", &visible]);
+    let page = node.bench.collect(&mut node.reader());
+    for n in [1, 4, 5] {
+        assert_eq!(page.get(&GPU_JOB, &[&uuid(n), "", "1"]), Some(1.0), "{n}");
+    }
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(7), "2", "2"]), Some(1.0));
+    assert_eq!((page.get(&GPUS, &["1"]), page.get(&GPUS, &["2"])), (Some(3.0), Some(1.0)));
+}
+
+#[test]
+fn files_of_a_prolog_have_the_last_word() {
+    let mut node = Node::new();
+    node.config.prolog_dir = Some(node.path("jobs"));
+    let mut reader = node.reader();
+    let page = node.bench.collect(&mut reader);
+    assert_eq!(
+        (page.get(&SOURCE_UP, &["prolog"]), page.get(&SOURCE_FAILURES, &["prolog", "read"])),
+        (Some(0.0), Some(1.0))
+    );
+    node.write("jobs/2", "1\n");
+    node.write("jobs/3.1", "77\n");
+    node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
+    node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_JOB_GPUS=6"]);
+    let page = node.bench.collect(&mut reader);
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(2), "", "1"]), Some(1.0));
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(6), "", "1"]), None);
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(3), "1", "77"]), Some(1.0));
+    assert_eq!(page.get(&INFO, &["77", "", "", "", "", "", "", "", ""]), Some(1.0));
+}
+
+#[test]
+fn without_control_groups_the_environment_of_a_trainer_tells() {
+    let node = Node::new();
+    node.process(
+        10,
+        1,
+        &[
+            "PBS_JOBID=12.server",
+            "PBS_JOBNAME=gpt",
+            "CUDA_VISIBLE_DEVICES=0,2",
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        ],
+    );
+    let mut reader = node.reader();
+    assert!(matches!(reader.probe(&node.bench.context()), Ok(Support::Unsupported(_))));
+    node.trains(10, "gpt");
+    assert!(matches!(reader.probe(&node.bench.context()), Ok(Support::Supported(_))));
+    let page = node.bench.collect(&mut reader);
+    assert_eq!(page.get(&RUN_JOB, &["gpt", "12.server"]), Some(1.0));
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(2), "", "12.server"]), Some(1.0));
+    assert_eq!(page.get(&PROCESSES, &["12.server"]), None, "no control group counts them");
+}
+
+#[test]
+fn too_many_jobs_are_counted_once_and_those_that_train_stay() {
+    let mut node = Node::new();
+    node.config.max_jobs = 2;
+    for i in 0..6u32 {
+        node.group(&format!("{V2}/job_{i}/step_0/user/task_0"), &[100 + i]);
+        node.process(100 + i, 1, &[&format!("SLURM_JOB_ID={i}")]);
+    }
+    node.trains(105, "r");
+    let mut reader = node.reader();
+    for _ in 0..3 {
+        let page = node.bench.collect(&mut reader);
+        assert_eq!((page.get(&DROPPED, &["jobs"]), page.get(&RUNNING, &["slurm"])), (Some(4.0), Some(2.0)));
+        assert_eq!(page.get(&RUN_JOB, &["r", "5"]), Some(1.0));
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_counted() {
+    let node = Node::new();
+    node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
+    node.process(10, 1, &[]);
+    // A directory cannot be read as a file, whoever asks: root may read anything else.
+    std::fs::remove_file(node.path("proc/10/environ")).unwrap();
+    std::fs::create_dir(node.path("proc/10/environ")).unwrap();
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!(page.get(&UNREADABLE, &[]), Some(1.0));
+    assert_eq!(page.get(&PROCESSES, &["1"]), Some(1.0), "the job is known all the same");
+}
+
+#[test]
+fn a_trainer_in_a_pod() {
+    let mut node = Node::new();
+    node.config.kubelet.socket = node.path("kubelet.sock");
+    let fake = Fake::serve(
+        &node.config.kubelet.socket,
+        pods(vec![
+            pod("ml", "llama-0", "nvidia.com/gpu", &[&uuid(0), &uuid(1)]),
+            pod("ml", "host-net", "nvidia.com/gpu", &[&uuid(2)]),
+        ]),
+    );
+    node.process(10, 1, &["HOSTNAME=llama-0"]);
+    node.trains(10, "llama-70b");
+    let visible = format!("NVIDIA_VISIBLE_DEVICES={}", uuid(2));
+    node.process(11, 1, &["HOSTNAME=n1", &visible]);
+    node.trains(11, "gpt");
+    let mut reader = node.reader();
+    let page = node.bench.collect(&mut reader);
+    assert_eq!(page.get(&GPU_POD, &[&uuid(1), "", "ml", "llama-0", "trainer"]), Some(1.0), "{page:?}");
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(1), "", "ml/llama-0"]), Some(1.0));
+    assert_eq!(page.get(&RUN_JOB, &["llama-70b", "ml/llama-0"]), Some(1.0));
+    assert_eq!(page.get(&RUN_JOB, &["gpt", "ml/host-net"]), Some(1.0));
+    assert_eq!(page.get(&SOURCE_UP, &["kubelet"]), Some(1.0));
+    fake.set(Answer::Refuse(14));
+    let page = node.bench.collect(&mut reader);
+    assert_eq!(page.get(&SOURCE_UP, &["kubelet"]), Some(0.0));
+    assert_eq!(page.get(&SOURCE_FAILURES, &["kubelet", "refused"]), Some(1.0));
+    assert!(page.get(&GPU_JOB, &[&uuid(1), "", "ml/llama-0"]).is_some(), "what it said stands");
+}
+
+#[test]
+fn a_node_of_slurm_in_a_pod_has_the_job_of_slurm_on_its_gpus() {
+    let mut node = Node::new();
+    node.config.kubelet.socket = node.path("kubelet.sock");
+    let _fake = Fake::serve(
+        &node.config.kubelet.socket,
+        pods(vec![pod("slurm", "worker-0", "nvidia.com/gpu", &[&uuid(0), &uuid(1)])]),
+    );
+    node.group(
+        "kubepods.slice/pod1.slice/cri-1.scope/system.slice/slurmstepd.scope/job_5/step_0/user/task_0",
+        &[10],
+    );
+    node.process(10, 1, &["SLURM_JOB_ID=5", "SLURM_JOB_GPUS=0"]);
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(0), "", "5"]), Some(1.0));
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(0), "", "slurm/worker-0"]), None);
+    assert_eq!(page.get(&GPU_JOB, &[&uuid(1), "", "slurm/worker-0"]), Some(1.0));
+    assert_eq!(page.get(&GPU_POD, &[&uuid(0), "", "slurm", "worker-0", "trainer"]), Some(1.0));
+}
+
+#[test]
+fn a_node_without_a_scheduler_is_unsupported() {
+    let node = Node::new();
+    assert!(matches!(node.reader().probe(&node.bench.context()), Ok(Support::Unsupported(_))));
+}
