@@ -45,6 +45,7 @@ macro_rules! collectors {
 }
 
 collectors! {
+    affinity
     clock
     edac
     gpu
