@@ -52,6 +52,7 @@ collectors! {
     heartbeat
     job
     nic
+    pci
     process
     rdma
 }
