@@ -47,10 +47,12 @@ macro_rules! collectors {
 collectors! {
     affinity
     clock
+    disk
     edac
     gpu
     heartbeat
     job
+    mounts
     nic
     pci
     process

@@ -181,7 +181,9 @@ impl Config {
             ("stream.slow_after", self.stream.slow_after),
             ("stream.heartbeat", self.stream.heartbeat),
             ("collectors.clock.interval", self.collectors.clock.interval),
+            ("collectors.disk.interval", self.collectors.disk.interval),
             ("collectors.edac.interval", self.collectors.edac.interval),
+            ("collectors.mounts.interval", self.collectors.mounts.interval),
             ("collectors.nic.interval", self.collectors.nic.interval),
             ("collectors.process.interval", self.collectors.process.interval),
         ];
@@ -192,9 +194,17 @@ impl Config {
                 .filter(|(_, p)| too_short(p))
                 .map(|(key, _)| format!("{key}: must be at least 10ms")),
         );
-        for pattern in &self.collectors.nic.exclude {
+        let patterns = [
+            ("collectors.nic.exclude", &self.collectors.nic.exclude),
+            ("collectors.disk.types", &self.collectors.disk.types),
+            ("collectors.disk.include", &self.collectors.disk.include),
+            ("collectors.disk.exclude", &self.collectors.disk.exclude),
+            ("collectors.mounts.types", &self.collectors.mounts.types),
+            ("collectors.mounts.exclude", &self.collectors.mounts.exclude),
+        ];
+        for (key, pattern) in patterns.iter().flat_map(|(key, all)| all.iter().map(move |p| (key, p))) {
             if let Err(e) = glob::Pattern::new(pattern) {
-                wrong.push(format!("collectors.nic.exclude: {pattern:?} is not a pattern: {e}"));
+                wrong.push(format!("{key}: {pattern:?} is not a pattern: {e}"));
             }
         }
         wrong

@@ -18,7 +18,7 @@ use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::state::SAVE_FAILURES;
 use crate::stream::{Limits, Mark, Ring};
-use crate::training::{Archive, Options, Priority, ProcessFate, Training, TrainingProcess};
+use crate::training::{Archive, CheckpointPlace, Options, Priority, ProcessFate, Training, TrainingProcess};
 
 pub static EVENTS: Family =
     Family::counter("stepwatch_exporter_ingest_events_total", "", &["via"], "Events taken in");
@@ -288,6 +288,16 @@ impl Hub {
 
     pub fn processes(&self) -> Vec<TrainingProcess> {
         self.0.training.locked().processes()
+    }
+
+    /// Where each run puts its checkpoints.
+    pub fn checkpoints(&self) -> Vec<CheckpointPlace> {
+        self.0.training.locked().checkpoints()
+    }
+
+    /// Names of the sources of one kind that run now.
+    pub fn source_names(&self, kind: &str) -> Vec<String> {
+        self.0.sources.names(kind)
     }
 
     /// Whether a process that still lived at `beat` can have died unheard.

@@ -118,6 +118,12 @@ impl Sources {
         SourceHandle(health)
     }
 
+    /// Of one kind.
+    pub(crate) fn names(&self, kind: &str) -> Vec<String> {
+        let all = self.0.locked();
+        all.iter().filter_map(Weak::upgrade).filter(|h| h.kind == kind).map(|h| h.name.clone()).collect()
+    }
+
     pub(crate) fn write(&self, out: &mut Samples) {
         for health in self.0.locked().iter().filter_map(Weak::upgrade) {
             let labels: &[&str] = &[&health.name, &health.kind];

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use stepwatch_wire::{Event, EventError, Kind};
 
 pub use archive::Archive;
+pub use checkpoint::CheckpointPlace;
 pub use death::ProcessFate;
 pub use epoch::Priority;
 pub use families::FAMILIES;
@@ -318,6 +319,11 @@ impl Training {
         let spoke = rank.is_some_and(|r| r.connected_once && r.pid == Some(pid));
         // Connections are seen to close while the exporter lives; the time is saved a little after it was heard.
         !spoke && self.heard_before.get(run).is_none_or(|heard| beat > heard + SAVED_WITHIN_SECONDS)
+    }
+
+    /// Where each run puts its checkpoints.
+    pub fn checkpoints(&self) -> Vec<CheckpointPlace> {
+        self.runs.values().map(|run| run.checkpoints.place(&run.name)).collect()
     }
 
     /// Processes of this node that hold a connection for a rank.

@@ -163,7 +163,7 @@ fn modules(dir: &Path) -> Vec<Module> {
             let number = n.strip_prefix(prefix).unwrap_or_default();
             !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
         };
-        names.iter().filter(numbered).cloned().take(MAX_MODULES).collect::<Vec<_>>()
+        names.iter().filter(numbered).take(MAX_MODULES).cloned().collect::<Vec<_>>()
     };
     let named: Vec<_> = of("dimm").into_iter().chain(of("rank")).collect();
     if !named.is_empty() {

@@ -1,8 +1,24 @@
 //! What is known of a run's checkpoints: the promise that work since then is all that can be lost.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use stepwatch_wire::{CkptPhase, Event, Value};
+
+/// Closer together, two are parts of one that tell no step.
+const APART_SECONDS: f64 = 10.0;
+
+/// Where a run puts its checkpoints, as the collectors of this node want to know it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CheckpointPlace {
+    pub run: String,
+    /// The last one, as whoever wrote it names it: maybe a directory that is gone by now, or a path of a container.
+    pub path: Option<PathBuf>,
+    pub bytes: Option<f64>,
+    /// Seconds from one to the next.
+    pub every: Option<f64>,
+    pub writing: bool,
+}
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Checkpoints {
@@ -14,10 +30,15 @@ pub(super) struct Checkpoints {
     pub(super) bytes: Option<f64>,
     pub(super) failures: u64,
     failed_step: Option<i64>,
+    path: Option<PathBuf>,
+    every: Option<f64>,
 }
 
 impl Checkpoints {
     pub(super) fn apply(&mut self, event: &Event, rank: u32, ts: f64) {
+        if let Some(path) = event.extra.get("path").and_then(Value::as_str) {
+            self.path = Some(PathBuf::from(path));
+        }
         match event.ckpt {
             Some(CkptPhase::Start) => {
                 self.writing.insert(rank, ts);
@@ -37,6 +58,7 @@ impl Checkpoints {
 
     fn saved(&mut self, event: &Event, rank: u32, ts: f64) {
         let since = self.writing.remove(&rank);
+        self.paced(event, ts);
         self.last_success = Some(self.last_success.map_or(ts, |t| t.max(ts)));
         self.last_step = event.step.or(self.last_step);
         let number = |names: &[&str]| {
@@ -46,6 +68,23 @@ impl Checkpoints {
         let seconds = number(&["seconds", "duration"]).or(since.map(|s| (ts - s).max(0.0)));
         self.seconds = seconds.or(self.seconds);
         self.bytes = number(&["bytes", "size"]).or(self.bytes);
+    }
+
+    /// Each rank of a sharded checkpoint may tell of it.
+    fn paced(&mut self, event: &Event, ts: f64) {
+        let same = event.step.is_some() && event.step == self.last_step;
+        let gap = self.last_success.map(|last| ts - last).filter(|gap| *gap > APART_SECONDS && !same);
+        self.every = gap.or(self.every);
+    }
+
+    pub(super) fn place(&self, run: &str) -> CheckpointPlace {
+        CheckpointPlace {
+            run: run.to_owned(),
+            path: self.path.clone(),
+            bytes: self.bytes,
+            every: self.every,
+            writing: self.in_progress(),
+        }
     }
 
     /// A rank that died or restarted is not writing any more.
@@ -82,5 +121,23 @@ mod tests {
             c.apply(&event(r#"{"k":"ckpt","phase":"fail","step":200}"#), rank, 21.0);
         }
         assert_eq!((c.failures, c.last_success, c.in_progress()), (1, Some(16.0), false));
+    }
+
+    #[test]
+    fn where_they_go_and_how_often() {
+        let mut c = Checkpoints::default();
+        for (step, ts) in [(100, 1000.0), (200, 1600.0)] {
+            for rank in 0..2 {
+                let text = format!(
+                    r#"{{"k":"ckpt","phase":"end","step":{step},"path":"/ckpt/a/{step}","bytes":50}}"#
+                );
+                c.apply(&event(&text), rank, ts + 15.0 * f64::from(rank));
+            }
+        }
+        let place = c.place("a");
+        assert_eq!(
+            (place.path, place.bytes, place.every),
+            (Some("/ckpt/a/200".into()), Some(50.0), Some(585.0))
+        );
     }
 }

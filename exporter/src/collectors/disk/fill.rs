@@ -1,0 +1,83 @@
+//! How fast a file system fills, and when it will be full.
+//!
+//! The change over a window that is long against a checkpoint, not the slope of the last minute: while one is being written every disk
+//! looks full within the hour, and with the oldest one deleted afterwards nothing has changed.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Points that are kept of the window.
+const POINTS: u32 = 60;
+/// A rate is not told of less than this part of the window.
+const SHORTEST: u32 = 12;
+
+/// What was used, over the window.
+#[derive(Debug, Default)]
+pub(super) struct Fill(VecDeque<(Instant, u64)>);
+
+/// How it is filling.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rate {
+    /// Negative when it is being emptied.
+    pub(super) bytes_per_second: f64,
+    /// It is of at least half of the window.
+    pub(super) trusted: bool,
+}
+
+impl Fill {
+    /// Notes what is used now, and says how that changed.
+    pub(super) fn note(&mut self, now: Instant, used: u64, window: Duration) -> Option<Rate> {
+        while self.0.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window) {
+            self.0.pop_front();
+        }
+        let (since, before) = *self.0.front().unwrap_or(&(now, used));
+        if self.0.back().is_none_or(|(last, _)| now.saturating_duration_since(*last) >= window / POINTS) {
+            self.0.push_back((now, used));
+        }
+        let span = now.saturating_duration_since(since);
+        if span.is_zero() || span < window / SHORTEST {
+            return None;
+        }
+        let bytes_per_second = (used as f64 - before as f64) / span.as_secs_f64();
+        Some(Rate { bytes_per_second, trusted: span >= window / 2 })
+    }
+}
+
+impl Rate {
+    /// Seconds until this much is used up.
+    pub(super) fn lasts(self, free: u64) -> Option<f64> {
+        (self.bytes_per_second > 0.0).then(|| free as f64 / self.bytes_per_second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    #[test]
+    fn a_steady_writer_and_one_checkpoint_that_replaces_another() {
+        let start = Instant::now();
+        let (mut steady, mut bursts) = (Fill::default(), Fill::default());
+        let mut last = None;
+        for minute in 0..240u64 {
+            let now = start + Duration::from_secs(minute * 60);
+            last = steady.note(now, minute * 6000, HOUR);
+            assert_eq!(last.is_some(), minute >= 5, "{minute}");
+            assert_eq!(last.is_some_and(|r| r.trusted), minute >= 30);
+            // Written for five minutes of each half hour, then the one before is deleted.
+            let written = 1000 * (minute % 30).min(5);
+            let rate = bursts.note(now, if minute % 30 < 6 { written } else { 0 }, HOUR);
+            if let Some(rate) = rate.filter(|r| r.trusted) {
+                assert!(rate.bytes_per_second.abs() <= 5000.0 / 1800.0, "{rate:?} at {minute}");
+            }
+        }
+        let rate = last.unwrap();
+        assert!((rate.bytes_per_second - 100.0).abs() < 1e-9);
+        assert_eq!(rate.lasts(360_000), Some(3600.0));
+        assert!(steady.0.len() <= POINTS as usize + 2);
+        let emptied = Rate { bytes_per_second: -5.0, trusted: true };
+        assert_eq!(emptied.lasts(1), None);
+    }
+}
