@@ -177,7 +177,7 @@ impl RuntimeMetrics {
         r.register("runs", "Runs heard of and not yet forgotten", m.runs.clone());
         r.register(
             "events_over_limit",
-            "Stream records of runs beyond the most that are watched at once; they are not judged",
+            "Stream records of runs and nodes beyond the most that are watched at once; they are not judged",
             m.over_limit.clone(),
         );
         r.register("incidents", "Incidents that are not resolved", m.incidents.clone());

@@ -165,6 +165,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
         message: Message {
             incident: incident.to_owned(),
             run: "test-run".into(),
+            nodes: Vec::new(),
             kind: Kind::GradSpike,
             severity: Severity::Info,
             status: Status::Firing,

@@ -1,8 +1,9 @@
-//! The detectors of a run, and the one list that registers them.
+//! The detectors of runs and nodes, and the one list that registers them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::detectors::shared::Shared;
+use crate::node::{NodeFacts, Tenants};
 use crate::run::Facts;
 use crate::sample::StepSample;
 use crate::time::Ts;
@@ -24,12 +25,22 @@ pub trait ClockDetector {
     fn deadline(&self, run: &Facts) -> Option<Ts>;
 }
 
+/// A detector of one node, whether or not a run uses it.
+pub trait NodeDetector {
+    /// Judges the node as it is at `now`; called when something new was read of it and when its deadline is due.
+    fn look(&mut self, now: Ts, node: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>);
+
+    /// When it wants to look next if nothing else happens.
+    fn deadline(&self, node: &NodeFacts) -> Option<Ts>;
+}
+
 /// One line a detector: its module under `detectors/` holds `Config` (serde, `Default`), and the detector itself (serde state),
 /// built by `new(&Config)` and told of a reload by `configure(&Config)`.
 macro_rules! detectors {
     (
         step { $($field:ident: $module:ident::$ty:ident,)* }
         clock { $($cfield:ident: $cmodule:ident::$cty:ident,)* }
+        node { $($nfield:ident: $nmodule:ident::$nty:ident,)* }
     ) => {
         /// Settings of every detector; every key has a default.
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +48,7 @@ macro_rules! detectors {
         pub struct DetectorsConfig {
             $(pub $field: crate::detectors::$module::Config,)*
             $(pub $cfield: crate::detectors::$cmodule::Config,)*
+            $(pub $nfield: crate::detectors::$nmodule::Config,)*
         }
 
         /// The state of every detector of one run.
@@ -75,6 +87,30 @@ macro_rules! detectors {
                 [$(self.$cfield.deadline(run)),*].into_iter().flatten().min()
             }
         }
+
+        /// The state of every detector of one node.
+        #[derive(Debug, Clone, Serialize, Deserialize)]
+        pub struct NodeDetectors {
+            $($nfield: crate::detectors::$nmodule::$nty,)*
+        }
+
+        impl NodeDetectors {
+            pub fn new(config: &DetectorsConfig) -> Self {
+                Self { $($nfield: crate::detectors::$nmodule::$nty::new(&config.$nfield),)* }
+            }
+
+            pub fn configure(&mut self, config: &DetectorsConfig) {
+                $(self.$nfield.configure(&config.$nfield);)*
+            }
+
+            pub fn look(&mut self, now: Ts, node: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+                $(self.$nfield.look(now, node, tenants, out);)*
+            }
+
+            pub fn deadline(&self, node: &NodeFacts) -> Option<Ts> {
+                [$(self.$nfield.deadline(node)),*].into_iter().flatten().min()
+            }
+        }
     };
 }
 
@@ -101,5 +137,13 @@ detectors! {
         torchelastic_error: torchelastic_error::TorchelasticError,
         flight_recorder_dump: flight_recorder_dump::FlightRecorderDump,
         launcher_dead: launcher_dead::LauncherDead,
+        config_drift: config_drift::ConfigDrift,
+    }
+    node {
+        gpu_fault: gpu_fault::GpuFault,
+        link_fault: link_fault::LinkFault,
+        node_fault: node_fault::NodeFault,
+        throttle: throttle::Throttle,
+        ecc_trend: ecc_trend::EccTrend,
     }
 }

@@ -1,18 +1,24 @@
 //! One file a detector: its config and defaults, its formula with the source, its tests.
 
 pub mod ckpt_stale;
+pub mod config_drift;
+pub mod ecc_trend;
+mod faults;
 pub mod finding;
 pub mod flight_recorder_dump;
 pub mod gc_tail;
+pub mod gpu_fault;
 pub mod grad_level_shift;
 pub mod grad_spike;
 pub mod hang;
 pub mod launcher_dead;
 pub mod learning;
+pub mod link_fault;
 pub mod loss_shift;
 pub mod loss_spike;
 pub mod mfu_droop;
 pub mod mfu_implausible;
+pub mod node_fault;
 pub mod nonfinite;
 pub mod rank_dead;
 mod reported;
@@ -24,5 +30,6 @@ pub mod step_time_jitter;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod throttle;
 pub mod torchelastic_error;
 pub mod user_alert;

@@ -1,16 +1,20 @@
 //! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines to whoever set them.
 
+mod nodes;
+mod state;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use crate::config::EngineConfig;
 use crate::effect::{Effect, Input};
-use crate::incident::IncidentRecord;
-use crate::incident::book::{Book, Incident, Ledger, by_actor};
+use crate::incident::book::{Book, Party, by_actor};
+use crate::incident::{IncidentRecord, Scope};
 use crate::message::RunSummary;
+use crate::node::Node;
+use crate::placement::Placement;
 use crate::run::{FORGET_AFTER, Run};
 use crate::time::{Span, Ts};
 use crate::timers::Timers;
@@ -26,20 +30,20 @@ const KEEP_ENDED: Span = Span::secs(3600);
 const LOOK_AGAIN: Span = Span::millis(10);
 /// How long a source that sent nothing of a run still counts as one of its own.
 const FEEDS_FOR: Span = Span::secs(900);
-/// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 2;
 
-/// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
-pub type StatePart = (String, Option<Vec<u8>>);
+pub use state::StatePart;
 
 #[derive(Debug, Default)]
 pub struct Engine {
     runs: BTreeMap<String, Run>,
+    nodes: BTreeMap<String, Node>,
+    placement: Placement,
     sources: BTreeMap<String, Source>,
     book: Book,
     timers: Timers<Key>,
     dirty: BTreeSet<Key>,
     dropped_runs: u64,
+    dropped_nodes: u64,
     scratch: Vec<Verdict>,
 }
 
@@ -47,6 +51,7 @@ pub struct Engine {
 enum Key {
     Incident(String),
     Ledger,
+    Node(String),
     Run(String),
     Source(String),
 }
@@ -90,6 +95,9 @@ impl Engine {
     }
 
     fn event(&mut self, now: Ts, source: &str, event: &Event, out: &mut Vec<Effect>) {
+        if matches!(event.kind, EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health) {
+            return self.node_event(now, event, out);
+        }
         let Some(name) = event.run.as_deref() else { return };
         if !self.runs.contains_key(name) {
             if self.runs.len() >= MAX_RUNS || event.kind == EventKind::Bye {
@@ -124,24 +132,39 @@ impl Engine {
     ) {
         let Some(run) = self.runs.get_mut(name) else { return };
         let mut verdicts = core::mem::take(&mut self.scratch);
-        let attempt = run.facts.attempt;
+        let (attempt, moves) = (run.facts.attempt, run.facts.moves);
         act(run, &mut verdicts);
         if run.facts.attempt != attempt {
             self.book.run_restarted(name);
         }
+        if run.facts.moves != moves {
+            self.place(now, name);
+        }
         if !verdicts.is_empty() {
-            let summary = RunSummary::of(&run.facts);
-            for v in &verdicts {
-                self.book.verdict(now, &summary, v, out);
-            }
+            self.judge_run(now, name, &mut verdicts, out);
             verdicts.clear();
         }
         self.scratch = verdicts;
+        let Some(run) = self.runs.get(name) else { return };
         let key = Key::Run(name.to_owned());
         // A deadline that lies behind us was looked at just now.
         let next = run_deadline(run).map(|at| at.max(now + LOOK_AGAIN));
         self.timers.set_earlier(&key, next);
         self.dirty.insert(key);
+    }
+
+    fn judge_run(&mut self, now: Ts, name: &str, verdicts: &mut [Verdict], out: &mut Vec<Effect>) {
+        let Some(run) = self.runs.get(name) else { return };
+        let party = Party {
+            scope: Scope::Run(name.to_owned()),
+            run: RunSummary::of(&run.facts),
+            nodes: run.facts.nodes.keys().cloned().collect(),
+            well_at: run.facts.last_progress,
+        };
+        for v in verdicts {
+            self.explain(name, v);
+            self.book.verdict(now, &party, v, out);
+        }
     }
 
     fn each_run_of(&mut self, now: Ts, source: &str, out: &mut Vec<Effect>, act: impl Fn(&mut Run)) {
@@ -175,6 +198,7 @@ impl Engine {
             match &key {
                 Key::Incident(id) => self.book.tick(now, id, out),
                 Key::Run(name) => self.tick_run(now, name, out),
+                Key::Node(name) => self.tick_node(now, name, out),
                 Key::Ledger | Key::Source(_) => {}
             }
             if let Key::Incident(id) = &key {
@@ -190,7 +214,8 @@ impl Engine {
             self.sources.values_mut().for_each(|s| {
                 s.runs.remove(name);
             });
-            self.book.run_forgotten(now, name, out);
+            self.placement.gone(name);
+            self.book.forgotten(now, &Scope::Run(name.to_owned()), out);
             self.dirty.insert(Key::Run(name.to_owned()));
             return;
         }
@@ -214,6 +239,7 @@ impl Engine {
         let (at, key) = self.timers.first()?;
         let why = match key {
             Key::Incident(id) => self.book.deadline(id).map_or("incident", |(_, why)| why),
+            Key::Node(_) => "a node's clock",
             _ => "a run's clock",
         };
         Some((at, why))
@@ -225,55 +251,11 @@ impl Engine {
             run.configure(&config.detectors);
             self.timers.set_earlier(&Key::Run(name.clone()), run_deadline(run));
         }
+        for (name, node) in &mut self.nodes {
+            node.configure(&config.detectors);
+            self.timers.set_earlier(&Key::Node(name.clone()), Some(node.deadline()));
+        }
         self.book.configure(config);
-    }
-
-    /// The parts of the state that changed, as key and opaque bytes, to be stored with the effects in one transaction.
-    pub fn take_dirty(&mut self) -> Vec<StatePart> {
-        let dirty = core::mem::take(&mut self.dirty);
-        dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
-    }
-
-    fn part(&self, key: &Key) -> Option<Vec<u8>> {
-        match key {
-            Key::Incident(id) => self.book.open.get(id).and_then(encode),
-            Key::Ledger => encode(&self.book.ledger),
-            Key::Run(name) => self.runs.get(name).and_then(encode),
-            Key::Source(name) => self.sources.get(name).and_then(encode),
-        }
-    }
-
-    /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or damaged, is named in the second
-    /// value and left out.
-    pub fn restore(
-        config: EngineConfig,
-        parts: impl IntoIterator<Item = (String, Vec<u8>)>,
-    ) -> (Self, Vec<String>) {
-        let mut engine = Self::new(config);
-        let mut unusable = Vec::new();
-        for (name, bytes) in parts {
-            let usable = match Key::parse(&name) {
-                Some(Key::Incident(id)) => decode::<Incident>(&bytes).map(|i| {
-                    engine.book.touched.push(id.clone());
-                    engine.book.open.insert(id, i);
-                }),
-                Some(Key::Ledger) => decode::<Ledger>(&bytes).map(|l| engine.book.ledger = l),
-                Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
-                    r.configure(&engine.book.config.detectors);
-                    engine.timers.set(&Key::Run(run.clone()), run_deadline(&r));
-                    engine.runs.insert(run, r);
-                }),
-                Some(Key::Source(source)) => decode(&bytes).map(|s| {
-                    engine.sources.insert(source, s);
-                }),
-                None => None,
-            };
-            if usable.is_none() {
-                unusable.push(name);
-            }
-        }
-        engine.settle();
-        (engine, unusable)
     }
 
     /// Tells a restored engine that it was blind until `now`: silence before it counts against nobody.
@@ -298,9 +280,19 @@ impl Engine {
         self.runs.values().filter(|r| r.facts.name != NO_RUN)
     }
 
+    /// Every node that spoke for itself.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
     /// Events of runs beyond the limit.
     pub fn dropped_runs(&self) -> u64 {
         self.dropped_runs
+    }
+
+    /// Events of nodes beyond the limit.
+    pub fn dropped_nodes(&self) -> u64 {
+        self.dropped_nodes
     }
 }
 
@@ -316,38 +308,4 @@ fn run_deadline(run: &Run) -> Option<Ts> {
         return run.deadline();
     }
     Some(run.deadline().map_or_else(|| forget_at(run), |at| at.min(forget_at(run))))
-}
-
-impl Key {
-    fn name(&self) -> String {
-        match self {
-            Self::Incident(id) => format!("incident/{id}"),
-            Self::Ledger => "ledger".into(),
-            Self::Run(name) => format!("run/{name}"),
-            Self::Source(name) => format!("source/{name}"),
-        }
-    }
-
-    fn parse(name: &str) -> Option<Self> {
-        match name.split_once('/') {
-            Some(("incident", id)) => Some(Self::Incident(id.to_owned())),
-            Some(("run", run)) => Some(Self::Run(run.to_owned())),
-            Some(("source", source)) => Some(Self::Source(source.to_owned())),
-            _ => (name == "ledger").then_some(Self::Ledger),
-        }
-    }
-}
-
-fn encode<T: Serialize>(part: &T) -> Option<Vec<u8>> {
-    let mut bytes = vec![STATE_VERSION];
-    bytes.extend(postcard::to_stdvec(part).ok()?);
-    Some(bytes)
-}
-
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    let (version, rest) = bytes.split_first()?;
-    if *version != STATE_VERSION {
-        return None;
-    }
-    postcard::from_bytes(rest).ok()
 }

@@ -3,6 +3,10 @@
 pub(crate) mod book;
 mod escalation;
 mod id;
+mod kin;
+pub(crate) mod ledger;
+mod record;
+mod telling;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,11 +21,30 @@ pub enum State {
     Resolved,
 }
 
+/// What a verdict is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Scope {
+    Run(String),
+    /// A node, whoever uses it.
+    Node(String),
+}
+
+/// One sickness of one thing: there is at most one open incident of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Subject {
+    pub(crate) scope: Scope,
+    pub(crate) cause: Cause,
+}
+
 /// An incident as stored, listed and shown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IncidentRecord {
     pub id: String,
+    /// The run that it hits; empty of a node that no run uses.
     pub run: String,
+    /// Nodes that are sick themselves, the first suspect first.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     pub cause: Cause,
     /// The kind of the most severe verdict.
     pub kind: Kind,
@@ -54,4 +77,19 @@ pub struct IncidentRecord {
     pub next_at: Option<Ts>,
     /// How often it came back within the hold time.
     pub flaps: u32,
+}
+
+impl Scope {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Run(name) | Self::Node(name) => name,
+        }
+    }
+}
+
+impl IncidentRecord {
+    /// What it is about, in a word or two: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
+    pub fn place(&self) -> String {
+        crate::message::place(&self.run, &self.nodes)
+    }
 }

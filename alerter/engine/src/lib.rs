@@ -11,6 +11,8 @@ pub mod effect;
 mod engine;
 pub mod incident;
 pub mod message;
+pub mod node;
+mod placement;
 pub mod route;
 pub mod run;
 pub mod sample;

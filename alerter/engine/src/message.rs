@@ -19,7 +19,11 @@ pub enum Status {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     pub incident: String,
+    /// Empty of a node that no run uses.
     pub run: String,
+    /// Nodes that are sick themselves.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     pub kind: Kind,
     pub severity: Severity,
     pub status: Status,
@@ -91,6 +95,7 @@ pub(crate) fn compose(
     Message {
         incident: r.id.clone(),
         run: r.run.clone(),
+        nodes: r.nodes.clone(),
         kind: r.kind,
         severity: r.severity,
         status,
@@ -110,14 +115,29 @@ fn title(r: &IncidentRecord, status: Status) -> String {
         Status::Acknowledged => "ACK".to_owned(),
         Status::Resolved => "RESOLVED".to_owned(),
     };
-    let at = if r.cause == Cause::Telemetry { String::new() } else { format!(" at step {}", r.start_step) };
-    let run = if r.run == crate::engine::NO_RUN { "no run" } else { &r.run };
-    let title = format!("{head} {run}: {}{at}", r.kind.title());
+    let at = if has_steps(r) { format!(" at step {}", r.start_step) } else { String::new() };
+    let title = format!("{head} {}: {}{at}", r.place(), r.kind.title());
     if title.chars().count() <= TITLE_MAX {
         title
     } else {
         title.chars().take(TITLE_MAX - 1).chain(['…']).collect()
     }
+}
+
+/// What an incident is about: `llama-70b`, `gpu-042`, `llama-70b on gpu-042 and 2 more`.
+pub fn place(run: &str, nodes: &[String]) -> String {
+    let run = if run == crate::engine::NO_RUN { "no run" } else { run };
+    let nodes = match nodes {
+        [] => return run.to_owned(),
+        [node] => node.clone(),
+        [node, others @ ..] => format!("{node} and {} more", others.len()),
+    };
+    if run.is_empty() { nodes } else { format!("{run} on {nodes}") }
+}
+
+/// Whether it has a place in the steps of a run.
+fn has_steps(r: &IncidentRecord) -> bool {
+    r.cause != Cause::Telemetry && !r.run.is_empty()
 }
 
 fn sentence(text: &str) -> String {
@@ -133,7 +153,9 @@ fn sentence(text: &str) -> String {
 fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut add = |label: &str, text: String| facts.push(Fact { label: label.to_owned(), text });
-    if r.cause != Cause::Telemetry {
+    if r.run.is_empty() {
+        add("Since", format!("{} ago", now - r.opened_at));
+    } else if has_steps(r) {
         let seen = if r.opened_step == r.start_step {
             String::new()
         } else {
@@ -149,8 +171,12 @@ fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -
     if !suspects.is_empty() {
         add("Suspect", suspects.join("\n"));
     }
-    add("Last good checkpoint", checkpoint(now, r, run));
-    add("Cost", cost(now, r, run, config));
+    if r.run.is_empty() {
+        add("Runs", "none on this node".into());
+    } else {
+        add("Last good checkpoint", checkpoint(now, r, run));
+        add("Cost", cost(now, r, run, config));
+    }
     if run.attempt > 0 {
         add("Restarts", run.attempt.to_string());
     }
@@ -169,6 +195,8 @@ fn label_of(signal: &str) -> String {
         "tokens_per_second" => "Tokens/s".into(),
         "unsaved_work" => "Unsaved work".into(),
         "step" => "Silent for".into(),
+        "sm_clock" => "SM clock".into(),
+        "ecc" => "Corrected errors in an hour".into(),
         other => sentence(other).trim_end_matches('.').replace('_', " "),
     }
 }
@@ -178,10 +206,11 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
         "step_time" => format!("{} s", number(v)),
         "unsaved_work" | "step" if v.is_finite() => crate::time::Span::from_secs_f64(v).to_string(),
         "mfu" => format!("{:.1} %", 100.0 * v),
+        "sm_clock" => format!("{} GHz", number(v / 1e9)),
         _ => number(v),
     };
     match r.signal.as_str() {
-        "source" | "process" | "report" => None,
+        "source" | "process" | "report" | "gpu" | "link" | "node" | "config" => None,
         "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
         _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
         _ => Some(unit(r.value)),

@@ -7,7 +7,7 @@ use crate::incident::IncidentRecord;
 use crate::time::Span;
 
 /// What a matcher may look at.
-pub const LABELS: &[&str] = &["severity", "kind", "run", "signal", "cause"];
+pub const LABELS: &[&str] = &["severity", "kind", "run", "node", "signal", "cause"];
 
 /// One matcher in Prometheus' syntax: `label="value"`, `!=`, `=~`, `!~`; regular expressions match the whole value.
 #[derive(Debug, Clone)]
@@ -53,6 +53,7 @@ impl Matcher {
             "severity" => r.severity.as_str(),
             "kind" => r.kind.as_str(),
             "run" => &r.run,
+            "node" => r.nodes.first().map_or("", String::as_str),
             "signal" => &r.signal,
             _ => r.cause.as_str(),
         };

@@ -1,9 +1,11 @@
 //! One training run: what is known of it, its ranks aligned by step, its detectors.
 
 mod align;
+mod checkpoints;
 mod facts;
 mod pace;
 mod reports;
+mod setups;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -13,9 +15,11 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event};
 
-pub use facts::{Checkpoints, Death, Ended, Facts, Lost, Phase, Rank};
+pub use checkpoints::Checkpoints;
+pub use facts::{Death, Ended, Facts, Lost, Phase, Rank};
 pub use pace::Pace;
 pub use reports::{Report, Topic};
+pub use setups::{Setup, Setups, Variant};
 
 use crate::detector::{Detectors, DetectorsConfig};
 use crate::sample::{StepClass, StepSample};

@@ -37,11 +37,13 @@ pub enum Cause {
     Checkpoint,
     /// We cannot see the run.
     Telemetry,
-
+    /// Accelerators, and the links between them.
     Hardware,
     Config,
     /// A person or the training script said so.
     User,
+    /// A host, apart from its accelerators and links: storage, clock, memory, kernel.
+    Node,
 }
 
 impl Cause {
@@ -55,6 +57,7 @@ impl Cause {
             Self::Hardware => "hardware",
             Self::Config => "config",
             Self::User => "user",
+            Self::Node => "node",
         }
     }
 }
@@ -114,6 +117,9 @@ kinds! {
     TorchelasticError "torchelastic_error" Progress "error of a rank";
     FlightRecorderDump "flight_recorder_dump" Progress "collective that did not end";
     LauncherDead "launcher_dead" Progress "dead launcher";
+    Throttle "throttle" Hardware "slow GPU";
+    EccTrend "ecc_trend" Hardware "rising memory errors";
+    NodeFault "node_fault" Node "node fault";
 }
 
 /// Someone or something to look at first, with the reason.

@@ -35,6 +35,7 @@ type Result<T> = core::result::Result<T, ApiError>;
 pub(super) struct ListQuery {
     state: Option<String>,
     run: Option<String>,
+    node: Option<String>,
     severity: Option<String>,
     limit: Option<String>,
 }
@@ -42,7 +43,8 @@ pub(super) struct ListQuery {
 impl ListQuery {
     fn filter(self) -> Result<Filter> {
         let given = |v: Option<String>| v.filter(|v| !v.is_empty());
-        let mut filter = Filter { run: given(self.run), limit: Some(LIMIT_DEFAULT), ..Filter::default() };
+        let (run, node) = (given(self.run), given(self.node));
+        let mut filter = Filter { run, node, limit: Some(LIMIT_DEFAULT), ..Filter::default() };
         match given(self.state).as_deref() {
             None | Some("all") => {}
             Some("unresolved") => filter.unresolved = true,

@@ -113,7 +113,7 @@ fn incident_table(
         vec![
             Cell::Badge(r.severity.as_str()),
             Cell::Badge(state(r.state)),
-            Cell::text(&r.run),
+            Cell::Text(r.place()),
             Cell::Text(format!("{}: {}", r.kind.title(), r.summary)),
             Cell::Number(ago(now, r.opened_at)),
             Cell::number(r.start_step),
@@ -170,7 +170,7 @@ fn source_table(out: &mut String, sources: &[SourceView], now: Ts) {
 
 fn incident_body(d: &IncidentDetail) -> String {
     let i = &d.incident;
-    let mut body = head(&format!("{} of {}", i.kind.title(), i.run));
+    let mut body = head(&format!("{} of {}", i.kind.title(), i.place()));
     let _ = write!(body, "<p>{}</p>", escape(&i.summary));
     table(&mut body, "Facts", &["", ""], &facts(i), "");
     if i.state != IncidentState::Resolved {
@@ -194,11 +194,13 @@ fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
         ("severity", i.severity.as_str().to_owned()),
         ("state", state(i.state).to_owned()),
         ("signal", i.signal.clone()),
-        ("since step", i.start_step.to_string()),
-        ("announced at step", i.opened_step.to_string()),
-        ("value", format!("{} (expected {}, score {})", i.value, i.expected, i.score)),
-        ("opened", time(i.opened_at)),
     ];
+    if !i.run.is_empty() {
+        facts.push(("since step", i.start_step.to_string()));
+        facts.push(("announced at step", i.opened_step.to_string()));
+    }
+    facts.push(("value", format!("{} (expected {}, score {})", i.value, i.expected, i.score)));
+    facts.push(("opened", time(i.opened_at)));
     facts.extend(i.suspects.iter().map(|s| ("suspect", format!("{}: {}", s.what, s.why))));
     if let (Some(by), Some(at)) = (&i.acked_by, i.acked_at) {
         facts.push(("acknowledged", format!("by {by} at {}", time(at))));

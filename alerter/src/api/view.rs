@@ -26,7 +26,11 @@ pub struct IncidentList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IncidentView {
     pub id: String,
+    /// Empty of a node that no run uses.
     pub run: String,
+    /// Nodes that are sick themselves, the first suspect first.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     pub kind: Kind,
     pub cause: Cause,
     pub severity: Severity,
@@ -178,11 +182,19 @@ impl<'de> Deserialize<'de> for When {
     }
 }
 
+impl IncidentView {
+    /// What it is about: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
+    pub fn place(&self) -> String {
+        stepwatch_engine::message::place(&self.run, &self.nodes)
+    }
+}
+
 impl From<IncidentRecord> for IncidentView {
     fn from(r: IncidentRecord) -> Self {
         Self {
             id: r.id,
             run: r.run,
+            nodes: r.nodes,
             kind: r.kind,
             cause: r.cause,
             severity: r.severity,

@@ -41,6 +41,9 @@ pub(super) struct ListArgs {
     /// Only of this run
     #[arg(long)]
     run: Option<String>,
+    /// Only of this node
+    #[arg(long)]
+    node: Option<String>,
     /// page, ticket or info
     #[arg(long)]
     severity: Option<String>,
@@ -104,6 +107,7 @@ async fn list(args: ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let limit = args.limit.to_string();
     let mut query = vec![("state", args.state.as_str()), ("limit", limit.as_str())];
     query.extend(args.run.as_deref().map(|run| ("run", run)));
+    query.extend(args.node.as_deref().map(|node| ("node", node)));
     query.extend(args.severity.as_deref().map(|severity| ("severity", severity)));
     let list: IncidentList = args.client.client()?.get(&["incidents"], &query).await?;
     match args.format {
@@ -146,16 +150,16 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
     if incidents.is_empty() {
         return writeln!(out, "no incidents");
     }
-    let mut table = Table::new(&["ID", "SEVERITY", "STATE", "RUN", "KIND", "OPENED", "STEP", "SUMMARY"]);
+    let mut table = Table::new(&["ID", "SEVERITY", "STATE", "ABOUT", "KIND", "OPENED", "STEP", "SUMMARY"]);
     for i in incidents {
         table.row([
             i.id.as_str(),
             i.severity.as_str(),
             state(i.state),
-            &i.run,
+            &i.place(),
             i.kind.as_str(),
             &ago(now, i.opened_at),
-            &i.start_step.to_string(),
+            &if i.run.is_empty() { "-".to_owned() } else { i.start_step.to_string() },
             &i.summary,
         ]);
     }
@@ -164,7 +168,9 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
 
 pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
     let severity = i.severity.as_str();
-    writeln!(out, "{}  {severity}: {} ({}) in run {}", i.id, i.kind.title(), i.kind.as_str(), plain(&i.run))?;
+    let place = plain(&i.place());
+    let place = if i.run.is_empty() { format!("on {place}") } else { format!("in run {place}") };
+    writeln!(out, "{}  {severity}: {} ({}) {place}", i.id, i.kind.title(), i.kind.as_str())?;
     writeln!(out)?;
     let mut t = Table::facts();
     t.row(["what", &i.summary]);
@@ -176,12 +182,9 @@ pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::
         short(i.score)
     );
     t.row(["value", &value]);
-    let until = i.end_step.map(|s| format!(", over at {s}")).unwrap_or_default();
-    let steps = format!(
-        "since {}, announced at {}, {severity} at {}{until}",
-        i.start_step, i.opened_step, i.detected_step
-    );
-    t.row(["step", &steps]);
+    if !i.run.is_empty() {
+        t.row(["step", &steps(i)]);
+    }
     for s in &i.suspects {
         t.row(["suspect", &format!("{}: {}", s.what, s.why)]);
     }
@@ -191,6 +194,15 @@ pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::
         t.row(["flaps", &format!("came back {} times", i.flaps)]);
     }
     t.write(out)
+}
+
+fn steps(i: &IncidentView) -> String {
+    let until = i.end_step.map(|s| format!(", over at {s}")).unwrap_or_default();
+    let severity = i.severity.as_str();
+    format!(
+        "since {}, announced at {}, {severity} at {}{until}",
+        i.start_step, i.opened_step, i.detected_step
+    )
 }
 
 /// How things stand, and what happens next.

@@ -20,6 +20,7 @@ fn incident() -> IncidentView {
     IncidentView {
         id: "01KAHTZ7".into(),
         run: "llama-70b".into(),
+        nodes: Vec::new(),
         kind: Kind::GradSpike,
         cause: Cause::Numerics,
         severity: Severity::Page,

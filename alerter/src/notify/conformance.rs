@@ -23,6 +23,7 @@ pub(crate) fn message() -> Message {
     Message {
         incident: "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C".into(),
         run: "llama-70b".into(),
+        nodes: Vec::new(),
         kind: Kind::GradSpike,
         severity: Severity::Page,
         status: Status::Firing,

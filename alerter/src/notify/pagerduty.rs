@@ -193,8 +193,11 @@ fn trigger(m: &Message) -> Trigger {
     let client_url = own.and_then(|link| web_link(&link.href, HREF_MAX)).map(str::to_owned);
     let summary = format!("{}. {}", clean(&m.title), clean(&m.summary));
     let facts = m.facts.iter().map(|fact| (fact.label.as_str(), fact.text.as_str()));
-    let last = [("Run", m.run.as_str()), ("Why you were told", &m.reason), ("Incident", &m.incident)];
-    let details = [("What", m.summary.as_str())].into_iter().chain(facts).chain(last);
+    let nodes = m.nodes.join(", ");
+    let about =
+        [("Run", m.run.as_str()), ("Node", nodes.as_str())].into_iter().filter(|(_, text)| !text.is_empty());
+    let last = [("Why you were told", m.reason.as_str()), ("Incident", m.incident.as_str())];
+    let details = [("What", m.summary.as_str())].into_iter().chain(facts).chain(about).chain(last);
     let details =
         details.map(|(label, text)| (line(label, FIELD_MAX), shorten(clean(text).trim(), DETAIL_MAX)));
     Trigger {
@@ -203,10 +206,10 @@ fn trigger(m: &Message) -> Trigger {
         links: links.into_iter().map(|(href, text)| json!({"href": href, "text": text})).collect(),
         payload: Payload {
             summary: line(&summary, SUMMARY_MAX),
-            source: non_empty(line(&m.run, FIELD_MAX)),
+            source: non_empty(line(m.nodes.first().unwrap_or(&m.run), FIELD_MAX)),
             severity: severity(m.severity),
             timestamp: rfc3339(m.started_at),
-            group: non_empty(line(&m.run, FIELD_MAX)),
+            group: non_empty(line(if m.run.is_empty() { &nodes } else { &m.run }, FIELD_MAX)),
             class: m.kind.as_str(),
             custom_details: details.collect(),
         },

@@ -66,7 +66,10 @@ pub struct Body<'a> {
 #[derive(Debug, Serialize)]
 pub struct Incident<'a> {
     pub id: &'a str,
+    /// Empty of a node that no run uses.
     pub run: &'a str,
+    /// Nodes that are sick themselves, the first suspect first.
+    pub nodes: &'a [String],
     pub kind: Kind,
     pub severity: Severity,
     /// `firing`, `acknowledged`, `resolved`. A trigger that says `resolved` tells of an incident that ended before it could
@@ -146,6 +149,7 @@ fn body(n: &Notification) -> Body<'_> {
     let incident = Incident {
         id: &m.incident,
         run: &m.run,
+        nodes: &m.nodes,
         kind: m.kind,
         severity: m.severity,
         status: m.status,

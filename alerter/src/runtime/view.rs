@@ -83,7 +83,9 @@ impl Runtime {
         let view = RuntimeView::of(&self.engine, &self.pending, self.schedule.retry.is_some());
         self.metrics.runs.set((view.runs.len() + view.runs_hidden) as i64);
         let over_limit = &self.metrics.over_limit;
-        over_limit.inc_by(self.engine.dropped_runs().saturating_sub(over_limit.get()));
+        over_limit.inc_by(
+            (self.engine.dropped_runs() + self.engine.dropped_nodes()).saturating_sub(over_limit.get()),
+        );
         for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
             for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
                 let count = self

@@ -111,9 +111,9 @@ impl Writer {
 async fn put_incident(tx: &mut SqliteConnection, r: &IncidentRecord) -> Result<()> {
     let sql = "INSERT INTO incidents (id, run, cause, kind, severity, state, signal, start_step, opened_step, \
                detected_step, end_step, value, expected, score, summary, opened_at, resolved_at, acked_by, acked_at, \
-               level, next_at, flaps, record) \
+               level, next_at, flaps, nodes, record) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
-               $22, $23) \
+               $22, $23, $24) \
                ON CONFLICT (id) DO UPDATE SET run = excluded.run, cause = excluded.cause, kind = excluded.kind, \
                severity = excluded.severity, state = excluded.state, signal = excluded.signal, \
                start_step = excluded.start_step, opened_step = excluded.opened_step, \
@@ -121,7 +121,7 @@ async fn put_incident(tx: &mut SqliteConnection, r: &IncidentRecord) -> Result<(
                expected = excluded.expected, score = excluded.score, summary = excluded.summary, \
                opened_at = excluded.opened_at, resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, \
                acked_at = excluded.acked_at, level = excluded.level, next_at = excluded.next_at, \
-               flaps = excluded.flaps, record = excluded.record";
+               flaps = excluded.flaps, nodes = excluded.nodes, record = excluded.record";
     let finite = |v: f64| v.is_finite().then_some(v);
     sqlx::query(sql)
         .bind(&r.id)
@@ -146,6 +146,7 @@ async fn put_incident(tx: &mut SqliteConnection, r: &IncidentRecord) -> Result<(
         .bind(i64::from(r.level))
         .bind(r.next_at.map(text_of))
         .bind(i64::from(r.flaps))
+        .bind(r.nodes.iter().fold(",".to_owned(), |all, node| all + node + ","))
         .bind(json("incident", r)?)
         .execute(tx)
         .await?;

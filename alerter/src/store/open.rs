@@ -16,7 +16,10 @@ use super::lock::FileLock;
 use super::{Durability, Inner, Result, Store, StoreError, Writer, filesystem};
 
 /// One line a schema version, append only: the text of an applied migration never changes.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "init", include_str!("../../migrations/0001_init.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "init", include_str!("../../migrations/0001_init.sql")),
+    (2, "nodes", include_str!("../../migrations/0002_nodes.sql")),
+];
 
 const READERS_MAX: u32 = 4;
 

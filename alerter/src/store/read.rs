@@ -21,6 +21,7 @@ pub struct Filter {
     /// Leaves out what is resolved.
     pub unresolved: bool,
     pub run: Option<String>,
+    pub node: Option<String>,
     pub severity: Option<Severity>,
     /// At most so many, the latest first.
     pub limit: Option<u32>,
@@ -93,6 +94,9 @@ impl Store {
         }
         if let Some(run) = &filter.run {
             query.push(" AND run = ").push_bind(run);
+        }
+        if let Some(node) = &filter.node {
+            query.push(" AND instr(nodes, ").push_bind(format!(",{node},")).push(") > 0");
         }
         if let Some(severity) = filter.severity {
             query.push(" AND severity = ").push_bind(severity.as_str());

@@ -31,6 +31,7 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
     IncidentRecord {
         id: id.to_owned(),
         run: "llama-70b".into(),
+        nodes: Vec::new(),
         cause: Cause::Numerics,
         kind: Kind::Nonfinite,
         severity: Severity::Page,
@@ -252,7 +253,7 @@ async fn a_newer_schema_is_refused() {
             err => break err,
         }
     };
-    assert!(err.to_string().contains("newer stepwatch-alerter (schema 9999, this one knows 1)"), "{err}");
+    assert!(err.to_string().contains("newer stepwatch-alerter (schema 9999, this one knows 2)"), "{err}");
 }
 
 #[tokio::test]

@@ -1,78 +1,70 @@
 //! The open incidents: verdicts in, notifications out.
 //!
-//! A run has at most one open incident a cause. It opens with the first raised verdict, follows the most severe one, and
-//! resolves when every kind that raised it has been clear for the hold time. Each return within the hold, and each incident that
-//! follows a resolved one of the same cause within [`FLAP_MEMORY`], doubles the hold: a condition that comes and goes is one
-//! incident, not twenty.
+//! A run, and a node, has at most one open incident a cause; what turns out to be one sickness of both is one incident
+//! ([`super::kin`]). It opens with the first raised verdict, follows the most severe one, and resolves when every kind that raised
+//! it has been clear for the hold time. Each return within the hold, and each incident that follows a resolved one of the same
+//! cause within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::escalation::Ladder;
-use super::{IncidentRecord, State, id};
+use super::ledger::{FLAP_MEMORY, Ledger};
+use super::record::worse;
+use super::telling::NEW;
+use super::{IncidentRecord, Scope, State, Subject, id};
 use crate::config::EngineConfig;
-use crate::effect::{Action, Effect, Notification, TimelineEntry};
-use crate::message::{self, RunSummary, Status};
+use crate::effect::{Action, Effect, TimelineEntry};
+use crate::message::RunSummary;
 use crate::route::Router;
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
 
-/// How long a resolved incident counts against the next one of its cause.
-pub(crate) const FLAP_MEMORY: Span = Span::secs(3600);
 /// The hold doubles at most this often.
 const MAX_DOUBLINGS: u32 = 5;
-/// A verdict about a step this long ago is read from a backlog, whose end may tell that it is over.
-const LATE: Span = Span::secs(120);
-/// How long such news waits for the end of the backlog before anyone is told.
-const BACKLOG: Span = Span::secs(10);
 /// How long a page that nobody answered outlives a run that ended by itself.
 const UNANSWERED: Span = Span::secs(900);
-/// Suspects kept an incident.
-const MAX_SUSPECTS: usize = 8;
+/// Suspects kept an incident, and nodes.
+pub(super) const MAX_SUSPECTS: usize = 8;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Incident {
     pub(crate) record: IncidentRecord,
     pub(crate) summary: RunSummary,
-    raised: BTreeMap<Kind, Severity>,
+    /// What it answers for: what it was opened for, and what turned out to be the same sickness.
+    pub(super) subjects: BTreeSet<Subject>,
+    pub(super) raised: BTreeMap<(Subject, Kind), Severity>,
+    /// When a node last had something new to say in it.
+    pub(super) node_at: Option<Ts>,
     /// When it resolves if nothing comes back.
     resolve_at: Option<Ts>,
-    ladder: Option<Ladder>,
-    lanes: BTreeMap<String, Lane>,
+    pub(super) ladder: Option<Ladder>,
+    pub(super) lanes: BTreeMap<String, Lane>,
 }
 
 /// What one receiver has been told.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Lane {
-    seq: u32,
+pub(super) struct Lane {
+    pub(super) seq: u32,
 }
 
-/// What is remembered of a cause of a run between incidents.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Memory {
-    run: String,
-    cause: Cause,
-    at: Ts,
-    flaps: u32,
-    /// Kinds that a person closed by hand while they still held: quiet until they clear or get worse.
-    closed: BTreeMap<Kind, Severity>,
-}
-
-/// The reason of the first message.
-const NEW: &str = "new incident";
-
-/// What survives apart from the incidents themselves.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Ledger {
-    counter: u64,
-    memory: Vec<Memory>,
+/// Whom a verdict is about, and what there is to know of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Party {
+    pub(crate) scope: Scope,
+    /// The run that is hit; without a name if none is.
+    pub(crate) run: RunSummary,
+    /// The nodes of the run, or the node.
+    pub(crate) nodes: BTreeSet<String>,
+    /// When it was last known to be well.
+    pub(crate) well_at: Ts,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     pub(crate) config: EngineConfig,
-    router: Router,
+    pub(super) router: Router,
     pub(crate) open: BTreeMap<String, Incident>,
     pub(crate) ledger: Ledger,
     /// Incidents that changed since the last look; gone ones are not in `open`.
@@ -93,49 +85,56 @@ impl Book {
         self.config = config;
     }
 
-    fn is_of(&self, id: &str, kind: Kind) -> bool {
-        self.open.get(id).is_some_and(|i| i.record.cause == kind.cause())
+    fn find(&self, subject: &Subject) -> Option<String> {
+        self.open.values().find(|i| i.subjects.contains(subject)).map(|i| i.record.id.clone())
     }
 
-    fn find(&self, run: &str, cause: Cause) -> Option<String> {
-        self.open
-            .values()
-            .find(|i| i.record.run == run && i.record.cause == cause)
-            .map(|i| i.record.id.clone())
-    }
-
-    pub(crate) fn verdict(&mut self, now: Ts, run: &RunSummary, v: &Verdict, out: &mut Vec<Effect>) {
-        let open = self.find(&run.name, v.kind.cause()).or_else(|| self.hang_that_was(run, v));
-        match (v.change, open) {
-            (Change::Raise, Some(id)) if self.is_of(&id, v.kind) => self.update(now, &id, run, v, out),
-            (Change::Raise, Some(id)) => {
-                out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)))
+    pub(crate) fn verdict(&mut self, now: Ts, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
+        let subject = Subject { scope: party.scope.clone(), cause: v.kind.cause() };
+        let own = self.find(&subject);
+        match v.change {
+            Change::Clear => {
+                self.ledger.reopen(&subject, v.kind);
+                if let Some(id) = own {
+                    self.clear(now, &id, &subject, party, v, out);
+                }
             }
-            (Change::Raise, None) if self.closed_by_hand(&run.name, v) => {}
-            (Change::Raise, None) => self.create(now, run, v, out),
-            (Change::Note, Some(id)) => {
-                self.touched.push(id.clone());
-                out.push(timeline(now, &id, format!("also seen: {}", v.why)));
+            Change::Raise => {
+                if let Some(id) = own {
+                    return self.update(now, &id, &subject, party, v, out);
+                }
+                if let Some(id) = self.hang_that_was(party, v) {
+                    out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)));
+                } else if self.ledger.is_closed(&subject, v) {
+                    // Somebody knows.
+                } else if let Some(id) = self.kin(now, party, v) {
+                    self.join(now, &id, &subject, party, v, out);
+                } else {
+                    self.create(now, subject, party, v, out);
+                }
             }
-            (Change::Note, None) => self.annotate(now, run, v, out),
-            (Change::Clear, open) => {
-                self.forget_closed(&run.name, v.kind);
-                if let Some(id) = open {
-                    self.clear(now, &id, run, v, out);
+            Change::Note => {
+                match own.or_else(|| self.hang_that_was(party, v)).or_else(|| self.kin(now, party, v)) {
+                    Some(id) => {
+                        self.touched.push(id.clone());
+                        out.push(timeline(now, &id, format!("also seen: {}", v.why)));
+                    }
+                    None => self.annotate(now, party, v, out),
                 }
             }
         }
     }
 
     /// The step that ends a hang is a long one: that is the hang, not a second sickness.
-    fn hang_that_was(&self, run: &RunSummary, v: &Verdict) -> Option<String> {
+    fn hang_that_was(&self, party: &Party, v: &Verdict) -> Option<String> {
         let stall = v.kind == Kind::Stall && v.change != Change::Clear;
-        if stall { self.find(&run.name, Cause::Progress) } else { None }
+        let hang = Subject { scope: party.scope.clone(), cause: Cause::Progress };
+        if stall { self.find(&hang) } else { None }
     }
 
-    fn create(&mut self, now: Ts, run: &RunSummary, v: &Verdict, out: &mut Vec<Effect>) {
-        let flaps = self.memory(now, &run.name, v.kind.cause()).map_or(0, |m| m.flaps + 1);
-        let record = self.record(now, run, v, flaps);
+    fn create(&mut self, now: Ts, subject: Subject, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
+        let flaps = self.ledger.flaps(now, &subject);
+        let record = self.record(now, party, v, flaps);
         let id = record.id.clone();
         let again = if flaps > 0 {
             format!(" (came back {flaps} times within {FLAP_MEMORY})")
@@ -145,8 +144,10 @@ impl Book {
         out.push(timeline(now, &id, format!("opened as {}: {}{again}", v.severity.as_str(), v.why)));
         let incident = Incident {
             record,
-            summary: run.clone(),
-            raised: BTreeMap::from([(v.kind, v.severity)]),
+            summary: party.run.clone(),
+            raised: BTreeMap::from([((subject.clone(), v.kind), v.severity)]),
+            subjects: BTreeSet::from([subject]),
+            node_at: party.is_node().then_some(now),
             resolve_at: None,
             ladder: None,
             lanes: BTreeMap::new(),
@@ -156,8 +157,31 @@ impl Book {
         self.finish(&id, out);
     }
 
-    fn annotate(&mut self, now: Ts, run: &RunSummary, v: &Verdict, out: &mut Vec<Effect>) {
-        let mut record = self.record(now, run, v, 0);
+    /// What was two things is one sickness: whoever knows of the incident learns of the other.
+    fn join(
+        &mut self,
+        now: Ts,
+        id: &str,
+        subject: &Subject,
+        party: &Party,
+        v: &Verdict,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        i.subjects.insert(subject.clone());
+        let told = |i: &Incident| i.lanes.values().map(|l| l.seq).sum::<u32>();
+        let before = told(i);
+        out.push(timeline(now, id, format!("{} of {}: one sickness", v.kind.title(), subject.scope.name())));
+        self.update(now, id, subject, party, v, out);
+        if self.open.get(id).is_some_and(|i| before > 0 && told(i) == before) {
+            let reason = format!("also {} of {}: {}", v.kind.title(), subject.scope.name(), v.why);
+            self.tell_all(now, id, Action::Update, &reason, out);
+            self.finish(id, out);
+        }
+    }
+
+    fn annotate(&mut self, now: Ts, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
+        let mut record = self.record(now, party, v, 0);
         record.state = State::Resolved;
         record.resolved_at = Some(now);
         record.end_step = Some(v.step);
@@ -167,13 +191,14 @@ impl Book {
         out.push(Effect::Incident(Box::new(record)));
     }
 
-    fn record(&mut self, now: Ts, run: &RunSummary, v: &Verdict, flaps: u32) -> IncidentRecord {
+    fn record(&mut self, now: Ts, party: &Party, v: &Verdict, flaps: u32) -> IncidentRecord {
         self.ledger.counter += 1;
         let mut suspects = v.suspects.clone();
         suspects.truncate(MAX_SUSPECTS);
         IncidentRecord {
-            id: id::new(now, &run.name, v.kind.cause(), self.ledger.counter),
-            run: run.name.clone(),
+            id: id::new(now, party.scope.name(), v.kind.cause(), self.ledger.counter),
+            run: party.run.name.clone(),
+            nodes: if party.is_node() { vec![party.scope.name().to_owned()] } else { Vec::new() },
             cause: v.kind.cause(),
             kind: v.kind,
             severity: v.severity,
@@ -198,9 +223,17 @@ impl Book {
         }
     }
 
-    fn update(&mut self, now: Ts, id: &str, run: &RunSummary, v: &Verdict, out: &mut Vec<Effect>) {
+    fn update(
+        &mut self,
+        now: Ts,
+        id: &str,
+        subject: &Subject,
+        party: &Party,
+        v: &Verdict,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(i) = self.open.get_mut(id) else { return };
-        i.summary = run.clone();
+        i.meet(now, party);
         if i.resolve_at.take().is_some() {
             i.record.flaps += 1;
             out.push(timeline(now, id, format!("came back: {}", v.why)));
@@ -209,10 +242,10 @@ impl Book {
             }
         }
         let Some(i) = self.open.get_mut(id) else { return };
-        i.raised.insert(v.kind, v.severity);
+        i.raised.insert((subject.clone(), v.kind), v.severity);
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
-        i.record.suspect(v);
+        i.record.suspect(v, party.is_node());
         if leads {
             i.record.follow(v);
         } else if v.kind != had_kind {
@@ -247,11 +280,19 @@ impl Book {
         self.finish(id, out);
     }
 
-    fn clear(&mut self, now: Ts, id: &str, run: &RunSummary, v: &Verdict, out: &mut Vec<Effect>) {
+    fn clear(
+        &mut self,
+        now: Ts,
+        id: &str,
+        subject: &Subject,
+        party: &Party,
+        v: &Verdict,
+        out: &mut Vec<Effect>,
+    ) {
         let hold_base = self.config.resolve_after;
         let Some(i) = self.open.get_mut(id) else { return };
-        i.summary = run.clone();
-        if i.raised.remove(&v.kind).is_none() {
+        i.learn(&party.run);
+        if i.raised.remove(&(subject.clone(), v.kind)).is_none() {
             return;
         }
         if i.raised.is_empty() && i.resolve_at.is_none() {
@@ -265,81 +306,6 @@ impl Book {
             ));
         }
         self.finish(id, out);
-    }
-
-    /// Tells the people of its route, from the first level on. Nobody is told of an annotation.
-    fn announce(&mut self, now: Ts, id: &str, at: Ts, reason: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        if i.record.severity == Severity::Info {
-            return;
-        }
-        let from = if now - at > LATE { now + BACKLOG } else { now };
-        i.ladder = Some(Ladder::new(from, self.router.levels(&self.config, &i.record)));
-        self.climb(now, id, reason, out);
-    }
-
-    /// Notifies every level that is due.
-    fn climb(&mut self, now: Ts, id: &str, reason: &str, out: &mut Vec<Effect>) {
-        while let Some(i) = self.open.get_mut(id) {
-            let page = i.record.severity == Severity::Page;
-            let Some(due) = i.ladder.as_mut().and_then(|l| l.due(now, page)) else { break };
-            let told = due.level > i.record.level || due.repeat > 0;
-            let reason = if i.record.level == 0 || !told {
-                reason.to_owned()
-            } else {
-                due.reason(i.record.opened_at, now)
-            };
-            i.record.level = due.level;
-            out.push(timeline(
-                now,
-                id,
-                format!("level {} notified ({}): {reason}", due.level, due.notify.join(", ")),
-            ));
-            for receiver in due.notify {
-                self.send(now, id, &receiver, Action::Trigger, &reason, out);
-            }
-        }
-        if let Some(i) = self.open.get_mut(id) {
-            i.record.next_at = i.ladder.as_ref().and_then(Ladder::next_at);
-        }
-    }
-
-    fn send(
-        &mut self,
-        now: Ts,
-        id: &str,
-        receiver: &str,
-        action: Action,
-        reason: &str,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        let lane = i.lanes.entry(receiver.to_owned()).or_default();
-        lane.seq += 1;
-        let seq = lane.seq;
-        let status = match action {
-            Action::Resolve => Status::Resolved,
-            _ if i.record.state == State::Acknowledged => Status::Acknowledged,
-            _ => Status::Firing,
-        };
-        out.push(Effect::Notify(Box::new(Notification {
-            incident: id.to_owned(),
-            receiver: receiver.to_owned(),
-            seq,
-            action,
-            idem_key: format!("{id}/{receiver}/{seq}"),
-            page: i.record.severity == Severity::Page,
-            message: message::compose(now, &i.record, &i.summary, status, reason, &self.config),
-        })));
-    }
-
-    /// News for everyone who was told of the incident.
-    fn tell_all(&mut self, now: Ts, id: &str, action: Action, reason: &str, out: &mut Vec<Effect>) {
-        let receivers: Vec<String> =
-            self.open.get(id).map(|i| i.lanes.keys().cloned().collect()).unwrap_or_default();
-        for receiver in receivers {
-            self.send(now, id, &receiver, action, reason, out);
-        }
     }
 
     pub(crate) fn ack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
@@ -360,10 +326,11 @@ impl Book {
 
     pub(crate) fn resolve_by_hand(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
-        let (run, cause, raised) = (i.record.run.clone(), i.record.cause, i.raised.clone());
+        let raised = i.raised.clone();
         self.resolve(now, id, by, &format!("resolved by {by}"), out);
-        let m = self.memory_mut(now, &run, cause);
-        m.closed = raised;
+        for ((subject, kind), severity) in raised {
+            self.ledger.close(now, &subject, kind, severity);
+        }
     }
 
     fn resolve(&mut self, now: Ts, id: &str, actor: &str, reason: &str, out: &mut Vec<Effect>) {
@@ -374,22 +341,30 @@ impl Book {
         if i.record.end_step.is_none() {
             i.record.end_step = i.summary.last_step;
         }
-        let (run, cause, flaps) = (i.record.run.clone(), i.record.cause, i.record.flaps);
+        let flaps = i.record.flaps;
         out.push(by_actor(now, id, actor, reason.to_owned()));
         self.tell_all(now, id, Action::Resolve, reason, out);
         self.finish(id, out);
-        self.open.remove(id);
-        self.memory_mut(now, &run, cause).flaps = flaps;
+        for subject in self.open.remove(id).map(|i| i.subjects).unwrap_or_default() {
+            self.ledger.resolved(now, &subject, flaps);
+        }
     }
 
     /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a while: an idle cluster is
     /// somebody's business too, unless a person stopped the run.
     pub(crate) fn run_ended(&mut self, now: Ts, run: &str, by_hand: bool, out: &mut Vec<Effect>) {
-        let ids: Vec<String> = self.of_run(run);
-        for id in ids {
+        let scope = Scope::Run(run.to_owned());
+        for id in self.of_run(run) {
             let Some(i) = self.open.get_mut(&id) else { continue };
             let unanswered = i.record.severity == Severity::Page && i.record.state == State::Open;
-            if unanswered && !by_hand {
+            if i.outlives(&scope) {
+                if by_hand {
+                    (i.ladder, i.record.next_at) = (None, None);
+                }
+                let calm = if by_hand { ": escalation stops" } else { "" };
+                out.push(timeline(now, &id, format!("the run ended, what ails the node did not{calm}")));
+                self.finish(&id, out);
+            } else if unanswered && !by_hand {
                 i.resolve_at = Some(now + UNANSWERED);
                 i.raised.clear();
                 out.push(timeline(
@@ -403,20 +378,29 @@ impl Book {
                 self.resolve(now, &id, "engine", reason, out);
             }
         }
-        self.ledger.memory.retain(|m| m.run != run);
+        self.ledger.forget(&scope);
     }
 
-    /// Nothing was heard of the run for so long that it is forgotten.
-    pub(crate) fn run_forgotten(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
-        for id in self.of_run(run) {
-            self.resolve(now, &id, "engine", "nothing was heard of the run any more", out);
+    /// Nothing was heard of it for so long that it is forgotten.
+    pub(crate) fn forgotten(&mut self, now: Ts, scope: &Scope, out: &mut Vec<Effect>) {
+        let of = |i: &Incident| i.subjects.iter().any(|s| s.scope == *scope);
+        let ids: Vec<String> = self.open.values().filter(|i| of(i)).map(|i| i.record.id.clone()).collect();
+        let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
+        for id in ids {
+            if self.open.get_mut(&id).is_some_and(|i| i.outlives(scope)) {
+                out.push(timeline(now, &id, format!("nothing was heard of the {what} any more")));
+                self.finish(&id, out);
+            } else {
+                let reason = format!("nothing was heard of the {what} any more");
+                self.resolve(now, &id, "engine", &reason, out);
+            }
         }
-        self.ledger.memory.retain(|m| m.run != run);
+        self.ledger.forget(scope);
     }
 
     /// A new attempt is judged afresh, whatever was closed by hand before.
     pub(crate) fn run_restarted(&mut self, run: &str) {
-        self.ledger.memory.iter_mut().filter(|m| m.run == run).for_each(|m| m.closed.clear());
+        self.ledger.reopen_all(&Scope::Run(run.to_owned()));
     }
 
     fn of_run(&self, run: &str) -> Vec<String> {
@@ -434,19 +418,6 @@ impl Book {
         }
     }
 
-    /// What was over before anyone was told is told to nobody.
-    fn climb_if_it_holds(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        if i.record.level == 0 && i.raised.is_empty() {
-            i.ladder = None;
-            i.record.next_at = None;
-            out.push(timeline(now, id, "over before the backlog was read: nobody was told".into()));
-            return;
-        }
-        let reason = if i.record.level == 0 { NEW } else { "still firing" };
-        self.climb(now, id, reason, out);
-    }
-
     pub(crate) fn deadline(&self, id: &str) -> Option<(Ts, &'static str)> {
         let i = self.open.get(id)?;
         let resolve = i.resolve_at.map(|at| (at, "resolve hold"));
@@ -454,115 +425,17 @@ impl Book {
         [resolve, climb].into_iter().flatten().min()
     }
 
-    /// A receiver will never take it: the next level is due now.
-    pub(crate) fn failed(
-        &mut self,
-        now: Ts,
-        id: &str,
-        receiver: &str,
-        action: Action,
-        error: &str,
-        out: &mut Vec<Effect>,
-    ) {
-        out.push(by_actor(now, id, receiver, format!("{} failed for good: {error}", action.as_str())));
-        let Some(i) = self.open.get_mut(id) else { return };
-        if action != Action::Trigger || i.record.state != State::Open {
-            return;
-        }
-        if i.ladder.as_mut().is_some_and(|l| l.hurry(now)) {
-            self.climb(now, id, "escalated", out);
-        } else {
-            // Nobody left above: everyone who has not been told yet.
-            let told: Vec<String> = i.lanes.keys().cloned().collect();
-            for other in self.config.receivers.clone() {
-                if !told.contains(&other) {
-                    self.send(
-                        now,
-                        id,
-                        &other,
-                        Action::Trigger,
-                        &format!("{receiver} could not be reached: {error}"),
-                        out,
-                    );
-                }
-            }
-        }
-        self.finish(id, out);
-    }
-
-    fn finish(&mut self, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn finish(&mut self, id: &str, out: &mut Vec<Effect>) {
         if let Some(i) = self.open.get(id) {
             out.push(Effect::Incident(Box::new(i.record.clone())));
         }
         self.touched.push(id.to_owned());
     }
-
-    fn memory(&mut self, now: Ts, run: &str, cause: Cause) -> Option<&Memory> {
-        self.ledger.memory.retain(|m| now - m.at < FLAP_MEMORY || !m.closed.is_empty());
-        self.ledger.memory.iter().find(|m| m.run == run && m.cause == cause && now - m.at < FLAP_MEMORY)
-    }
-
-    fn memory_mut(&mut self, now: Ts, run: &str, cause: Cause) -> &mut Memory {
-        let memory = &mut self.ledger.memory;
-        let at = memory.iter().position(|m| m.run == run && m.cause == cause).unwrap_or_else(|| {
-            memory.push(Memory { run: run.to_owned(), cause, at: now, flaps: 0, closed: BTreeMap::new() });
-            memory.len() - 1
-        });
-        memory[at].at = now;
-        &mut memory[at]
-    }
-
-    fn closed_by_hand(&self, run: &str, v: &Verdict) -> bool {
-        let closed = |m: &Memory| m.closed.get(&v.kind).is_some_and(|s| v.severity <= *s);
-        self.ledger.memory.iter().any(|m| m.run == run && m.cause == v.kind.cause() && closed(m))
-    }
-
-    fn forget_closed(&mut self, run: &str, kind: Kind) {
-        for m in self.ledger.memory.iter_mut().filter(|m| m.run == run) {
-            m.closed.remove(&kind);
-        }
-    }
 }
 
-impl IncidentRecord {
-    /// Takes over what the leading verdict says. The onset stays the earliest.
-    fn follow(&mut self, v: &Verdict) {
-        if v.severity > self.severity {
-            self.severity = v.severity;
-            self.detected_step = v.step;
-        }
-        self.kind = v.kind;
-        self.start_step = self.start_step.min(v.start_step);
-        // What was usual before the sickness began says more than the last number before the NaN.
-        if v.value.is_finite() || v.signal != self.signal {
-            self.expected = v.expected;
-        }
-        v.signal.clone_into(&mut self.signal);
-        (self.value, self.score) = (v.value, v.score);
-        self.summary.clone_from(&v.why);
-        self.end_step = None;
-    }
-
-    /// Whoever is suspected stays so, whichever kind names the incident.
-    fn suspect(&mut self, v: &Verdict) {
-        for s in &v.suspects {
-            if self.suspects.len() < MAX_SUSPECTS && !self.suspects.iter().any(|had| had.what == s.what) {
-                self.suspects.push(s.clone());
-            }
-        }
-    }
-}
-
-/// Which of two kinds of one severity names the incident: where a sickness leads, not where it began.
-fn worse(kind: Kind) -> u8 {
-    match kind {
-        Kind::Nonfinite => 6,
-        Kind::Divergence => 5,
-        Kind::LossSpike | Kind::RankDead => 4,
-        Kind::GradInstability | Kind::Hang => 3,
-        Kind::LossShift | Kind::ThroughputDrop => 2,
-        Kind::GradSpike | Kind::MfuDroop => 1,
-        _ => 0,
+impl Party {
+    pub(super) fn is_node(&self) -> bool {
+        matches!(self.scope, Scope::Node(_))
     }
 }
 

@@ -1,14 +1,16 @@
 //! What is known of a run, apart from its numbers.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind};
 
 use super::align::Arrival;
+use super::checkpoints::Checkpoints;
 use super::pace::Pace;
 use super::reports::Reports;
+use super::setups::{Setup, Setups};
 use crate::sample::{StepClass, StepSample};
 use crate::time::{Span, Ts};
 
@@ -22,9 +24,6 @@ const STOPPED: [i64; 2] = [130, 143];
 const PROOF_STEPS: u64 = 3;
 /// How long steps of the attempt that was left are still on their way.
 const IN_FLIGHT: Span = Span::secs(30);
-/// Work between two looks of the clock detectors at a run that moves.
-const LOOK_EVERY_SECS: f64 = 10.0;
-const CHECKPOINTS_KEPT: usize = 8;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
@@ -62,6 +61,12 @@ pub struct Facts {
     /// A process of the run has said hello.
     pub greeted: bool,
     pub ranks: BTreeMap<u32, Rank>,
+    /// How many ranks of this attempt each node has.
+    pub nodes: BTreeMap<String, u32>,
+    /// How often a node came or went.
+    pub(crate) moves: u64,
+    /// How those nodes are set up.
+    pub setups: Setups,
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
@@ -119,25 +124,6 @@ pub struct Lost {
     pub reason: String,
 }
 
-/// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's own time while it moves: neither a
-/// queue, nor a pause, nor a clock that differs from ours makes a checkpoint stale.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Checkpoints {
-    /// When the last success arrived, by our clock.
-    pub last_at: Option<Ts>,
-    pub last_step: Option<i64>,
-    pub in_progress: Option<Ts>,
-    /// Seconds of work since the last success or the start of the attempt.
-    pub work: f64,
-    looked_at: f64,
-    /// The work since the last success was not all seen: it is no measure of what is usual.
-    unsure: bool,
-    /// Seconds of work between the last successes, and seconds each save took.
-    pub intervals: VecDeque<f64>,
-    pub durations: VecDeque<f64>,
-    pub failure: Option<(Ts, String)>,
-}
-
 /// What a declared phase means for the steps around it.
 pub(super) fn phase_class(name: &str) -> Option<StepClass> {
     let lower = name.to_ascii_lowercase();
@@ -185,6 +171,9 @@ impl Facts {
             attempt_at: now,
             worst_code: 0,
             ranks: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            moves: 0,
+            setups: Setups::default(),
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
             deaths: BTreeMap::new(),
@@ -229,11 +218,42 @@ impl Facts {
             if let Some(r) = self.ranks.get_mut(&rank) {
                 r.last_seen = now;
                 if e.node.is_some() && r.node != e.node {
-                    r.node.clone_from(&e.node);
+                    let left = core::mem::replace(&mut r.node, e.node.clone()).filter(|_| !r.stale);
+                    let counts = !r.stale;
+                    left.iter().for_each(|node| self.leave(node));
+                    e.node.iter().filter(|_| counts).for_each(|node| self.arrive(node));
                 }
             } else if self.ranks.len() < super::MAX_RANKS {
                 self.ranks.insert(rank, Rank { node: e.node.clone(), last_seen: now, ..Rank::default() });
+                e.node.iter().for_each(|node| self.arrive(node));
             }
+        }
+    }
+
+    fn arrive(&mut self, node: &str) {
+        if let Some(ranks) = self.nodes.get_mut(node) {
+            *ranks += 1;
+            return;
+        }
+        self.nodes.insert(node.to_owned(), 1);
+        self.moves += 1;
+    }
+
+    fn leave(&mut self, node: &str) {
+        match self.nodes.get_mut(node) {
+            Some(ranks) if *ranks > 1 => *ranks -= 1,
+            _ => {
+                self.nodes.remove(node);
+                self.setups.left(node);
+                self.moves += 1;
+            }
+        }
+    }
+
+    /// How a node of the run is set up; news of others are not kept.
+    pub(crate) fn set_up(&mut self, now: Ts, node: &str, setup: &Setup) {
+        if self.nodes.contains_key(node) {
+            self.wants_look |= self.setups.take(now, node, setup);
         }
     }
 
@@ -303,6 +323,9 @@ impl Facts {
         if restarted {
             let follows = r.stale;
             (r.last_step, r.attempt, r.stale) = (Some(step), attempt, false);
+            if let Some(node) = r.node.clone().filter(|_| follows) {
+                self.arrive(&node);
+            }
             return if follows || run_step.is_none() { Arrival::Next } else { Arrival::Restarted };
         }
         if r.last_step.is_some_and(|last| step <= last) {
@@ -317,8 +340,10 @@ impl Facts {
         if r.stale && now - attempt_at < IN_FLIGHT && run_step.is_none_or(|last| step > last + 1) {
             return Arrival::Stale;
         }
+        let node = if r.stale { r.node.clone() } else { None };
         r.stale = false;
         (r.last_step, r.attempt) = (Some(step), attempt.or(r.attempt));
+        node.iter().for_each(|node| self.arrive(node));
         Arrival::Next
     }
 
@@ -342,6 +367,13 @@ impl Facts {
         for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
             r.stale = r.last_step.is_some();
         }
+        self.nodes.clear();
+        self.moves += 1;
+        let places: Vec<String> =
+            self.ranks.values().filter(|r| !r.stale).filter_map(|r| r.node.clone()).collect();
+        places.iter().for_each(|node| self.arrive(node));
+        let nodes = &self.nodes;
+        self.setups.retain(now, |node| nodes.contains_key(node));
     }
 
     pub(super) fn advanced(&mut self, now: Ts, s: &StepSample) {
@@ -457,82 +489,4 @@ impl Facts {
         self.live.remove(source);
         self.lost.remove(source);
     }
-}
-
-impl Checkpoints {
-    /// Counts work; true when it is time to look again.
-    fn worked(&mut self, secs: f64) -> bool {
-        self.work += secs;
-        let look = self.work - self.looked_at > LOOK_EVERY_SECS;
-        if look {
-            self.looked_at = self.work;
-        }
-        look
-    }
-
-    fn reset_work(&mut self) {
-        (self.work, self.looked_at, self.unsure) = (0.0, 0.0, false);
-    }
-
-    /// What was not saved is lost already; the next checkpoint may be of a step that was saved before.
-    fn restarted(&mut self) {
-        self.in_progress = None;
-        self.reset_work();
-        self.unsure = true;
-    }
-
-    pub(super) fn start(&mut self, now: Ts) {
-        self.in_progress.get_or_insert(now);
-    }
-
-    /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of this one.
-    pub(super) fn found(&mut self, at: Ts, step: Option<i64>) {
-        if self.last_at.is_none_or(|last| last < at) {
-            (self.last_at, self.last_step) = (Some(at), step);
-        }
-    }
-
-    pub(super) fn success(&mut self, now: Ts, step: Option<i64>) {
-        if step.is_some() && step == self.last_step && !self.unsure {
-            self.in_progress = None;
-            return; // another rank's word for the same checkpoint, or that of whoever looks at the disk, however late
-        }
-        if self.last_at.is_some() && !self.unsure {
-            keep(&mut self.intervals, self.work);
-        }
-        if let Some(start) = self.in_progress.take() {
-            keep(&mut self.durations, (now - start).as_secs_f64());
-        }
-        self.last_at = Some(now);
-        self.last_step = step;
-        self.failure = None;
-        self.reset_work();
-    }
-
-    pub(super) fn failed(&mut self, now: Ts, why: &str) {
-        self.in_progress = None;
-        self.failure = Some((now, why.to_owned()));
-    }
-
-    /// Median of the last intervals, once there are two.
-    pub fn usual_interval(&self) -> Option<f64> {
-        (self.intervals.len() >= 2).then(|| median(&self.intervals))
-    }
-
-    pub fn usual_duration(&self) -> Option<f64> {
-        (self.durations.len() >= 2).then(|| median(&self.durations))
-    }
-}
-
-fn keep(ring: &mut VecDeque<f64>, secs: f64) {
-    if ring.len() == CHECKPOINTS_KEPT {
-        ring.pop_front();
-    }
-    ring.push_back(secs.max(0.0));
-}
-
-fn median(ring: &VecDeque<f64>) -> f64 {
-    let mut v: Vec<f64> = ring.iter().copied().collect();
-    v.sort_by(f64::total_cmp);
-    v[v.len() / 2]
 }

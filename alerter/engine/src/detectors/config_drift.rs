@@ -1,0 +1,193 @@
+//! Nodes of one run that are set up differently: another driver, firmware, library, kernel setting or environment variable, or another
+//! version of the run's own configuration file.
+//!
+//! The setup that most nodes have is taken for the right one; of two nodes, neither. It waits until the nodes have stood still for
+//! `settle`, because a run comes up node by node. Keys that make no difference to training make an annotation only.
+
+use core::fmt::Write as _;
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::ClockDetector;
+use crate::run::{Facts, Variant};
+use crate::stats::latch::Latch;
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long the nodes of the run must not have changed.
+    pub settle: Span,
+    /// Keys that may differ; `*` at the end stands for anything.
+    pub benign: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let benign = ["bios*", "vbios*", "os_*", "hostname*"].map(str::to_owned).to_vec();
+        Self { enabled: true, settle: Span::secs(60), benign }
+    }
+}
+
+/// Differences and nodes named one by one.
+const NAMED: usize = 3;
+/// Characters shown of a value.
+const VALUE_MAX: usize = 60;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ConfigDrift {
+    config: Config,
+    latch: Latch,
+    /// What was told: the state of the nodes at that time.
+    told: Option<Ts>,
+}
+
+/// One key that differs, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Difference<'a> {
+    key: &'a str,
+    usual: &'a str,
+    other: &'a str,
+    nodes: &'a BTreeSet<String>,
+}
+
+impl ConfigDrift {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), latch: Latch::default(), told: None }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn is_benign(&self, key: &str) -> bool {
+        self.config.benign.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => key.starts_with(start),
+            None => key == pattern,
+        })
+    }
+
+    fn judge(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let groups = [f.setups.of(false), f.setups.of(true)];
+        let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
+        // What matters first, and within it what fewest nodes have.
+        all.sort_by_key(|d| (self.is_benign(d.key), d.nodes.len()));
+        let Some(first) = all.first() else {
+            if self.latch.clear() {
+                out.push(verdict(
+                    now,
+                    f,
+                    Change::Clear,
+                    Severity::Info,
+                    "the nodes of the run agree again".into(),
+                ));
+            }
+            return;
+        };
+        if self.is_benign(first.key) {
+            if self.latch.clear() {
+                let why = "the nodes of the run agree in all that matters".to_owned();
+                out.push(verdict(now, f, Change::Clear, Severity::Info, why));
+            }
+            out.push(verdict(now, f, Change::Note, Severity::Info, sentence(f, &all)));
+            return;
+        }
+        self.latch.raise(Severity::Ticket);
+        let mut v = verdict(now, f, Change::Raise, Severity::Ticket, sentence(f, &all));
+        v.value = all.len() as f64;
+        for d in &all {
+            for node in d.nodes.iter().take(NAMED) {
+                let what = format!("node {node}");
+                if v.suspects.len() < NAMED && !v.suspects.iter().any(|s| s.what == what) {
+                    v.suspects.push(Suspect { what, why: told(d) });
+                }
+            }
+        }
+        out.push(v);
+    }
+}
+
+/// Every key in which a setup differs from the one that most nodes have.
+fn differences<'a>(variants: &[&'a Variant]) -> Vec<Difference<'a>> {
+    let [usual, others @ ..] = variants else { return Vec::new() };
+    let mut all = Vec::new();
+    for other in others {
+        let (a, b) = (&usual.setup.keys, &other.setup.keys);
+        let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+        for key in keys {
+            let (usual, there) = (a.get(key), b.get(key));
+            if usual != there {
+                let value = |v: Option<&'a String>| v.map_or("nothing", String::as_str);
+                all.push(Difference { key, usual: value(usual), other: value(there), nodes: &other.nodes });
+            }
+        }
+    }
+    all
+}
+
+fn short(value: &str) -> String {
+    if value.chars().count() <= VALUE_MAX {
+        return value.to_owned();
+    }
+    value.chars().take(VALUE_MAX - 1).chain(['…']).collect()
+}
+
+fn told(d: &Difference<'_>) -> String {
+    format!("{} is {}, elsewhere {}", d.key, short(d.other), short(d.usual))
+}
+
+fn sentence(f: &Facts, all: &[Difference<'_>]) -> String {
+    let [first, rest @ ..] = all else { return String::new() };
+    let nodes: Vec<&str> = first.nodes.iter().take(NAMED).map(String::as_str).collect();
+    let more = first.nodes.len().saturating_sub(NAMED);
+    let mut why = nodes.join(", ");
+    if more > 0 {
+        let _ = write!(why, " and {more} more nodes");
+    }
+    let verb = if first.nodes.len() == 1 { "differs" } else { "differ" };
+    let _ =
+        write!(why, " {verb} from the other nodes of the run ({} in all): {}", f.nodes.len(), told(first));
+    for d in rest.iter().take(NAMED - 1) {
+        let on = d.nodes.first().map(|node| format!(" on {node}")).unwrap_or_default();
+        let _ = write!(why, "; {}{on}", told(d));
+    }
+    if rest.len() >= NAMED {
+        let _ = write!(why, "; and {} more", rest.len() + 1 - NAMED);
+    }
+    why
+}
+
+impl ClockDetector for ConfigDrift {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if self.deadline(f).is_some_and(|at| at <= now) {
+            self.told = f.setups.changed_at;
+            self.judge(now, f, out);
+        }
+    }
+
+    fn deadline(&self, f: &Facts) -> Option<Ts> {
+        let changed = f.setups.changed_at.filter(|at| self.told != Some(*at))?;
+        (self.config.enabled && f.ended.is_none()).then(|| changed + self.config.settle)
+    }
+}
+
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+    let step = f.last_step.unwrap_or(0);
+    Verdict {
+        change,
+        kind: Kind::ConfigDrift,
+        severity,
+        signal: "config",
+        step,
+        ts: now,
+        start_step: step,
+        value: 0.0,
+        expected: 0.0,
+        score: 0.0,
+        why,
+        suspects: Vec::new(),
+    }
+}

@@ -1,0 +1,219 @@
+//! What the detectors of a node's own word have in common: each fault is told once and again when it gets worse, all of them together
+//! are one condition, and it is over when none holds and nothing was added for a while.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::node::{Condition, Key, NodeFacts, Tenants, words};
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+/// An annotation of the same fault is made once in this time.
+const NOTE_EVERY: Span = Span::secs(3600);
+/// Faults named one by one.
+const NAMED: usize = 3;
+
+/// What makes one such detector differ from the next.
+pub(super) trait Sort {
+    const KIND: Kind;
+    const SIGNAL: &'static str;
+
+    fn is_ours(&self, key: &Key) -> bool;
+
+    fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity;
+
+    /// When a fault that still holds may become worse, if it is told at once.
+    fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts>;
+
+    /// How long what has no end counts after it was last told.
+    fn lasts(&self, key: &Key, c: &Condition) -> Span;
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Faults {
+    raised: Option<Severity>,
+    told: BTreeMap<Key, Told>,
+    noted: BTreeMap<Key, Ts>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Told {
+    severity: Severity,
+    times: u32,
+    /// It was judged after the time at which it could get worse.
+    settled: bool,
+}
+
+/// A fault that counts now.
+struct Fault<'a> {
+    key: &'a Key,
+    c: &'a Condition,
+    severity: Severity,
+}
+
+impl Faults {
+    pub(super) fn look<S: Sort>(
+        &mut self,
+        now: Ts,
+        sort: &S,
+        f: &NodeFacts,
+        tenants: Tenants<'_>,
+        out: &mut Vec<Verdict>,
+    ) {
+        let mut news = false;
+        let mut active: Vec<Fault<'_>> = Vec::new();
+        for (key, c) in f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && counts(now, sort, key, c))
+        {
+            let had = self.told.get(key).copied();
+            let severity = self.judge(now, sort, key, c, tenants);
+            news |= had.is_none_or(|had| had.severity < severity) && severity > Severity::Info;
+            active.push(Fault { key, c, severity });
+        }
+        self.told.retain(|key, _| active.iter().any(|fault| fault.key == key));
+        // The worst, and of these the first that no other caused.
+        active.sort_by_key(|a| (core::cmp::Reverse(a.severity), a.c.caused_by.is_some(), a.c.first));
+        let Some(root) = active.first().filter(|a| a.severity > Severity::Info) else {
+            self.over::<S>(now, f, tenants, out);
+            return self.note::<S>(now, f, &active, tenants, out);
+        };
+        if news {
+            self.raised = Some(root.severity);
+            let mut v = verdict::<S>(root.c.began.min(now), Change::Raise, root.severity, tenants);
+            v.value = if root.key.number > 0 { root.key.number as f64 } else { f64::from(root.c.times) };
+            v.score = active.len() as f64;
+            v.why = sentence(now, f, &active, tenants);
+            v.suspects = suspects(f, &active);
+            out.push(v);
+        }
+    }
+
+    fn judge<S: Sort>(
+        &mut self,
+        now: Ts,
+        sort: &S,
+        key: &Key,
+        c: &Condition,
+        tenants: Tenants<'_>,
+    ) -> Severity {
+        let due = sort.rises_at(key, c).is_none_or(|at| at <= now);
+        match self.told.get_mut(key) {
+            // A run that comes to a node which is known to be sick is not news of the node.
+            Some(told) if told.times == c.times && (told.settled || !due) => told.severity,
+            Some(told) => {
+                told.severity = told.severity.max(sort.severity(now, key, c, tenants));
+                (told.times, told.settled) = (c.times, due);
+                told.severity
+            }
+            None => {
+                let severity = sort.severity(now, key, c, tenants);
+                self.told.insert(key.clone(), Told { severity, times: c.times, settled: due });
+                severity
+            }
+        }
+    }
+
+    fn over<S: Sort>(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if self.raised.take().is_some() {
+            let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
+            v.why = format!("{} has no more to report", f.name);
+            out.push(v);
+        }
+    }
+
+    /// What is nobody's work is kept for whoever looks later.
+    fn note<S: Sort>(
+        &mut self,
+        now: Ts,
+        f: &NodeFacts,
+        active: &[Fault<'_>],
+        tenants: Tenants<'_>,
+        out: &mut Vec<Verdict>,
+    ) {
+        self.noted.retain(|_, at| now - *at < NOTE_EVERY);
+        for fault in active {
+            if self.noted.contains_key(fault.key) {
+                continue;
+            }
+            self.noted.insert(fault.key.clone(), now);
+            let mut v = verdict::<S>(fault.c.began.min(now), Change::Note, Severity::Info, tenants);
+            v.why = sentence(now, f, core::slice::from_ref(fault), tenants);
+            v.suspects = suspects(f, core::slice::from_ref(fault));
+            out.push(v);
+        }
+    }
+
+    pub(super) fn deadline<S: Sort>(&self, sort: &S, f: &NodeFacts) -> Option<Ts> {
+        let known = f.conditions.iter().filter_map(|(key, c)| Some((key, c, self.told.get(key)?)));
+        known
+            .filter_map(|(key, c, told)| {
+                let rises = sort.rises_at(key, c).filter(|_| !told.settled);
+                let ends = (c.once && self.raised.is_some()).then(|| c.last + sort.lasts(key, c));
+                [rises, ends].into_iter().flatten().min()
+            })
+            .min()
+    }
+}
+
+fn counts<S: Sort>(now: Ts, sort: &S, key: &Key, c: &Condition) -> bool {
+    c.holds() || c.once && c.over.is_none() && now < c.last + sort.lasts(key, c)
+}
+
+fn sentence(now: Ts, f: &NodeFacts, active: &[Fault<'_>], tenants: Tenants<'_>) -> String {
+    let [root, others @ ..] = active else { return String::new() };
+    let mut why = words::happened(f, root.key, root.c);
+    let others: Vec<String> = others.iter().take(NAMED).map(|o| words::happened(f, o.key, o.c)).collect();
+    if !others.is_empty() {
+        let _ = write!(why, "; also {}", others.join("; "));
+    }
+    let beyond = active.len().saturating_sub(1 + NAMED);
+    if beyond > 0 {
+        let _ = write!(why, "; and {beyond} more");
+    }
+    let _ = write!(why, "; {}", words::hit(tenants, now));
+    if let Some(advice) = active.iter().find_map(|a| words::advice(f, a.c)) {
+        let _ = write!(why, "; {advice}");
+    }
+    why
+}
+
+fn suspects(f: &NodeFacts, active: &[Fault<'_>]) -> Vec<Suspect> {
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for s in active.iter().map(|a| words::suspect(f, a.key, a.c)) {
+        if suspects.len() < NAMED && !suspects.iter().any(|had| had.what == s.what) {
+            suspects.push(s);
+        }
+    }
+    suspects
+}
+
+fn verdict<S: Sort>(at: Ts, change: Change, severity: Severity, tenants: Tenants<'_>) -> Verdict {
+    of_node(S::KIND, S::SIGNAL, at, change, severity, tenants)
+}
+
+/// A verdict about a node, at the step that the run stands at which uses it.
+pub(super) fn of_node(
+    kind: Kind,
+    signal: &'static str,
+    at: Ts,
+    change: Change,
+    severity: Severity,
+    tenants: Tenants<'_>,
+) -> Verdict {
+    let step = tenants.first().and_then(|t| t.last_step).unwrap_or(0);
+    Verdict {
+        change,
+        kind,
+        severity,
+        signal,
+        step,
+        ts: at,
+        start_step: step,
+        value: 0.0,
+        expected: 0.0,
+        score: 0.0,
+        why: String::new(),
+        suspects: Vec::new(),
+    }
+}

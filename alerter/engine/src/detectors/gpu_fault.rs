@@ -1,0 +1,143 @@
+//! A GPU failed: an XID of the kernel log, a GPU that is gone, memory that cannot be repaired.
+//!
+//! How bad an XID is, and what to do about it, is the exporter's catalogue's word, which travels with the event. It pages only if a
+//! run has ranks on the node at that moment; on an idle node it is a ticket, and a run that comes later is not news of it. The XIDs of
+//! one misfortune (79, the 45s that clean up after it, the GPU that is gone) are one condition, named by the worst that no other caused.
+//!
+//! XIDs that the application brings upon itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP" and "IGNORE") are notes, whatever
+//! else is said of them, because a debug session makes hundreds. One GPU on which several runs fail with 13 or 31 is suspect: a ticket.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::{Faults, Sort};
+use crate::detector::NodeDetector;
+use crate::node::{Condition, Key, Level, NodeFacts, Tenants, Topic};
+use crate::time::{Span, Ts};
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long an XID counts after it was last seen, if nothing has to be repaired.
+    pub quiet_after: Span,
+    /// How long one counts that asks for a reset, a reboot or a look at the hardware.
+    pub repair_within: Span,
+    /// Runs that fail on one GPU by what is usually their own fault, within a day, before the GPU is suspect.
+    pub suspect_runs: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, quiet_after: Span::secs(600), repair_within: Span::secs(3600), suspect_runs: 3 }
+    }
+}
+
+/// What an application does to itself.
+const APPLICATION: [i64; 4] = [13, 31, 43, 45];
+/// Those of them that a sick GPU can bring upon any application.
+const EITHER: [i64; 2] = [13, 31];
+/// Conditions that are ours.
+const OURS: [&str; 8] = [
+    "gpu_lost",
+    "gpu_recovery_action",
+    "row_remap_pending",
+    "row_remap_failed",
+    "sram_threshold",
+    "ecc_uncorrected",
+    "fabric_unhealthy",
+    "retired_pages_pending",
+];
+/// Runs remembered a GPU.
+const MAX_RUNS: usize = 16;
+const DAY: Span = Span::secs(86_400);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GpuFault {
+    config: Config,
+    faults: Faults,
+    /// Runs that failed on each GPU, and when.
+    failed: BTreeMap<String, BTreeMap<String, Ts>>,
+}
+
+struct Rules<'a> {
+    config: &'a Config,
+    failed: &'a BTreeMap<String, BTreeMap<String, Ts>>,
+}
+
+impl GpuFault {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), faults: Faults::default(), failed: BTreeMap::new() }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    /// Remembers whose runs fail on which GPU.
+    fn count(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>) {
+        let Some(tenant) = tenants.first() else { return };
+        for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
+            let runs = self.failed.entry(key.place.clone()).or_default();
+            runs.retain(|_, at| now - *at < DAY);
+            if runs.len() < MAX_RUNS {
+                runs.insert(tenant.run.clone(), now);
+            }
+        }
+        self.failed.retain(|_, runs| runs.values().any(|at| now - *at < DAY));
+    }
+}
+
+fn is_either(key: &Key) -> bool {
+    key.topic == Topic::Xid && key.name == "xid" && EITHER.contains(&key.number)
+}
+
+impl Sort for Rules<'_> {
+    const KIND: Kind = Kind::GpuFault;
+    const SIGNAL: &'static str = "gpu";
+
+    fn is_ours(&self, key: &Key) -> bool {
+        key.topic == Topic::Xid || key.topic == Topic::Hw && OURS.contains(&key.name.as_str())
+    }
+
+    fn severity(&self, _: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
+        if key.topic == Topic::Xid && key.name == "xid" && APPLICATION.contains(&key.number) {
+            let runs = self.failed.get(&key.place).map_or(0, BTreeMap::len) as u32;
+            let suspect = is_either(key) && runs >= self.config.suspect_runs;
+            return if suspect { Severity::Ticket } else { Severity::Info };
+        }
+        match c.level {
+            Level::Error if !tenants.is_empty() => Severity::Page,
+            Level::Error | Level::Warn => Severity::Ticket,
+            Level::Info => Severity::Info,
+        }
+    }
+
+    fn rises_at(&self, _: &Key, _: &Condition) -> Option<Ts> {
+        None
+    }
+
+    fn lasts(&self, _: &Key, c: &Condition) -> Span {
+        match c.action.as_str() {
+            "" | "none" | "restart_app" => self.config.quiet_after,
+            _ => self.config.repair_within,
+        }
+    }
+}
+
+impl NodeDetector for GpuFault {
+    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if !self.config.enabled {
+            return;
+        }
+        self.count(now, f, tenants);
+        let rules = Rules { config: &self.config, failed: &self.failed };
+        self.faults.look(now, &rules, f, tenants, out);
+    }
+
+    fn deadline(&self, f: &NodeFacts) -> Option<Ts> {
+        self.faults.deadline(&Rules { config: &self.config, failed: &self.failed }, f)
+    }
+}

@@ -1,0 +1,100 @@
+//! The host under the run is sick: storage that does not answer, a clock that drifts, memory or PCIe errors, a killed process, a
+//! driver that hangs.
+//!
+//! What the exporter calls an error pages when it hits a run and, where it has an end, has held for `page_after`; the rest is a ticket.
+//! What NCCL's own status says of ranks that did not join, and a driver that does not answer the exporter, are evidence for a hang
+//! and never a page by themselves: the run that stands is.
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::{Faults, Sort};
+use crate::detector::NodeDetector;
+use crate::node::{Condition, Key, Level, NodeFacts, Tenants, Topic};
+use crate::time::{Span, Ts};
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long an error may hold under a run before it pages.
+    pub page_after: Span,
+    /// How long what happens once counts after it was last told.
+    pub quiet_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, page_after: Span::secs(15), quiet_after: Span::secs(600) }
+    }
+}
+
+/// Conditions that other detectors judge.
+const NOT_OURS: [&str; 9] = [
+    "gpu_lost",
+    "gpu_recovery_action",
+    "row_remap_pending",
+    "row_remap_failed",
+    "sram_threshold",
+    "ecc_uncorrected",
+    "fabric_unhealthy",
+    "retired_pages_pending",
+    "gpu_throttled",
+];
+/// Evidence of harm, and no harm by itself: ranks that wait for each other, a driver that does not answer us.
+const EVIDENCE: [&str; 2] = ["ras_stuck", "nvml_stuck"];
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NodeFault {
+    config: Config,
+    faults: Faults,
+}
+
+impl NodeFault {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), faults: Faults::default() }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+}
+
+impl Sort for Config {
+    const KIND: Kind = Kind::NodeFault;
+    const SIGNAL: &'static str = "node";
+
+    fn is_ours(&self, key: &Key) -> bool {
+        key.topic == Topic::Hw && !NOT_OURS.contains(&key.name.as_str())
+    }
+
+    fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
+        let lasted = c.once || now >= c.first + self.page_after;
+        let evidence = EVIDENCE.contains(&key.name.as_str());
+        match c.level {
+            Level::Error if lasted && !tenants.is_empty() && !evidence => Severity::Page,
+            Level::Error | Level::Warn => Severity::Ticket,
+            Level::Info => Severity::Info,
+        }
+    }
+
+    fn rises_at(&self, _: &Key, c: &Condition) -> Option<Ts> {
+        (c.level == Level::Error && c.holds()).then(|| c.first + self.page_after)
+    }
+
+    fn lasts(&self, _: &Key, _: &Condition) -> Span {
+        self.quiet_after
+    }
+}
+
+impl NodeDetector for NodeFault {
+    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if self.config.enabled {
+            self.faults.look(now, &self.config, f, tenants, out);
+        }
+    }
+
+    fn deadline(&self, f: &NodeFacts) -> Option<Ts> {
+        self.faults.deadline(&self.config, f)
+    }
+}

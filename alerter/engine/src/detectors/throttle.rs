@@ -1,0 +1,196 @@
+//! A GPU that is slower than its peers, and why.
+//!
+//! Under load the SM clock of every GPU of a job settles near the same share of its maximum; one that is held down holds back all of
+//! them (BLOOM-176B lost 5 % to one such GPU, and a weekend to finding it). Each reading of a GPU at work is a vote: is its clock below
+//! `ratio` of its peers'? Peers are the other GPUs at work on the node, or the other nodes of the run where those are faster: a
+//! node whose eight GPUs are all held down by its power supply looks even by itself. Enough votes of the last 8 make a ticket, and
+//! more are asked for where the driver gives no reason.
+//!
+//! What the driver itself reports as throttling (`gpu_throttled`) is a ticket too: a GPU may have no peers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::of_node;
+use crate::detector::NodeDetector;
+use crate::message::number;
+use crate::node::{Gpu, Level, NodeFacts, Tenants, words};
+use crate::stats::votes::Votes;
+use crate::time::Ts;
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Share of the peers' clock below which a GPU is slow.
+    pub ratio: f64,
+    /// Peers that must be at work.
+    pub peers: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ratio: 0.9, peers: 3 }
+    }
+}
+
+/// Votes of the last 8 that make a ticket: with a reason, and without.
+const WITH_REASON: u32 = 6;
+const WITHOUT: u32 = 8;
+/// At most so many of them end it.
+const OVER: u32 = 1;
+const KEPT: u32 = 8;
+/// Readings without work after which nothing is known of its speed any more.
+const IDLE: u32 = 60;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Throttle {
+    config: Config,
+    gpus: BTreeMap<String, Watch>,
+    raised: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Watch {
+    readings: u64,
+    votes: Votes,
+    idle: u32,
+    raised: bool,
+    /// What the driver gave as reasons while it was slow.
+    reasons: Vec<String>,
+    peers: f64,
+}
+
+impl Throttle {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), gpus: BTreeMap::new(), raised: false }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    /// The faster of its two groups of peers.
+    fn peers(&self, f: &NodeFacts, uuid: &str, tenants: Tenants<'_>) -> Option<f64> {
+        let here = f.gpus.loaded_clock(uuid).filter(|(_, n)| *n >= self.config.peers);
+        let elsewhere =
+            tenants.iter().filter_map(|t| t.peer_clock).find(|(_, n)| *n + 1 >= self.config.peers);
+        [here, elsewhere].into_iter().flatten().map(|(clock, _)| clock).max_by(f64::total_cmp)
+    }
+
+    fn vote(&mut self, uuid: &str, gpu: &Gpu, peers: Option<f64>) -> bool {
+        let watch = self.gpus.entry(uuid.to_owned()).or_default();
+        watch.readings = gpu.readings;
+        if !gpu.last.is_loaded() {
+            watch.idle = watch.idle.saturating_add(1);
+            watch.raised &= watch.idle < IDLE;
+            return false;
+        }
+        watch.idle = 0;
+        let (Some(clock), Some(peers)) = (gpu.last.clock_ratio(), peers) else { return false };
+        let slow = clock < self.config.ratio * peers;
+        watch.votes.push(slow);
+        watch.peers = peers;
+        if slow && !gpu.last.reasons.is_empty() {
+            watch.reasons.clone_from(&gpu.last.reasons);
+        } else if watch.votes.of(KEPT) == 0 {
+            watch.reasons.clear();
+        }
+        let needed = if watch.reasons.is_empty() { WITHOUT } else { WITH_REASON };
+        let news = !watch.raised && watch.votes.of(KEPT) >= needed;
+        watch.raised = news || watch.raised && watch.votes.of(KEPT) > OVER;
+        news
+    }
+
+    fn tell(&self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>) -> Verdict {
+        let mut v = of_node(Kind::Throttle, "sm_clock", now, Change::Raise, Severity::Ticket, tenants);
+        let slow: Vec<(&String, &Watch)> = self.gpus.iter().filter(|(_, w)| w.raised).collect();
+        for (uuid, watch) in &slow {
+            let Some(gpu) = f.gpus.get(uuid) else { continue };
+            let name = words::gpu(f, uuid, "");
+            let why = slowness(gpu, watch);
+            if v.why.is_empty() {
+                let max = gpu.last.sm_clock_max.unwrap_or(f64::NAN);
+                (v.value, v.expected) = (gpu.last.sm_clock.unwrap_or(f64::NAN), watch.peers * max);
+                v.score = v.expected / v.value;
+                v.why = format!("{name} of {} is slow: {why}", f.name);
+            }
+            v.suspects.push(Suspect { what: format!("node {}, {name}", f.name), why });
+        }
+        if slow.len() > 1 {
+            let _ = write!(v.why, "; {} more GPUs of the node too", slow.len() - 1);
+        }
+        for (key, c) in complaints(f) {
+            if v.why.is_empty() {
+                v.value = f64::NAN;
+                v.why = words::happened(f, key, c);
+            }
+            v.suspects.push(words::suspect(f, key, c));
+        }
+        let _ = write!(v.why, "; {}", words::hit(tenants, now));
+        v
+    }
+}
+
+fn complaints(f: &NodeFacts) -> impl Iterator<Item = (&crate::node::Key, &crate::node::Condition)> {
+    f.conditions.iter().filter(|(key, c)| key.name == "gpu_throttled" && c.holds() && c.level > Level::Info)
+}
+
+fn slowness(gpu: &Gpu, watch: &Watch) -> String {
+    let r = &gpu.last;
+    let clock = r.sm_clock.unwrap_or(f64::NAN);
+    let peers = watch.peers * r.sm_clock_max.unwrap_or(f64::NAN);
+    let mut why = format!(
+        "SM clock {} GHz, its peers under load {} GHz ({:.0} %)",
+        number(clock / 1e9),
+        number(peers / 1e9),
+        100.0 * clock / peers
+    );
+    if watch.reasons.is_empty() {
+        why.push_str("; the driver gives no reason");
+    } else {
+        let reasons: Vec<String> = watch.reasons.iter().map(|r| r.replace('_', " ")).collect();
+        let _ = write!(why, "; held down by {}", reasons.join(", "));
+    }
+    if let Some(t) = r.temperature {
+        let _ = write!(why, ", {} °C", number(t));
+    }
+    if let Some((power, limit)) = r.power.zip(r.power_limit) {
+        let _ = write!(why, ", {} of {} W", number(power), number(limit));
+    }
+    why
+}
+
+impl NodeDetector for Throttle {
+    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if !self.config.enabled {
+            return;
+        }
+        let mut news = false;
+        for (uuid, gpu) in f.gpus.iter() {
+            if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
+                let peers = self.peers(f, uuid, tenants);
+                news |= self.vote(uuid, gpu, peers);
+            }
+        }
+        let complained = complaints(f).next().is_some();
+        news |= complained && !self.raised;
+        let slow = complained || self.gpus.values().any(|w| w.raised);
+        if news {
+            self.raised = true;
+            out.push(self.tell(now, f, tenants));
+        } else if self.raised && !slow {
+            self.raised = false;
+            let mut v = of_node(Kind::Throttle, "sm_clock", now, Change::Clear, Severity::Info, tenants);
+            v.why = format!("the GPUs of {} are as fast as their peers again", f.name);
+            out.push(v);
+        }
+    }
+
+    fn deadline(&self, _: &NodeFacts) -> Option<Ts> {
+        None
+    }
+}

@@ -1,0 +1,145 @@
+//! The engine's side of nodes: their events, who uses them, and what they have to say when a run stops.
+
+use std::fmt::Write as _;
+
+use stepwatch_wire::Event;
+
+use super::{Engine, Key, LOOK_AGAIN};
+use crate::effect::Effect;
+use crate::incident::Scope;
+use crate::incident::book::Party;
+use crate::message::RunSummary;
+use crate::node::{self, Level, Node, Tenant, words};
+use crate::run::Run;
+use crate::time::{Span, Ts};
+use crate::verdict::{Cause, Change, Verdict};
+
+/// Nodes watched at once; events of further ones are counted and dropped.
+const MAX_NODES: usize = 50_000;
+/// A run that nothing was heard of for this long uses no node.
+const USES_FOR: Span = Span::secs(3600);
+/// Readings of a node alone are stored this often: a crash of ours costs a statistic the rest.
+const KEEP_EVERY: Span = Span::secs(60);
+/// How long before a run stopped its nodes are asked what happened.
+const EVIDENCE_FROM: Span = Span::secs(600);
+/// Nodes and their faults named in an incident of a run.
+const NAMED: usize = 3;
+
+impl Engine {
+    pub(super) fn node_event(&mut self, now: Ts, event: &Event, out: &mut Vec<Effect>) {
+        let Some(name) = event.node.as_deref() else { return };
+        if !self.nodes.contains_key(name) {
+            if self.nodes.len() >= MAX_NODES {
+                self.dropped_nodes += 1;
+                return;
+            }
+            self.nodes.insert(name.to_owned(), Node::new(name, now, &self.book.config.detectors));
+        }
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let news = node.event(now, event);
+        if news.reading {
+            self.placement.set_clock(name, node.facts.gpus.loaded_clock("").map(|(clock, _)| clock));
+        }
+        if let Some((of, setup)) = &news.setup {
+            let runs: Vec<String> = self.placement.on(name).cloned().collect();
+            for run in runs.iter().filter(|run| of.as_ref().is_none_or(|of| of == *run)) {
+                self.with_run(now, run, out, |run, verdicts| {
+                    run.facts.set_up(now, name, setup);
+                    run.look(now, verdicts);
+                });
+            }
+        }
+        self.with_node(now, name, news.changed || news.setup.is_some(), out);
+    }
+
+    /// Lets the detectors of a node look, and carries their verdicts to the incidents.
+    pub(super) fn with_node(&mut self, now: Ts, name: &str, mut keep: bool, out: &mut Vec<Effect>) {
+        let tenants = self.tenants(now, name);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let mut verdicts = core::mem::take(&mut self.scratch);
+        node.look(now, &tenants, &mut verdicts);
+        keep |= !verdicts.is_empty() || now - node.facts.kept_at >= KEEP_EVERY;
+        if keep {
+            node.facts.kept_at = now;
+        }
+        let next = node.deadline().max(now + LOOK_AGAIN);
+        if !verdicts.is_empty() {
+            let hit = tenants.first().and_then(|t| self.runs.get(&t.run));
+            let mut party = Party {
+                scope: Scope::Node(name.to_owned()),
+                run: hit.map(|run| RunSummary::of(&run.facts)).unwrap_or_default(),
+                nodes: [name.to_owned()].into(),
+                well_at: now,
+            };
+            for v in &verdicts {
+                party.well_at = v.ts;
+                self.book.verdict(now, &party, v, out);
+            }
+            verdicts.clear();
+        }
+        self.scratch = verdicts;
+        let key = Key::Node(name.to_owned());
+        self.timers.set_earlier(&key, Some(next));
+        if keep {
+            self.dirty.insert(key);
+        }
+    }
+
+    pub(super) fn tick_node(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
+        if self.nodes.get(name).is_some_and(|n| now >= n.facts.last_heard + node::FORGET_AFTER) {
+            self.nodes.remove(name);
+            self.placement.set_clock(name, None);
+            self.book.forgotten(now, &Scope::Node(name.to_owned()), out);
+            self.dirty.insert(Key::Node(name.to_owned()));
+            return;
+        }
+        self.with_node(now, name, false, out);
+    }
+
+    /// The runs that use a node, the one with most ranks first.
+    fn tenants(&self, now: Ts, node: &str) -> Vec<Tenant> {
+        let uses = |run: &Run| {
+            let over = run.facts.ended.as_ref().is_some_and(|e| e.well());
+            !over && now - run.facts.last_heard < USES_FOR
+        };
+        let runs = self.placement.on(node).filter_map(|name| self.runs.get(name)).filter(|run| uses(run));
+        let mut tenants: Vec<Tenant> = runs
+            .map(|run| Tenant {
+                run: run.facts.name.clone(),
+                ranks: run.facts.nodes.get(node).copied().unwrap_or(0),
+                last_step: run.facts.last_step,
+                last_progress: run.facts.last_progress,
+                peer_clock: self.placement.clock_beside(&run.facts.name, node),
+            })
+            .collect();
+        tenants.sort_by_key(|t| core::cmp::Reverse(t.ranks));
+        tenants
+    }
+
+    /// Notices where a run is, and tells it how its new nodes are set up.
+    pub(super) fn place(&mut self, now: Ts, name: &str) {
+        let Some(run) = self.runs.get_mut(name) else { return };
+        for node in self.placement.moved(name, &run.facts.nodes) {
+            for setup in self.nodes.get(&node).into_iter().flat_map(|n| n.facts.setups_for(name)) {
+                run.facts.set_up(now, &node, setup);
+            }
+        }
+    }
+
+    /// What happens to a run that stops is explained by what its nodes said shortly before: they are the first suspects.
+    pub(super) fn explain(&self, name: &str, v: &mut Verdict) {
+        if v.change != Change::Raise || v.kind.cause() != Cause::Progress {
+            return;
+        }
+        let Some(run) = self.runs.get(name) else { return };
+        let since = Ts(run.facts.last_progress.0.saturating_sub(EVIDENCE_FROM.0));
+        let nodes = run.facts.nodes.keys().filter_map(|node| self.nodes.get(node));
+        let mut said: Vec<_> = nodes.flat_map(|node| words::evidence(&node.facts, since)).collect();
+        said.sort_by_key(|e| (core::cmp::Reverse(e.level), e.at));
+        said.truncate(NAMED);
+        if let Some(first) = said.first().filter(|e| e.level > Level::Info) {
+            let _ = write!(v.why, "; {}: {}", first.suspect.what, first.suspect.why);
+        }
+        v.suspects.splice(0..0, said.into_iter().map(|e| e.suspect));
+    }
+}

@@ -1,0 +1,120 @@
+//! The stored form of the engine: one part a run, a node, a source and an incident.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Engine, Key, run_deadline};
+use crate::config::EngineConfig;
+use crate::incident::book::Incident;
+use crate::incident::ledger::Ledger;
+use crate::node::Node;
+use crate::run::Run;
+
+/// Version of the stored form of every part; a part of another version is not restored.
+const STATE_VERSION: u8 = 3;
+
+/// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
+pub type StatePart = (String, Option<Vec<u8>>);
+
+impl Engine {
+    /// The parts of the state that changed, as key and opaque bytes, to be stored with the effects in one transaction.
+    pub fn take_dirty(&mut self) -> Vec<StatePart> {
+        let dirty = core::mem::take(&mut self.dirty);
+        dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
+    }
+
+    fn part(&self, key: &Key) -> Option<Vec<u8>> {
+        match key {
+            Key::Incident(id) => self.book.open.get(id).and_then(encode),
+            Key::Ledger => encode(&self.book.ledger),
+            Key::Node(name) => self.nodes.get(name).and_then(encode),
+            Key::Run(name) => self.runs.get(name).and_then(encode),
+            Key::Source(name) => self.sources.get(name).and_then(encode),
+        }
+    }
+
+    /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or damaged, is named in the second
+    /// value and left out.
+    pub fn restore(
+        config: EngineConfig,
+        parts: impl IntoIterator<Item = (String, Vec<u8>)>,
+    ) -> (Self, Vec<String>) {
+        let mut engine = Self::new(config);
+        let mut unusable = Vec::new();
+        for (name, bytes) in parts {
+            let usable = match Key::parse(&name) {
+                Some(Key::Incident(id)) => decode::<Incident>(&bytes).map(|i| {
+                    engine.book.touched.push(id.clone());
+                    engine.book.open.insert(id, i);
+                }),
+                Some(Key::Ledger) => decode::<Ledger>(&bytes).map(|l| engine.book.ledger = l),
+                Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
+                    r.configure(&engine.book.config.detectors);
+                    engine.timers.set(&Key::Run(run.clone()), run_deadline(&r));
+                    engine.runs.insert(run, r);
+                }),
+                Some(Key::Node(node)) => decode::<Node>(&bytes).map(|mut n| {
+                    n.configure(&engine.book.config.detectors);
+                    engine.timers.set(&Key::Node(node.clone()), Some(n.deadline()));
+                    engine.nodes.insert(node, n);
+                }),
+                Some(Key::Source(source)) => decode(&bytes).map(|s| {
+                    engine.sources.insert(source, s);
+                }),
+                None => None,
+            };
+            if usable.is_none() {
+                unusable.push(name);
+            }
+        }
+        engine.place_all();
+        engine.settle();
+        (engine, unusable)
+    }
+
+    /// What is not stored follows from what is.
+    fn place_all(&mut self) {
+        for (name, run) in &self.runs {
+            self.placement.moved(name, &run.facts.nodes);
+        }
+        for (name, node) in &self.nodes {
+            self.placement.set_clock(name, node.facts.gpus.loaded_clock("").map(|(clock, _)| clock));
+        }
+    }
+}
+
+impl Key {
+    fn name(&self) -> String {
+        match self {
+            Self::Incident(id) => format!("incident/{id}"),
+            Self::Ledger => "ledger".into(),
+            Self::Node(name) => format!("node/{name}"),
+            Self::Run(name) => format!("run/{name}"),
+            Self::Source(name) => format!("source/{name}"),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        match name.split_once('/') {
+            Some(("incident", id)) => Some(Self::Incident(id.to_owned())),
+            Some(("node", node)) => Some(Self::Node(node.to_owned())),
+            Some(("run", run)) => Some(Self::Run(run.to_owned())),
+            Some(("source", source)) => Some(Self::Source(source.to_owned())),
+            _ => (name == "ledger").then_some(Self::Ledger),
+        }
+    }
+}
+
+fn encode<T: Serialize>(part: &T) -> Option<Vec<u8>> {
+    let mut bytes = vec![STATE_VERSION];
+    bytes.extend(postcard::to_stdvec(part).ok()?);
+    Some(bytes)
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (version, rest) = bytes.split_first()?;
+    if *version != STATE_VERSION {
+        return None;
+    }
+    postcard::from_bytes(rest).ok()
+}

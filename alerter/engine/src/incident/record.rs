@@ -1,0 +1,98 @@
+//! What an incident takes over from the verdicts that make it.
+
+use super::book::{Incident, MAX_SUSPECTS, Party};
+use super::{IncidentRecord, Scope};
+use crate::message::RunSummary;
+use crate::time::Ts;
+use crate::verdict::{Kind, Verdict};
+
+impl Incident {
+    /// Takes in whom a verdict is about.
+    pub(super) fn meet(&mut self, now: Ts, party: &Party) {
+        self.learn(&party.run);
+        if let Scope::Node(node) = &party.scope {
+            self.node_at = Some(now);
+            if self.record.nodes.len() < MAX_SUSPECTS && !self.record.nodes.contains(node) {
+                self.record.nodes.push(node.clone());
+            }
+        }
+    }
+
+    /// A node that is used by several runs hits one of them in its incident; the others have theirs.
+    pub(super) fn learn(&mut self, run: &RunSummary) {
+        if self.record.run.is_empty() || self.record.run == run.name {
+            self.record.run.clone_from(&run.name);
+            self.summary = run.clone();
+        }
+    }
+
+    /// Drops what `scope` raised; whether something else holds it open.
+    pub(super) fn outlives(&mut self, scope: &Scope) -> bool {
+        let others = self.raised.keys().any(|(s, _)| s.scope != *scope);
+        if others {
+            self.raised.retain(|(s, _), _| s.scope != *scope);
+        }
+        others
+    }
+}
+
+impl IncidentRecord {
+    /// Takes over what the leading verdict says. The onset stays the earliest.
+    pub(super) fn follow(&mut self, v: &Verdict) {
+        if v.severity > self.severity {
+            self.severity = v.severity;
+            self.detected_step = v.step;
+        }
+        (self.kind, self.cause) = (v.kind, v.kind.cause());
+        self.start_step = self.start_step.min(v.start_step);
+        // What was usual before the sickness began says more than the last number before the NaN.
+        if v.value.is_finite() || v.signal != self.signal {
+            self.expected = v.expected;
+        }
+        v.signal.clone_into(&mut self.signal);
+        (self.value, self.score) = (v.value, v.score);
+        self.summary = self.fabric(v).unwrap_or_else(|| v.why.clone());
+        self.end_step = None;
+    }
+
+    /// Links of several nodes: what they share is to blame.
+    fn fabric(&self, v: &Verdict) -> Option<String> {
+        let many = v.kind == Kind::LinkFault && self.nodes.len() > 1;
+        many.then(|| {
+            let (n, names) = (self.nodes.len(), self.nodes.join(", "));
+            format!("links of {n} nodes ({names}): look at the switch or cable that they share; {}", v.why)
+        })
+    }
+
+    /// Whoever is suspected stays so, whichever kind names the incident. What a node says of itself comes first: it explains
+    /// what its ranks do.
+    pub(super) fn suspect(&mut self, v: &Verdict, first: bool) {
+        if first {
+            self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
+            self.suspects.splice(0..0, v.suspects.iter().cloned());
+            return self.suspects.truncate(MAX_SUSPECTS);
+        }
+        for s in &v.suspects {
+            if self.suspects.len() < MAX_SUSPECTS && !self.suspects.iter().any(|had| had.what == s.what) {
+                self.suspects.push(s.clone());
+            }
+        }
+    }
+}
+
+/// Which of two kinds of one severity names the incident: where a sickness leads, not where it began; but what broke, not who waits
+/// for it.
+pub(super) fn worse(kind: Kind) -> u8 {
+    match kind {
+        Kind::GpuFault => 9,
+        Kind::LinkFault => 8,
+        Kind::NodeFault => 7,
+        Kind::Nonfinite => 6,
+        Kind::Divergence => 5,
+        Kind::LossSpike | Kind::RankDead => 4,
+        Kind::GradInstability | Kind::Hang => 3,
+        Kind::LossShift | Kind::ThroughputDrop => 2,
+        Kind::GradSpike | Kind::MfuDroop => 1,
+        _ => 0,
+    }
+}

@@ -1,0 +1,90 @@
+//! One node: what its exporter says of its accelerators, links and kernel, whether or not a run uses it, and its detectors.
+
+mod conditions;
+mod facts;
+mod gpus;
+pub(crate) mod words;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Kind as EventKind};
+
+pub use conditions::{Condition, Conditions, Key, Level, Topic};
+pub use facts::NodeFacts;
+pub use gpus::{Gpu, Gpus, Reading};
+
+use crate::detector::{DetectorsConfig, NodeDetectors};
+use crate::run::Setup;
+use crate::time::{Span, Ts};
+use crate::verdict::Verdict;
+
+/// A node that nothing was heard of for so long is gone.
+pub(crate) const FORGET_AFTER: Span = Span::secs(7 * 86_400);
+
+/// A run with ranks on the node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tenant {
+    pub run: String,
+    /// Ranks that it has here.
+    pub ranks: u32,
+    pub last_step: Option<i64>,
+    /// When it last moved, by our clock.
+    pub last_progress: Ts,
+    /// The median over its other nodes of how close their GPUs come to their highest clock under load, and how many these are.
+    pub peer_clock: Option<(f64, usize)>,
+}
+
+/// The runs that use the node, the one with most ranks first.
+pub type Tenants<'a> = &'a [Tenant];
+
+/// What came of an event.
+#[derive(Debug, Default, PartialEq)]
+pub struct News {
+    /// A condition began, ended or got worse.
+    pub changed: bool,
+    /// A GPU was read.
+    pub reading: bool,
+    /// A setup that is now known in full.
+    pub setup: Option<(Option<String>, Setup)>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Node {
+    pub facts: NodeFacts,
+    detectors: NodeDetectors,
+}
+
+impl Node {
+    pub fn new(name: &str, now: Ts, config: &DetectorsConfig) -> Self {
+        Self { facts: NodeFacts::new(name, now), detectors: NodeDetectors::new(config) }
+    }
+
+    /// Takes one event of the node itself.
+    pub fn event(&mut self, now: Ts, e: &Event) -> News {
+        let f = &mut self.facts;
+        f.heard(now, e);
+        match (e.kind, e.name.as_deref()) {
+            (EventKind::Xid | EventKind::Link | EventKind::Hw, _) => {
+                let gpu = f.gpus.named(e);
+                News { changed: f.conditions.take(now, e, &gpu), ..News::default() }
+            }
+            (EventKind::Health, Some("gpu")) => News { reading: f.gpus.take(now, e), ..News::default() },
+            (EventKind::Health, Some("config")) => News { setup: f.set_up(e), ..News::default() },
+            _ => News::default(),
+        }
+    }
+
+    pub fn configure(&mut self, config: &DetectorsConfig) {
+        self.detectors.configure(config);
+    }
+
+    /// Lets the detectors look.
+    pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        self.facts.conditions.age(now, self.facts.last_heard);
+        self.detectors.look(now, &self.facts, tenants, out);
+    }
+
+    pub fn deadline(&self) -> Ts {
+        let forget = self.facts.last_heard + FORGET_AFTER;
+        self.detectors.deadline(&self.facts).map_or(forget, |at| at.min(forget))
+    }
+}

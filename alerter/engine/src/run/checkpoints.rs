@@ -1,0 +1,108 @@
+//! What a run has saved, and what it would lose.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Ts;
+
+/// Work between two looks of the clock detectors at a run that moves.
+const LOOK_EVERY_SECS: f64 = 10.0;
+const CHECKPOINTS_KEPT: usize = 8;
+
+/// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's own time while it moves: neither a
+/// queue, nor a pause, nor a clock that differs from ours makes a checkpoint stale.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Checkpoints {
+    /// When the last success arrived, by our clock.
+    pub last_at: Option<Ts>,
+    pub last_step: Option<i64>,
+    pub in_progress: Option<Ts>,
+    /// Seconds of work since the last success or the start of the attempt.
+    pub work: f64,
+    pub(super) looked_at: f64,
+    /// The work since the last success was not all seen: it is no measure of what is usual.
+    pub(super) unsure: bool,
+    /// Seconds of work between the last successes, and seconds each save took.
+    pub intervals: VecDeque<f64>,
+    pub durations: VecDeque<f64>,
+    pub failure: Option<(Ts, String)>,
+}
+
+impl Checkpoints {
+    /// Counts work; true when it is time to look again.
+    pub(super) fn worked(&mut self, secs: f64) -> bool {
+        self.work += secs;
+        let look = self.work - self.looked_at > LOOK_EVERY_SECS;
+        if look {
+            self.looked_at = self.work;
+        }
+        look
+    }
+
+    fn reset_work(&mut self) {
+        (self.work, self.looked_at, self.unsure) = (0.0, 0.0, false);
+    }
+
+    /// What was not saved is lost already; the next checkpoint may be of a step that was saved before.
+    pub(super) fn restarted(&mut self) {
+        self.in_progress = None;
+        self.reset_work();
+        self.unsure = true;
+    }
+
+    pub(super) fn start(&mut self, now: Ts) {
+        self.in_progress.get_or_insert(now);
+    }
+
+    /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of this one.
+    pub(super) fn found(&mut self, at: Ts, step: Option<i64>) {
+        if self.last_at.is_none_or(|last| last < at) {
+            (self.last_at, self.last_step) = (Some(at), step);
+        }
+    }
+
+    pub(super) fn success(&mut self, now: Ts, step: Option<i64>) {
+        if step.is_some() && step == self.last_step && !self.unsure {
+            self.in_progress = None;
+            return; // another rank's word for the same checkpoint, or that of whoever looks at the disk, however late
+        }
+        if self.last_at.is_some() && !self.unsure {
+            keep(&mut self.intervals, self.work);
+        }
+        if let Some(start) = self.in_progress.take() {
+            keep(&mut self.durations, (now - start).as_secs_f64());
+        }
+        self.last_at = Some(now);
+        self.last_step = step;
+        self.failure = None;
+        self.reset_work();
+    }
+
+    pub(super) fn failed(&mut self, now: Ts, why: &str) {
+        self.in_progress = None;
+        self.failure = Some((now, why.to_owned()));
+    }
+
+    /// Median of the last intervals, once there are two.
+    pub fn usual_interval(&self) -> Option<f64> {
+        (self.intervals.len() >= 2).then(|| median(&self.intervals))
+    }
+
+    pub fn usual_duration(&self) -> Option<f64> {
+        (self.durations.len() >= 2).then(|| median(&self.durations))
+    }
+}
+
+fn keep(ring: &mut VecDeque<f64>, secs: f64) {
+    if ring.len() == CHECKPOINTS_KEPT {
+        ring.pop_front();
+    }
+    ring.push_back(secs.max(0.0));
+}
+
+fn median(ring: &VecDeque<f64>) -> f64 {
+    let mut v: Vec<f64> = ring.iter().copied().collect();
+    v.sort_by(f64::total_cmp);
+    v[v.len() / 2]
+}

@@ -1,0 +1,216 @@
+//! An engine with its clock, runs that step and nodes that speak.
+
+use std::collections::BTreeMap;
+
+use stepwatch_engine::Engine;
+use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::effect::{Action, Effect, Input, Notification};
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_wire::{Cursor, Event, Kind as EventKind, Value};
+
+pub(crate) const START: Ts = Ts(1_795_227_416_000);
+pub(crate) const UUID: &str = "GPU-2f3c9a51-0000-0000-0000-000000000003";
+
+pub(crate) struct Bench {
+    pub(crate) engine: Engine,
+    pub(crate) now: Ts,
+    pub(crate) incidents: Vec<IncidentRecord>,
+    pub(crate) told: Vec<Notification>,
+    pub(crate) timeline: Vec<String>,
+    pub(crate) parts: BTreeMap<String, Vec<u8>>,
+    steps: BTreeMap<String, i64>,
+    boot: String,
+}
+
+pub(crate) fn config() -> EngineConfig {
+    EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() }
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self {
+            engine: Engine::new(config()),
+            now: START,
+            incidents: Vec::new(),
+            told: Vec::new(),
+            timeline: Vec::new(),
+            parts: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            boot: "a".into(),
+        }
+    }
+
+    /// A run with one rank on each of these nodes, 100 steps old.
+    pub(crate) fn with_run(run: &str, nodes: &[&str]) -> Self {
+        let mut b = Self::new();
+        b.steps(run, nodes, 100);
+        b
+    }
+
+    pub(crate) fn feed(&mut self, mut event: Event) {
+        event.cursor = Some(Cursor { boot: self.boot.clone(), seq: 1 });
+        event.ts.get_or_insert(self.now.as_secs_f64());
+        let source = format!("{}:9765", event.node.clone().unwrap_or_default());
+        let mut out = Vec::new();
+        self.engine.handle(self.now, Input::Event { source: &source, event: &event }, &mut out);
+        self.absorb(out);
+    }
+
+    /// The exporters start anew.
+    pub(crate) fn reboot(&mut self, boot: &str) {
+        boot.clone_into(&mut self.boot);
+    }
+
+    fn absorb(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Incident(r) => match self.incidents.iter_mut().find(|had| had.id == r.id) {
+                    Some(had) => *had = *r,
+                    None => self.incidents.push(*r),
+                },
+                Effect::Notify(n) => self.told.push(*n),
+                Effect::Timeline(t) => self.timeline.push(t.what),
+            }
+        }
+        for (name, part) in self.engine.take_dirty() {
+            match part {
+                Some(bytes) => drop(self.parts.insert(name, bytes)),
+                None => drop(self.parts.remove(&name)),
+            }
+        }
+    }
+
+    /// Stops the program and starts it again.
+    pub(crate) fn restart(&mut self) {
+        let (engine, unusable) = Engine::restore(config(), self.parts.clone());
+        assert!(unusable.is_empty(), "{unusable:?}");
+        self.engine = engine;
+    }
+
+    pub(crate) fn steps(&mut self, run: &str, nodes: &[&str], n: i64) {
+        for _ in 0..n {
+            self.wait(2);
+            let step = self.steps.entry(run.to_owned()).or_default();
+            *step += 1;
+            let step = *step;
+            for (rank, node) in nodes.iter().enumerate() {
+                self.step(run, rank as u32, node, step);
+            }
+        }
+    }
+
+    pub(crate) fn step(&mut self, run: &str, rank: u32, node: &str, step: i64) {
+        let mut e = Event::step(run, step);
+        (e.rank, e.attempt, e.node) = (Some(rank), Some(0), Some(node.to_owned()));
+        e.m.set("loss", 2.0 + 0.01 * ((step * 7) % 11) as f64);
+        self.feed(e);
+    }
+
+    pub(crate) fn wait(&mut self, secs: i64) {
+        let until = self.now + Span::secs(secs);
+        let mut looks = 0;
+        while let Some((due, _)) = self.engine.next_deadline().filter(|(due, _)| *due <= until) {
+            self.now = self.now.max(due);
+            let mut out = Vec::new();
+            self.engine.tick(self.now, &mut out);
+            self.absorb(out);
+            looks += 1;
+            assert!(looks < 10_000, "a clock that never rests: {:?}", self.engine.next_deadline());
+        }
+        self.now = until;
+    }
+
+    /// What counts: the incidents that are more than annotations.
+    pub(crate) fn summary(&self) -> Vec<(Kind, Severity, State)> {
+        let loud = self.incidents.iter().filter(|i| i.severity > Severity::Info);
+        loud.map(|i| (i.kind, i.severity, i.state)).collect()
+    }
+
+    pub(crate) fn notes(&self) -> usize {
+        self.incidents.iter().filter(|i| i.severity == Severity::Info).count()
+    }
+
+    pub(crate) fn last(&self) -> &IncidentRecord {
+        let loud = self.incidents.iter().rfind(|i| i.severity > Severity::Info);
+        loud.unwrap_or_else(|| panic!("no incident"))
+    }
+
+    /// How often a phone rang: first words, and raises, that are pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.told.iter().filter(|n| n.page && n.action == Action::Trigger).count()
+    }
+}
+
+/// An event of a node.
+pub(crate) fn said(kind: EventKind, node: &str, name: &str, level: &str, text: &str) -> Event {
+    Event {
+        node: Some(node.into()),
+        name: Some(name.into()),
+        level: Some(level.into()),
+        text: Some(text.into()),
+        ..Event::new(kind)
+    }
+}
+
+pub(crate) fn with(mut e: Event, extra: &[(&str, &str)]) -> Event {
+    for (key, value) in extra {
+        let value = match *value {
+            "true" => Value::Bool(true),
+            text => Value::Text(text.into()),
+        };
+        e.extra.insert((*key).into(), value);
+    }
+    e
+}
+
+pub(crate) fn xid(node: &str, number: i64, level: &str, action: &str, text: &str) -> Event {
+    let text = format!("XID {number} ({text}) of GPU 0000:1b:00.0: look at it");
+    let e = said(EventKind::Xid, node, "xid", level, &text);
+    let e = with(e, &[("gpu", UUID), ("pci", "0000:1b:00.0"), ("action", action)]);
+    Event { code: Some(number), ..e }
+}
+
+pub(crate) fn fell_off(node: &str) -> Event {
+    xid(node, 79, "error", "reboot_node", "GPU has fallen off the bus")
+}
+
+pub(crate) fn hw(
+    node: &str,
+    name: &str,
+    holds: bool,
+    level: &str,
+    text: &str,
+    extra: &[(&str, &str)],
+) -> Event {
+    let e = with(said(EventKind::Hw, node, name, level, text), extra);
+    Event { code: Some(i64::from(holds)), ..e }
+}
+
+pub(crate) fn gpu_lost(node: &str, holds: bool) -> Event {
+    hw(node, "gpu_lost", holds, "error", "the driver cannot reach the GPU", &[("gpu", UUID)])
+}
+
+pub(crate) fn link(node: &str, device: &str, up: bool) -> Event {
+    let state = if up { "up" } else { "down" };
+    let level = if up { "info" } else { "error" };
+    let e = said(EventKind::Link, node, device, level, &format!("InfiniBand port {device} went {state}"));
+    Event { code: Some(i64::from(up)), ..with(e, &[("medium", "infiniband"), ("state", state)]) }
+}
+
+/// A reading of one GPU of a node.
+pub(crate) fn reading(node: &str, index: u32, metrics: &[(&str, f64)]) -> Event {
+    let mut e = Event { node: Some(node.into()), name: Some("gpu".into()), ..Event::new(EventKind::Health) };
+    e.extra.insert("gpu".into(), Value::Text(format!("GPU-{node}-{index}")));
+    e.extra.insert("index".into(), Value::Number(f64::from(index)));
+    for (name, v) in metrics {
+        e.m.set(name, *v);
+    }
+    e
+}
+
+pub(crate) fn dead(run: &str, rank: u32, node: &str) -> Event {
+    let e = said(EventKind::Event, node, "rank_dead", "error", "process 42 closed its socket");
+    Event { run: Some(run.into()), rank: Some(rank), ..e }
+}

@@ -1,0 +1,207 @@
+//! Faults of GPUs and hosts, by themselves and under a run.
+
+use stepwatch_engine::incident::State;
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_wire::{Event, Kind as EventKind, Value};
+
+use super::bench::{Bench, UUID, fell_off, gpu_lost, hw, said, with, xid};
+
+/// A health sample that says which GPU is which.
+fn index(b: &mut Bench, node: &str) {
+    let mut e = with(said(EventKind::Health, node, "gpu", "info", ""), &[("gpu", UUID)]);
+    e.extra.insert("index".into(), Value::Number(3.0));
+    b.feed(e);
+}
+
+#[test]
+fn a_gpu_that_fell_off_the_bus_under_a_run_is_one_page_with_all_that_helps() {
+    let mut b = Bench::with_run("llama", &["gpu-7", "gpu-8"]);
+    index(&mut b, "gpu-7");
+    b.feed(fell_off("gpu-7"));
+    for _ in 0..8 {
+        b.feed(xid("gpu-7", 45, "info", "none", "preemptive cleanup, due to previous errors"));
+    }
+    b.feed(gpu_lost("gpu-7", true));
+    b.wait(300);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)]);
+    assert_eq!((b.pages(), b.notes()), (1, 0));
+    let i = b.last();
+    assert_eq!((i.run.as_str(), &i.nodes[..]), ("llama", &["gpu-7".to_owned()][..]));
+    let m = &b.told[0].message;
+    assert_eq!(m.title, "PAGE llama on gpu-7: GPU fault at step 100");
+    for part in [
+        &format!("XID 79 on GPU 3 ({UUID}) of gpu-7: GPU has fallen off the bus"),
+        "run llama has 1 rank there, at step 100",
+        "drain gpu-7 and reboot it",
+    ] {
+        assert!(m.summary.contains(part), "{part:?} not in {:?}", m.summary);
+    }
+    assert_eq!(i.suspects[0].what, format!("node gpu-7, GPU 3 ({UUID})"));
+}
+
+#[test]
+fn on_an_idle_node_it_is_a_ticket_and_a_run_that_comes_later_does_not_make_it_a_page() {
+    let mut b = Bench::new();
+    b.feed(fell_off("gpu-7"));
+    b.feed(gpu_lost("gpu-7", true));
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Open)]);
+    let m = &b.told[0].message;
+    assert_eq!((m.title.as_str(), m.run.as_str()), ("TICKET gpu-7: GPU fault", ""));
+    assert!(m.summary.contains("no run uses the node"), "{}", m.summary);
+    assert!(m.facts.iter().all(|f| f.label != "Cost" && f.label != "Since step"), "{:?}", m.facts);
+    b.steps("llama", &["gpu-7"], 30);
+    b.wait(10);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Open)]);
+}
+
+#[test]
+fn an_application_that_breaks_itself_is_nobodys_ticket_until_the_gpu_is_the_only_thing_in_common() {
+    let mut b = Bench::with_run("a", &["gpu-7"]);
+    let fault = |level| xid("gpu-7", 31, level, "restart_app", "MMU fault");
+    for _ in 0..50 {
+        b.feed(fault("error"));
+        b.wait(1);
+    }
+    b.feed(xid("gpu-7", 43, "warn", "none", "GPU stopped processing"));
+    assert_eq!((b.summary(), b.notes()), (vec![], 2));
+    for (run, nth) in [("b", 2), ("c", 3)] {
+        let mut bye =
+            Event { run: Some(if nth == 2 { "a" } else { "b" }.into()), ..Event::new(EventKind::Bye) };
+        bye.code = Some(0);
+        b.feed(bye);
+        b.steps(run, &["gpu-7"], 20);
+        b.feed(fault("info"));
+    }
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Open)]);
+}
+
+#[test]
+fn a_condition_that_ends_resolves_and_takes_its_xids_along() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(fell_off("gpu-7"));
+    b.feed(gpu_lost("gpu-7", true));
+    b.steps("llama", &["gpu-7"], 10);
+    b.feed(gpu_lost("gpu-7", false));
+    b.steps("llama", &["gpu-7"], 20);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)], "held for a minute");
+    b.steps("llama", &["gpu-7"], 20);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Resolved)]);
+}
+
+#[test]
+fn told_again_is_not_told_twice_and_teaches_an_alerter_that_starts_late() {
+    let mut b = Bench::new();
+    let stuck =
+        |again: &[(&str, &str)]| hw("gpu-7", "mount_stuck", true, "warn", "/data does not answer", again);
+    b.feed(stuck(&[("mount", "/data"), ("again", "true")]));
+    assert_eq!(b.summary(), [(Kind::NodeFault, Severity::Ticket, State::Open)]);
+    for _ in 0..20 {
+        b.wait(600);
+        b.feed(stuck(&[("mount", "/data"), ("again", "true")]));
+    }
+    assert_eq!((b.summary().len(), b.told.len()), (1, 1));
+    assert!(b.last().summary.starts_with("/data does not answer, on gpu-7; no run uses"), "{}", b.last().summary);
+}
+
+#[test]
+fn what_is_told_no_more_is_over() {
+    let mut b = Bench::new();
+    b.feed(hw("gpu-7", "clock_unsynced", true, "warn", "the clock is not synchronised", &[]));
+    // The exporter falls silent: that says nothing of the clock.
+    b.wait(4000);
+    assert_eq!(b.summary()[0].2, State::Open);
+    for _ in 0..4 {
+        b.feed(hw("gpu-7", "hung_task", true, "info", "", &[("once", "true")]));
+        b.wait(600);
+    }
+    assert_eq!(b.summary()[0].2, State::Resolved);
+
+    let mut b = Bench::new();
+    b.feed(gpu_lost("gpu-7", true));
+    b.wait(60);
+    // The node was rebooted, and its exporter finds nothing amiss.
+    b.reboot("b");
+    for _ in 0..5 {
+        index(&mut b, "gpu-7");
+        b.wait(120);
+    }
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Resolved)]);
+}
+
+#[test]
+fn an_error_of_the_host_pages_when_it_has_held_under_a_run() {
+    let stuck =
+        |holds| hw("gpu-7", "mount_stuck", holds, "error", "/ckpt does not answer", &[("mount", "/ckpt")]);
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(stuck(true));
+    b.wait(8);
+    b.feed(stuck(false));
+    b.steps("llama", &["gpu-7"], 60);
+    assert_eq!(b.summary(), [(Kind::NodeFault, Severity::Ticket, State::Resolved)]);
+    b.feed(stuck(true));
+    b.wait(16);
+    assert_eq!(b.summary()[1], (Kind::NodeFault, Severity::Page, State::Open));
+}
+
+#[test]
+fn an_xid_of_an_hour_ago_waits_for_the_end_of_the_backlog() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    let mut old = fell_off("gpu-7");
+    old.ts = Some(b.now.as_secs_f64() - 3600.0);
+    b.feed(old);
+    assert_eq!((b.summary().len(), b.told.len()), (1, 0));
+    b.wait(11);
+    assert_eq!(b.pages(), 1, "it still counts");
+}
+
+#[test]
+fn a_node_is_forgotten_with_its_incidents() {
+    let mut b = Bench::new();
+    b.feed(gpu_lost("gpu-7", true));
+    b.wait(8 * 86_400);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Resolved)]);
+    assert_eq!(b.engine.nodes().count(), 0);
+    assert!(!b.parts.contains_key("node/gpu-7"));
+}
+
+#[test]
+fn a_restart_in_between_changes_nothing() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(fell_off("gpu-7"));
+    b.restart();
+    b.feed(xid("gpu-7", 45, "info", "none", "cleanup"));
+    b.feed(gpu_lost("gpu-7", true));
+    b.restart();
+    b.wait(60);
+    assert_eq!((b.summary(), b.pages()), (vec![(Kind::GpuFault, Severity::Page, State::Open)], 1));
+}
+
+#[test]
+fn an_address_in_the_kernel_log_is_the_gpu_that_the_driver_named() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    let mut e = with(said(EventKind::Health, "gpu-7", "gpu", "info", ""), &[("gpu", UUID), ("pci", "0000:1b:00.0")]);
+    e.extra.insert("index".into(), Value::Number(3.0));
+    b.feed(e);
+    let once = [("pci", "0000:1b:00.0"), ("once", "true")];
+    b.feed(hw("gpu-7", "gpu_lost", true, "error", "the GPU has fallen off the bus: 0000:1b:00.0", &once));
+    assert!(b.last().summary.starts_with("the GPU has fallen off the bus: 0000:1b:00.0 (GPU-2f3c"), "{}", b.last().summary);
+    // The driver says so too, and that lasts.
+    b.feed(gpu_lost("gpu-7", true));
+    b.wait(590);
+    b.feed(gpu_lost("gpu-7", true));
+    b.wait(900);
+    assert_eq!((b.summary(), b.pages()), (vec![(Kind::GpuFault, Severity::Page, State::Open)], 1));
+    b.feed(gpu_lost("gpu-7", false));
+    b.steps("llama", &["gpu-7"], 40);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Resolved)]);
+}
+
+#[test]
+fn an_xid_under_a_run_that_repairs_itself_is_over_when_no_more_is_heard_of_it() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(xid("gpu-7", 94, "warn", "restart_app", "Contained ECC error"));
+    b.steps("llama", &["gpu-7"], 299);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Open)]);
+    b.steps("llama", &["gpu-7"], 40);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Resolved)]);
+}

@@ -1,0 +1,9 @@
+//! What nodes say of themselves, through the whole engine: faults, links, throttled GPUs, memory errors, setups, and how they become
+//! one incident with the run they hit.
+
+mod bench;
+mod faults;
+mod gpus;
+mod links;
+mod merge;
+mod setups;
