@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -35,10 +36,13 @@ use crate::schedule::Schedule;
 use crate::sources::Surroundings;
 use crate::stream::{self, StreamState};
 use crate::training::Archive;
-use crate::{reply, sources, state};
+use crate::{nvml, reply, sources, state};
 
 /// Name of the file that keeps the stream, beside the ingest socket.
 const JOURNAL: &str = "stream.journal";
+
+/// How long a stop waits for the NVIDIA driver.
+const NVML_WAIT: Duration = Duration::from_secs(2);
 
 /// Where a configuration comes from, now and on every reload.
 #[derive(Debug, Clone, Default)]
@@ -130,6 +134,7 @@ impl App {
         if let Some(saving) = saving {
             saving.await?;
         }
+        hub.nvml().close(NVML_WAIT);
         Ok(())
     }
 }
@@ -191,6 +196,7 @@ fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin:
         .merge(ingest::routes(hub.clone(), otlp.clone()))
         .merge(stream::routes(contents.stream.clone()))
         .merge(admin.router())
+        .merge(nvml::routes(hub.nvml().clone()))
         .fallback(|uri: Uri| async move {
             reply::error(StatusCode::NOT_FOUND, &format!("there is no {}", uri.path()))
         })

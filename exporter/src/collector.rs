@@ -14,7 +14,7 @@ pub trait Collector: Send {
     /// Whether this node has what the collector reads. Asked again when it was unsupported: drivers come late.
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError>;
 
-    /// Reads once. What cannot be read of one device is left out; an error means that nothing could be read.
+    /// Reads once. What cannot be read of one device is left out; with an error, what `out` has is all that could be read.
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError>;
 }
 
@@ -39,6 +39,9 @@ pub enum CollectError {
     Read { path: String, source: std::io::Error },
     #[error("{0}")]
     Other(String),
+    /// A call that somebody else makes for the collector does not return, and is over its deadline by this much.
+    #[error("{what}")]
+    Stuck { what: String, over: Duration },
 }
 
 impl CollectError {

@@ -184,6 +184,9 @@ impl Config {
             ("collectors.disk.interval", self.collectors.disk.interval),
             ("collectors.edac.interval", self.collectors.edac.interval),
             ("collectors.mounts.interval", self.collectors.mounts.interval),
+            ("collectors.gpu.interval", self.collectors.gpu.interval),
+            ("collectors.gpu.slow_interval", self.collectors.gpu.slow_interval),
+            ("collectors.gpu.stuck_after", self.collectors.gpu.stuck_after),
             ("collectors.nic.interval", self.collectors.nic.interval),
             ("collectors.process.interval", self.collectors.process.interval),
         ];

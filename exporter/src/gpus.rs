@@ -25,12 +25,23 @@ pub fn inventory(roots: &Roots) -> Vec<Gpu> {
     addresses.iter().take(MAX_GPUS).filter_map(|pci| parse_gpu(&information(pci)?)).collect()
 }
 
+/// PCI addresses of all GPUs that the kernel driver has, those that it cannot talk to included, and those that were taken out of
+/// use not.
+pub fn addresses(roots: &Roots) -> Vec<String> {
+    let dir = roots.proc("driver/nvidia/gpus");
+    let in_use = |pci: &String| {
+        let text = roots::read(&dir.join(pci).join("information")).unwrap_or_default();
+        field(&text, "GPU Excluded").is_none_or(|excluded| excluded != "Yes")
+    };
+    let mut addresses = roots::list(&dir).unwrap_or_default();
+    addresses.retain(in_use);
+    addresses.truncate(MAX_GPUS);
+    addresses.iter().map(|pci| pci.to_ascii_lowercase()).collect()
+}
+
 /// Reads the lines `Key: \t value` of one GPU. A GPU without a UUID is one that the driver cannot talk to.
 fn parse_gpu(text: &str) -> Option<Gpu> {
-    let field = |key: &str| {
-        let line = text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix(':'));
-        line.map(|v| v.trim().to_owned())
-    };
+    let field = |key| field(text, key).map(str::to_owned);
     let uuid = field("GPU UUID").filter(|u| u.starts_with("GPU-") && !u.contains('?'))?;
     Some(Gpu {
         uuid,
@@ -39,6 +50,10 @@ fn parse_gpu(text: &str) -> Option<Gpu> {
         minor: field("Device Minor").unwrap_or_default(),
         vbios: field("Video BIOS").unwrap_or_default(),
     })
+}
+
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix(':')).map(str::trim)
 }
 
 /// The first version-like word of the driver's banner.

@@ -14,6 +14,7 @@ use crate::drops::{Drops, Reason};
 use crate::family::Family;
 use crate::ingest::output::{self, Outputs};
 use crate::lock::Locked as _;
+use crate::nvml::Nvml;
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::state::SAVE_FAILURES;
@@ -100,6 +101,7 @@ struct Inner {
     save_failures: AtomicU64,
     /// Wakes whoever saves the state.
     urgent: tokio::sync::Notify,
+    nvml: Nvml,
 }
 
 /// What a hub is made of.
@@ -152,6 +154,7 @@ impl Hub {
             connections: AtomicU64::new(0),
             save_failures: AtomicU64::new(0),
             urgent: tokio::sync::Notify::new(),
+            nvml: Nvml::default(),
         }))
     }
 
@@ -326,6 +329,11 @@ impl Hub {
     /// Returns when something happened that is worth saving at once.
     pub async fn urgent(&self) {
         self.0.urgent.notified().await;
+    }
+
+    /// The one thread that talks to NVML.
+    pub fn nvml(&self) -> &Nvml {
+        &self.0.nvml
     }
 
     /// Writes everything that the hub knows.

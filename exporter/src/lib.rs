@@ -25,6 +25,7 @@ pub mod ingest;
 pub mod link;
 mod lock;
 pub mod memory;
+pub mod nvml;
 pub mod page;
 mod readings;
 mod reply;

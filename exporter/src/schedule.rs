@@ -130,6 +130,8 @@ struct Progress {
     read: Option<Instant>,
     last_success: Option<f64>,
     busy_since: Option<Instant>,
+    /// How long something that the collector waits for is over its deadline.
+    over: Duration,
     duration: Option<Duration>,
     errors: u64,
     panics: u64,
@@ -217,6 +219,7 @@ impl Slot {
             read: None,
             last_success: None,
             busy_since: None,
+            over: Duration::ZERO,
             duration: None,
             errors: 0,
             panics: 0,
@@ -227,7 +230,7 @@ impl Slot {
 
     fn overdue(&self, now: &Progress) -> Duration {
         let busy = now.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
-        busy.saturating_sub(self.rhythm.deadline)
+        busy.saturating_sub(self.rhythm.deadline).max(now.over)
     }
 
     fn state(&self, now: &Progress) -> State {
@@ -280,6 +283,8 @@ struct Worker {
 /// What one pass came to.
 enum Pass {
     Read(Samples),
+    /// As much as could be read.
+    Partly(Samples, CollectError),
     Unsupported(String),
 }
 
@@ -318,14 +323,17 @@ impl Worker {
             }
         }
         let mut samples = Samples::default();
-        self.collector.collect(&cx, &mut samples)?;
-        Ok(Pass::Read(samples))
+        Ok(match self.collector.collect(&cx, &mut samples) {
+            Ok(()) => Pass::Read(samples),
+            Err(error) => Pass::Partly(samples, error),
+        })
     }
 
     fn settle(&mut self, began: Instant, result: std::thread::Result<Result<Pass, CollectError>>) -> State {
         let mut now = self.slot.now.locked();
         let before = now.state;
         now.busy_since = None;
+        now.over = Duration::ZERO;
         now.duration = Some(began.elapsed());
         now.passes += 1;
         match result {
@@ -335,6 +343,19 @@ impl Worker {
                 now.samples = Arc::new(samples);
                 now.read = Some(began);
                 now.last_success = Some(unix_now());
+            }
+            Ok(Ok(Pass::Partly(samples, error))) => {
+                // What there is replaces what there was; without any, that stays until it is too old.
+                if !samples.is_empty() {
+                    now.samples = Arc::new(samples);
+                    now.read = Some(began);
+                }
+                if let CollectError::Stuck { what, over } = error {
+                    (now.state, now.detail, now.over) = (State::Stuck, what, over);
+                } else {
+                    now.errors += 1;
+                    now.fail(chain(&error));
+                }
             }
             Ok(Ok(Pass::Unsupported(why))) => {
                 now.state = State::Unsupported;
@@ -361,10 +382,13 @@ impl Worker {
             State::Failed if before != State::Failed => {
                 tracing::warn!(collector = name, detail, "collector failed")
             }
+            State::Stuck if before != State::Stuck => {
+                tracing::warn!(collector = name, detail, "collector stuck")
+            }
             State::Unsupported if before != State::Unsupported => {
                 tracing::info!(collector = name, detail, "collector unsupported here");
             }
-            State::Healthy if before == State::Failed => {
+            State::Healthy if matches!(before, State::Failed | State::Stuck) => {
                 tracing::info!(collector = name, "collector recovered")
             }
             _ => {}

@@ -1,77 +1,323 @@
-//! Which GPUs the node has, as the NVIDIA kernel driver lists them under `/proc/driver/nvidia`.
+//! GPUs of NVIDIA: what they do, how they are, and what the driver wants done to them.
 //!
-//! The inventory alone, without opening the device or loading a library: it cannot disturb a job or hang in the driver.
-//! It is where the peak for MFU comes from when neither the operator nor the trainer names the GPU.
+//! NVML tells, on a thread of its own ([`crate::nvml`]): this collector asks, waits for no longer than it has to, and shows what it
+//! has. While a call into the driver does not return, the values of the GPUs leave the page, and everything that needs no call
+//! stays: the inventory of the kernel driver, from which the peak for MFU comes, and the name of the call.
+//!
+//! Values are read at two rhythms: what changes from second to second, and what is dear or changes from day to day.
 
-use std::time::Duration;
+mod decode;
+mod events;
+mod families;
+mod gpm;
+mod health;
+mod nvlink;
+mod pass;
+mod read;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stepwatch_kit::config::Period;
+
+pub use families::*;
+use pass::{Answer, Reading};
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
-use crate::family::Family;
-use crate::gpus::{driver_version, inventory};
+use crate::gpus::{self, driver_version, inventory};
+use crate::nvml::{Identity, Nvml, OpenError, Refused, Ticket};
 use crate::samples::Samples;
 
-pub const ABOUT: &str = "GPUs of the node, from the NVIDIA kernel driver";
+pub const ABOUT: &str = "GPUs of the node, from the NVIDIA driver";
 
-pub static INFO: Family = Family::gauge(
-    "gpu_info",
-    "",
-    &["gpu", "name", "pci", "minor", "vbios"],
-    "GPU of the node by its UUID, with everything else that is known of it; always 1",
-);
-pub static DRIVER: Family =
-    Family::gauge("gpu_driver_info", "", &["version"], "Version of the NVIDIA kernel driver; always 1");
-
-pub static FAMILIES: &[&Family] = &[&INFO, &DRIVER];
+/// The first answer may take this long, so that one page from a standing start has it.
+const FIRST_WAIT: Duration = Duration::from_secs(4);
+/// Later ones are awaited for this long; what takes longer is taken up by a later pass.
+const WAIT: Duration = Duration::from_secs(1);
+/// Nothing here waits for the driver for longer than the waits above.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Values of the fast rhythm that are older than this, or than three intervals, leave the page.
+const STALE: Duration = Duration::from_secs(10);
+/// Calls that have run for longer are shown while they run.
+const LONG_CALL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// How often to read what changes from second to second.
+    pub interval: Period,
+    /// How often to read what is dear or changes from day to day.
+    pub slow_interval: Period,
+    /// A call into the driver that takes longer is stuck.
+    pub stuck_after: Period,
+    /// How many GPUs the node should have; the most that were seen when absent.
+    pub expected: Option<usize>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true }
+        Self {
+            enabled: true,
+            interval: Period::secs(1),
+            slow_interval: Period::secs(30),
+            stuck_after: Period::secs(5),
+            expected: None,
+        }
     }
 }
 
-pub fn rhythm(_: &Config) -> Rhythm {
-    Rhythm { interval: Duration::from_mins(1), deadline: Duration::from_secs(10) }
+pub fn rhythm(config: &Config) -> Rhythm {
+    Rhythm { interval: config.interval.into(), deadline: DEADLINE }
 }
 
 #[derive(Debug)]
-pub struct Reader;
+pub struct Reader {
+    config: Config,
+    listed: Listed,
+    /// What was asked and is not answered yet.
+    pending: Option<Ticket<Answer>>,
+    /// The last answer; none while NVML does not answer.
+    reading: Option<Reading>,
+    /// What the slow rhythm read last, by UUID.
+    slow: BTreeMap<String, Samples>,
+    slow_asked: Option<Instant>,
+    /// Why NVML could not be opened.
+    closed: Option<OpenError>,
+    waited: bool,
+    /// GPUs that were ever seen, by UUID.
+    seen: BTreeMap<String, Arc<Identity>>,
+    most: usize,
+    watch: events::Watcher,
+    health: health::Health,
+}
+
+/// What the kernel driver lists, without being asked for more than files.
+#[derive(Debug, Default)]
+struct Listed {
+    gpus: Vec<gpus::Gpu>,
+    addresses: Vec<String>,
+    driver: Option<String>,
+    read: Option<Instant>,
+}
 
 impl Reader {
-    pub fn new(_: &Config) -> Self {
-        Self
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            listed: Listed::default(),
+            pending: None,
+            reading: None,
+            slow: BTreeMap::new(),
+            slow_asked: None,
+            closed: None,
+            waited: false,
+            seen: BTreeMap::new(),
+            most: 0,
+            watch: events::Watcher::default(),
+            health: health::Health::default(),
+        }
+    }
+
+    /// Reads the list of the kernel driver, at the slow rhythm.
+    fn list(&mut self, cx: &Context<'_>) {
+        let every = self.config.slow_interval.as_duration();
+        if self.listed.read.is_some_and(|read| read.elapsed() < every) {
+            return;
+        }
+        self.listed = Listed {
+            gpus: inventory(cx.roots),
+            addresses: gpus::addresses(cx.roots),
+            driver: driver_version(cx.roots),
+            read: Some(Instant::now()),
+        };
+    }
+
+    /// Leaves a question with the thread of NVML, and takes an answer that is there.
+    fn ask(&mut self, cx: &Context<'_>) -> Option<Refused> {
+        let nvml = cx.hub.nvml();
+        if self.pending.is_none() {
+            let every = self.config.slow_interval.as_duration();
+            let slow = self.slow_asked.is_none_or(|asked| asked.elapsed() >= every);
+            match nvml.submit(cx.roots.nvml_library.as_deref(), move |session| pass::read(session, slow)) {
+                Ok(ticket) => {
+                    self.pending = Some(ticket);
+                    if slow {
+                        self.slow_asked = Some(Instant::now());
+                    }
+                }
+                Err(refused) => return Some(refused),
+            }
+        }
+        let wait = if self.waited { WAIT } else { FIRST_WAIT };
+        self.waited = true;
+        let Some(ticket) = &self.pending else { return None };
+        match ticket.wait(wait) {
+            Some(answer) => {
+                self.pending = None;
+                self.take(answer);
+            }
+            None if ticket.is_void() => self.pending = None,
+            None => {}
+        }
+        None
+    }
+
+    fn take(&mut self, answer: Answer) {
+        match answer {
+            Ok(mut reading) => {
+                self.closed = None;
+                for gpu in &mut reading.gpus {
+                    if gpu.lost {
+                        self.slow.remove(&gpu.id.uuid);
+                    } else if let Some(slow) = gpu.slow.take() {
+                        self.slow.insert(gpu.id.uuid.clone(), slow);
+                    }
+                    self.seen.insert(gpu.id.uuid.clone(), Arc::clone(&gpu.id));
+                }
+                self.slow.retain(|uuid, _| reading.gpus.iter().any(|gpu| gpu.id.uuid == *uuid));
+                self.reading = Some(reading);
+            }
+            Err(error) => {
+                self.forget();
+                self.closed = Some(error);
+            }
+        }
+    }
+
+    /// Nothing is known of the GPUs now.
+    fn forget(&mut self) {
+        self.reading = None;
+        self.slow.clear();
+        self.slow_asked = None;
+    }
+
+    /// What keeps the GPUs from being read, where something does.
+    fn trouble(&mut self, nvml: &Nvml) -> Option<CollectError> {
+        let deadline = self.config.stuck_after.as_duration();
+        if let Some(call) = nvml.stuck(deadline) {
+            self.forget();
+            let over = call.since.elapsed().saturating_sub(deadline);
+            return Some(CollectError::Stuck { what: format!("waiting for {call}"), over });
+        }
+        let stale = STALE.max(self.config.interval.as_duration() * 3);
+        if self.reading.as_ref().is_some_and(|reading| reading.at.elapsed() > stale) {
+            self.forget();
+        }
+        if self.reading.is_some() {
+            return None;
+        }
+        let call = nvml.call().map(|call| format!("waiting for {call}"));
+        let why = self.closed.as_ref().map(ToString::to_string).or(call);
+        Some(CollectError::Other(why.unwrap_or_else(|| "NVML has not answered yet".into())))
+    }
+
+    fn write(&mut self, out: &mut Samples) {
+        let driver = self.reading.as_ref().map(|r| r.driver.clone()).or_else(|| self.listed.driver.clone());
+        let driver = driver.unwrap_or_default();
+        let cuda = self.reading.as_ref().map(|r| r.cuda.as_str()).unwrap_or_default();
+        let read = self.reading.iter().flat_map(|reading| &reading.gpus);
+        for gpu in read.clone() {
+            let Identity { index, uuid, name, pci, serial, vbios, minor, .. } = &*gpu.id;
+            let labels = [uuid, &index.to_string(), pci, name, serial, vbios, &driver, cuda, minor];
+            out.set(&INFO, &labels, 1u64);
+            out.set(&LOST, &[uuid], gpu.lost || gpu.needs_reset);
+            out.set(&FAILURES, &[uuid], gpu.failures);
+            out.extend(&gpu.fast);
+        }
+        for gpu in self.listed.gpus.iter().filter(|g| read.clone().all(|r| r.id.uuid != g.uuid)) {
+            let gpus::Gpu { uuid, name, pci, minor, vbios } = gpu;
+            out.set(&INFO, &[uuid, "", pci, name, "", vbios, &driver, cuda, minor], 1u64);
+        }
+        for slow in self.slow.values() {
+            out.extend(slow);
+        }
+        if !driver.is_empty() {
+            out.set(&DRIVER, &[&driver], 1u64);
+        }
+        if let Some(reading) = &self.reading {
+            out.set(&COUNT, &[], reading.answering());
+        }
+        out.set(&EXPECTED, &[], self.expected());
+    }
+
+    /// How many GPUs there should be.
+    fn expected(&mut self) -> usize {
+        self.most = self.most.max(self.seen.len()).max(self.listed.addresses.len());
+        self.config.expected.unwrap_or(self.most)
+    }
+
+    /// What GPU this node has, for the peak of MFU; a node of mixed GPUs has no one peak.
+    fn name(&self) -> Option<String> {
+        let listed = self.listed.gpus.iter().map(|g| g.name.as_str());
+        let mut names = listed.chain(self.seen.values().map(|g| g.name.as_str())).filter(|n| !n.is_empty());
+        let first = names.next()?;
+        names.all(|name| name == first).then(|| first.to_owned())
     }
 }
 
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
-        let gpus = inventory(cx.roots);
-        let library = cx.roots.nvml_library.as_ref().map(|p| format!(", NVML at {}", p.display()));
-        Ok(match gpus.first() {
-            Some(first) => {
-                Support::Supported(format!("{} x {}{}", gpus.len(), first.name, library.unwrap_or_default()))
+        self.listed.read = None;
+        self.list(cx);
+        self.ask(cx);
+        let read = self.reading.as_ref().map(|r| r.gpus.len() + r.unusable.len());
+        let count = read.unwrap_or(0).max(self.listed.addresses.len());
+        Ok(match (self.name(), self.closed.as_ref()) {
+            _ if count == 0 && self.config.expected.is_none() && self.pending.is_none() => {
+                let driver = self.listed.driver.is_some() || self.reading.is_some();
+                let why = self.closed.as_ref().filter(|e| driver && !matches!(e, OpenError::NoLibrary(_)));
+                let why = why.map(|e| format!(" ({e})")).unwrap_or_default();
+                Support::Unsupported(format!("no NVIDIA kernel driver with a GPU{why}"))
             }
-            None => Support::Unsupported("no NVIDIA kernel driver with a GPU".into()),
+            (name, closed) => {
+                let name = name.map(|n| format!(" x {n}")).unwrap_or_else(|| " GPUs".into());
+                let closed = closed.map(|e| format!("; the inventory alone: {e}")).unwrap_or_default();
+                Support::Supported(format!("{count}{name}{closed}"))
+            }
         })
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
-        let gpus = inventory(cx.roots);
-        for gpu in &gpus {
-            out.set(&INFO, &[&gpu.uuid, &gpu.name, &gpu.pci, &gpu.minor, &gpu.vbios], 1u64);
+        let nvml = cx.hub.nvml();
+        self.list(cx);
+        let refused = self.ask(cx);
+        write_costs(nvml, out);
+        if let Some(Refused::Released(release)) = refused {
+            self.forget();
+            self.closed = None;
+            self.pending = None;
+            out.set(&RELEASED_UNTIL, &[], release.until);
+            self.write(out);
+            self.watch.released(cx, true);
+            return Ok(());
         }
-        if let Some(version) = driver_version(cx.roots) {
-            out.set(&DRIVER, &[&version], 1u64);
+        self.watch.released(cx, false);
+        let trouble = self.trouble(nvml);
+        self.write(out);
+        cx.hub.set_detected_gpu(self.name());
+        self.watch.stuck(cx, nvml.stuck(self.config.stuck_after.as_duration()));
+        if let Some(reading) = &self.reading {
+            let expected = self.config.expected.unwrap_or(self.most);
+            self.watch.look(cx, reading, &self.slow, &self.seen, &self.listed.addresses, expected);
+            self.health.tell(cx, reading, &self.slow);
         }
-        // A node of mixed GPUs has no one peak.
-        let first = gpus.first().map(|g| g.name.clone());
-        let same = first.filter(|name| gpus.iter().all(|g| g.name == *name));
-        cx.hub.set_detected_gpu(same);
-        Ok(())
+        trouble.map_or(Ok(()), Err)
     }
 }
+
+/// What asking costs, and whether anything is asked at all.
+fn write_costs(nvml: &Nvml, out: &mut Samples) {
+    for (function, cost) in nvml.costs() {
+        out.set(&CALL_SECONDS, &[function], cost.total);
+        out.set(&CALL_LONGEST, &[function], cost.longest);
+    }
+    if let Some(call) = nvml.call().filter(|call| call.since.elapsed() > LONG_CALL) {
+        out.set(&CALL_RUNNING, &[call.function], call.since.elapsed());
+    }
+    out.set(&RELEASED, &[], nvml.released().is_some());
+}
+
+#[cfg(test)]
+mod tests;

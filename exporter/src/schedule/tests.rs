@@ -2,6 +2,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
 use crate::collectors::Built;
+use crate::samples::Value;
 use crate::testing;
 
 static VALUE: Family = Family::gauge("test_value", "", &[], "A value");
@@ -60,6 +61,10 @@ static ENTRIES: &[Entry] = &[
         hang();
         Ok(())
     })))),
+    entry!("part", |_| Some(built(Fake(|out| {
+        out.set(&VALUE, &[], 8.0);
+        Err(CollectError::Stuck { what: "nvmlInit_v2 for 61 s".into(), over: Duration::from_secs(1) })
+    })))),
     entry!("absent", |_| Some(built(Absent))),
     entry!("off", |_| None),
 ];
@@ -83,15 +88,31 @@ fn each_collector_shows_its_own_fate_and_harms_no_other() {
         ("bad", State::Failed),
         ("wild", State::Failed),
         ("hung", State::Stuck),
+        ("part", State::Stuck),
         ("absent", State::Unsupported),
         ("off", State::Disabled),
     ];
     eventually("states", || states() == want);
     let details: Vec<_> = schedule.status().into_iter().map(|s| s.detail).collect();
-    assert_eq!(details, ["a fake", "no luck", "panicked: at the disco", "a fake", "no such device", ""]);
+    assert_eq!(
+        details,
+        [
+            "a fake",
+            "no luck",
+            "panicked: at the disco",
+            "a fake",
+            "nvmlInit_v2 for 61 s",
+            "no such device",
+            ""
+        ]
+    );
     let (mut out, mut own) = (Samples::default(), Samples::default());
     schedule.write(&mut out, &mut own);
-    assert_eq!(out.get(&VALUE, &[]), Some(7.0));
+    let values: Vec<_> =
+        out.iter().filter(|s| s.family.name == VALUE.name).map(|s| s.value.clone()).collect();
+    assert_eq!(values, [7.0, 8.0].map(Value::Number), "and what could be read beside what is stuck");
+    assert_eq!(own.get(&STUCK, &["part"]), Some(1.0));
+    assert_eq!(own.get(&FAILURES, &["part", "error"]), Some(0.0), "stuck is not failed");
     assert_eq!(own.get(&STATE, &["hung", "stuck"]), Some(1.0));
     assert_eq!(own.get(&STATE, &["hung", "healthy"]), Some(0.0));
     assert_eq!(own.get(&SUCCESS, &["good"]), Some(1.0));

@@ -144,7 +144,7 @@ struct Trainer {
 impl Discovery {
     fn new(config: DiscoverConfig, around: Surroundings) -> Self {
         let health = around.hub.source("discover", "discover");
-        let trainers = Trainers::new(&config.cgroups);
+        let trainers = Trainers::new(&config.cgroups, around.hub.nvml().clone());
         let runtime = tokio::runtime::Handle::current();
         Self {
             config,

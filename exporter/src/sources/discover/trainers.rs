@@ -1,38 +1,36 @@
 //! Which processes train: those that compute on a GPU, and those in control groups that the configuration names.
 //!
-//! NVML knows who computes on NVIDIA GPUs, in any container. Without NVML whoever holds a GPU's device open is taken, which the driver
-//! need not be asked for.
+//! NVML knows who computes on NVIDIA GPUs, in any container. Without NVML, or while it does not answer, whoever holds a GPU's device
+//! open is taken, which the driver need not be asked for.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-
-use nvml_wrapper::Nvml;
+use std::time::Duration;
 
 use super::processes::{self, Tree};
+use crate::nvml::Nvml;
 use crate::roots::Roots;
 
 /// Control groups that patterns may mean, and those within them.
 const MAX_GROUPS: usize = 4096;
 
+/// How long NVML may take: it is asked by others too.
+const WAIT: Duration = Duration::from_secs(2);
+
 /// Finds them, again and again.
 #[derive(Debug)]
 pub(super) struct Trainers {
     cgroups: Vec<String>,
-    nvml: Option<Nvml>,
-    /// Passes until NVML is tried again.
-    retry: u32,
+    nvml: Nvml,
 }
 
-/// A driver may be installed after us, and asking for it is not free.
-const RETRY_PASSES: u32 = 40;
-
 impl Trainers {
-    pub(super) fn new(cgroups: &[String]) -> Self {
-        Self { cgroups: cgroups.to_vec(), nvml: None, retry: 0 }
+    pub(super) fn new(cgroups: &[String], nvml: Nvml) -> Self {
+        Self { cgroups: cgroups.to_vec(), nvml }
     }
 
-    pub(super) fn find(&mut self, roots: &Roots, tree: &Tree) -> BTreeSet<u32> {
+    pub(super) fn find(&self, roots: &Roots, tree: &Tree) -> BTreeSet<u32> {
         let mut found = match self.by_nvml(roots) {
             Some(pids) => pids,
             None => tree.pids().filter(|pid| processes::holds_gpu(roots, *pid)).collect(),
@@ -43,39 +41,9 @@ impl Trainers {
     }
 
     /// `None` without NVML, or when it does not answer.
-    fn by_nvml(&mut self, roots: &Roots) -> Option<BTreeSet<u32>> {
-        if self.nvml.is_none() {
-            if self.retry > 0 {
-                self.retry -= 1;
-                return None;
-            }
-            self.retry = RETRY_PASSES;
-            self.nvml = load(roots);
-        }
-        let found = self.nvml.as_ref().and_then(|nvml| computing(nvml).ok());
-        if found.is_none() {
-            self.nvml = None;
-        }
-        found
+    fn by_nvml(&self, roots: &Roots) -> Option<BTreeSet<u32>> {
+        self.nvml.ask(roots.nvml_library.as_deref(), WAIT, |session| session.computing().ok())?
     }
-}
-
-fn load(roots: &Roots) -> Option<Nvml> {
-    match &roots.nvml_library {
-        Some(path) => Nvml::builder().lib_path(path.as_os_str()).init().ok(),
-        // The name that the driver package installs; the other one belongs to the development files.
-        None => Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init().ok(),
-    }
-}
-
-fn computing(nvml: &Nvml) -> Result<BTreeSet<u32>, nvml_wrapper::error::NvmlError> {
-    let mut found = BTreeSet::new();
-    for i in 0..nvml.device_count()? {
-        // One GPU that fell off the bus must not hide the others.
-        let processes = nvml.device_by_index(i).and_then(|gpu| gpu.running_compute_processes());
-        found.extend(processes.into_iter().flatten().map(|p| p.pid));
-    }
-    Ok(found)
 }
 
 /// Processes in control groups that fit `pattern`, under the mounted hierarchy or as an absolute path, and in the groups within them.

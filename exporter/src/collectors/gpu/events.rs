@@ -1,0 +1,380 @@
+//! What of the GPUs is worth an event at once: conditions that begin and end, links that come and go, errors that happen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::families::{
+    CLOCK, ECC, FABRIC_HEALTH, FABRIC_STATE, NVLINK_UP, RECOVERY, REMAP_FAILED, REMAP_PENDING,
+    SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION,
+};
+use super::pass::{GpuReading, Reading};
+use crate::collector::Context;
+use crate::condition::Conditions;
+use crate::family::Family;
+use crate::hub::Origin;
+use crate::nvml::{Call, Identity};
+use crate::samples::Samples;
+
+/// A GPU that is held back for a shorter time is not worth a word.
+const THROTTLED_FOR: Duration = Duration::from_secs(10);
+/// And one that does little is not missed.
+const BUSY: f64 = 0.5;
+/// A fabric manager that is starting needs this long.
+const FABRIC_FOR: Duration = Duration::from_mins(1);
+/// A link that is down is told again this often, as a condition is.
+const AGAIN: Duration = Duration::from_mins(10);
+/// The hardware's own reasons to slow down: broken cooling, a power supply that cannot. A power cap is everyday life.
+const HARDWARE: &[&str] = &["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
+const HEALTHY_FABRIC: &str = "completed";
+
+/// Remembers what was told.
+#[derive(Debug, Default)]
+pub(super) struct Watcher {
+    conditions: Conditions,
+    /// Since when something has been so that is only told of when it lasts.
+    since: BTreeMap<(&'static str, String), Instant>,
+    /// Uncorrected errors since the driver was loaded, by UUID.
+    uncorrected: BTreeMap<String, f64>,
+    /// Links that were up once: whether they are, and when that was told last.
+    links: BTreeMap<(String, String), (bool, Instant)>,
+    /// The call that was told to be stuck.
+    stuck: Option<Call>,
+}
+
+/// A GPU as an event names it.
+struct Subject<'a> {
+    uuid: &'a str,
+    pci: &'a str,
+    /// For people.
+    name: String,
+}
+
+impl Subject<'_> {
+    fn of(id: &Identity) -> Subject<'_> {
+        let Identity { index, uuid, pci, name, .. } = id;
+        Subject { uuid, pci, name: format!("GPU {index} ({name}, {pci})") }
+    }
+
+    fn event(&self, kind: Kind, level: &str, text: String) -> Event {
+        let mut event = Event { level: Some(level.into()), text: Some(text), ..Event::new(kind) };
+        for (key, value) in [("gpu", self.uuid), ("pci", self.pci)] {
+            if !value.is_empty() {
+                event.extra.insert(key.into(), Value::Text(value.into()));
+            }
+        }
+        event
+    }
+}
+
+impl Watcher {
+    /// A call into the driver does not return, or no longer.
+    pub(super) fn stuck(&mut self, cx: &Context<'_>, call: Option<Call>) {
+        self.stuck = call.or(self.stuck);
+        let told = self.stuck;
+        self.conditions.tell(cx, "nvml_stuck", "", call.is_some(), || {
+            let text = match (call, told) {
+                (Some(call), _) => {
+                    format!("The NVIDIA driver does not answer: in {call}; values of the GPUs are absent until it does")
+                }
+                (None, Some(told)) => format!(
+                    "The NVIDIA driver answers again, after {:.0} s in {}",
+                    told.since.elapsed().as_secs_f64(),
+                    told.function
+                ),
+                (None, None) => "The NVIDIA driver answers again".to_owned(),
+            };
+            let mut event = Event { level: Some("error".into()), text: Some(text), ..Event::new(Kind::Hw) };
+            if let Some(call) = call.or(told) {
+                event.extra.insert("function".into(), Value::Text(call.function.into()));
+            }
+            event
+        });
+        if call.is_none() {
+            self.stuck = None;
+        }
+    }
+
+    pub(super) fn released(&mut self, cx: &Context<'_>, released: bool) {
+        self.conditions.tell(cx, "nvml_released", "", released, || {
+            let text = if released {
+                "NVML was released on request: values of the GPUs are absent until it is taken back"
+            } else {
+                "NVML was taken back; the GPUs are read again"
+            };
+            Event { level: Some("info".into()), text: Some(text.into()), ..Event::new(Kind::Hw) }
+        });
+    }
+
+    /// Looks at what was read.
+    pub(super) fn look(
+        &mut self,
+        cx: &Context<'_>,
+        reading: &Reading,
+        slow: &BTreeMap<String, Samples>,
+        seen: &BTreeMap<String, Arc<Identity>>,
+        listed: &[String],
+        expected: usize,
+    ) {
+        self.lost(cx, reading, seen, listed, expected);
+        for gpu in reading.gpus.iter().filter(|gpu| !gpu.lost) {
+            self.throttled(cx, gpu);
+            let Some(slow) = slow.get(&gpu.id.uuid) else { continue };
+            self.recovery(cx, gpu, slow);
+            self.memory(cx, gpu, slow);
+            self.fabric(cx, gpu, slow);
+            self.links(cx, gpu, slow);
+        }
+    }
+
+    fn lost(
+        &mut self,
+        cx: &Context<'_>,
+        reading: &Reading,
+        seen: &BTreeMap<String, Arc<Identity>>,
+        listed: &[String],
+        expected: usize,
+    ) {
+        let read = |uuid: &str| reading.gpus.iter().find(|gpu| gpu.id.uuid == uuid);
+        let mut missing = 0;
+        for id in seen.values() {
+            let lost = read(&id.uuid).is_none_or(|gpu| gpu.lost);
+            missing += usize::from(lost);
+            self.conditions.tell(cx, "gpu_lost", &id.uuid, lost, || {
+                let who = Subject::of(id);
+                let text = if lost {
+                    format!("{} does not answer any more: it fell off the bus or is inaccessible", who.name)
+                } else {
+                    format!("{} answers again", who.name)
+                };
+                who.event(Kind::Hw, "error", text)
+            });
+        }
+        // Those that the kernel driver lists, and that were never seen to work.
+        let known = |pci: &str| seen.values().any(|id| id.pci == pci);
+        let mut never: Vec<String> = listed.iter().filter(|pci| !known(pci)).cloned().collect();
+        if listed.is_empty() {
+            never.extend(reading.unusable.iter().map(|(index, _)| format!("index {index}")));
+        }
+        missing += never.len();
+        let mut keys = self.conditions.keys("gpu_lost");
+        keys.retain(|key| !seen.contains_key(key) && !key.is_empty());
+        for key in keys.iter().chain(never.iter().filter(|key| !keys.contains(key))) {
+            let lost = never.contains(key);
+            self.conditions.tell(cx, "gpu_lost", key, lost, || {
+                let why = reading.unusable.first().map(|(_, why)| format!(": {why}")).unwrap_or_default();
+                let text = if lost {
+                    format!("The GPU at {key} is listed by the kernel driver and cannot be used{why}")
+                } else {
+                    format!("The GPU at {key} can be used")
+                };
+                let pci = if key.contains(':') { key.as_str() } else { "" };
+                Subject { uuid: "", pci, name: String::new() }.event(Kind::Hw, "error", text)
+            });
+        }
+        let (have, lacks) = (reading.answering(), expected.saturating_sub(seen.len() + never.len()));
+        self.conditions.tell(cx, "gpu_lost", "", lacks > 0 && missing < expected, || Event {
+            level: Some("error".into()),
+            text: Some(format!("{have} of {expected} GPUs are there")),
+            ..Event::new(Kind::Hw)
+        });
+    }
+
+    fn throttled(&mut self, cx: &Context<'_>, gpu: &GpuReading) {
+        let uuid = gpu.id.uuid.as_str();
+        let get = |family: &Family, labels: &[&str]| gpu.fast.get(family, labels);
+        let held = |reason: &&&str| get(&THROTTLE, &[uuid, reason]) == Some(1.0);
+        let reasons: Vec<&str> = HARDWARE.iter().filter(held).copied().collect();
+        let busy = get(&UTILIZATION, &[uuid]).is_none_or(|u| u >= BUSY);
+        // Once told, it is over when the hardware lets go, not when the job pauses.
+        let told = self.conditions.holds("gpu_throttled", uuid);
+        let lasts = self.lasts("gpu_throttled", uuid, !reasons.is_empty() && (busy || told), THROTTLED_FOR);
+        let holds = lasts || (told && !reasons.is_empty());
+        self.conditions.tell(cx, "gpu_throttled", uuid, holds, || {
+            let who = Subject::of(&gpu.id);
+            let hot = get(&TEMPERATURE, &[uuid, "gpu"]).map(|t| format!(" at {t:.0} °C")).unwrap_or_default();
+            let clock =
+                get(&CLOCK, &[uuid, "sm"]).map(|c| format!(" to {:.2} GHz", c / 1e9)).unwrap_or_default();
+            let text = if holds {
+                format!("{} is slowed down{clock} by its hardware{hot}: {}", who.name, reasons.join(", "))
+            } else {
+                format!("{} is no longer slowed down by its hardware", who.name)
+            };
+            let mut event = who.event(Kind::Hw, "warn", text);
+            event.extra.insert("reason".into(), Value::Text(reasons.join(",")));
+            event
+        });
+    }
+
+    fn recovery(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
+        let uuid = gpu.id.uuid.as_str();
+        let wanted = of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && &*labels[1] != "none");
+        let wanted = wanted.map(|(labels, _)| labels[1].to_string());
+        let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
+        self.conditions.tell(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
+            let who = Subject::of(&gpu.id);
+            let action = match wanted.as_deref() {
+                None => "none",
+                Some("gpu_reset") => "reset_gpu",
+                Some("node_reboot") => "reboot_node",
+                Some("drain_p2p" | "drain_and_reset") => "drain_reset",
+                Some(_) => "contact_support",
+            };
+            let text = match &wanted {
+                Some(wanted) => {
+                    format!("The driver wants {} to be recovered: {}", who.name, wanted.replace('_', " "))
+                }
+                None => format!("The driver wants nothing done to {} any more", who.name),
+            };
+            let mut event = who.event(Kind::Hw, "error", text);
+            event.extra.insert("action".into(), Value::Text(action.into()));
+            event
+        });
+    }
+
+    fn memory(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
+        let uuid = gpu.id.uuid.as_str();
+        let holds = |family: &Family| slow.get(family, &[uuid]) == Some(1.0);
+        for (name, level, family, begins, ends) in [
+            (
+                "row_remap_pending",
+                "warn",
+                &REMAP_PENDING,
+                "has a row of memory to replace: reset it when the job is done",
+                "has no row of memory to replace any more",
+            ),
+            (
+                "row_remap_failed",
+                "error",
+                &REMAP_FAILED,
+                "could not replace a row of memory: it has no spare ones left, replace the GPU",
+                "no longer says that it could not replace a row of memory",
+            ),
+            (
+                "sram_threshold",
+                "error",
+                &SRAM_THRESHOLD,
+                "had more errors in the memory of its chip than its maker accepts: replace the GPU",
+                "no longer says that the memory of its chip had too many errors",
+            ),
+        ] {
+            self.conditions.tell(cx, name, uuid, holds(family), || {
+                let who = Subject::of(&gpu.id);
+                let text = format!("{} {}", who.name, if holds(family) { begins } else { ends });
+                who.event(Kind::Hw, level, text)
+            });
+        }
+        let errors =
+            of(slow, &ECC).filter(|(labels, _)| &*labels[1] == "uncorrected" && &*labels[2] == "volatile");
+        let mut errors = errors.map(|(_, value)| value).peekable();
+        if errors.peek().is_none() {
+            return;
+        }
+        let errors: f64 = errors.sum();
+        let before = self.uncorrected.insert(uuid.to_owned(), errors);
+        if let Some(more) = before.map(|before| errors - before).filter(|more| *more > 0.0) {
+            let who = Subject::of(&gpu.id);
+            let text = format!(
+                "{} had {more} more uncorrected memory errors, {errors} since its driver was loaded",
+                who.name
+            );
+            let mut event = who.event(Kind::Hw, "error", text);
+            event.name = Some("ecc_uncorrected".into());
+            event.code = Some(1);
+            event.extra.insert("once".into(), Value::Bool(true));
+            event.m.set("ecc_uncorrected", errors);
+            cx.hub.publish(Origin::Node, event);
+        }
+    }
+
+    fn fabric(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
+        let uuid = gpu.id.uuid.as_str();
+        let state =
+            of(slow, &FABRIC_STATE).find(|(_, value)| *value == 1.0).map(|(labels, _)| labels[1].to_string());
+        let Some(state) = state else { return };
+        let bad: Vec<&str> = of(slow, &FABRIC_HEALTH)
+            .filter(|(_, value)| *value == 1.0)
+            .map(|(labels, _)| &*labels[1])
+            .collect();
+        let outside = self.lasts("fabric_unhealthy", uuid, state != HEALTHY_FABRIC, FABRIC_FOR);
+        self.conditions.tell(cx, "fabric_unhealthy", uuid, outside || !bad.is_empty(), || {
+            let who = Subject::of(&gpu.id);
+            let text = if !bad.is_empty() {
+                format!(
+                    "The NVLink fabric of {} is not healthy: {}",
+                    who.name,
+                    bad.join(", ").replace('_', " ")
+                )
+            } else if outside {
+                let state = state.replace('_', " ");
+                format!(
+                    "{} has not joined its NVLink fabric ({state}): does the fabric manager run?",
+                    who.name
+                )
+            } else {
+                format!("The NVLink fabric of {} is healthy", who.name)
+            };
+            who.event(Kind::Hw, "error", text)
+        });
+    }
+
+    fn links(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
+        let now = Instant::now();
+        for (labels, value) in of(slow, &NVLINK_UP) {
+            let (uuid, link, up) = (&gpu.id.uuid, labels[1].to_string(), value == 1.0);
+            let key = (uuid.clone(), link);
+            let again = match self.links.get(&key) {
+                // A link that leads nowhere was never up.
+                None if !up => continue,
+                None => {
+                    self.links.insert(key, (up, now));
+                    continue;
+                }
+                Some((before, told)) if *before == up => {
+                    if up || told.elapsed() < AGAIN {
+                        continue;
+                    }
+                    true
+                }
+                Some(_) => false,
+            };
+            let who = Subject::of(&gpu.id);
+            let (state, level) = if up { ("up", "info") } else { ("down", "error") };
+            let mut event =
+                who.event(Kind::Link, level, format!("NVLink {} of {} is {state}", key.1, who.name));
+            event.name = Some(format!("{uuid}/nvlink{}", key.1));
+            event.code = Some(i64::from(up));
+            for (name, value) in [("medium", "nvlink"), ("state", state)] {
+                event.extra.insert(name.into(), Value::Text(value.into()));
+            }
+            if again {
+                event.extra.insert("again".into(), Value::Bool(true));
+            }
+            cx.hub.publish(Origin::Node, event);
+            self.links.insert(key, (up, now));
+        }
+    }
+
+    /// Whether something has been so for long enough.
+    fn lasts(&mut self, what: &'static str, uuid: &str, so: bool, least: Duration) -> bool {
+        let key = (what, uuid.to_owned());
+        if !so {
+            self.since.remove(&key);
+            return false;
+        }
+        self.since.entry(key).or_insert_with(Instant::now).elapsed() >= least
+    }
+}
+
+/// Values of one family.
+pub(super) fn of<'a>(
+    samples: &'a Samples,
+    family: &'static Family,
+) -> impl Iterator<Item = (&'a [Box<str>], f64)> {
+    samples.iter().filter(|s| s.family.name == family.name).filter_map(|s| match s.value {
+        crate::samples::Value::Number(value) => Some((&*s.labels, value)),
+        crate::samples::Value::Histogram(_) => None,
+    })
+}

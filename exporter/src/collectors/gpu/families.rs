@@ -1,0 +1,113 @@
+//! Every family of a GPU. One label `gpu`, its UUID, joins them with `gpu_info`, which has everything else.
+
+use crate::family::Family;
+
+const GPU: &[&str] = &["gpu"];
+const LINK: &[&str] = &["gpu", "link"];
+const INSTANCE: &[&str] = &["gpu", "gi"];
+const COMPUTE_INSTANCE: &[&str] = &["gpu", "gi", "ci"];
+
+macro_rules! families {
+    ($($id:ident $kind:ident $name:literal $unit:literal $labels:expr, $help:expr;)*) => {
+        $(pub static $id: Family = Family::$kind($name, $unit, $labels, $help);)*
+        pub static FAMILIES: &[&Family] = &[$(&$id),*];
+    };
+}
+
+families! {
+    // What there is.
+    INFO gauge "gpu_info" "" &["gpu", "index", "pci", "name", "serial", "vbios", "driver", "cuda", "minor"],
+        "GPU of the node by its UUID, with everything else that is known of it; always 1";
+    DRIVER gauge "gpu_driver_info" "" &["version"], "Version of the NVIDIA kernel driver; always 1";
+    MODE_INFO gauge "gpu_mode_info" "" &["gpu", "compute_mode", "gsp_firmware"],
+        "Modes of the GPU and the firmware of its system processor; always 1";
+    COUNT gauge "gpu_count" "" &[], "GPUs that answer";
+    EXPECTED gauge "gpu_expected_count" "" &[],
+        "GPUs that the node should have: as configured, or the most that this exporter has seen";
+    LOST gauge "gpu_lost" "" GPU, "Whether the GPU was there and no longer answers: it fell off the bus or needs a reset";
+    PERSISTENCE gauge "gpu_persistence_mode" "" GPU, "Whether the driver keeps the GPU up while nobody uses it";
+    // How busy it is.
+    UTILIZATION gauge "gpu_utilization_ratio" "ratio" GPU,
+        "Share of the last sample period in which at least one kernel ran: says busy, not well used";
+    MEMORY_UTILIZATION gauge "gpu_memory_controller_utilization_ratio" "ratio" GPU,
+        "Share of the last sample period in which memory was read or written";
+    MEMORY_USED gauge "gpu_memory_used_bytes" "bytes" GPU, "Memory in use";
+    MEMORY_FREE gauge "gpu_memory_free_bytes" "bytes" GPU, "Memory that is free";
+    MEMORY_RESERVED gauge "gpu_memory_reserved_bytes" "bytes" GPU, "Memory that the driver and its firmware keep";
+    MEMORY_TOTAL gauge "gpu_memory_total_bytes" "bytes" GPU, "Memory of the GPU";
+    SM gauge "gpu_sm_active_ratio" "ratio" GPU, "Share of time in which a multiprocessor had a warp, averaged over all of them";
+    OCCUPANCY gauge "gpu_sm_occupancy_ratio" "ratio" GPU, "Warps that resided, of those that could have";
+    TENSOR gauge "gpu_tensor_active_ratio" "ratio" GPU, "Share of time in which the tensor cores worked: the part of MFU that the GPU sees";
+    DRAM gauge "gpu_dram_active_ratio" "ratio" GPU, "Share of time in which memory moved data";
+    PIPE gauge "gpu_pipe_active_ratio" "ratio" &["gpu", "pipe"], "Share of time in which a kind of arithmetic unit worked";
+    NVLINK_RX_RATE gauge "gpu_nvlink_receive_bytes_per_second" "" GPU, "Received over all NVLinks in the last interval";
+    NVLINK_TX_RATE gauge "gpu_nvlink_transmit_bytes_per_second" "" GPU, "Sent over all NVLinks in the last interval";
+    PCIE_RX_RATE gauge "gpu_pcie_receive_bytes_per_second" "" GPU, "Received over PCIe in the last interval";
+    PCIE_TX_RATE gauge "gpu_pcie_transmit_bytes_per_second" "" GPU, "Sent over PCIe in the last interval";
+    PROCESSES gauge "gpu_processes" "" GPU, "Processes that have a compute context on the GPU";
+    // Heat, power, clocks.
+    TEMPERATURE gauge "gpu_temperature_celsius" "celsius" &["gpu", "sensor"], "Temperature of the chip and of the memory";
+    MARGIN gauge "gpu_temperature_margin_celsius" "celsius" GPU, "How much warmer the GPU may become before it slows down";
+    THRESHOLD gauge "gpu_temperature_threshold_celsius" "celsius" &["gpu", "kind"], "Temperature at which the GPU slows down or shuts down";
+    MARGIN_THRESHOLD gauge "gpu_temperature_margin_threshold_celsius" "celsius" &["gpu", "kind"],
+        "Margin at which the GPU slows down or shuts down, of those that count in margins";
+    POWER gauge "gpu_power_watts" "watts" GPU, "Power of the board, on average over a second since Ampere";
+    POWER_INSTANT gauge "gpu_power_instant_watts" "watts" GPU, "Power of the GPU at one moment";
+    POWER_LIMIT gauge "gpu_power_limit_watts" "watts" GPU, "Power that the GPU is held to, by whoever holds it lowest";
+    ENERGY counter "gpu_energy_joules_total" "joules" GPU,
+        "Energy used since the driver was loaded; its rate is a better mean power than samples of the power";
+    CLOCK gauge "gpu_clock_hertz" "hertz" &["gpu", "domain"], "Clock now";
+    CLOCK_MAX gauge "gpu_clock_max_hertz" "hertz" &["gpu", "domain"], "The highest clock that the GPU can have";
+    THROTTLE gauge "gpu_throttle_active" "" &["gpu", "reason"],
+        "Whether this holds the clocks down now; sw_power_cap under load and gpu_idle without are normal";
+    THROTTLED counter "gpu_throttled_seconds_total" "seconds" &["gpu", "reason"], "Time for which this has held the clocks down";
+    PSTATE gauge "gpu_performance_state" "" GPU, "From 0, the fastest, to 15";
+    // Memory errors.
+    ECC_ENABLED gauge "gpu_ecc_enabled" "" GPU, "Whether memory errors are corrected";
+    ECC counter "gpu_ecc_errors_total" "" &["gpu", "severity", "lifetime", "location"],
+        "Memory errors; volatile ones since the driver was loaded, aggregate ones of the GPU's life. The location is all where the GPU tells no other";
+    SRAM counter "gpu_sram_ecc_errors_total" "" &["gpu", "lifetime", "kind"], "Errors of the memory on the chip";
+    SRAM_UNIT counter "gpu_sram_ecc_uncorrected_total" "" &["gpu", "unit"], "Uncorrected errors of the memory on the chip by where it is, over the GPU's life";
+    SRAM_THRESHOLD gauge "gpu_sram_ecc_threshold_exceeded" "" GPU, "Whether the memory on the chip had more uncorrected errors than its maker accepts: replace the GPU";
+    REMAPPED gauge "gpu_remapped_rows" "" &["gpu", "cause"], "Rows of memory that were replaced by spare ones";
+    REMAP_PENDING gauge "gpu_row_remap_pending" "" GPU, "Whether a row waits for a reset of the GPU to be replaced";
+    REMAP_FAILED gauge "gpu_row_remap_failed" "" GPU, "Whether a row could not be replaced: replace the GPU";
+    REMAP_BANKS gauge "gpu_row_remap_banks" "" &["gpu", "availability"], "Banks of memory by how many of their spare rows are left";
+    RETIRED gauge "gpu_retired_pages" "" &["gpu", "cause"], "Pages of memory taken out of use, of GPUs before Ampere";
+    RETIRED_PENDING gauge "gpu_retired_pages_pending" "" GPU, "Whether a page waits for a reboot to be taken out of use";
+    RECOVERY gauge "gpu_recovery_action" "" &["gpu", "action"], "What the driver wants done to the GPU: 1 for that, 0 for everything else";
+    // PCIe.
+    PCIE_GENERATION gauge "gpu_pcie_link_generation" "" GPU, "PCIe generation of the link now; lower while the GPU idles";
+    PCIE_WIDTH gauge "gpu_pcie_link_width" "" GPU, "Lanes of the PCIe link now";
+    PCIE_MAX_GENERATION gauge "gpu_pcie_link_max_generation" "" GPU, "PCIe generation that GPU and slot can have";
+    PCIE_MAX_WIDTH gauge "gpu_pcie_link_max_width" "" GPU, "Lanes that GPU and slot can have";
+    PCIE_ERRORS counter "gpu_pcie_errors_total" "" &["gpu", "kind"], "Errors of the PCIe link as the GPU counts them";
+    PCIE_TX counter "gpu_pcie_transmit_bytes_total" "bytes" GPU, "Sent over PCIe";
+    PCIE_RX counter "gpu_pcie_receive_bytes_total" "bytes" GPU, "Received over PCIe";
+    // NVLink.
+    NVLINK_UP gauge "gpu_nvlink_up" "" LINK, "Whether the link is active; 0 also of a link that leads nowhere";
+    NVLINK_SPEED gauge "gpu_nvlink_speed_bytes_per_second" "" LINK, "Speed of the link, each way";
+    NVLINK_TX counter "gpu_nvlink_transmit_bytes_total" "bytes" LINK, "Sent over the link";
+    NVLINK_RX counter "gpu_nvlink_receive_bytes_total" "bytes" LINK, "Received over the link";
+    NVLINK_ERRORS counter "gpu_nvlink_errors_total" "" &["gpu", "link", "kind"], "Errors of the link";
+    NVLINK_BER gauge "gpu_nvlink_symbol_ber" "" LINK, "Bit error ratio of the symbols of the link, uncorrected";
+    NVLINK_EFFECTIVE_BER gauge "gpu_nvlink_effective_ber" "" LINK, "Bit error ratio of the link after correction";
+    FABRIC_STATE gauge "gpu_fabric_state" "" &["gpu", "state"], "Registration with the NVLink fabric: 1 for the state it is in";
+    FABRIC_HEALTH gauge "gpu_fabric_health" "" &["gpu", "condition"], "Whether something is wrong with the NVLink fabric of the GPU";
+    FABRIC_INFO gauge "gpu_fabric_info" "" &["gpu", "cluster_uuid", "clique_id"], "NVLink domain of the GPU; always 1";
+    // Instances of a partitioned GPU.
+    MIG_INFO gauge "gpu_mig_info" "" &["gpu", "gi", "ci", "profile", "mig_uuid"], "Compute instance of a partitioned GPU; always 1";
+    MIG_MEMORY_USED gauge "gpu_mig_memory_used_bytes" "bytes" COMPUTE_INSTANCE, "Memory of the instance in use";
+    MIG_MEMORY_TOTAL gauge "gpu_mig_memory_total_bytes" "bytes" COMPUTE_INSTANCE, "Memory of the instance";
+    MIG_SM gauge "gpu_mig_sm_active_ratio" "ratio" INSTANCE, "As gpu_sm_active_ratio, of a GPU instance";
+    MIG_OCCUPANCY gauge "gpu_mig_sm_occupancy_ratio" "ratio" INSTANCE, "As gpu_sm_occupancy_ratio, of a GPU instance";
+    MIG_TENSOR gauge "gpu_mig_tensor_active_ratio" "ratio" INSTANCE, "As gpu_tensor_active_ratio, of a GPU instance";
+    MIG_DRAM gauge "gpu_mig_dram_active_ratio" "ratio" INSTANCE, "As gpu_dram_active_ratio, of a GPU instance";
+    // What asking costs.
+    FAILURES counter "gpu_nvml_failures_total" "" GPU, "Questions that the driver answered with an error, want of support aside";
+    CALL_SECONDS counter "gpu_nvml_call_seconds_total" "seconds" &["function"], "Time spent in calls of a function of NVML";
+    CALL_LONGEST gauge "gpu_nvml_call_max_seconds" "seconds" &["function"], "The longest call of a function of NVML in the last minute or two";
+    CALL_RUNNING gauge "gpu_nvml_call_running_seconds" "seconds" &["function"], "How long a call into NVML has not returned; absent while none takes long";
+    RELEASED gauge "stepwatch_exporter_nvml_released" "" &[], "Whether NVML was given back on request, so that GPUs can be reset or partitioned";
+    RELEASED_UNTIL gauge "stepwatch_exporter_nvml_released_until_timestamp_seconds" "seconds" &[], "Unix time at which the exporter takes NVML back by itself";
+}

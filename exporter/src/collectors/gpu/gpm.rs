@@ -1,0 +1,139 @@
+//! What the units of a GPU did between two passes, of Hopper and later: from two samples of its counters.
+//!
+//! The counters are the driver's own, so this does not compete with a profiler for the hardware, as DCGM's fields do. Of a
+//! partitioned GPU each instance is sampled by itself.
+
+use std::time::{Duration, Instant};
+
+use stepwatch_sys::nvml::{Device, metric};
+
+use super::decode;
+use super::families::{
+    DRAM, MIG_DRAM, MIG_OCCUPANCY, MIG_SM, MIG_TENSOR, NVLINK_RX_RATE, NVLINK_TX_RATE, OCCUPANCY,
+    PCIE_RX_RATE, PCIE_TX_RATE, PIPE, SM, TENSOR,
+};
+use crate::family::Family;
+use crate::nvml::Gpu;
+use crate::samples::Samples;
+
+/// Samples that are closer together say nothing, by the driver's own word.
+const MIN_APART: Duration = Duration::from_millis(100);
+/// Counters may have wrapped in between, or the GPU was reset.
+const MAX_APART: Duration = Duration::from_mins(2);
+
+const MIB: f64 = 1_048_576.0;
+/// No link is faster, in MiB a second.
+const MAX_RATE: f64 = 1e8;
+
+/// A metric, the family it goes to with the value of its second label, and whether it is a ratio or a rate.
+struct Row {
+    metric: u32,
+    family: &'static Family,
+    label: Option<&'static str>,
+    ratio: bool,
+}
+
+const fn ratio(metric: u32, family: &'static Family) -> Row {
+    Row { metric, family, label: None, ratio: true }
+}
+
+const fn pipe(metric: u32, pipe: &'static str) -> Row {
+    Row { metric, family: &PIPE, label: Some(pipe), ratio: true }
+}
+
+const fn rate(metric: u32, family: &'static Family) -> Row {
+    Row { metric, family, label: None, ratio: false }
+}
+
+/// Of a whole GPU.
+static WHOLE: &[Row] = &[
+    ratio(metric::SM, &SM),
+    ratio(metric::OCCUPANCY, &OCCUPANCY),
+    ratio(metric::TENSOR, &TENSOR),
+    ratio(metric::DRAM, &DRAM),
+    pipe(metric::FP64, "fp64"),
+    pipe(metric::FP32, "fp32"),
+    pipe(metric::FP16, "fp16"),
+    pipe(metric::INTEGER, "integer"),
+    rate(metric::PCIE_TX, &PCIE_TX_RATE),
+    rate(metric::PCIE_RX, &PCIE_RX_RATE),
+    rate(metric::NVLINK_TX, &NVLINK_TX_RATE),
+    rate(metric::NVLINK_RX, &NVLINK_RX_RATE),
+];
+
+/// Of an instance.
+static INSTANCE: &[Row] = &[
+    ratio(metric::SM, &MIG_SM),
+    ratio(metric::OCCUPANCY, &MIG_OCCUPANCY),
+    ratio(metric::TENSOR, &MIG_TENSOR),
+    ratio(metric::DRAM, &MIG_DRAM),
+];
+
+pub(super) fn read(gpu: &mut Gpu, now: Instant, out: &mut Samples) {
+    if gpu.ask("gpm support", 0, Device::gpm_supported) != Some(true) {
+        return;
+    }
+    let mut instances: Vec<u32> = gpu.instances.iter().map(|i| i.gpu_instance).collect();
+    instances.dedup();
+    let whole = instances.is_empty();
+    gpu.samples.retain(|instance, _| instance.map_or(whole, |i| instances.contains(&i)));
+    if whole {
+        sample(gpu, None, now, WHOLE, out);
+    }
+    for instance in instances {
+        sample(gpu, Some(instance), now, INSTANCE, out);
+    }
+}
+
+fn sample(gpu: &mut Gpu, instance: Option<u32>, now: Instant, rows: &[Row], out: &mut Samples) {
+    let apart = gpu.samples.get(&instance).map(|(at, _)| now.saturating_duration_since(*at));
+    if apart.is_some_and(|apart| apart < MIN_APART) {
+        return;
+    }
+    let which = instance.map_or(0, |i| i + 1);
+    let Some(after) = gpu.ask("gpm sample", which, |g| g.gpm_sample(instance)) else { return };
+    let before = gpu.samples.remove(&instance).filter(|_| apart.is_some_and(|apart| apart <= MAX_APART));
+    if let Some((_, before)) = before {
+        let metrics: Vec<u32> = rows.iter().map(|r| r.metric).collect();
+        let values = gpu.ask("gpm metrics", which, |g| g.gpm_metrics(&before, &after, &metrics));
+        let id = gpu.id.clone();
+        let instance = instance.map(|i| i.to_string());
+        for (row, value) in rows.iter().zip(values.into_iter().flatten()) {
+            let value = value.ok().and_then(|v| scaled(row, v));
+            match instance.as_deref().or(row.label) {
+                Some(label) => out.maybe(row.family, &[&id.uuid, label], value),
+                None => out.maybe(row.family, &[&id.uuid], value),
+            }
+        }
+    }
+    gpu.samples.insert(instance, (now, after));
+}
+
+fn scaled(row: &Row, value: f64) -> Option<f64> {
+    if row.ratio { decode::ratio(value) } else { (0.0..MAX_RATE).contains(&value).then_some(value * MIB) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_fit_their_families() {
+        for (rows, labels) in [(WHOLE, 1), (INSTANCE, 2)] {
+            for row in rows {
+                let own = usize::from(row.label.is_some());
+                assert_eq!(row.family.labels.len(), labels + own, "{}", row.family.name);
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_but_ratios_and_rates(value in proptest::prelude::any::<f64>()) {
+            for row in WHOLE {
+                let most = if row.ratio { 1.0 } else { MAX_RATE * MIB };
+                proptest::prop_assert!(scaled(row, value).is_none_or(|v| (0.0..=most).contains(&v)));
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! NVLink, per link: state, speed, bytes and errors, of links of the fourth generation and of the fifth.
+//!
+//! All of it in one call: fields with the link as their scope. What a generation does not count it refuses, once. GPUs whose driver
+//! does not know the fields of state and errors are asked by the functions that were there before.
+
+use stepwatch_sys::nvml::field as id;
+use stepwatch_sys::nvml::{Ask, LinkError, Number};
+
+use super::decode;
+use super::families::{
+    NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_RX, NVLINK_SPEED, NVLINK_TX, NVLINK_UP,
+};
+use crate::family::Family;
+use crate::nvml::Gpu;
+use crate::samples::Samples;
+
+/// Links of the largest GPU.
+const MAX_LINKS: u32 = 18;
+
+const KIB: f64 = 1024.0;
+const MEGA: f64 = 1e6;
+/// No counter reaches it, no blank is below it.
+const MOST: f64 = 9e18;
+/// No link is faster, in megabytes a second.
+const MAX_SPEED: f64 = 1e7;
+
+/// How a field of a link becomes a value.
+#[derive(Clone, Copy, PartialEq)]
+enum Meaning {
+    Up,
+    Scaled(f64, f64),
+    ErrorRatio,
+}
+
+/// A field, and where its value goes; the label is the kind of an error.
+type Row = (u32, &'static Family, Option<&'static str>, Meaning);
+
+const COUNT: Meaning = Meaning::Scaled(1.0, MOST);
+
+static ROWS: &[Row] = &[
+    (id::NVML_FI_DEV_NVLINK_GET_STATE, &NVLINK_UP, None, Meaning::Up),
+    (id::NVML_FI_DEV_NVLINK_GET_SPEED, &NVLINK_SPEED, None, Meaning::Scaled(MEGA, MAX_SPEED)),
+    (id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, &NVLINK_TX, None, Meaning::Scaled(KIB, MOST)),
+    (id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, &NVLINK_RX, None, Meaning::Scaled(KIB, MOST)),
+    (id::NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, &NVLINK_TX, None, COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, &NVLINK_RX, None, COUNT),
+    (id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, &NVLINK_ERRORS, Some("replay"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY, &NVLINK_ERRORS, Some("recovery"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC, &NVLINK_ERRORS, Some("crc"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, &NVLINK_ERRORS, Some("malformed_packet"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, &NVLINK_ERRORS, Some("buffer_overrun"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, &NVLINK_ERRORS, Some("receive"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, &NVLINK_ERRORS, Some("receive_remote"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, &NVLINK_ERRORS, Some("receive_general"), COUNT),
+    (
+        id::NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS,
+        &NVLINK_ERRORS,
+        Some("local_link_integrity"),
+        COUNT,
+    ),
+    (id::NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, &NVLINK_ERRORS, Some("transmit_discard"), COUNT),
+    (
+        id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+        &NVLINK_ERRORS,
+        Some("link_recovery_successful"),
+        COUNT,
+    ),
+    (
+        id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+        &NVLINK_ERRORS,
+        Some("link_recovery_failed"),
+        COUNT,
+    ),
+    (id::NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, &NVLINK_ERRORS, Some("effective"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, &NVLINK_ERRORS, Some("symbol"), COUNT),
+    (id::NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, &NVLINK_BER, None, Meaning::ErrorRatio),
+    (id::NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, &NVLINK_EFFECTIVE_BER, None, Meaning::ErrorRatio),
+];
+
+const OLD_ERRORS: &[(LinkError, &str)] = &[
+    (LinkError::Replay, "replay"),
+    (LinkError::Recovery, "recovery"),
+    (LinkError::CrcFlit, "crc_flit"),
+    (LinkError::CrcData, "crc_data"),
+];
+
+pub(super) fn read(gpu: &mut Gpu, out: &mut Samples) {
+    let links = links(gpu);
+    let asked = |link: u32| ROWS.iter().map(move |row| Ask::scoped(row.0, link));
+    let asked: Vec<Ask> = (0..links).flat_map(asked).collect();
+    let numbers = gpu.fields(&asked);
+    let uuid = gpu.id.uuid.clone();
+    for (link, numbers) in (0..links).zip(numbers.chunks(ROWS.len())) {
+        let name = link.to_string();
+        write(&uuid, &name, numbers, out);
+        if out.get(&NVLINK_UP, &[&uuid, &name]).is_none() {
+            let up = gpu.ask("nvlink state", link, |g| g.nvlink_active(link));
+            out.maybe(&NVLINK_UP, &[&uuid, &name], up);
+        }
+        if out.get(&NVLINK_ERRORS, &[&uuid, &name, "replay"]).is_none()
+            && out.get(&NVLINK_ERRORS, &[&uuid, &name, "symbol"]).is_none()
+        {
+            for (error, kind) in OLD_ERRORS {
+                let which = link << 8 | *error as u32;
+                let count = gpu.ask("nvlink errors", which, |g| g.nvlink_errors(link, *error));
+                out.maybe(&NVLINK_ERRORS, &[&uuid, &name, kind], count.and_then(decode::count));
+            }
+        }
+    }
+}
+
+/// How many links the GPU has; as many as any has when it does not say.
+fn links(gpu: &mut Gpu) -> u32 {
+    let count = gpu.fields(&[Ask::of(id::NVML_FI_DEV_NVLINK_LINK_COUNT)]).pop().flatten();
+    count.and_then(|n| decode::field(n, 0.0, MAX_LINKS.into())).map_or(MAX_LINKS, |n| n as u32)
+}
+
+fn write(uuid: &str, link: &str, numbers: &[Option<Number>], out: &mut Samples) {
+    for ((_, family, kind, meaning), number) in ROWS.iter().zip(numbers) {
+        let Some(value) = number.and_then(|n| meaning.of(n)) else { continue };
+        match kind {
+            Some(kind) => out.set(family, &[uuid, link, kind], value),
+            // A generation counts bytes in one of two fields.
+            None if out.get(family, &[uuid, link]).is_none() => out.set(family, &[uuid, link], value),
+            None => {}
+        }
+    }
+}
+
+impl Meaning {
+    fn of(self, number: Number) -> Option<f64> {
+        match self {
+            // Inactive, active, or active and asleep.
+            Self::Up => decode::field(number, 0.0, 2.0).map(|state| f64::from(u8::from(state > 0.0))),
+            Self::Scaled(scale, most) => decode::field(number, 0.0, most).map(|v| v * scale),
+            Self::ErrorRatio => decode::field(number, 0.0, MOST).and_then(decode::bit_error_ratio),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &[(u32, Number)]) -> Vec<Option<Number>> {
+        ROWS.iter().map(|row| values.iter().find(|(field, _)| *field == row.0).map(|(_, n)| *n)).collect()
+    }
+
+    #[test]
+    fn either_generation() {
+        let mut out = Samples::default();
+        let fourth = [(165, 1), (164, 26_562), (138, 10), (139, 20), (161, 3)];
+        let fifth = [(165, 2), (164, 53_125), (202, 10), (204, 20), (221, 4), (222, 15 << 8 | 15)];
+        write("GPU-4", "0", &of(&fourth.map(|(f, v)| (f, Number::Unsigned(v)))), &mut out);
+        write("GPU-5", "0", &of(&fifth.map(|(f, v)| (f, Number::Unsigned(v)))), &mut out);
+        for (family, gpu, want) in [
+            (&NVLINK_UP, "GPU-4", 1.0),
+            (&NVLINK_UP, "GPU-5", 1.0),
+            (&NVLINK_SPEED, "GPU-4", 26_562e6),
+            (&NVLINK_TX, "GPU-4", 10_240.0),
+            (&NVLINK_RX, "GPU-5", 20.0),
+            (&NVLINK_BER, "GPU-5", 15.0 * 1e-15),
+        ] {
+            let value = out.get(family, &[gpu, "0"]).unwrap();
+            assert!((value / want - 1.0).abs() < 1e-9, "{} {gpu}: {value}", family.name);
+        }
+        assert_eq!(out.get(&NVLINK_ERRORS, &["GPU-4", "0", "replay"]), Some(3.0));
+        assert_eq!(out.get(&NVLINK_ERRORS, &["GPU-5", "0", "symbol"]), Some(4.0));
+        assert_eq!(out.get(&NVLINK_ERRORS, &["GPU-5", "0", "replay"]), None);
+    }
+
+    #[test]
+    fn blanks_say_nothing_of_a_link() {
+        let mut out = Samples::default();
+        let blank = [165, 164, 138, 202, 161, 221, 222].map(|f| (f, Number::Unsigned(u64::MAX)));
+        write("GPU-4", "0", &of(&blank), &mut out);
+        write("GPU-4", "0", &of(&[(165, Number::Unsigned(9))]), &mut out);
+        assert!(out.is_empty(), "{out:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! One pass over all GPUs, on the thread of NVML, and what it leaves for the collector.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::read;
+use crate::hub::unix_now;
+use crate::nvml::{Gpu, Identity, OpenError, Session};
+use crate::samples::Samples;
+
+pub(super) type Answer = Result<Reading, OpenError>;
+
+/// What was read of all GPUs.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) at: Instant,
+    /// Unix seconds.
+    pub(super) time: f64,
+    pub(super) driver: String,
+    pub(super) cuda: String,
+    pub(super) gpus: Vec<GpuReading>,
+    /// GPUs that NVML counts and cannot use, by index, and why.
+    pub(super) unusable: Vec<(u32, String)>,
+}
+
+#[derive(Debug)]
+pub(super) struct GpuReading {
+    pub(super) id: Arc<Identity>,
+    pub(super) lost: bool,
+    pub(super) needs_reset: bool,
+    pub(super) failures: u64,
+    pub(super) fast: Samples,
+    /// When it was its turn.
+    pub(super) slow: Option<Samples>,
+}
+
+impl Reading {
+    /// How many GPUs are as they should be.
+    pub(super) fn answering(&self) -> usize {
+        self.gpus.iter().filter(|gpu| !gpu.lost && !gpu.needs_reset).count()
+    }
+}
+
+pub(super) fn read(session: &mut Session, slow: bool) -> Answer {
+    // A driver that was just opened has told nothing yet.
+    let slow = slow || !session.is_open();
+    if slow && session.is_open() {
+        let live = session.live()?;
+        let known = live.gpus.len() + live.unusable.len();
+        if live.count().is_none_or(|count| count as usize != known) {
+            tracing::warn!(known, "the driver has other GPUs than before; opening NVML anew");
+            session.close();
+        }
+    }
+    let live = session.live()?;
+    if slow {
+        live.retry_unusable();
+    }
+    let (at, time) = (Instant::now(), unix_now());
+    let gpus = live.gpus.iter_mut().map(|gpu| read_gpu(gpu, at, slow)).collect();
+    Ok(Reading {
+        at,
+        time,
+        driver: live.driver.clone(),
+        cuda: live.cuda.clone(),
+        gpus,
+        unusable: live.unusable.clone(),
+    })
+}
+
+fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool) -> GpuReading {
+    if slow {
+        gpu.sign_of_life();
+    }
+    let mut reading = GpuReading {
+        id: Arc::clone(&gpu.id),
+        lost: false,
+        needs_reset: false,
+        failures: 0,
+        fast: Samples::default(),
+        slow: None,
+    };
+    // First what is dear: it finds the instances that the rest is read of.
+    if slow {
+        let mut out = Samples::default();
+        read::slow(gpu, &mut out);
+        reading.slow = Some(out);
+    }
+    read::fast(gpu, now, &mut reading.fast);
+    if gpu.lost {
+        // What was read before it fell off says little, and what it said before that is over.
+        (reading.fast, reading.slow) = (Samples::default(), None);
+    }
+    (reading.lost, reading.needs_reset, reading.failures) = (gpu.lost, gpu.needs_reset, gpu.failures);
+    reading
+}

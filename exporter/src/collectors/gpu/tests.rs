@@ -1,0 +1,289 @@
+use std::path::Path;
+
+use super::events::Watcher;
+use super::pass::GpuReading;
+use super::*;
+use crate::hub::unix_now;
+use crate::roots::Roots;
+use crate::testing;
+use stepwatch_wire::{Event, Kind, Value};
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn gpu(index: u32) -> Identity {
+    Identity {
+        index,
+        uuid: format!("GPU-{index}"),
+        name: "NVIDIA H100 80GB HBM3".into(),
+        pci: format!("0000:{index}b:00.0"),
+        ..Identity::default()
+    }
+}
+
+fn read(index: u32) -> GpuReading {
+    GpuReading {
+        id: Arc::new(gpu(index)),
+        lost: false,
+        needs_reset: false,
+        failures: 0,
+        fast: Samples::default(),
+        slow: None,
+    }
+}
+
+fn reading(gpus: Vec<GpuReading>) -> Reading {
+    Reading {
+        at: Instant::now(),
+        time: unix_now(),
+        driver: "570.1".into(),
+        cuda: "12.8".into(),
+        gpus,
+        unusable: Vec::new(),
+    }
+}
+
+/// What a watcher says of readings, one after the other.
+struct Stage {
+    bench: testing::Bench,
+    watcher: Watcher,
+    seen: BTreeMap<String, Arc<Identity>>,
+    expected: usize,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let seen = [gpu(0), gpu(1)].map(|id| (id.uuid.clone(), Arc::new(id))).into();
+        Self { bench: testing::Bench::new(Roots::default()), watcher: Watcher::default(), seen, expected: 2 }
+    }
+
+    fn look(&mut self, reading: &Reading, slow: &[(&str, &Samples)], listed: &[&str]) -> Vec<Event> {
+        let slow = slow.iter().map(|(uuid, samples)| ((*uuid).to_owned(), (*samples).clone())).collect();
+        let listed: Vec<String> = listed.iter().map(|pci| (*pci).to_owned()).collect();
+        let cx = self.bench.context();
+        self.watcher.look(&cx, reading, &slow, &self.seen, &listed, self.expected);
+        self.bench.published()
+    }
+}
+
+fn told(events: &[Event]) -> Vec<(&str, Option<i64>, Option<&str>)> {
+    let gpu = |e: &Event| e.extra.get("gpu").and_then(Value::as_str).map(str::to_owned);
+    assert!(
+        events.iter().all(|e| gpu(e).is_none_or(|g| e.text.as_deref().is_some_and(|t| t.contains(&g[4..]))))
+    );
+    events.iter().map(|e| (e.name.as_deref().unwrap(), e.code, e.level.as_deref())).collect()
+}
+
+#[test]
+fn a_gpu_that_falls_off_the_bus_is_told_of_and_the_others_stay() {
+    let mut stage = Stage::new();
+    assert!(stage.look(&reading(vec![read(0), read(1)]), &[], &[]).is_empty());
+    let lost = GpuReading { lost: true, ..read(1) };
+    let events = stage.look(&reading(vec![read(0), lost]), &[], &[]);
+    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(events[0].extra["gpu"], Value::Text("GPU-1".into()));
+    assert_eq!(events[0].extra["pci"], Value::Text("0000:1b:00.0".into()));
+    assert!(stage.look(&reading(vec![read(0)]), &[], &[]).is_empty(), "it is still lost");
+    let events = stage.look(&reading(vec![read(0), read(1)]), &[], &[]);
+    assert_eq!(told(&events), [("gpu_lost", Some(0), Some("info"))]);
+}
+
+#[test]
+fn a_gpu_that_never_worked_and_one_that_is_not_there() {
+    let mut stage = Stage::new();
+    let all = || reading(vec![read(0), read(1)]);
+    let events = stage.look(&all(), &[], &["0000:0b:00.0", "0000:1b:00.0", "0000:2b:00.0"]);
+    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(events[0].extra["pci"], Value::Text("0000:2b:00.0".into()));
+    let events = stage.look(&all(), &[], &["0000:0b:00.0", "0000:1b:00.0"]);
+    assert_eq!(told(&events), [("gpu_lost", Some(0), Some("info"))]);
+    stage.expected = 8;
+    let events = stage.look(&all(), &[], &[]);
+    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(events[0].text.as_deref(), Some("2 of 8 GPUs are there"));
+}
+
+#[test]
+fn what_the_driver_says_of_memory_and_recovery() {
+    let mut stage = Stage::new();
+    let now = || reading(vec![read(0), read(1)]);
+    let mut slow = Samples::default();
+    let errors = |slow: &mut Samples, count: u64| {
+        slow.set(&ECC, &["GPU-0", "uncorrected", "volatile", "dram"], count);
+        slow.set(&ECC, &["GPU-0", "uncorrected", "aggregate", "dram"], 1000 + count);
+    };
+    slow.set(&RECOVERY, &["GPU-0", "none"], true);
+    slow.set(&REMAP_PENDING, &["GPU-0"], false);
+    errors(&mut slow, 3);
+    assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "what was there before is no news");
+    let mut slow = Samples::default();
+    slow.set(&RECOVERY, &["GPU-0", "none"], false);
+    slow.set(&RECOVERY, &["GPU-0", "node_reboot"], true);
+    slow.set(&REMAP_PENDING, &["GPU-0"], true);
+    slow.set(&REMAP_FAILED, &["GPU-0"], true);
+    slow.set(&SRAM_THRESHOLD, &["GPU-0"], true);
+    errors(&mut slow, 5);
+    let events = stage.look(&now(), &[("GPU-0", &slow)], &[]);
+    assert_eq!(
+        told(&events),
+        [
+            ("gpu_recovery_action", Some(1), Some("error")),
+            ("row_remap_pending", Some(1), Some("warn")),
+            ("row_remap_failed", Some(1), Some("error")),
+            ("sram_threshold", Some(1), Some("error")),
+            ("ecc_uncorrected", Some(1), Some("error")),
+        ]
+    );
+    assert_eq!(events[0].extra["action"], Value::Text("reboot_node".into()));
+    assert_eq!(events[4].extra["once"], Value::Bool(true));
+    assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "told once");
+    let mut slow = Samples::default();
+    slow.set(&RECOVERY, &["GPU-0", "none"], true);
+    errors(&mut slow, 0);
+    let events = stage.look(&now(), &[("GPU-0", &slow)], &[]);
+    assert!(events.iter().all(|e| e.code == Some(0)), "the driver was loaded anew: {events:?}");
+}
+
+#[test]
+fn links_that_go_and_come_but_none_that_lead_nowhere() {
+    let mut stage = Stage::new();
+    let now = || reading(vec![read(0), read(1)]);
+    let links = |up: bool| {
+        let mut slow = Samples::default();
+        slow.set(&NVLINK_UP, &["GPU-0", "3"], up);
+        slow.set(&NVLINK_UP, &["GPU-0", "4"], false);
+        slow
+    };
+    assert!(stage.look(&now(), &[("GPU-0", &links(true))], &[]).is_empty());
+    let events = stage.look(&now(), &[("GPU-0", &links(false))], &[]);
+    assert_eq!(told(&events), [("GPU-0/nvlink3", Some(0), Some("error"))]);
+    assert_eq!((events[0].kind, &events[0].extra["state"]), (Kind::Link, &Value::Text("down".into())));
+    assert!(stage.look(&now(), &[("GPU-0", &links(false))], &[]).is_empty());
+    let events = stage.look(&now(), &[("GPU-0", &links(true))], &[]);
+    assert_eq!(told(&events), [("GPU-0/nvlink3", Some(1), Some("info"))]);
+}
+
+#[test]
+fn a_sample_for_the_peers() {
+    let mut now = read(3);
+    now.fast.set(&CLOCK, &["GPU-3", "sm"], 1.755e9);
+    now.fast.set(&THROTTLE, &["GPU-3", "sw_power_cap"], true);
+    now.fast.set(&THROTTLED, &["GPU-3", "sw_power_cap"], 12.5);
+    let mut slow = Samples::default();
+    slow.set(&ECC, &["GPU-3", "corrected", "volatile", "dram"], 2u64);
+    slow.set(&ECC, &["GPU-3", "corrected", "volatile", "sram"], 3u64);
+    slow.set(&ECC, &["GPU-3", "corrected", "aggregate", "sram"], 70u64);
+    let event = health::sample(&now, Some(&slow), 17.0);
+    assert_eq!((event.kind, event.name.as_deref(), event.ts), (Kind::Health, Some("gpu"), Some(17.0)));
+    let m: Vec<_> = event.m.iter().collect();
+    assert_eq!(
+        m,
+        [
+            ("sm_clock_hertz", 1.755e9),
+            ("throttle_sw_power_cap", 1.0),
+            ("throttled_sw_power_cap_seconds", 12.5),
+            ("ecc_corrected", 5.0)
+        ]
+    );
+    assert_eq!(event.extra["gpu"], Value::Text("GPU-3".into()));
+}
+
+/// A node whose kernel driver lists these GPUs, without NVML.
+fn listed(gpus: &[(&str, &str)]) -> (tempfile::TempDir, testing::Bench) {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, (pci, uuid)) in gpus.iter().enumerate() {
+        let path = dir.path().join("driver/nvidia/gpus").join(pci);
+        std::fs::create_dir_all(&path).unwrap();
+        let text = format!(
+            "Model: \t NVIDIA H200\nGPU UUID: \t {uuid}\nBus Location: \t {pci}\nDevice Minor: \t {i}\n"
+        );
+        std::fs::write(path.join("information"), text).unwrap();
+    }
+    let library = Path::new("/nonexistent/libnvidia-ml.so.1").into();
+    let roots = Roots { procfs: dir.path().into(), nvml_library: Some(library), ..Roots::default() };
+    (dir, testing::Bench::new(roots))
+}
+
+#[test]
+fn without_nvml_the_kernel_driver_still_tells_which_gpus_there_are() {
+    let (_dir, bench) = listed(&[("0000:1b:00.0", "GPU-a"), ("0000:43:00.0", "GPU-????????")]);
+    let mut reader = Reader::new(&Config::default());
+    let Ok(Support::Supported(found)) = reader.probe(&bench.context()) else { panic!() };
+    assert!(found.starts_with("2 x NVIDIA H200; the inventory alone: cannot load NVML"), "{found}");
+    let mut out = Samples::default();
+    let error = reader.collect(&bench.context(), &mut out).unwrap_err();
+    assert!(matches!(&error, CollectError::Other(why) if why.contains("/nonexistent")), "{error}");
+    assert_eq!(out.get(&INFO, &["GPU-a", "", "0000:1b:00.0", "NVIDIA H200", "", "", "", "", "0"]), Some(1.0));
+    assert_eq!((out.get(&EXPECTED, &[]), out.get(&COUNT, &[])), (Some(2.0), None), "absent is not zero");
+    assert!(bench.published().is_empty(), "nobody knows whether the second one works");
+}
+
+#[test]
+fn a_node_without_a_gpu_is_healthy_unless_it_should_have_some() {
+    let (_dir, bench) = listed(&[]);
+    let mut reader = Reader::new(&Config::default());
+    let support = reader.probe(&bench.context()).unwrap();
+    assert_eq!(support, Support::Unsupported("no NVIDIA kernel driver with a GPU".into()));
+    let mut reader = Reader::new(&Config { expected: Some(8), ..Config::default() });
+    assert!(matches!(reader.probe(&bench.context()), Ok(Support::Supported(_))));
+    let mut out = Samples::default();
+    assert!(reader.collect(&bench.context(), &mut out).is_err());
+    assert_eq!(out.get(&EXPECTED, &[]), Some(8.0));
+}
+
+#[test]
+fn released_is_neither_failed_nor_stuck() {
+    let (_dir, bench) = listed(&[("0000:1b:00.0", "GPU-a")]);
+    let mut reader = Reader::new(&Config::default());
+    reader.probe(&bench.context()).unwrap();
+    assert!(bench.hub.nvml().release(crate::nvml::RELEASE, LONG));
+    let out = bench.collect(&mut reader);
+    assert_eq!(out.get(&RELEASED, &[]), Some(1.0));
+    assert!(out.get(&RELEASED_UNTIL, &[]).is_some_and(|until| until > unix_now()));
+    assert!(out.iter().any(|s| s.family.name == INFO.name));
+    assert!(bench.hub.nvml().acquire());
+    let mut out = Samples::default();
+    assert!(reader.collect(&bench.context(), &mut out).is_err(), "back to what it was");
+    assert_eq!(out.get(&RELEASED, &[]), Some(0.0));
+    let events = bench.published();
+    assert_eq!(
+        told(&events),
+        [("nvml_released", Some(1), Some("info")), ("nvml_released", Some(0), Some("info"))]
+    );
+}
+
+#[test]
+fn a_call_that_does_not_return_is_stuck_and_the_inventory_stays() {
+    let (_dir, bench) = listed(&[("0000:1b:00.0", "GPU-a")]);
+    let config = Config { stuck_after: Period::millis(10), ..Config::default() };
+    let mut reader = Reader::new(&config);
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let beat = bench.hub.nvml().clone();
+    let ticket = bench
+        .hub
+        .nvml()
+        .submit(None, move |_| beat.pretend("nvmlDeviceGetTemperature", Some(3), || wait.recv().is_ok()));
+    let deadline = Instant::now() + LONG;
+    while bench.hub.nvml().stuck(Duration::from_millis(10)).is_none() {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let mut out = Samples::default();
+    let error = reader.collect(&bench.context(), &mut out).unwrap_err();
+    assert!(
+        matches!(&error, CollectError::Stuck { what, over } if what.contains("nvmlDeviceGetTemperature of GPU 3") && *over > Duration::ZERO),
+        "{error:?}"
+    );
+    assert!(out.iter().any(|s| s.family.name == INFO.name));
+    go.send(()).unwrap();
+    ticket.unwrap().wait(LONG).unwrap();
+    assert!(
+        matches!(reader.collect(&bench.context(), &mut out), Err(CollectError::Other(_))),
+        "no longer stuck"
+    );
+    let events = bench.published();
+    assert_eq!(
+        told(&events),
+        [("nvml_stuck", Some(1), Some("error")), ("nvml_stuck", Some(0), Some("info"))]
+    );
+    assert_eq!(events[0].extra["function"], Value::Text("nvmlDeviceGetTemperature".into()));
+}

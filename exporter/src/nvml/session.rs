@@ -1,0 +1,449 @@
+//! NVML while it is open: which GPUs there are, and what each of them has refused to tell.
+//!
+//! Owned by the thread of [`super`]. Opening fails for many reasons that pass (a driver that is being installed, a GPU that is
+//! being reset), so it is tried again, not too often.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stepwatch_sys::nvml::{Ask, Device, Error, GpmSample, Number, Watch};
+use stepwatch_sys::nvml::{Nvml as Library, XidEvent, XidEvents};
+
+/// More GPUs than any node has.
+const MAX_GPUS: u32 = 64;
+/// An attempt to open NVML may take a while, and disturbs a driver that is coming up.
+const RETRY: Duration = Duration::from_secs(10);
+/// Processes of a GPU that are looked at.
+const MAX_PROCESSES: u32 = 256;
+
+/// NVML, opened when it is needed.
+#[derive(Debug)]
+pub struct Session {
+    library: Option<PathBuf>,
+    watch: Arc<dyn Watch>,
+    live: Option<Live>,
+    failed: Option<(Instant, OpenError)>,
+}
+
+/// Why NVML is not open.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    #[error("{0}")]
+    NoLibrary(String),
+    #[error("{0}")]
+    NoDriver(String),
+    #[error("{0}")]
+    Other(String),
+}
+
+/// NVML, open.
+#[derive(Debug)]
+pub struct Live {
+    pub driver: String,
+    /// `12.4`
+    pub cuda: String,
+    pub gpus: Vec<Gpu>,
+    /// GPUs that NVML counts and has no handle for, and why.
+    pub unusable: Vec<(u32, String)>,
+    /// The driver numbers some fields anew.
+    renumbered: bool,
+    /// XID errors of the GPUs, once somebody has asked.
+    xids: Option<XidEvents>,
+    library: Library,
+}
+
+/// An XID error, as NVML tells of it: without its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Xid {
+    pub gpu: Option<Arc<Identity>>,
+    pub code: u64,
+    pub gpu_instance: Option<u32>,
+    pub compute_instance: Option<u32>,
+}
+
+/// What a GPU is, for as long as NVML is open.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    pub index: u32,
+    pub uuid: String,
+    pub name: String,
+    /// `0000:1b:00.0`
+    pub pci: String,
+    pub serial: String,
+    pub vbios: String,
+    pub minor: String,
+    pub gsp_firmware: String,
+}
+
+/// A GPU, and what it has refused: asking again costs as much as an answer.
+#[derive(Debug)]
+pub struct Gpu {
+    pub id: Arc<Identity>,
+    /// It fell off the bus: nothing more is asked, but for a sign of life.
+    pub lost: bool,
+    /// It answers nothing until it is reset.
+    pub needs_reset: bool,
+    /// Answers that were errors, and not for want of support.
+    pub failures: u64,
+    pub instances: Vec<Mig>,
+    /// The last sample of the GPU, or of each of its instances.
+    pub(crate) samples: BTreeMap<Option<u32>, (Instant, GpmSample)>,
+    device: Device,
+    refused: BTreeSet<(&'static str, u32)>,
+    refused_fields: BTreeSet<Ask>,
+    renumbered: bool,
+    /// NVML itself said that it is not there any more.
+    down: bool,
+}
+
+/// A compute instance of a partitioned GPU.
+#[derive(Debug, Clone)]
+pub struct Mig {
+    pub gpu_instance: u32,
+    pub compute_instance: u32,
+    pub uuid: String,
+    /// `1g.10gb`
+    pub profile: String,
+    pub device: Device,
+}
+
+impl Session {
+    pub(super) fn new(library: Option<PathBuf>, watch: Arc<dyn Watch>) -> Self {
+        Self { library, watch, live: None, failed: None }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.live.is_some()
+    }
+
+    pub fn close(&mut self) {
+        self.live = None;
+        self.failed = None;
+    }
+
+    /// NVML, opened if need be.
+    pub fn live(&mut self) -> Result<&mut Live, OpenError> {
+        if self.live.as_ref().is_some_and(Live::is_down) {
+            tracing::warn!("the NVIDIA driver went away; looking for it again");
+            self.close();
+        }
+        if let Some((at, error)) = &self.failed
+            && at.elapsed() < RETRY
+        {
+            return Err(error.clone());
+        }
+        if self.live.is_none() {
+            match Live::open(self.library.as_deref(), &self.watch) {
+                Ok(live) => {
+                    self.failed = None;
+                    self.live = Some(live);
+                }
+                Err(error) => {
+                    let error = OpenError::from(error);
+                    self.failed = Some((Instant::now(), error.clone()));
+                    return Err(error);
+                }
+            }
+        }
+        self.live.as_mut().ok_or_else(|| OpenError::Other("NVML is closed".into()))
+    }
+
+    /// Processes that compute on any GPU.
+    pub fn computing(&mut self) -> Result<BTreeSet<u32>, OpenError> {
+        let gpus = &mut self.live()?.gpus;
+        gpus.iter_mut().filter(|gpu| gpu.instances.is_empty()).for_each(Gpu::find_instances);
+        // One GPU that fell off the bus must not hide the others.
+        Ok(gpus.iter_mut().filter_map(Gpu::processes).flatten().collect())
+    }
+}
+
+impl From<Error> for OpenError {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::Load(_) => Self::NoLibrary(text),
+            error if error.driver_not_loaded() => Self::NoDriver(text),
+            _ => Self::Other(text),
+        }
+    }
+}
+
+impl Live {
+    fn open(library: Option<&Path>, watch: &Arc<dyn Watch>) -> Result<Self, Error> {
+        let library = Library::open(library, Arc::clone(watch))?;
+        let driver = library.driver_version().unwrap_or_default();
+        let cuda = library.cuda_version().map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));
+        let renumbered = renumbers_fields(&driver);
+        let (mut gpus, mut unusable) = (Vec::new(), Vec::new());
+        for index in 0..library.device_count()?.min(MAX_GPUS) {
+            match library.device(index).and_then(|device| Gpu::new(device, renumbered)) {
+                Ok(gpu) => gpus.push(gpu),
+                Err(error) => unusable.push((index, error.to_string())),
+            }
+        }
+        let cuda = cuda.unwrap_or_default();
+        tracing::info!(driver, cuda, gpus = gpus.len(), unusable = unusable.len(), "NVML is open");
+        Ok(Self { driver, cuda, gpus, unusable, renumbered, xids: None, library })
+    }
+
+    /// How many GPUs the driver has now; it may have lost some since it was opened, or found more.
+    pub fn count(&mut self) -> Option<u32> {
+        let count = self.library.device_count();
+        if count.as_ref().is_err_and(Error::down) {
+            self.gpus.iter_mut().for_each(|gpu| gpu.down = true);
+        }
+        count.ok()
+    }
+
+    /// Tries again those GPUs that could not be used.
+    pub fn retry_unusable(&mut self) {
+        for (index, _) in std::mem::take(&mut self.unusable) {
+            match self.library.device(index).and_then(|device| Gpu::new(device, self.renumbered)) {
+                Ok(gpu) => self.gpus.push(gpu),
+                Err(error) => self.unusable.push((index, error.to_string())),
+            }
+        }
+        self.gpus.sort_by_key(|gpu| gpu.id.index);
+    }
+
+    fn is_down(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.down)
+    }
+
+    /// XID errors since the last question; the first one begins to listen. For where the kernel log cannot be read.
+    pub fn xids(&mut self) -> Vec<Xid> {
+        if self.xids.is_none() {
+            let Ok(mut events) = XidEvents::new(&self.library) else { return Vec::new() };
+            for gpu in &self.gpus {
+                // One that cannot be listened to must not hide the others.
+                let _ = events.watch(&gpu.device);
+            }
+            self.xids = Some(events);
+        }
+        let gpus = &self.gpus;
+        let xid = |event: XidEvent| Xid {
+            gpu: gpus.iter().find(|gpu| Some(gpu.id.index) == event.gpu).map(|gpu| Arc::clone(&gpu.id)),
+            code: event.xid,
+            gpu_instance: event.gpu_instance,
+            compute_instance: event.compute_instance,
+        };
+        let Some(events) = &mut self.xids else { return Vec::new() };
+        std::iter::from_fn(|| events.poll().ok().flatten()).take(MAX_XIDS).map(xid).collect()
+    }
+}
+
+/// XID errors that are taken at a time; more wait.
+const MAX_XIDS: usize = 64;
+
+impl Gpu {
+    fn new(device: Device, renumbered: bool) -> Result<Self, Error> {
+        let id = Identity {
+            index: device.index(),
+            uuid: device.uuid()?,
+            name: device.name().unwrap_or_default(),
+            pci: device.pci().map(|p| short_address(&p.bus_id)).unwrap_or_default(),
+            serial: device.serial().unwrap_or_default(),
+            vbios: device.vbios().unwrap_or_default(),
+            minor: device.minor_number().map(|n| n.to_string()).unwrap_or_default(),
+            gsp_firmware: device.gsp_firmware().unwrap_or_default(),
+        };
+        Ok(Self {
+            id: Arc::new(id),
+            lost: false,
+            needs_reset: false,
+            failures: 0,
+            instances: Vec::new(),
+            samples: BTreeMap::new(),
+            device,
+            refused: BTreeSet::new(),
+            refused_fields: BTreeSet::new(),
+            renumbered,
+            down: false,
+        })
+    }
+
+    /// The answer to a question that this GPU has not refused; `what` and `which` are what it is remembered by.
+    pub fn ask<T>(
+        &mut self,
+        what: &'static str,
+        which: u32,
+        ask: impl FnOnce(&Device) -> Result<T, Error>,
+    ) -> Option<T> {
+        if self.lost || self.down || self.refused.contains(&(what, which)) {
+            return None;
+        }
+        match ask(&self.device) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                if error.unsupported() {
+                    self.refused.insert((what, which));
+                } else {
+                    self.failed(&error);
+                }
+                None
+            }
+        }
+    }
+
+    /// Values of fields in the order of `asked`, in one call for those that this GPU has not refused.
+    pub fn fields(&mut self, asked: &[Ask]) -> Vec<Option<Number>> {
+        let open: Vec<Ask> = asked.iter().copied().filter(|a| !self.refused_fields.contains(a)).collect();
+        let wire: Vec<Ask> = open.iter().map(|a| translate(*a, self.renumbered)).collect();
+        let answers = if open.is_empty() {
+            Vec::new()
+        } else {
+            self.ask("fields", 0, |device| device.fields(&wire)).unwrap_or_default()
+        };
+        let mut values: BTreeMap<Ask, Number> = BTreeMap::new();
+        for (ask, answer) in open.into_iter().zip(answers) {
+            match answer {
+                Ok(number) => {
+                    values.insert(ask, number);
+                }
+                Err(error) if error.unsupported() => {
+                    self.refused_fields.insert(ask);
+                }
+                Err(error) => self.failed(&error),
+            }
+        }
+        asked.iter().map(|ask| values.get(ask).copied()).collect()
+    }
+
+    /// Whether a GPU that was lost, or wants a reset, answers again.
+    pub fn sign_of_life(&mut self) {
+        if self.lost || self.needs_reset {
+            let answer = self.device.temperature();
+            self.lost = answer.as_ref().is_err_and(Error::lost);
+            self.needs_reset = answer.as_ref().is_err_and(Error::needs_reset);
+        }
+    }
+
+    /// Processes that compute on it, or on the instances that it is partitioned into.
+    pub fn processes(&mut self) -> Option<Vec<u32>> {
+        if self.instances.is_empty() {
+            return self.ask("processes", 0, |device| device.compute_processes(MAX_PROCESSES));
+        }
+        let instances: Vec<_> = self.instances.iter().map(|i| (i.key(), i.device.clone())).collect();
+        let mut all: Option<BTreeSet<u32>> = None;
+        for (key, device) in instances {
+            let pids = self.ask("MIG processes", key, |_| device.compute_processes(MAX_PROCESSES));
+            all = pids.map(|pids| pids.into_iter().chain(all.take().into_iter().flatten()).collect()).or(all);
+        }
+        all.map(|pids| pids.into_iter().collect())
+    }
+
+    /// Looks which instances the GPU is partitioned into; none when it is not.
+    pub fn find_instances(&mut self) {
+        self.instances.clear();
+        if self.ask("MIG mode", 0, Device::mig_enabled) != Some(true) {
+            return;
+        }
+        for slot in 0..self.ask("MIG slots", 0, Device::mig_slots).unwrap_or(0).min(MAX_INSTANCES) {
+            let found = self.ask("MIG device", slot, |gpu| gpu.mig_device(slot)).flatten();
+            self.instances.extend(found.and_then(|device| Mig::new(device).ok()));
+        }
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.failures += 1;
+        if error.lost() && !self.lost {
+            tracing::error!(gpu = self.id.uuid, pci = self.id.pci, %error, "GPU lost");
+            self.lost = true;
+            self.samples.clear();
+        }
+        self.needs_reset |= error.needs_reset();
+        self.down |= error.down();
+    }
+}
+
+/// A GPU can be divided by seven.
+const MAX_INSTANCES: u32 = 16;
+
+impl Mig {
+    /// Tells it from the other instances of its GPU.
+    pub fn key(&self) -> u32 {
+        self.gpu_instance << 8 | self.compute_instance
+    }
+
+    fn new(device: Device) -> Result<Self, Error> {
+        let name = device.name().unwrap_or_default();
+        Ok(Self {
+            gpu_instance: device.gpu_instance()?,
+            compute_instance: device.compute_instance()?,
+            uuid: device.uuid()?,
+            // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
+            profile: name.rsplit_once("MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned(),
+            device,
+        })
+    }
+}
+
+/// `00000000:1B:00.0`, as NVML writes an address, the way the kernel does: `0000:1b:00.0`.
+fn short_address(bus_id: &str) -> String {
+    let lower = bus_id.to_ascii_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[4..])
+        }
+        _ => lower,
+    }
+}
+
+/// Fields whose numbers a driver of 580.82 and later has given to others: those of throttling moved up.
+const MOVED: std::ops::RangeInclusive<u32> = 251..=255;
+const MOVED_BY: u32 = 18;
+
+fn translate(ask: Ask, renumbered: bool) -> Ask {
+    if renumbered && MOVED.contains(&ask.field) { Ask { field: ask.field + MOVED_BY, ..ask } } else { ask }
+}
+
+fn renumbers_fields(driver: &str) -> bool {
+    let mut parts = driver.split('.').map(|p| p.parse::<u32>().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (580, 82)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_the_kernel_does() {
+        assert_eq!(short_address("00000000:1B:00.0"), "0000:1b:00.0");
+        assert_eq!(short_address("00010000:1B:00.0"), "00010000:1b:00.0", "a domain that needs its digits");
+        assert_eq!(short_address("0000:1B:00.0"), "0000:1b:00.0");
+        assert_eq!(short_address(""), "");
+    }
+
+    #[test]
+    fn fields_of_throttling_moved_with_a_driver() {
+        for (driver, moved) in
+            [("580.82.07", true), ("580.65.06", false), ("575.51.03", false), ("590.1", true), ("", false)]
+        {
+            assert_eq!(renumbers_fields(driver), moved, "{driver}");
+        }
+        assert_eq!(translate(Ask::of(252), true), Ask::of(270));
+        assert_eq!(translate(Ask::of(252), false), Ask::of(252));
+        assert_eq!(translate(Ask::of(230), true), Ask::of(230));
+    }
+
+    #[test]
+    fn why_it_does_not_open() {
+        let open = |error: Error| OpenError::from(error);
+        assert!(matches!(
+            open(Error::Load("libnvidia-ml.so.1: no such file".into())),
+            OpenError::NoLibrary(_)
+        ));
+        assert!(matches!(open(Error::Code { function: "nvmlInit_v2", code: 9 }), OpenError::NoDriver(_)));
+        assert!(matches!(open(Error::Code { function: "nvmlInit_v2", code: 999 }), OpenError::Other(_)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_address_and_any_version(text: String) {
+            let _ = short_address(&text);
+            let _ = renumbers_fields(&text);
+        }
+    }
+}
