@@ -47,6 +47,7 @@ macro_rules! collectors {
 collectors! {
     affinity
     clock
+    config_drift
     disk
     edac
     gpu

@@ -45,6 +45,11 @@ pub fn job(data: &[u8]) {
     collectors::job::fuzz(data);
 }
 
+/// What tells how a run is set up: an environment, a command line, a list of mappings.
+pub fn config_drift(data: &[u8]) {
+    collectors::config_drift::fuzz(data);
+}
+
 /// What was read can be told: it reads back, unless it is more than one record carries.
 fn check(events: &[Event]) {
     for event in events {
@@ -66,6 +71,7 @@ mod tests {
             ("statsd", statsd),
             ("kubeflow", kubeflow),
             ("job", job),
+            ("config_drift", config_drift),
         ];
         for (name, target) in targets {
             let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
@@ -83,6 +89,7 @@ mod tests {
             statsd(&bytes);
             kubeflow(&bytes);
             job(&bytes);
+            config_drift(&bytes);
         }
     }
 }

@@ -167,7 +167,7 @@ fn writes(fdinfo: &Path) -> bool {
 }
 
 /// A container's path is found under its root.
-fn seen_from_here(roots: &Roots, pid: u32, path: &Path) -> PathBuf {
+pub(crate) fn seen_from_here(roots: &Roots, pid: u32, path: &Path) -> PathBuf {
     let dir = roots.proc(pid.to_string());
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
     let same = namespace(&dir).is_none_or(|theirs| namespace(&roots.proc("self")) == Some(theirs));

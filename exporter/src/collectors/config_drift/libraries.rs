@@ -1,0 +1,212 @@
+//! Which libraries a training process has loaded, and their versions: by the names of the files that it has mapped, and where those carry none, by
+//! what the package manager wrote beside them.
+//!
+//! The list of mappings is read once for a process, or a few times until it has loaded what is looked for: reading it holds a lock that the
+//! process needs to map memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::value::{Settings, shown};
+use crate::roots::{self, Roots};
+use crate::sources::processes;
+
+/// A library that is looked for.
+struct Library {
+    key: &'static str,
+    /// Before `.so` in the name of its file.
+    file: &'static str,
+    /// Packages of Python that bring it; those of NVIDIA end in the version of CUDA.
+    packages: &'static [&'static str],
+}
+
+const fn library(key: &'static str, file: &'static str, packages: &'static [&'static str]) -> Library {
+    Library { key, file, packages }
+}
+
+static LIBRARIES: &[Library] = &[
+    library("nccl", "libnccl", &["nvidia_nccl_cu"]),
+    library("nccl_net", "libnccl-net", &["aws_ofi_nccl"]),
+    library("cuda", "libcuda", &[]),
+    library("cudart", "libcudart", &["nvidia_cuda_runtime_cu", "nvidia_cuda_runtime"]),
+    library("cublas", "libcublas", &["nvidia_cublas_cu", "nvidia_cublas"]),
+    library("cudnn", "libcudnn", &["nvidia_cudnn_cu"]),
+    library("nvshmem", "libnvshmem_host", &["nvidia_nvshmem_cu"]),
+    library("torch", "libtorch_cpu", &["torch"]),
+    library("transformer_engine", "libtransformer_engine", &["transformer_engine"]),
+    library("libfabric", "libfabric", &[]),
+    library("libibverbs", "libibverbs", &[]),
+    library("ucx", "libucp", &[]),
+];
+
+/// As much of a list of mappings as is read: a large process has a hundred thousand.
+const MAX_MAPS_BYTES: u64 = 32 * 1024 * 1024;
+/// Packages of one environment of Python.
+const MAX_PACKAGES: usize = 8192;
+const MAX_VERSION_CHARS: usize = 40;
+
+/// Versions by key; `None` when the mappings may not be read.
+pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
+    let maps = read_maps(roots, pid)?;
+    let mut sites = BTreeMap::new();
+    let mut found: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for path in mapped(&maps) {
+        let Some((library, version)) = LIBRARIES.iter().find_map(|l| Some((l, l.version_in(path)?))) else {
+            continue;
+        };
+        let version = match version {
+            // A symbolic link of one or two digits says no more than what the library is compatible with.
+            version if version.split('.').count() > 2 => version.to_owned(),
+            short => library.packaged(roots, pid, path, &mut sites).unwrap_or_else(|| size(roots, pid, path, short)),
+        };
+        found.entry(library.key).or_default().insert(version);
+    }
+    let text = |versions: BTreeSet<String>| shown(&versions.into_iter().collect::<Vec<_>>().join(" "));
+    Some(found.into_iter().map(|(key, versions)| (key.to_owned(), text(versions))).collect())
+}
+
+fn read_maps(roots: &Roots, pid: u32) -> Option<String> {
+    use std::io::Read as _;
+    let file = fs::File::open(roots.proc(pid.to_string()).join("maps")).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MAX_MAPS_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Files with `.so` in their name, each once.
+fn mapped(maps: &str) -> BTreeSet<&Path> {
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let paths = paths.map(|path| path.strip_suffix(" (deleted)").unwrap_or(path));
+    paths.filter(|path| path.contains(".so")).map(Path::new).collect()
+}
+
+impl Library {
+    /// What follows `.so.` in the name of the file; empty when nothing does.
+    fn version_in<'a>(&self, path: &'a Path) -> Option<&'a str> {
+        let rest = path.file_name()?.to_str()?.strip_prefix(self.file)?.strip_prefix(".so")?;
+        let version = rest.strip_prefix('.').unwrap_or(rest);
+        let plain = version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-+_".contains(&b));
+        (plain && version.len() <= MAX_VERSION_CHARS).then_some(version)
+    }
+
+    /// The version of the package that the file came in.
+    fn packaged(
+        &self,
+        roots: &Roots,
+        pid: u32,
+        path: &Path,
+        sites: &mut BTreeMap<PathBuf, Vec<String>>,
+    ) -> Option<String> {
+        let is_site = |p: &&Path| p.ends_with("site-packages") || p.ends_with("dist-packages");
+        let site = path.ancestors().find(is_site)?;
+        let names = sites.entry(site.to_owned()).or_insert_with(|| packages(roots, pid, site));
+        self.packages.iter().find_map(|package| {
+            names.iter().find_map(|name| {
+                let (stem, version) = name.split_once('-')?;
+                let rest = stem.strip_prefix(package)?;
+                let fits = rest.is_empty() || (package.ends_with("_cu") && rest.bytes().all(|b| b.is_ascii_digit()));
+                (fits && version.len() <= MAX_VERSION_CHARS).then(|| version.to_owned())
+            })
+        })
+    }
+}
+
+/// Packages with their versions, as `torch-2.5.1+cu124`.
+fn packages(roots: &Roots, pid: u32, site: &Path) -> Vec<String> {
+    let names = roots::list(&processes::seen_from_here(roots, pid, site)).unwrap_or_default();
+    let names = names.into_iter().take(MAX_PACKAGES);
+    names.filter_map(|name| Some(name.strip_suffix(".dist-info")?.to_owned())).collect()
+}
+
+/// A file that carries no version is told from others by its size.
+fn size(roots: &Roots, pid: u32, path: &Path, version: &str) -> String {
+    let file = fs::metadata(processes::seen_from_here(roots, pid, path));
+    match (file, version) {
+        (Ok(file), "") => format!("{} bytes", file.len()),
+        (Ok(file), version) => format!("{version} ({} bytes)", file.len()),
+        (Err(_), "") => "unknown".to_owned(),
+        (Err(_), version) => version.to_owned(),
+    }
+}
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    for path in mapped(&String::from_utf8_lossy(bytes)) {
+        let versions = LIBRARIES.iter().filter_map(|l| l.version_in(path));
+        assert!(versions.into_iter().all(|v| v.len() <= MAX_VERSION_CHARS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Process(tempfile::TempDir);
+
+    impl Process {
+        /// Whose mappings are these files under a directory of its own.
+        fn new(files: &[&str]) -> (Self, Roots) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut maps = vec!["00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/python3.11".to_owned()];
+            for file in files {
+                let path = dir.path().join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(&path, "ELF").unwrap();
+                for part in ["r--p", "r-xp"] {
+                    maps.push(format!("7f1c00000000-7f1c00100000 {part} 00000000 08:02 99 {}", path.display()));
+                }
+            }
+            maps.push("7ffc1000-7ffc2000 rw-p 00000000 00:00 0 [stack]".to_owned());
+            fs::create_dir_all(dir.path().join("proc/7")).unwrap();
+            fs::write(dir.path().join("proc/7/maps"), maps.join("\n")).unwrap();
+            let roots = Roots { procfs: dir.path().join("proc"), ..Roots::default() };
+            (Self(dir), roots)
+        }
+
+        fn package(&self, name: &str) {
+            fs::create_dir_all(self.0.path().join("venv/site-packages").join(name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn versions_of_files_and_of_packages() {
+        let (process, roots) = Process::new(&[
+            "usr/lib/libcuda.so.570.133.20",
+            "venv/site-packages/nvidia/nccl/lib/libnccl.so.2",
+            "venv/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12",
+            "venv/site-packages/torch/lib/libtorch_cpu.so",
+            "opt/amazon/libfabric.so.1.27.0",
+            "opt/ofi/libnccl-net.so",
+            "usr/lib/libibverbs.so.1",
+            "usr/lib/libcudadebugger.so.1",
+        ]);
+        for name in [
+            "nvidia_nccl_cu12-2.21.5.dist-info",
+            "nvidia_cuda_runtime_cu12-12.4.127.dist-info",
+            "torch-2.5.1+cu124.dist-info",
+            "torchvision-0.20.1.dist-info",
+        ] {
+            process.package(name);
+        }
+        let found = versions(&roots, 7).unwrap();
+        let want = [
+            ("cuda", "570.133.20"),
+            ("cudart", "12.4.127"),
+            ("libfabric", "1.27.0"),
+            ("libibverbs", "1 (3 bytes)"),
+            ("nccl", "2.21.5"),
+            ("nccl_net", "3 bytes"),
+            ("torch", "2.5.1+cu124"),
+        ];
+        assert_eq!(found, want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        assert_eq!(versions(&roots, 8), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text: String, name in "libnccl[.a-z0-9/]{0,20}") {
+            fuzz(format!("{text}\n0-1 r-xp 0 0:0 1 /{name}").as_bytes());
+        }
+    }
+}

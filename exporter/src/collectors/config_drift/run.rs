@@ -1,0 +1,221 @@
+//! How a run is set up on this node: libraries, variables of the environment, the script and the configuration files that its processes were
+//! started with.
+//!
+//! What differs between the ranks of this node is a rank's own affair and left out: it says nothing of how this node differs from others.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::value::{Settings, hash, is_secret, shown};
+use crate::roots::Roots;
+use crate::sources::processes;
+
+/// Variables that change how training runs begin with one of these.
+const PREFIXES: &[&str] = &[
+    "NCCL_", "RCCL_", "CUDA_", "CUBLAS_", "CUDNN_", "TORCH_", "PYTORCH_", "UCX_", "FI_", "NVTE_", "NVSHMEM_", "OMPI_MCA_",
+    "MKL_", "OPENBLAS_", "KMP_", "GLOO_", "XLA_", "MLX5_",
+];
+/// Or are one of these.
+const NAMES: &[&str] = &["OMP_NUM_THREADS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"];
+/// Of a rank or of a job, by their purpose.
+const OF_A_RANK: &[&str] = &[
+    "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE",
+    "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+];
+/// Options whose value is a file of configuration.
+const OPTIONS: &[&str] = &[
+    "--config", "--config-file", "--config_file", "--cfg", "--conf", "--yaml", "--job.config_file", "--job.config-file", "--deepspeed",
+    "--deepspeed_config", "--ds-config", "--ds_config", "--model-config", "--model_config", "--training-config",
+];
+/// What such a file ends in, wherever it stands on the command line.
+const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
+
+const MAX_VARIABLES: usize = 256;
+const MAX_ARGUMENTS: usize = 4096;
+const MAX_FILES: usize = 8;
+/// As much of a file as is compared.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_CMDLINE_BYTES: u64 = 256 * 1024;
+
+/// What one process was started with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Started {
+    pub(super) variables: BTreeMap<String, String>,
+    /// Variables that were left out because their names are those of secrets.
+    pub(super) secret: usize,
+    /// Names for people, and where the files are.
+    files: Vec<(String, PathBuf)>,
+}
+
+impl Started {
+    /// `None` when the process may not be looked at, or is gone.
+    pub(super) fn read(roots: &Roots, pid: u32) -> Option<Self> {
+        let environ = processes::environ(roots, pid).ok()?;
+        let mut found = Self::of(&environ);
+        let mut cmdline = Vec::new();
+        let file = fs::File::open(roots.proc(pid.to_string()).join("cmdline")).ok()?;
+        file.take(MAX_CMDLINE_BYTES).read_to_end(&mut cmdline).ok()?;
+        let cwd = processes::cwd(roots, pid);
+        for argument in files(&cmdline) {
+            let path = Path::new(&argument);
+            let here = match (path.is_absolute(), &cwd) {
+                (true, _) => processes::seen_from_here(roots, pid, path),
+                (false, Some(cwd)) => cwd.join(path),
+                (false, None) => continue,
+            };
+            let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
+            if here.is_file() && found.files.len() < MAX_FILES {
+                found.files.push((shown(&name.unwrap_or_default()), here));
+            }
+        }
+        Some(found)
+    }
+
+    fn of(environ: &[u8]) -> Self {
+        let mut found = Self::default();
+        let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
+        for (name, value) in pairs.filter(|(name, _)| is_setting(name)) {
+            if is_secret(name) {
+                found.secret += 1;
+            } else if found.variables.len() < MAX_VARIABLES {
+                found.variables.entry(name.to_owned()).or_insert_with(|| shown(value));
+            }
+        }
+        found
+    }
+}
+
+/// What all processes of a run on this node have in common.
+pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
+    let mut found = Settings::new();
+    let Some((first, others)) = processes.split_first() else { return found };
+    for (name, value) in &first.variables {
+        if others.iter().all(|p| p.variables.get(name) == Some(value)) {
+            found.insert(format!("env.{name}"), value.clone());
+        }
+    }
+    for (name, path) in first.files.iter().filter(|file| others.iter().all(|p| p.files.contains(file))) {
+        found.extend(contents(path).map(|value| (format!("file.{name}"), value)));
+    }
+    found.extend(files_of(more));
+    found
+}
+
+/// Files that the configuration names, as far as they are there.
+pub(super) fn files_of(paths: &[PathBuf]) -> Settings {
+    let named = |path: &PathBuf| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        Some((format!("file.{name}"), contents(path)?))
+    };
+    paths.iter().take(MAX_FILES).filter_map(named).collect()
+}
+
+/// A hash and the size: what a file says is nobody's business.
+fn contents(path: &Path) -> Option<String> {
+    let file = fs::File::open(path).ok()?;
+    let length = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(format!("{} {length} bytes", hash(&bytes)))
+}
+
+fn is_setting(name: &str) -> bool {
+    let plain = name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let wanted = PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name);
+    plain && wanted && !OF_A_RANK.contains(&name)
+}
+
+/// Arguments that name a script or a file of configuration, in their order, each once.
+fn files(cmdline: &[u8]) -> Vec<String> {
+    let arguments: Vec<&str> =
+        cmdline.split(|b| *b == 0).take(MAX_ARGUMENTS).filter_map(|a| core::str::from_utf8(a).ok()).collect();
+    let mut found: Vec<String> = Vec::new();
+    let mut script = false;
+    for (i, argument) in arguments.iter().enumerate().skip(1) {
+        let after_option = OPTIONS.contains(&arguments[i - 1]) && !argument.starts_with('-');
+        let (option, value) = argument.split_once('=').unwrap_or(("", argument));
+        let is_script = !script && ending(argument) == Some("py") && !argument.starts_with('-');
+        script |= is_script;
+        let is_file = ending(value).is_some_and(|e| ENDINGS.contains(&e)) || OPTIONS.contains(&option);
+        if (is_script || is_file || after_option) && !value.is_empty() && found.iter().all(|f| f != value) {
+            found.push(value.to_owned());
+        }
+    }
+    found.truncate(MAX_FILES);
+    found
+}
+
+fn ending(argument: &str) -> Option<&str> {
+    Path::new(argument).extension()?.to_str()
+}
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let started = Started::of(bytes);
+    assert!(started.variables.keys().all(|name| is_setting(name) && !is_secret(name)));
+    assert!(files(bytes).len() <= MAX_FILES);
+    let _ = settings(&[&started, &started], &[]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_and_no_secrets() {
+        let started = Started::of(
+            [
+                "NCCL_IB_HCA=mlx5_0,mlx5_3",
+                "NCCL_API_KEY=canary",
+                "TORCH_HUB_TOKEN=canary",
+                "WANDB_API_KEY=canary",
+                "CUDA_VISIBLE_DEVICES=3",
+                "LD_PRELOAD=",
+                "NCCL_IB_HCA=again",
+                "HOME=/root",
+                "UCX_BAD NAME=1",
+            ]
+            .join("\0")
+            .as_bytes(),
+        );
+        let want = [("LD_PRELOAD", ""), ("NCCL_IB_HCA", "mlx5_0,mlx5_3")];
+        assert_eq!(started.variables, want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        assert_eq!(started.secret, 2);
+    }
+
+    #[test]
+    fn command_lines() {
+        let of = |line: &str| files(line.replace(' ', "\0").as_bytes());
+        assert_eq!(of("python -u train.py --config conf/a.yaml --lr 3e-4 other.py"), ["train.py", "conf/a.yaml"]);
+        assert_eq!(of("python train.py --config=a b.toml --config"), ["train.py", "a", "b.toml"]);
+        assert_eq!(of("python -m torchtitan.train --job.config_file ./llama.toml"), ["./llama.toml"]);
+        assert_eq!(of("python x.py --deepspeed ds --deepspeed --flag"), ["x.py", "ds"]);
+        assert_eq!(of("nginx"), [""; 0]);
+        assert_eq!(of(&"a.json ".repeat(40)), ["a.json"]);
+    }
+
+    #[test]
+    fn what_differs_between_ranks_is_left_out() {
+        let of = |variables: &[&str]| Started::of(variables.join("\0").as_bytes());
+        let a = of(&["NCCL_DEBUG=INFO", "UCX_NET_DEVICES=mlx5_0", "NVTE_X=1"]);
+        let b = of(&["UCX_NET_DEVICES=mlx5_1", "NVTE_X=1"]);
+        assert_eq!(settings(&[&a, &b], &[]), [("env.NVTE_X".to_owned(), "1".to_owned())].into());
+        assert_eq!(settings(&[&a], &[]).len(), 3);
+        assert!(settings(&[], &[]).is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes(bytes: Vec<u8>) {
+            fuzz(&bytes);
+        }
+
+        #[test]
+        fn secrets_never_pass(prefix in "NCCL_|TORCH_|CUDA_", word in "KEY|TOKEN|SECRET|PASSWORD", tail in "[A-Z_]{0,9}") {
+            let started = Started::of(format!("{prefix}{word}{tail}=canary").as_bytes());
+            proptest::prop_assert!(started.variables.is_empty());
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What a setting looks like outside: short and plain as it is, everything else as the beginning of its hash.
+//!
+//! Two nodes are compared by it, and a person reads it; neither needs the contents of a file or a list of paths. What may be a secret never gets
+//! here at all: see [`is_secret`].
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest as _, Sha256};
+
+/// Longest value that is shown as it is.
+const MAX_CHARS: usize = 64;
+/// Twelve hex digits: enough to tell any two apart, short enough to read aloud.
+const HASH_BYTES: usize = 6;
+
+/// Words that make a name that of a secret, in whatever it is part of.
+const SECRET: &[&str] =
+    &["KEY", "TOKEN", "SECRET", "PASS", "PWD", "CRED", "AUTH", "PRIVATE", "COOKIE", "SESSION", "SIGNATURE", "CERT"];
+
+/// Partitions of InfiniBand are called keys, and unlock nothing.
+const NO_SECRET: &[&str] = &["NCCL_IB_PKEY", "UCX_IB_PKEY"];
+
+/// Settings by name; sorted, so that equal ones have equal fingerprints.
+pub(super) type Settings = BTreeMap<String, String>;
+
+pub(super) fn shown(value: &str) -> String {
+    let value = value.trim();
+    let plain = value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) && value.len() <= MAX_CHARS;
+    // An address may carry a password.
+    if plain && !(value.contains("://") && value.contains('@')) { value.to_owned() } else { hash(value.as_bytes()) }
+}
+
+pub(super) fn hash(bytes: &[u8]) -> String {
+    hex::encode(&Sha256::digest(bytes)[..HASH_BYTES])
+}
+
+pub(super) fn fingerprint(settings: &Settings) -> String {
+    let mut all = Sha256::new();
+    for (key, value) in settings {
+        for part in [key.as_bytes(), b"\0", value.as_bytes(), b"\n"] {
+            all.update(part);
+        }
+    }
+    hex::encode(&all.finalize()[..HASH_BYTES])
+}
+
+/// Whether a variable of this name may hold a secret; rather one too many.
+pub(super) fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    SECRET.iter().any(|word| name.contains(word)) && !NO_SECRET.contains(&name.as_str())
+}
+
+/// `7 x a, 1 x b`: how many devices are set up how. A node with one device of its own is found by it.
+pub(super) fn tally(words: impl IntoIterator<Item = String>) -> Option<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for word in words.into_iter().filter(|w| !w.is_empty()) {
+        *counts.entry(word).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let text: Vec<String> = counts.iter().map(|(word, n)| format!("{n} x {word}")).collect();
+    (!text.is_empty()).then(|| text.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_plain_or_hashed() {
+        assert_eq!(shown(" mlx5_0,mlx5_1\n"), "mlx5_0,mlx5_1");
+        for hidden in ["a".repeat(MAX_CHARS + 1), "söme".into(), "http://u:hunter2@proxy".into(), "a\nb".into()] {
+            let value = shown(&hidden);
+            assert!(value.len() == 12 && value.bytes().all(|b| b.is_ascii_hexdigit()), "{value}");
+        }
+    }
+
+    #[test]
+    fn names_of_secrets() {
+        for name in ["NCCL_API_KEY", "TORCH_HUB_TOKEN", "cuda_password", "UCX_AUTH", "FI_CREDENTIALS"] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in ["NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "NCCL_IB_PKEY", "PYTORCH_CUDA_ALLOC_CONF"] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn tallies() {
+        let words = ["b", "a", "b", ""].map(str::to_owned);
+        assert_eq!(tally(words).as_deref(), Some("2 x b, 1 x a"));
+        assert_eq!(tally([]), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn values_are_labels(value: String) {
+            let shown = shown(&value);
+            proptest::prop_assert!(shown.len() <= MAX_CHARS && shown.is_ascii(), "{shown}");
+        }
+
+        #[test]
+        fn a_fingerprint_is_of_the_settings(a: BTreeMap<String, String>, key in "[a-z]{1,5}") {
+            let mut b = a.clone();
+            b.insert(key, "another".into());
+            proptest::prop_assert_eq!(fingerprint(&a) == fingerprint(&b), a == b);
+        }
+    }
+}
