@@ -1,10 +1,14 @@
 //! The processes that train, and the few facts of the node that explain why they wait or die: memory, load, processes
-//! stuck in the kernel, kills for want of memory.
+//! stuck in the kernel, kills for want of memory, limits of control groups.
 //!
 //! Which processes train is known from the ingest socket, whose kernel-made credentials cannot be wrong. It is no
 //! node_exporter: what that one tells is left to it.
 
-use std::time::Duration;
+mod blocked;
+mod cgroup;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 
@@ -49,6 +53,30 @@ pub static UNINTERRUPTIBLE: Family = Family::gauge(
     RANK,
     "Whether the rank's main thread waits in the kernel and cannot be killed: a disk, a network file system, a driver",
 );
+pub static UNINTERRUPTIBLE_THREADS: Family = Family::gauge(
+    "job_process_uninterruptible_threads",
+    "",
+    RANK,
+    "Threads of the rank's process that wait in the kernel and cannot be killed; looked at twice a minute",
+);
+pub static MAJOR_FAULTS: Family = Family::counter(
+    "job_process_major_page_faults_total",
+    "",
+    RANK,
+    "Times that the rank's process waited for a page of memory to be read from a disk",
+);
+pub static OPEN_FILES: Family = Family::gauge(
+    "job_process_open_files",
+    "",
+    RANK,
+    "Files and sockets that the rank's process has open; absent where we may not look",
+);
+pub static MAX_OPEN_FILES: Family = Family::gauge(
+    "job_process_max_open_files",
+    "",
+    RANK,
+    "Files and sockets that the rank's process may have open",
+);
 pub static OOM_SCORE: Family = Family::gauge(
     "job_process_oom_score",
     "",
@@ -83,6 +111,12 @@ pub static BLOCKED: Family = Family::gauge(
 );
 pub static OOM_KILLS: Family =
     Family::counter("kernel_oom_kills_total", "", &[], "Processes that the kernel killed for want of memory");
+pub static HUNG_TASKS: Family = Family::counter(
+    "kernel_hung_tasks_total",
+    "",
+    &[],
+    "Tasks that the kernel found to wait for minutes without moving; absent on kernels before 6.13",
+);
 pub static BOOTED: Family =
     Family::gauge("kernel_boot_timestamp_seconds", "seconds", &[], "Unix time at which the node booted");
 
@@ -93,6 +127,10 @@ pub static FAMILIES: &[&Family] = &[
     &CPU,
     &THREADS,
     &UNINTERRUPTIBLE,
+    &UNINTERRUPTIBLE_THREADS,
+    &MAJOR_FAULTS,
+    &OPEN_FILES,
+    &MAX_OPEN_FILES,
     &OOM_SCORE,
     &STARTED,
     &LOAD,
@@ -100,23 +138,36 @@ pub static FAMILIES: &[&Family] = &[
     &MEMORY_AVAILABLE,
     &BLOCKED,
     &OOM_KILLS,
+    &HUNG_TASKS,
     &BOOTED,
+    &cgroup::THROTTLED,
+    &cgroup::PERIODS,
+    &cgroup::THROTTLED_PERIODS,
+    &cgroup::MEMORY,
+    &cgroup::MEMORY_LIMIT,
+    &cgroup::MEMORY_HITS,
+    &cgroup::OOM_KILLS,
+    &cgroup::PRESSURE,
 ];
 
 /// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
 const TICKS_PER_SECOND: f64 = 100.0;
 const MAX_PROCESSES: usize = 1024;
+/// Open files that are counted where the kernel does not say how many there are.
+const MAX_OPEN: usize = 65_536;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
+    /// A training process one of whose threads has waited in the kernel for this long is told of.
+    pub blocked_after: Period,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(5) }
+        Self { enabled: true, interval: Period::secs(5), blocked_after: Period::secs(60) }
     }
 }
 
@@ -125,7 +176,10 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader;
+pub struct Reader {
+    blocked: blocked::Blocked,
+    cgroups: cgroup::Cgroups,
+}
 
 /// The fields of `/proc/PID/stat` that we use.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,6 +187,7 @@ pub(crate) struct Stat {
     pub(crate) command: String,
     pub(crate) state: char,
     pub(crate) flags: u64,
+    major_faults: u64,
     pub(crate) user_seconds: f64,
     pub(crate) system_seconds: f64,
     pub(crate) threads: u64,
@@ -148,8 +203,9 @@ impl Stat {
 }
 
 impl Reader {
-    pub fn new(_: &Config) -> Self {
-        Self
+    pub fn new(config: &Config) -> Self {
+        let blocked = blocked::Blocked::new(config.blocked_after.into());
+        Self { blocked, cgroups: cgroup::Cgroups::default() }
     }
 }
 
@@ -165,9 +221,14 @@ impl Collector for Reader {
         let stat = std::fs::read_to_string(&path).map_err(|e| CollectError::read(&path, e))?;
         let booted = line_number(&stat, "btime ");
         write_node(cx.roots, &stat, out);
-        for process in cx.hub.processes().iter().take(MAX_PROCESSES) {
+        let mut processes = cx.hub.processes();
+        processes.truncate(MAX_PROCESSES);
+        for process in &processes {
             write_process(cx.roots, process, booted, out);
         }
+        let now = Instant::now();
+        self.blocked.collect(cx, &processes, now, out);
+        self.cgroups.collect(cx, &processes, now, out);
         Ok(())
     }
 }
@@ -185,6 +246,8 @@ fn write_node(roots: &Roots, stat: &str, out: &mut Samples) {
     out.maybe(&BOOTED, &[], line_number(stat, "btime "));
     let vmstat = roots::read(&roots.proc("vmstat")).unwrap_or_default();
     out.maybe(&OOM_KILLS, &[], line_number(&vmstat, "oom_kill "));
+    let hung = roots.proc("sys/kernel/hung_task_detect_count");
+    out.maybe(&HUNG_TASKS, &[], roots::read_number::<u64>(&hung));
 }
 
 fn write_process(roots: &Roots, process: &TrainingProcess, booted: Option<f64>, out: &mut Samples) {
@@ -200,7 +263,29 @@ fn write_process(roots: &Roots, process: &TrainingProcess, booted: Option<f64>, 
     out.maybe(&STARTED, labels, booted.map(|b| b + stat.started));
     out.maybe(&RESIDENT, labels, status_bytes(roots, process.pid, "VmRSS:"));
     out.maybe(&SWAPPED, labels, status_bytes(roots, process.pid, "VmSwap:"));
+    out.set(&MAJOR_FAULTS, labels, stat.major_faults);
+    out.maybe(&OPEN_FILES, labels, open_files(&dir.join("fd")));
+    out.maybe(&MAX_OPEN_FILES, labels, roots::read(&dir.join("limits")).and_then(|l| max_open_files(&l)));
     out.maybe(&OOM_SCORE, labels, roots::read_number::<i64>(&dir.join("oom_score")));
+}
+
+/// The size of the directory is their number, on kernels since 6.2.
+fn open_files(dir: &Path) -> Option<u64> {
+    let entries = std::fs::read_dir(dir).ok()?;
+    let told = std::fs::metadata(dir).ok().filter(|m| m.is_dir()).map(|m| m.len()).filter(|_| is_procfs(dir));
+    told.filter(|count| *count > 0).or_else(|| Some(entries.take(MAX_OPEN).count() as u64))
+}
+
+/// Directories of other file systems have sizes that mean something else.
+fn is_procfs(dir: &Path) -> bool {
+    const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+    rustix::fs::statfs(dir).is_ok_and(|fs| fs.f_type as u64 == PROC_SUPER_MAGIC)
+}
+
+/// `Max open files            1024                 524288               files`, the first of the two.
+fn max_open_files(limits: &str) -> Option<u64> {
+    let rest = limits.lines().find_map(|l| l.strip_prefix("Max open files"))?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// A size from `/proc/PID/status`.
@@ -225,6 +310,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
         command,
         state: fields.first()?.chars().next()?,
         flags: number(9)?,
+        major_faults: number(12)?,
         user_seconds: seconds(14)?,
         system_seconds: seconds(15)?,
         threads: number(20)?,
@@ -246,7 +332,7 @@ mod tests {
     use stepwatch_wire::Event;
 
     const STAT: &str =
-        "4242 (python3 (v) x) D 1 4242 4242 0 -1 4194560 100 0 0 0 1500 250 0 0 20 0 33 0 90000 1000 200 0";
+        "4242 (python3 (v) x) D 1 4242 4242 0 -1 4194560 100 0 17 0 1500 250 0 0 20 0 33 0 90000 1000 200 0";
 
     #[test]
     fn a_command_may_contain_anything() {
@@ -269,18 +355,27 @@ mod tests {
         write("4242/stat", STAT);
         write("4242/status", "VmRSS:\t  2048 kB\nVmSwap:\t 0 kB\n");
         write("4242/oom_score", "700\n");
+        write("4242/fd/0", "");
+        write("4242/fd/1", "");
+        write("4242/limits", "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  524288  files\n");
+        write("sys/kernel/hung_task_detect_count", "4\n");
         let bench = testing::Bench::new(Roots { procfs: dir.path().into(), ..Roots::default() });
         for pid in [4242, 7] {
             let origin = Origin::Peer(Peer { connection: 1, pid: Some(pid), uid: 0 });
             let event = Event { rank: Some(pid), ..Event::step("r", 1) };
             bench.hub.publish(origin, event);
         }
-        let page = bench.collect(&mut Reader);
+        let page = bench.collect(&mut Reader::new(&Config::default()));
         for (family, labels, want) in [
             (&RESIDENT, &["r", "4242"][..], Some(2_097_152.0)),
             (&CPU, &["r", "4242", "user"], Some(15.0)),
             (&UNINTERRUPTIBLE, &["r", "4242"], Some(1.0)),
             (&OOM_SCORE, &["r", "4242"], Some(700.0)),
+            (&MAJOR_FAULTS, &["r", "4242"], Some(17.0)),
+            (&OPEN_FILES, &["r", "4242"], Some(2.0)),
+            (&MAX_OPEN_FILES, &["r", "4242"], Some(1024.0)),
+            (&OPEN_FILES, &["r", "7"], None),
+            (&HUNG_TASKS, &[], Some(4.0)),
             (&STARTED, &["r", "4242"], Some(1_700_000_900.0)),
             (&RESIDENT, &["r", "7"], None),
             (&LOAD, &["5m"], Some(0.7)),
@@ -295,7 +390,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics(text: String, at in 0usize..60, with: char) {
-            let _ = parse_stat(&text);
+            let _ = (parse_stat(&text), max_open_files(&text), line_number(&text, "a"));
             let mutated: String = STAT.chars().enumerate().map(|(i, c)| if i == at { with } else { c }).collect();
             let _ = parse_stat(&mutated);
         }
