@@ -53,6 +53,7 @@ collectors! {
     gpu
     heartbeat
     job
+    kernel
     mounts
     nic
     pci

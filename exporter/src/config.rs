@@ -187,6 +187,7 @@ impl Config {
             ("collectors.gpu.interval", self.collectors.gpu.interval),
             ("collectors.gpu.slow_interval", self.collectors.gpu.slow_interval),
             ("collectors.gpu.stuck_after", self.collectors.gpu.stuck_after),
+            ("collectors.kernel.interval", self.collectors.kernel.interval),
             ("collectors.nic.interval", self.collectors.nic.interval),
             ("collectors.process.interval", self.collectors.process.interval),
         ];

@@ -6,7 +6,7 @@
 use stepwatch_kit::exposition::read::{self, Dialect, MAX_LABELS};
 use stepwatch_wire::{Event, MAX_RECORD_BYTES};
 
-use crate::collectors;
+use crate::collectors::{self, kernel};
 use crate::ingest::kubeflow;
 use crate::ingest::otlp::{self, Encoding, Signal};
 use crate::sources;
@@ -50,6 +50,11 @@ pub fn config_drift(data: &[u8]) {
     collectors::config_drift::fuzz(data);
 }
 
+/// The kernel's log.
+pub fn kmsg(data: &[u8]) {
+    check(&kernel::fuzz(data));
+}
+
 /// What was read can be told: it reads back, unless it is more than one record carries.
 fn check(events: &[Event]) {
     for event in events {
@@ -72,6 +77,7 @@ mod tests {
             ("kubeflow", kubeflow),
             ("job", job),
             ("config_drift", config_drift),
+            ("kmsg", kmsg),
         ];
         for (name, target) in targets {
             let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
@@ -90,6 +96,7 @@ mod tests {
             kubeflow(&bytes);
             job(&bytes);
             config_drift(&bytes);
+            kmsg(&bytes);
         }
     }
 }

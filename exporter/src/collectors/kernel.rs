@@ -1,0 +1,393 @@
+//! The kernel's log, `/dev/kmsg`: errors of GPUs (XID) and NVSwitches (SXID) as true counters, and every other sign of trouble that a
+//! training node shows there first: PCIe, disks, file systems, network adapters, memory, processes that hang or are killed.
+//!
+//! It is the one source that tells of a GPU when the driver hangs, and that remembers what happened while this exporter was down:
+//! the position in the log is kept, so that a record is counted once and told once, whatever is restarted. A burst of XIDs is not
+//! lost as it is with NVML's event, which keeps the last one.
+//!
+//! A pass waits in `poll` for the kernel to say something until its interval is over, and tells of it at once: milliseconds from the
+//! line to the stream, and not one needless wake-up on a node that is well. So a pass takes as long as the interval.
+
+mod aside;
+pub mod catalogue;
+mod clock;
+mod counts;
+mod lines;
+mod log;
+mod novel;
+mod nvidia;
+mod record;
+mod signs;
+mod tell;
+mod tracker;
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use stepwatch_kit::config::Period;
+
+use self::aside::Aside;
+use self::clock::Clock;
+use self::counts::Counts;
+use self::log::{Log, Next};
+use self::novel::Known;
+use self::tracker::Tracker;
+use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::family::Family;
+use crate::gpus::{self, Gpu};
+use crate::hub::{Origin, unix_now};
+use crate::memory;
+use crate::roots::{self, Roots};
+use crate::samples::Samples;
+use crate::stream::Mark;
+
+pub const ABOUT: &str = "kernel log: XIDs, SXIDs, OOM kills, PCIe, disk, file system and network trouble";
+
+pub static XIDS: Family = Family::counter(
+    "gpu_xid_errors_total",
+    "",
+    &["gpu", "xid"],
+    "XID errors since the boot, those of MIG instances included; 0 from the beginning for every GPU and known code. The PCI address stands for a GPU whose UUID nobody knows",
+);
+pub static MIG_XIDS: Family = Family::counter(
+    "gpu_mig_xid_errors_total",
+    "",
+    &["gpu", "gi", "ci", "xid"],
+    "XID errors since the boot that the driver attributes to a MIG instance",
+);
+pub static SXIDS: Family = Family::counter(
+    "gpu_nvswitch_sxid_errors_total",
+    "",
+    &["nvswitch", "sxid", "severity"],
+    "SXID errors of NVSwitches since the boot",
+);
+pub static EVENTS: Family = Family::counter(
+    "kernel_events_total",
+    "",
+    &["event"],
+    "Signs of trouble in the kernel log since the boot, by what they are",
+);
+pub static UNKNOWN: Family = Family::counter(
+    "kernel_unknown_messages_total",
+    "",
+    &["priority"],
+    "Messages of the kernel, warning or worse, that this node has never seen before, numbers and names aside",
+);
+pub static KNOWN: Family = Family::gauge(
+    "kernel_known_messages",
+    "",
+    &[],
+    "Messages that the node has learned, at most 8192: beyond it a new one counts as unknown each time",
+);
+pub static READ: Family =
+    Family::counter("kernel_log_records_total", "", &[], "Records of the kernel log read since the boot");
+pub static LOST: Family = Family::counter(
+    "kernel_log_lost_records_total",
+    "",
+    &[],
+    "Records of the kernel log that were overwritten before they were read: there may have been XIDs among them",
+);
+pub static MALFORMED: Family = Family::counter(
+    "kernel_log_malformed_records_total",
+    "",
+    &[],
+    "Records of the kernel log that could not be read as such",
+);
+pub static SUPPRESSED: Family = Family::counter(
+    "stepwatch_exporter_kernel_events_suppressed_total",
+    "",
+    &[],
+    "Events of the kernel log that were counted and not told in the stream, because many of the same were within a minute",
+);
+
+pub static FAMILIES: &[&Family] =
+    &[&XIDS, &MIG_XIDS, &SXIDS, &EVENTS, &UNKNOWN, &KNOWN, &READ, &LOST, &MALFORMED, &SUPPRESSED];
+
+/// Under which the collector keeps its memory and the stream its position.
+const NAME: &str = "kernel";
+/// File of the messages that the node knows, in the state directory.
+const KNOWN_FILE: &str = "kernel-messages.txt";
+const LOCK_FILE: &str = "collector-kernel.lock";
+/// Records of one pass; the page must not wait for a storm to end.
+const MAX_RECORDS: usize = 65_536;
+/// Records between two publications.
+const BATCH: usize = 1024;
+/// A crash costs a new look at records of this long, and nothing else.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
+/// How often the GPUs are listed, unless one appears that nobody knows.
+const LIST_EVERY: Duration = Duration::from_mins(1);
+/// The first list is waited for this long: a driver that hangs must not keep the log from being read.
+const FIRST_LIST: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How often the page is brought up to date; the stream is told at once.
+    pub interval: Period,
+    /// Messages that are known besides those that the node has learned, one a line: `kernel-messages.txt` of another node, say.
+    pub known_messages: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, interval: Period::secs(1), known_messages: None }
+    }
+}
+
+pub fn rhythm(config: &Config) -> Rhythm {
+    let interval = config.interval.into();
+    Rhythm { interval, deadline: Duration::saturating_add(interval, Duration::from_secs(5)) }
+}
+
+#[derive(Debug)]
+pub struct Reader {
+    config: Config,
+    open: Option<Open>,
+}
+
+/// A log that is being read.
+#[derive(Debug)]
+struct Open {
+    log: Log,
+    tracker: Tracker,
+    clock: Clock,
+    /// Held while the memory is ours: after a reload the reader before this one may still be at its last pass.
+    lock: Option<Arc<File>>,
+    /// No pass is over yet.
+    first: bool,
+    unsaved: bool,
+    saved: Option<Instant>,
+    save_failed: bool,
+    saving: Aside<io::Result<()>>,
+    listed: Instant,
+    listing: Aside<Vec<Gpu>>,
+}
+
+impl Reader {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), open: None }
+    }
+}
+
+impl Collector for Reader {
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
+        let path = &cx.roots.kmsg;
+        let log = match Log::open(path) {
+            Ok(log) => log,
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory) => {
+                let why = format!("there is no {}; in a container, mount that of the host", path.display());
+                return Ok(Support::Unsupported(why));
+            }
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                return Err(CollectError::Other(format!(
+                    "{} may not be read, so XIDs go unseen: give this program CAP_SYSLOG (AmbientCapabilities= of systemd, capabilities.add of Kubernetes)",
+                    path.display()
+                )));
+            }
+            Err(e) => return Err(CollectError::read(path, e)),
+        };
+        let state = cx.roots.state.as_deref();
+        let lock = state.map(lock).transpose().map_err(|e| CollectError::read(path, e))?;
+        let mut tracker = remembered(cx);
+        let own = state.map(|dir| dir.join(KNOWN_FILE));
+        let (known, learned) = Known::load(own.as_deref(), self.config.known_messages.as_deref());
+        (tracker.known, tracker.learning) = (known, !learned);
+        let mut open = Open {
+            log,
+            tracker,
+            clock: Clock::new(cx.roots),
+            lock: lock.map(Arc::new),
+            first: true,
+            unsaved: true,
+            saved: None,
+            save_failed: false,
+            saving: Aside::default(),
+            listed: Instant::now(),
+            listing: Aside::default(),
+        };
+        open.list(cx.roots);
+        open.learn_gpus(FIRST_LIST);
+        self.open = Some(open);
+        Ok(Support::Supported(path.display().to_string()))
+    }
+
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let until = Instant::now() + Duration::from(self.config.interval);
+        let Some(open) = &mut self.open else {
+            return Err(CollectError::Other("the kernel log is not open".into()));
+        };
+        open.learn_gpus(Duration::ZERO);
+        let mut left = MAX_RECORDS;
+        loop {
+            open.drain(cx, &mut left)?;
+            let wait = until.saturating_duration_since(Instant::now());
+            if open.first || left == 0 || wait.is_zero() || !open.log.wait(wait) {
+                break;
+            }
+        }
+        if open.listed.elapsed() >= LIST_EVERY || std::mem::take(&mut open.tracker.stranger) {
+            open.list(cx.roots);
+        }
+        open.finish(cx);
+        open.tracker.counts.write(out);
+        out.set(&KNOWN, &[], open.tracker.known.len());
+        Ok(())
+    }
+}
+
+impl Open {
+    /// Reads what there is, and publishes it.
+    fn drain(&mut self, cx: &Context<'_>, left: &mut usize) -> Result<(), CollectError> {
+        let mut batch = 0;
+        while *left > 0 {
+            match self.log.next().map_err(|e| CollectError::read(&cx.roots.kmsg, e))? {
+                Next::Record(bytes) => {
+                    let clock = &self.clock;
+                    self.tracker.take(bytes, cx.roots, |micros| clock.time(micros, unix_now()));
+                    self.unsaved = true;
+                    (batch, *left) = (batch + 1, *left - 1);
+                    if batch == BATCH {
+                        batch = 0;
+                        self.publish(cx);
+                    }
+                }
+                Next::Overwritten => self.tracker.overwritten(),
+                Next::Empty => {
+                    self.clock.empty(unix_now());
+                    break;
+                }
+            }
+        }
+        self.publish(cx);
+        Ok(())
+    }
+
+    /// The events and the position that they belong to, as one.
+    fn publish(&mut self, cx: &Context<'_>) {
+        if !self.tracker.events.is_empty() {
+            self.mark(cx);
+        }
+    }
+
+    fn mark(&mut self, cx: &Context<'_>) {
+        let counts = &self.tracker.counts;
+        let value = format!("{} {}", counts.boot, counts.next.unwrap_or_default());
+        // None waits for room among the runs: they are of none.
+        cx.hub.publish_all(&Origin::Node, &mut self.tracker.events, Mark { key: NAME, value: &value });
+    }
+
+    /// What is due at the end of a pass.
+    fn finish(&mut self, cx: &Context<'_>) {
+        // A pass that a storm cut short has not come to the present yet.
+        if self.first && self.clock.was_empty() {
+            self.first = false;
+            self.tracker.learning = false;
+            if self.tracker.tell_from == u64::MAX {
+                self.tracker.tell_from = 0;
+            }
+            // From here on it is known, also to the next start, that this boot was seen.
+            self.mark(cx);
+        }
+        if !self.first {
+            self.tracker.again(unix_now());
+            self.publish(cx);
+        }
+        self.save(cx);
+    }
+
+    fn save(&mut self, cx: &Context<'_>) {
+        if let Some(result) = self.saving.finished(Duration::ZERO) {
+            if let Err(error) = &result {
+                cx.hub.state_not_saved();
+                self.unsaved = true;
+                self.tracker.known.not_saved();
+                if !self.save_failed {
+                    tracing::error!(%error, "cannot save the position in the kernel log; trying again");
+                }
+            }
+            self.save_failed = result.is_err();
+        }
+        let due = self.saved.is_none_or(|saved| saved.elapsed() >= SAVE_EVERY);
+        let (Some(lock), Some(dir)) = (&self.lock, &cx.roots.state) else { return };
+        // Before the first pass is over, the position would say that what came before it was told.
+        if !self.unsaved || !due || self.first || self.saving.busy() {
+            return;
+        }
+        let (lock, dir) = (Arc::clone(lock), dir.clone());
+        let (counts, known) = (self.tracker.counts.clone(), self.tracker.known.changed());
+        let began = self.saving.start("kernel-save", move || {
+            let _ours = lock;
+            save(&dir, &counts, known)
+        });
+        if began {
+            (self.unsaved, self.saved) = (false, Some(Instant::now()));
+        }
+    }
+
+    fn list(&mut self, roots: &Roots) {
+        let roots = roots.clone();
+        self.listed = Instant::now();
+        self.listing.start("kernel-gpus", move || gpus::inventory(&roots));
+    }
+
+    fn learn_gpus(&mut self, most: Duration) {
+        for gpu in self.listing.finished(most).unwrap_or_default() {
+            self.tracker.counts.learn(&gpu.pci, &gpu.uuid);
+        }
+    }
+}
+
+/// What is remembered of this boot, or nothing.
+fn remembered(cx: &Context<'_>) -> Tracker {
+    let boot = roots::read(&cx.roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
+    let saved: Counts = memory::load(cx.roots.state.as_deref(), NAME);
+    let counts = if saved.boot == boot { saved } else { Counts::of_boot(&boot) };
+    let mark = cx.hub.mark(NAME);
+    let told = mark.as_deref().and_then(|m| m.split_once(' ')).filter(|(of, _)| *of == boot);
+    let told = told.and_then(|(_, next)| next.parse().ok());
+    // The position in the stream is never behind the saved one, unless the stream was not kept.
+    let tell_from = counts.next.max(told).unwrap_or(u64::MAX);
+    Tracker::new(counts, tell_from)
+}
+
+fn lock(dir: &Path) -> io::Result<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK_FILE))?;
+    rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+fn save(dir: &Path, counts: &Counts, known: Option<String>) -> io::Result<()> {
+    if let Some(known) = known {
+        let (path, new) = (dir.join(KNOWN_FILE), dir.join("kernel-messages.new"));
+        std::fs::write(&new, known)?;
+        std::fs::rename(&new, &path)?;
+    }
+    memory::save(Some(dir), NAME, counts)
+}
+
+/// What the fuzz target runs: a log of any bytes.
+#[cfg(any(test, feature = "fuzz"))]
+pub fn fuzz(data: &[u8]) -> Vec<stepwatch_wire::Event> {
+    let mut tracker = Tracker::default();
+    let roots = Roots { sysfs: "/nonexistent".into(), ..Roots::default() };
+    for record in data.split(|b| *b == 0) {
+        tracker.take(record, &roots, |micros| micros as f64 / 1e6);
+    }
+    // As lines of a plain file, too, and as lines without what goes before them.
+    for line in data.split(|b| *b == b'\n') {
+        tracker.take(line, &roots, |micros| micros as f64 / 1e6);
+        let _ = lines::recognise(&String::from_utf8_lossy(line));
+    }
+    tracker.again(1e9);
+    let mut out = Samples::default();
+    tracker.counts.write(&mut out);
+    tracker.events
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! Work that may never return, done on a thread of its own, one piece at a time.
+//!
+//! The kernel log matters most when the disk that the position is saved on hangs, or the driver that lists the GPUs: neither
+//! may keep the log from being read.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// At most one piece of work that is under way.
+#[derive(Debug)]
+pub(super) struct Aside<T>(Option<Receiver<T>>);
+
+impl<T> Default for Aside<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Send + 'static> Aside<T> {
+    pub(super) fn busy(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins, unless something is still under way; says whether it began.
+    pub(super) fn start(&mut self, name: &str, work: impl FnOnce() -> T + Send + 'static) -> bool {
+        if self.busy() {
+            return false;
+        }
+        let (done, result) = sync_channel(1);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        // Who no longer waits for the result does not need it.
+        let began = thread.spawn(move || drop(done.send(work()))).is_ok();
+        self.0 = began.then_some(result);
+        began
+    }
+
+    /// What came of it, once it is over; waits at most so long. `None` also where the work panicked.
+    pub(super) fn finished(&mut self, most: Duration) -> Option<T> {
+        match self.0.as_ref()?.recv_timeout(most) {
+            Ok(result) => {
+                self.0 = None;
+                Some(result)
+            }
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.0 = None;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_piece_at_a_time_and_nobody_waits_for_ever() {
+        let mut aside = Aside::default();
+        let (go, wait) = sync_channel::<()>(0);
+        assert!(aside.start("t", move || wait.recv().is_ok()));
+        assert!(!aside.start("t", || true) && aside.busy());
+        assert_eq!(aside.finished(Duration::ZERO), None);
+        go.send(()).unwrap();
+        assert_eq!(aside.finished(Duration::from_mins(1)), Some(true));
+        assert!(!aside.busy());
+        assert!(aside.start("t", || panic!("of no consequence")));
+        assert_eq!(aside.finished(Duration::from_mins(1)), None);
+        assert!(!aside.busy());
+    }
+}

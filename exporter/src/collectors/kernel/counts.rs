@@ -1,0 +1,247 @@
+//! What was counted since the boot and how far the log was read: together, because they are right only together.
+//!
+//! Saved as one and loaded as one. What came after the last save is read again from the log, counted again from there, and so neither
+//! lost nor counted twice.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue;
+use super::nvidia::{Sxid, Xid};
+use super::record::PRIORITIES;
+use super::signs::Sign;
+use super::{EVENTS, LOST, MALFORMED, MIG_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS};
+use crate::samples::Samples;
+
+/// Series of one family that the log can make; beyond it the code is counted as `other`.
+const MAX_SERIES: usize = 2048;
+/// GPUs that are remembered.
+const MAX_GPUS: usize = 64;
+/// Conditions that hold at a time.
+const MAX_HELD: usize = 64;
+/// What a code over the limit is counted as.
+const OTHER: u32 = u32::MAX;
+
+/// By code.
+type Codes = BTreeMap<u32, u64>;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Counts {
+    /// Start of the kernel that all of this is of.
+    pub(super) boot: String,
+    /// Sequence number of the next record; `None` before the first.
+    pub(super) next: Option<u64>,
+    pub(super) read: u64,
+    pub(super) lost: u64,
+    pub(super) malformed: u64,
+    pub(super) suppressed: u64,
+    pub(super) events: BTreeMap<String, u64>,
+    /// By priority, as in [`PRIORITIES`].
+    pub(super) unknown: [u64; 5],
+    /// By GPU.
+    xids: BTreeMap<String, Codes>,
+    /// By GPU, GPU instance and compute instance, with a space between.
+    mig: BTreeMap<String, Codes>,
+    /// By NVSwitch and severity, with a space between.
+    sxids: BTreeMap<String, Codes>,
+    /// UUID by PCI address, also of GPUs that are no longer there.
+    gpus: BTreeMap<String, String>,
+    /// Conditions that hold.
+    pub(super) held: Vec<Held>,
+}
+
+/// A condition that the log told the beginning of, and not the end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Held {
+    pub(super) name: String,
+    pub(super) device: String,
+    pub(super) level: String,
+    pub(super) text: String,
+    /// Unix time at which it was last told; `None` when it was read before anybody could be told.
+    pub(super) told: Option<f64>,
+}
+
+impl Counts {
+    pub(super) fn of_boot(boot: &str) -> Self {
+        Self { boot: boot.to_owned(), ..Self::default() }
+    }
+
+    pub(super) fn event(&mut self, sign: Sign) {
+        *self.events.entry(sign.as_str().to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn xid(&mut self, xid: &Xid<'_>) {
+        let gpu = self.gpu(&xid.pci).to_owned();
+        if let Some(instance) = xid.gpu_instance {
+            let compute = xid.compute_instance.map(|ci| ci.to_string()).unwrap_or_default();
+            count(&mut self.mig, &format!("{gpu} {instance} {compute}"), xid.code);
+        }
+        count(&mut self.xids, &gpu, xid.code);
+    }
+
+    pub(super) fn sxid(&mut self, sxid: &Sxid<'_>) {
+        let severity = if sxid.fatal { "fatal" } else { "non_fatal" };
+        count(&mut self.sxids, &format!("{} {severity}", sxid.nvswitch), sxid.code);
+    }
+
+    /// The UUID of the GPU at this address, or the address itself while nobody knows it.
+    pub(super) fn gpu<'a>(&'a self, pci: &'a str) -> &'a str {
+        self.gpus.get(pci).map_or(pci, String::as_str)
+    }
+
+    pub(super) fn knows(&self, pci: &str) -> bool {
+        self.gpus.contains_key(pci)
+    }
+
+    /// Learns which GPU is at this address. What was counted by the address is the GPU's.
+    pub(super) fn learn(&mut self, pci: &str, uuid: &str) {
+        if self.gpus.get(pci).is_some_and(|known| known == uuid) {
+            return;
+        }
+        if self.gpus.len() < MAX_GPUS || self.gpus.contains_key(pci) {
+            self.gpus.insert(pci.to_owned(), uuid.to_owned());
+        }
+        if let Some(codes) = self.xids.remove(pci) {
+            add(self.xids.entry(uuid.to_owned()).or_default(), codes);
+        }
+        let of_address: Vec<String> =
+            self.mig.keys().filter(|key| key.split(' ').next() == Some(pci)).cloned().collect();
+        for key in of_address {
+            let codes = self.mig.remove(&key).unwrap_or_default();
+            add(self.mig.entry(key.replacen(pci, uuid, 1)).or_default(), codes);
+        }
+    }
+
+    /// Begins to hold a condition; false where too many are held.
+    pub(super) fn hold(&mut self, held: Held) -> bool {
+        self.end(&held.name, &held.device);
+        let room = self.held.len() < MAX_HELD;
+        if room {
+            self.held.push(held);
+        }
+        room
+    }
+
+    /// Whether it was held.
+    pub(super) fn end(&mut self, name: &str, device: &str) -> bool {
+        let before = self.held.len();
+        self.held.retain(|h| h.name != name || h.device != device);
+        self.held.len() < before
+    }
+
+    /// Everything, from zero: `increase()` sees only what it has seen the zero of.
+    pub(super) fn write(&self, out: &mut Samples) {
+        out.set(&READ, &[], self.read);
+        out.set(&LOST, &[], self.lost);
+        out.set(&MALFORMED, &[], self.malformed);
+        out.set(&SUPPRESSED, &[], self.suppressed);
+        for sign in Sign::ALL {
+            let label = sign.as_str();
+            out.set(&EVENTS, &[label], self.events.get(label).copied().unwrap_or_default());
+        }
+        for (priority, count) in PRIORITIES.iter().zip(&self.unknown) {
+            out.set(&UNKNOWN, &[priority], *count);
+        }
+        let none = Codes::new();
+        let mut gpus: Vec<&str> = self.gpus.values().chain(self.xids.keys()).map(String::as_str).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        for gpu in gpus {
+            let counted = self.xids.get(gpu).unwrap_or(&none);
+            for xid in catalogue::all() {
+                let count = counted.get(&xid.code).copied().unwrap_or_default();
+                out.set(&XIDS, &[gpu, &xid.code.to_string()], count);
+            }
+            let unknown = counted.iter().filter(|(code, _)| !catalogue::knows(**code));
+            unknown.for_each(|(code, count)| out.set(&XIDS, &[gpu, &label(*code)], *count));
+        }
+        for (key, codes) in &self.mig {
+            let mut parts = key.split(' ');
+            let [gpu, gi, ci] = [(); 3].map(|()| parts.next().unwrap_or_default());
+            codes.iter().for_each(|(code, count)| out.set(&MIG_XIDS, &[gpu, gi, ci, &label(*code)], *count));
+        }
+        for (key, codes) in &self.sxids {
+            let (nvswitch, severity) = key.split_once(' ').unwrap_or_default();
+            codes
+                .iter()
+                .for_each(|(code, count)| out.set(&SXIDS, &[nvswitch, &label(*code), severity], *count));
+        }
+    }
+}
+
+fn count(all: &mut BTreeMap<String, Codes>, key: &str, code: u32) {
+    let series: usize = all.values().map(Codes::len).sum();
+    let known = all.get(key).is_some_and(|codes| codes.contains_key(&code));
+    let (key, code) = match () {
+        () if known || series < MAX_SERIES => (key, code),
+        // Of one that is there already, if it is there: the number of keys is bounded too.
+        () if all.contains_key(key) => (key, OTHER),
+        () => ("other", OTHER),
+    };
+    *all.entry(key.to_owned()).or_default().entry(code).or_default() += 1;
+}
+
+fn add(to: &mut Codes, from: Codes) {
+    for (code, count) in from {
+        *to.entry(code).or_default() += count;
+    }
+}
+
+fn label(code: u32) -> String {
+    if code == OTHER { "other".to_owned() } else { code.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::{Found, recognise};
+    use super::super::nvidia::Line;
+    use super::*;
+
+    const PCI: &str = "0000:3b:00.0";
+
+    fn xid(counts: &mut Counts, line: &str) {
+        let Some(Found::Nvidia(Line::Xid(xid))) = recognise(line) else { panic!("{line}") };
+        counts.xid(&xid);
+    }
+
+    fn page(counts: &Counts) -> Samples {
+        let mut out = Samples::default();
+        counts.write(&mut out);
+        out
+    }
+
+    #[test]
+    fn a_gpu_is_there_from_zero_and_its_address_becomes_its_name() {
+        let mut counts = Counts::of_boot("b");
+        xid(&mut counts, "NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:01): 94, x");
+        assert_eq!(page(&counts).get(&XIDS, &[PCI, "94"]), Some(1.0));
+        counts.learn(PCI, "GPU-1");
+        xid(&mut counts, "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, x");
+        xid(&mut counts, "NVRM: Xid (PCI:0000:3b:00): 4711, x");
+        let out = page(&counts);
+        assert_eq!(
+            (out.get(&XIDS, &["GPU-1", "94"]), out.get(&XIDS, &["GPU-1", "79"])),
+            (Some(2.0), Some(0.0))
+        );
+        assert_eq!(out.get(&XIDS, &["GPU-1", "4711"]), Some(1.0));
+        assert_eq!(out.get(&XIDS, &[PCI, "94"]), None);
+        assert_eq!(out.get(&MIG_XIDS, &["GPU-1", "5", "1", "94"]), Some(1.0));
+        assert_eq!(out.get(&MIG_XIDS, &["GPU-1", "5", "", "94"]), Some(1.0));
+        let text = serde_json::to_string(&counts).unwrap();
+        assert_eq!(serde_json::from_str::<Counts>(&text).unwrap(), counts);
+    }
+
+    #[test]
+    fn codes_without_end_are_one_series() {
+        let mut counts = Counts::of_boot("b");
+        for code in 1000..1000 + MAX_SERIES + 5 {
+            xid(&mut counts, &format!("NVRM: Xid (PCI:0000:3b:00): {code}, x"));
+        }
+        xid(&mut counts, "NVRM: Xid (PCI:0000:3c:00): 79, x");
+        let out = page(&counts);
+        assert_eq!(out.get(&XIDS, &[PCI, "other"]), Some(5.0));
+        assert_eq!(out.get(&XIDS, &["other", "other"]), Some(1.0));
+    }
+}

@@ -1,0 +1,335 @@
+use super::*;
+
+/// A line of each kind as the kernel prints it, and what is to be read of it: device, PCI address, process, pid.
+const SAMPLES: &[(&str, Sign, [&str; 3], Option<u32>)] = &[
+    (
+        "mlx5_core 0000:ca:00.0: mlx5_pcie_event:299:(pid 26829): Detected insufficient power on the PCIe slot (27W).",
+        Sign::Mlx5SlotPower,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0: Port module event[error]: module 0, Cable error, High Temperature",
+        Sign::Mlx5ModuleHot,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0: Port module event: module 0, Cable unplugged",
+        Sign::Mlx5CableUnplugged,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0: Port module event[error]: module 0, Cable error, Bus stuck (I2C or data shorted)",
+        Sign::Mlx5ModuleError,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0: wait_func:1137:(pid 7): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource",
+        Sign::Mlx5CommandLeak,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
+        Sign::Mlx5Health,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0: print_health_info:423: unrecoverable hardware error",
+        Sign::Mlx5Unrecoverable,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0 eth2: TX timeout detected",
+        Sign::Mlx5TxTimeout,
+        ["eth2", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0 eth2: RX timeout on channel: 3, ICOSQ: 0x1",
+        Sign::Mlx5RxTimeout,
+        ["eth2", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:c1:00.0: mlx5_cmd_out_err:808:(pid 1): ACCESS_REG(0x805) op_mod(0x1) failed, status bad parameter(0x3)",
+        Sign::Mlx5AccessRegister,
+        ["", "0000:c1:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0 enp202s0np0: Link down",
+        Sign::Mlx5LinkDown,
+        ["enp202s0np0", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0 enp202s0np0: Link up",
+        Sign::Mlx5LinkUp,
+        ["enp202s0np0", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out",
+        Sign::NetdevWatchdog,
+        ["eth0", "", ""],
+        None,
+    ),
+    (
+        "ena 0000:00:06.0 ens6: NETDEV WATCHDOG: CPU: 3: transmit queue 0 timed out 5000 ms",
+        Sign::NetdevWatchdog,
+        ["ens6", "0000:00:06.0", ""],
+        None,
+    ),
+    (
+        "mlx5_core 0000:ca:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:c9:00.0",
+        Sign::PcieDegraded,
+        ["", "0000:ca:00.0", ""],
+        None,
+    ),
+    (
+        "pcieport 0000:16:00.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+        Sign::AerCorrected,
+        ["", "0000:16:00.0", ""],
+        None,
+    ),
+    (
+        "pcieport 0000:16:00.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Transmitter ID)",
+        Sign::AerCorrected,
+        ["", "0000:16:00.0", ""],
+        None,
+    ),
+    (
+        "nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer",
+        Sign::AerNonfatal,
+        ["", "0000:1b:00.0", ""],
+        None,
+    ),
+    (
+        "pcieport 0000:16:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+        Sign::AerFatal,
+        ["", "0000:16:00.0", ""],
+        None,
+    ),
+    (
+        "mce: [Hardware Error]: CPU 4: Machine Check: 0 Bank 7: 8c00004000010090",
+        Sign::Mce,
+        ["", "", ""],
+        None,
+    ),
+    ("mce: [Hardware Error]: Machine check events logged", Sign::Mce, ["", "", ""], None),
+    ("{1}[Hardware Error]: event severity: corrected", Sign::CperCorrected, ["", "", ""], None),
+    ("{12}[Hardware Error]: event severity: recoverable", Sign::CperRecoverable, ["", "", ""], None),
+    ("{1}[Hardware Error]: event severity: fatal", Sign::CperFatal, ["", "", ""], None),
+    (
+        "nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid context, skipping further processing",
+        Sign::PeermemContext,
+        ["", "", ""],
+        None,
+    ),
+    ("ERROR detected invalid context, skipping further processing", Sign::PeermemContext, ["", "", ""], None),
+    (
+        "pt main thread[4242]: segfault at 7f0 ip 00007f sp 00007f error 4 in libnccl.so.2.20.5[7f1000+5000]",
+        Sign::NcclSegfault,
+        ["", "", "pt main thread"],
+        Some(4242),
+    ),
+    (
+        "INFO: task python3:4242 blocked for more than 122 seconds.",
+        Sign::HungTask,
+        ["", "", "python3"],
+        Some(4242),
+    ),
+    (
+        "INFO: task kworker/u:3:17 blocked in I/O wait for more than 122 seconds.",
+        Sign::HungTask,
+        ["", "", "kworker/u:3"],
+        Some(17),
+    ),
+    (
+        "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]",
+        Sign::SoftLockup,
+        ["", "", "python3"],
+        Some(4242),
+    ),
+    (
+        "NMI watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]",
+        Sign::SoftLockup,
+        ["", "", "python3"],
+        Some(4242),
+    ),
+    ("watchdog: Watchdog detected hard LOCKUP on cpu 5", Sign::HardLockup, ["", "", ""], None),
+    ("rcu: INFO: rcu_preempt self-detected stall on CPU", Sign::RcuStall, ["", "", ""], None),
+    (
+        "Memory cgroup out of memory: Killed process 4242 (python3) total-vm:10kB, anon-rss:5kB, UID:1000",
+        Sign::OomKill,
+        ["", "", "python3"],
+        Some(4242),
+    ),
+    ("Out of memory: Killed process 9 (a (b)) total-vm:10kB", Sign::OomKill, ["", "", "a (b)"], Some(9)),
+    ("nvme nvme3: I/O 12 QID 3 timeout, reset controller", Sign::NvmeTimeout, ["nvme3", "", ""], None),
+    (
+        "nvme nvme3: I/O tag 12 (100c) opcode 0x2 (I/O Cmd) QID 3 timeout, aborting req_op:READ(0)",
+        Sign::NvmeTimeout,
+        ["nvme3", "", ""],
+        None,
+    ),
+    (
+        "nvme nvme3: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff",
+        Sign::NvmeTimeout,
+        ["nvme3", "", ""],
+        None,
+    ),
+    ("nvme nvme3: Disabling device after reset failure: -19", Sign::NvmeDisabled, ["nvme3", "", ""], None),
+    ("block nvme3n1: no available path - failing I/O", Sign::NvmeNoPath, ["nvme3n1", "", ""], None),
+    (
+        "Buffer I/O error on dev sda1, logical block 5, lost async page write",
+        Sign::DiskError,
+        ["sda1", "", ""],
+        None,
+    ),
+    ("md/raid1:md0: Disk failure on sdb1, disabling device.", Sign::RaidFailure, ["sdb1", "", ""], None),
+    (
+        "EXT4-fs (nvme0n1p2): Remounting filesystem read-only",
+        Sign::FilesystemReadonly,
+        ["nvme0n1p2", "", ""],
+        None,
+    ),
+    ("EXT4-fs (nvme0n1p2): re-mounted 5b1f-22 r/w.", Sign::FilesystemWritable, ["nvme0n1p2", "", ""], None),
+    ("EXT4-fs (sda1): unmounting filesystem 5b1f-22.", Sign::FilesystemMounted, ["sda1", "", ""], None),
+    (
+        "EXT4-fs error (device sda1): ext4_lookup:1855: inode #2: comm ls: deleted inode referenced",
+        Sign::FilesystemError,
+        ["sda1", "", ""],
+        None,
+    ),
+    (
+        "XFS (dm-0): Filesystem has been shut down due to log error (0x2).",
+        Sign::FilesystemShutdown,
+        ["dm-0", "", ""],
+        None,
+    ),
+    (
+        "XFS (dm-0): Corruption of in-memory data detected.  Shutting down filesystem",
+        Sign::FilesystemShutdown,
+        ["dm-0", "", ""],
+        None,
+    ),
+    ("XFS (dm-0): Mounting V5 Filesystem", Sign::FilesystemMounted, ["dm-0", "", ""], None),
+    (
+        "BTRFS: error (device sda1: state EA) in cleanup_transaction:1986: errno=-30, forced readonly",
+        Sign::FilesystemReadonly,
+        ["sda1", "", ""],
+        None,
+    ),
+    ("nfs: server 10.0.0.9 not responding, still trying", Sign::NfsStall, ["10.0.0.9", "", ""], None),
+    ("nfs: server filer.example OK", Sign::NfsOk, ["filer.example", "", ""], None),
+    (
+        "Lustre: scratch-OST0001-osc-ffff9d8a1: Connection to scratch-OST0001 (at 10.0.0.1@tcp) was lost; in progress operations using this service will wait",
+        Sign::LustreLost,
+        ["scratch-OST0001-osc", "", ""],
+        None,
+    ),
+    (
+        "Lustre: scratch-OST0001-osc-ffff9d8a1: Connection restored to 10.0.0.1@tcp (at 10.0.0.1@tcp)",
+        Sign::LustreRestored,
+        ["scratch-OST0001-osc", "", ""],
+        None,
+    ),
+    ("BUG: unable to handle page fault for address: ffff8", Sign::Oops, ["", "", ""], None),
+    (
+        "Unable to handle kernel paging request at virtual address 0000000000000010",
+        Sign::Oops,
+        ["", "", ""],
+        None,
+    ),
+    ("Kernel panic - not syncing: Fatal exception", Sign::Panic, ["", "", ""], None),
+    ("GPU reset executed: GPU-3c6e8a4b, success: true", Sign::GpuReset, ["", "", ""], None),
+    (
+        "nv-fabricmanager: detected NVSwitch fatal error 20034 on NVSwitch pci 0000:c2:00.0",
+        Sign::NvswitchFatal,
+        ["", "", ""],
+        None,
+    ),
+    ("nv-fabricmanager: detected NVSwitch non-fatal error 12028", Sign::NvswitchNonfatal, ["", "", ""], None),
+    ("nv-fabricmanager: topology mismatch: expected 6 NVSwitches", Sign::FabricTopology, ["", "", ""], None),
+    ("nv-fabricmanager[88]: NVLink failure on GPU 3", Sign::NvlinkFailure, ["", "", ""], None),
+];
+
+const NOISE: &[&str] = &[
+    "",
+    "usb 1-1: new high-speed USB device number 2 using xhci_hcd",
+    "systemd[1]: Started Session 4 of User root.",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86",
+    "python3[12]: segfault at 0 ip 00007f sp 00007f error 4 in libtorch.so[7f1000+5000]",
+    "mce: [Hardware Error]: TSC 0 ADDR 1ffff",
+    "oom_reaper: reaped process 4242 (python3), now anon-rss:0kB",
+    "mlx5_core 0000:ca:00.0: Port module event: module 0, Cable plugged",
+    "nvme nvme0: 32/0/0 default/read/poll queues",
+    "audit: type=1400 audit(1700000000.1:5): apparmor=\"STATUS\" operation=\"profile_load\"",
+    "EXT4-fs (sda1): re-mounted 5b1f-22 ro. Quota mode: none.",
+    "perf: interrupt took too long (2505 > 2500), lowering kernel.perf_event_max_sample_rate to 79750",
+];
+
+#[test]
+fn a_line_of_every_kind() {
+    for (line, sign, [device, pci, process], pid) in SAMPLES {
+        let facts = Facts { device, pci, process, pid: *pid };
+        assert_eq!(recognise(line), Some(Found::Sign(*sign, facts)), "{line}");
+    }
+    let elsewhere = [
+        Sign::Xid,
+        Sign::SxidFatal,
+        Sign::SxidNonfatal,
+        Sign::GpuFallenOff,
+        Sign::NvlinkRxDetect,
+        Sign::FilesystemMounted,
+    ];
+    for sign in Sign::ALL {
+        assert!(elsewhere.contains(sign) || SAMPLES.iter().any(|s| s.1 == *sign), "no sample of {sign:?}");
+    }
+    for line in NOISE {
+        assert_eq!(recognise(line), None, "{line}");
+    }
+}
+
+#[test]
+fn whom_the_kernel_kills_and_why() {
+    let line = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,oom_memcg=/slurm,task_memcg=/slurm/uid_1/job_7,task=a,b,pid=4242,uid=1000";
+    let cgroup = "/slurm/uid_1/job_7";
+    assert_eq!(
+        recognise(line),
+        Some(Found::OomContext { pid: 4242, cgroup, constraint: "CONSTRAINT_MEMCG" })
+    );
+}
+
+#[test]
+fn nvidia_lines_come_through() {
+    let xid = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.";
+    assert!(matches!(recognise(xid), Some(Found::Nvidia(Line::Xid(_)))));
+    let quoted = "systemd[1]: said NVRM: Xid (PCI:0000:3b:00): 79, x";
+    assert_eq!(recognise(quoted), None, "a line that only quotes one is none");
+}
+
+proptest::proptest! {
+    #[test]
+    fn never_panics(line: String) {
+        let _ = recognise(&line);
+    }
+
+    #[test]
+    fn mutations_never_panic(which in 0..SAMPLES.len(), at: proptest::sample::Index, with in "\\PC{0,3}", cut: proptest::sample::Index) {
+        let mut line: Vec<char> = SAMPLES[which].0.chars().collect();
+        let i = at.index(line.len());
+        line.splice(i..=i, with.chars());
+        let line: String = line.into_iter().collect();
+        let _ = recognise(&line);
+        let short: String = line.chars().take(cut.index(line.len() + 1)).collect();
+        let _ = recognise(&short);
+    }
+}

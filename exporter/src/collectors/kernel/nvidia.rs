@@ -1,0 +1,295 @@
+//! Lines of the NVIDIA driver: XIDs of GPUs and of their MIG instances, SXIDs of NVSwitches, and what goes with them.
+//!
+//! ```text
+//! NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+//! NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 94, pid=7194, name=python3, Contained: ...
+//! NVRM: Xid (PCI:0000:3b:00): 45, pid=7, name=python3, Ch 00000010 caused by previous Xid 31
+//! nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 LTSSM Fault Up
+//! ```
+
+use super::catalogue::{self, Level};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Xid<'a> {
+    /// `0000:3b:00.0`
+    pub(super) pci: String,
+    pub(super) code: u32,
+    pub(super) gpu_instance: Option<u32>,
+    pub(super) compute_instance: Option<u32>,
+    pub(super) pid: Option<u32>,
+    pub(super) process: Option<&'a str>,
+    /// The XID that the kernel says this one follows from.
+    pub(super) caused_by: Option<u32>,
+    pub(super) detail: &'a str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sxid<'a> {
+    /// Number of the NVSwitch.
+    pub(super) nvswitch: u32,
+    pub(super) pci: String,
+    pub(super) code: u32,
+    pub(super) fatal: bool,
+    pub(super) link: Option<u32>,
+    pub(super) detail: &'a str,
+}
+
+/// What the line of an NVIDIA driver says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    Xid(Xid<'a>),
+    Sxid(Sxid<'a>),
+    /// Dumps of registers, which repeat the code of the SXID before them.
+    SxidData,
+    /// Which GPU is at which address: printed once, before the first XID.
+    Identity {
+        pci: String,
+        uuid: &'a str,
+    },
+    FallenOff {
+        pci: String,
+    },
+    /// The beginning of a message of several lines.
+    About {
+        pci: String,
+    },
+    /// The end of one, that tells what happened to the GPU it is about.
+    AboutFallenOff,
+    RxDetect,
+}
+
+/// A line that begins with `NVRM: `.
+pub(super) fn nvrm(line: &str) -> Option<Line<'_>> {
+    let rest = line.strip_prefix("NVRM: ")?;
+    if let Some(rest) = rest.strip_prefix("Xid (") {
+        return xid(rest).map(Line::Xid);
+    }
+    if let Some(rest) = rest.strip_prefix("GPU at PCI:") {
+        let (pci, uuid) = rest.split_once(": ")?;
+        let uuid = uuid.trim();
+        return uuid.starts_with("GPU-").then_some(Line::Identity { pci: address(pci)?, uuid });
+    }
+    if let Some(rest) = rest.strip_prefix("The NVIDIA GPU ") {
+        return Some(Line::About { pci: address(rest.split([' ', '(']).next()?)? });
+    }
+    if let Some((pci, _)) =
+        rest.strip_prefix("GPU ").and_then(|r| r.split_once(": GPU has fallen off the bus"))
+    {
+        return Some(Line::FallenOff { pci: address(pci)? });
+    }
+    if rest.trim_start().starts_with("fallen off the bus") {
+        return Some(Line::AboutFallenOff);
+    }
+    rest.contains("Failed to update Rx Detect Link mask").then_some(Line::RxDetect)
+}
+
+/// What follows `NVRM: Xid (`.
+fn xid(rest: &str) -> Option<Xid<'_>> {
+    let (place, rest) = rest.split_once("): ")?;
+    let mut place = place.split(' ');
+    let pci = address(place.next()?.trim_start_matches("PCI:"))?;
+    let (mut gpu_instance, mut compute_instance) = (None, None);
+    for part in place {
+        if let Some(id) = part.strip_prefix("GPU-CI:") {
+            compute_instance = id.parse().ok();
+        } else if let Some(id) = part.strip_prefix("GPU-I:") {
+            gpu_instance = id.parse().ok();
+        }
+    }
+    let (code, mut detail) = rest.split_once(',').unwrap_or((rest, ""));
+    let code = code.trim().parse().ok()?;
+    detail = detail.trim_start();
+    let (mut pid, mut process) = (None, None);
+    if let Some((value, after)) = detail.strip_prefix("pid=").map(|d| d.split_once(',').unwrap_or((d, ""))) {
+        pid = value.parse().ok();
+        detail = after.trim_start();
+    }
+    // The name is whatever the process calls itself, at most 15 bytes; only what follows a comma and a space is not of it.
+    if let Some((value, after)) = detail.strip_prefix("name=").map(|d| d.split_once(", ").unwrap_or((d, "")))
+    {
+        process = Some(value).filter(|name| !name.is_empty() && !name.contains("<unknown>"));
+        detail = after;
+    }
+    let (detail, caused_by) = match detail.rsplit_once("caused by previous Xid ") {
+        Some((before, code)) => match code.trim_end_matches(['.', '\n', ' ']).parse() {
+            Ok(code) => (before, Some(code)),
+            Err(_) => (detail, None),
+        },
+        None => (detail, None),
+    };
+    Some(Xid {
+        pci,
+        code,
+        gpu_instance,
+        compute_instance,
+        pid,
+        process,
+        caused_by,
+        detail: detail.trim_end(),
+    })
+}
+
+/// A line that begins with `nvidia-nvswitch`.
+pub(super) fn nvswitch(line: &str) -> Option<Line<'_>> {
+    let (nvswitch, rest) = line.strip_prefix("nvidia-nvswitch")?.split_once(": SXid (")?;
+    let (pci, rest) = rest.split_once("): ")?;
+    let (code, rest) = rest.split_once(',')?;
+    let (nvswitch, code) = (nvswitch.parse().ok()?, code.trim().parse().ok()?);
+    let (severity, detail) = rest.trim_start().split_once(',').unwrap_or((rest.trim_start(), ""));
+    let fatal = match severity {
+        "Fatal" => true,
+        "Non-fatal" => false,
+        _ => return Some(Line::SxidData),
+    };
+    let detail = detail.trim();
+    let link = detail.strip_prefix("Link ").and_then(|l| l.split(' ').next()?.parse().ok());
+    Some(Line::Sxid(Sxid {
+        nvswitch,
+        pci: address(pci.trim_start_matches("PCI:"))?,
+        code,
+        fatal,
+        link,
+        detail,
+    }))
+}
+
+/// A PCI address as the rest of the system writes it, with four digits of domain and a function.
+pub(super) fn address(text: &str) -> Option<String> {
+    let (address, function) = text.split_once('.').unwrap_or((text, "0"));
+    let mut parts = address.split(':').map(|part| {
+        let digits = !part.is_empty() && part.len() <= 8 && part.bytes().all(|b| b.is_ascii_hexdigit());
+        digits.then(|| u32::from_str_radix(part, 16).ok()).flatten()
+    });
+    let (domain, bus, device) = (parts.next()??, parts.next()??, parts.next()??);
+    let function: u8 = function.parse().ok().filter(|f| *f < 8)?;
+    (parts.next().is_none() && bus < 0x100 && device < 0x20)
+        .then(|| format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
+}
+
+impl Xid<'_> {
+    /// How serious this one is and what to do: what the catalogue says, unless the line itself knows better.
+    pub(super) fn verdict(&self) -> (Level, &'static str) {
+        let known = catalogue::find(self.code);
+        match self.code {
+            144..=150 if self.detail.contains("Nonfatal") => (Level::Warn, "none"),
+            154 => recovery(self.detail).unwrap_or((Level::Warn, "contact_support")),
+            _ => (known.level, known.action),
+        }
+    }
+}
+
+/// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`
+fn recovery(detail: &str) -> Option<(Level, &'static str)> {
+    let (_, to) = detail.rsplit_once(" to ")?;
+    let word = to.split_once('(')?.1.split(')').next()?.to_ascii_lowercase();
+    Some(match &*word {
+        "none" => (Level::Info, "none"),
+        w if w.contains("drain and reset") => (Level::Warn, "drain_reset"),
+        w if w.contains("reboot") => (Level::Error, "reboot_node"),
+        w if w.contains("reset") => (Level::Error, "reset_gpu"),
+        w if w.contains("drain") => (Level::Error, "drain_reset"),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Xid<'_> {
+        let Some(Line::Xid(xid)) = nvrm(line) else { panic!("{line}") };
+        xid
+    }
+
+    #[test]
+    fn every_shape_of_an_xid() {
+        let x = read(
+            "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        );
+        assert_eq!((&*x.pci, x.code, x.pid, x.process), ("0000:3b:00.0", 79, None, None));
+        assert_eq!(x.detail, "GPU has fallen off the bus.");
+        let x = read("NVRM: Xid (PCI:0000:3B:00): 31, pid=4242, name=python3, Ch 0000000f, intr 1");
+        assert_eq!((x.pid, x.process, x.detail), (Some(4242), Some("python3"), "Ch 0000000f, intr 1"));
+        let x = read("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, name=a, b, Contained");
+        assert_eq!((x.gpu_instance, x.compute_instance, x.code), (Some(5), None, 94));
+        let x = read("NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 94, Contained");
+        assert_eq!((x.gpu_instance, x.compute_instance, x.detail), (Some(5), Some(0), "Contained"));
+        let x = read("NVRM: Xid (PCI:0000:3b:00): 45, pid=9, name=x, Ch 00000010 caused by previous Xid 31");
+        assert_eq!((x.caused_by, x.detail), (Some(31), "Ch 00000010"));
+        let x = read("NVRM: Xid (00000001:03:00.0): 13, pid=7, Graphics Exception");
+        assert_eq!((&*x.pci, x.code, x.pid, x.process), ("0001:03:00.0", 13, Some(7), None));
+        assert_eq!(read("NVRM: Xid (PCI:0000:3b:00): 48").code, 48);
+        for no in [
+            "NVRM: Xid (PCI:0000:3b): 48, x",
+            "NVRM: Xid (PCI:0000:3b:00): x",
+            "NVRM: Xid (PCI:0000:3b:00 48",
+            "NVRM: Xid (",
+        ] {
+            assert_eq!(nvrm(no), None, "{no}");
+        }
+    }
+
+    #[test]
+    fn the_line_itself_may_know_better() {
+        let verdict = |line: &str| read(line).verdict();
+        let nvlink = "NVRM: Xid (PCI:0008:01:00): 149, pid='<unknown>', name=<unknown>, NETIR_LINK_EVT ";
+        assert_eq!(
+            verdict(&format!("{nvlink} Fatal   XC0 i0 Link 08 (0x004505c6)")),
+            (Level::Error, "reset_gpu")
+        );
+        assert_eq!(verdict(&format!("{nvlink} Nonfatal XC0 i0 Link 08 (0x004505c6)")), (Level::Warn, "none"));
+        let changed = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to";
+        for (to, verdict) in [
+            ("0x0 (None)", (Level::Info, "none")),
+            ("0x1 (GPU Reset Required)", (Level::Error, "reset_gpu")),
+            ("0x2 (Node Reboot Required)", (Level::Error, "reboot_node")),
+            ("0x3 (Drain P2P)", (Level::Error, "drain_reset")),
+            ("0x4 (Drain and Reset)", (Level::Warn, "drain_reset")),
+            ("0x9", (Level::Warn, "contact_support")),
+        ] {
+            assert_eq!(read(&format!("{changed} {to}")).verdict(), verdict, "{to}");
+        }
+        assert_eq!(verdict("NVRM: Xid (PCI:0000:3b:00): 45, x"), (Level::Info, "none"));
+        assert_eq!(verdict("NVRM: Xid (PCI:0000:3b:00): 4711, x"), (Level::Warn, "contact_support"));
+    }
+
+    #[test]
+    fn nvswitches() {
+        let line = "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 24 LTSSM Fault Up";
+        let Some(Line::Sxid(s)) = nvswitch(line) else { panic!() };
+        assert_eq!(
+            (s.nvswitch, &*s.pci, s.code, s.fatal, s.link),
+            (3, "0000:c5:00.0", 20034, true, Some(24))
+        );
+        let line = "nvidia-nvswitch4: SXid (PCI:0000:c6:00.0): 11004, Non-fatal, ingress invalid ACL";
+        let Some(Line::Sxid(s)) = nvswitch(line) else { panic!() };
+        assert_eq!((s.fatal, s.link, s.detail), (false, None, "ingress invalid ACL"));
+        let data = "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Severity 1 Engine instance 24 Sub-engine instance 00";
+        assert_eq!(nvswitch(data), Some(Line::SxidData), "one error is not three");
+        assert_eq!(nvswitch("nvidia-nvswitch0: open (major=510)"), None);
+    }
+
+    #[test]
+    fn what_goes_with_them() {
+        let pci = || "0000:b3:00.0".to_owned();
+        let identity = nvrm("NVRM: GPU at PCI:0000:b3:00: GPU-2f3c0000-1111-2222-3333-444455556666");
+        assert_eq!(
+            identity,
+            Some(Line::Identity { pci: pci(), uuid: "GPU-2f3c0000-1111-2222-3333-444455556666" })
+        );
+        assert_eq!(
+            nvrm("NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus."),
+            Some(Line::FallenOff { pci: pci() })
+        );
+        assert_eq!(nvrm("NVRM: The NVIDIA GPU 0000:b3:00.0"), Some(Line::About { pci: pci() }));
+        assert_eq!(
+            nvrm("NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:2330)"),
+            Some(Line::About { pci: pci() })
+        );
+        let off = "NVRM: fallen off the bus and is not responding to commands.";
+        assert_eq!(nvrm(off), Some(Line::AboutFallenOff));
+        let rx = "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!";
+        assert_eq!(nvrm(rx), Some(Line::RxDetect));
+        assert_eq!(nvrm("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86"), None);
+    }
+}

@@ -1,0 +1,235 @@
+use std::io::Write as _;
+
+use super::*;
+use crate::testing::Bench;
+use stepwatch_wire::{Event, Kind};
+
+const UUID: &str = "GPU-3c6e8a4b-9d2f-4a51-8e07-5b1f2c3d4e5f";
+
+/// A machine made of files.
+struct Machine {
+    dir: tempfile::TempDir,
+    sequence: u64,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let gpu = dir.path().join("proc/driver/nvidia/gpus/0000:3b:00.0");
+        for made in [&gpu, &dir.path().join("proc/sys/kernel/random"), &dir.path().join("state")] {
+            std::fs::create_dir_all(made).unwrap();
+        }
+        let text = format!("Model: \t\t NVIDIA H100\nGPU UUID: \t {UUID}\nBus Location: \t 0000:3b:00.0\n");
+        std::fs::write(gpu.join("information"), text).unwrap();
+        let mut machine = Self { dir, sequence: 0 };
+        machine.boot("first");
+        machine
+    }
+
+    fn boot(&mut self, id: &str) {
+        std::fs::write(self.dir.path().join("proc/sys/kernel/random/boot_id"), id).unwrap();
+        std::fs::write(self.dir.path().join("proc/uptime"), "1000.00 1.0\n").unwrap();
+        std::fs::write(self.dir.path().join("kmsg"), "").unwrap();
+        self.sequence = 0;
+    }
+
+    fn log(&mut self, line: &str) {
+        let path = self.dir.path().join("kmsg");
+        let mut file = File::options().append(true).open(path).unwrap();
+        self.sequence += 1;
+        writeln!(file, "4,{},{},-;{line}\n SUBSYSTEM=test", self.sequence, self.sequence * 1_000_000)
+            .unwrap();
+    }
+
+    fn xid(&mut self, code: u32) {
+        self.log(&format!("NVRM: Xid (PCI:0000:3b:00): {code}, pid=7, name=python3, x"));
+    }
+
+    fn bench(&self) -> Bench {
+        let path = |name: &str| self.dir.path().join(name);
+        Bench::new(Roots {
+            procfs: path("proc"),
+            sysfs: path("sys"),
+            kmsg: path("kmsg"),
+            state: Some(path("state")),
+            ..Roots::default()
+        })
+    }
+}
+
+/// An exporter that starts; it is not asked to wait within a pass.
+fn start(bench: &Bench) -> Reader {
+    let mut reader = Reader::new(&Config { interval: Period::millis(0), ..Config::default() });
+    assert!(matches!(reader.probe(&bench.context()).unwrap(), Support::Supported(_)));
+    reader
+}
+
+/// Waits until what the reader has read so far is on disk.
+fn saved(reader: &mut Reader, bench: &Bench) {
+    let open = reader.open.as_mut().unwrap();
+    (open.saved, open.unsaved) = (None, true);
+    let _ = open.saving.finished(Duration::from_mins(1));
+    open.save(&bench.context());
+    assert!(matches!(open.saving.finished(Duration::from_mins(1)), Some(Ok(()))));
+}
+
+fn xids(events: &[Event]) -> Vec<i64> {
+    events.iter().filter(|e| e.kind == Kind::Xid).map(|e| e.code.unwrap()).collect()
+}
+
+#[test]
+fn what_was_there_at_the_first_start_is_counted_and_what_comes_is_told() {
+    let mut m = Machine::new();
+    m.xid(31);
+    let bench = m.bench();
+    let mut reader = start(&bench);
+    let out = bench.collect(&mut reader);
+    assert_eq!(out.get(&XIDS, &[UUID, "31"]), Some(1.0));
+    assert_eq!(out.get(&XIDS, &[UUID, "79"]), Some(0.0), "there before it happens");
+    assert_eq!(out.get(&EVENTS, &["oom_kill"]), Some(0.0));
+    assert!(bench.published().is_empty());
+    m.xid(79);
+    let out = bench.collect(&mut reader);
+    assert_eq!(out.get(&XIDS, &[UUID, "79"]), Some(1.0));
+    let told = bench.published();
+    let [event] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(
+        (event.code, event.extra["gpu"].as_str(), event.level.as_deref()),
+        (Some(79), Some(UUID), Some("error"))
+    );
+}
+
+#[test]
+fn a_restart_neither_loses_nor_doubles() {
+    let mut m = Machine::new();
+    let (first, second) = (m.bench(), m.bench());
+    let mut reader = start(&first);
+    first.collect(&mut reader);
+    m.xid(31);
+    first.collect(&mut reader);
+    saved(&mut reader, &first);
+    drop(reader);
+    // While nobody reads.
+    m.xid(79);
+    m.xid(45);
+    let mut reader = start(&second);
+    let out = second.collect(&mut reader);
+    let told = second.published();
+    assert_eq!(xids(&told), [79, 45], "31 was told by the one before");
+    let age = unix_now() - told[0].ts.unwrap();
+    assert!((990.0..1000.0).contains(&age), "with its own time, {age} seconds ago");
+    for code in ["31", "79", "45"] {
+        assert_eq!(out.get(&XIDS, &[UUID, code]), Some(1.0), "{code}");
+    }
+    assert_eq!((out.get(&READ, &[]), out.get(&LOST, &[])), (Some(3.0), Some(0.0)));
+}
+
+#[test]
+fn a_crash_before_the_save_counts_again_from_there() {
+    let mut m = Machine::new();
+    let (first, second) = (m.bench(), m.bench());
+    let mut reader = start(&first);
+    m.xid(31);
+    first.collect(&mut reader);
+    saved(&mut reader, &first);
+    m.xid(79);
+    assert_eq!(first.collect(&mut reader).get(&XIDS, &[UUID, "79"]), Some(1.0));
+    std::mem::forget(reader.open.as_mut().unwrap().lock.take());
+    drop(reader);
+    // The lock died with the process.
+    std::fs::remove_file(m.dir.path().join("state").join(LOCK_FILE)).unwrap();
+    let mut reader = start(&second);
+    let out = second.collect(&mut reader);
+    assert_eq!((out.get(&XIDS, &[UUID, "79"]), out.get(&XIDS, &[UUID, "31"])), (Some(1.0), Some(1.0)));
+}
+
+#[test]
+fn a_gpu_that_is_gone_keeps_its_name_and_a_boot_begins_anew() {
+    let mut m = Machine::new();
+    let (first, second, third) = (m.bench(), m.bench(), m.bench());
+    let mut reader = start(&first);
+    m.xid(79);
+    m.log("nfs: server a not responding, still trying");
+    first.collect(&mut reader);
+    saved(&mut reader, &first);
+    drop(reader);
+    std::fs::remove_dir_all(m.dir.path().join("proc/driver")).unwrap();
+    m.xid(45);
+    let mut reader = start(&second);
+    let out = second.collect(&mut reader);
+    assert_eq!(out.get(&XIDS, &[UUID, "45"]), Some(1.0));
+    saved(&mut reader, &second);
+    drop(reader);
+    m.boot("second");
+    m.xid(8);
+    let mut reader = start(&third);
+    let out = third.collect(&mut reader);
+    assert_eq!((out.get(&READ, &[]), out.get(&XIDS, &[UUID, "79"])), (Some(1.0), None));
+    assert_eq!(out.get(&XIDS, &["0000:3b:00.0", "8"]), Some(1.0));
+    assert!(third.published().is_empty(), "old lines of a new boot, and the stall is over with the old one");
+}
+
+#[test]
+fn a_condition_that_holds_at_the_first_start_is_told_as_one_that_holds() {
+    let mut m = Machine::new();
+    m.log("EXT4-fs (nvme0n1p2): Remounting filesystem read-only");
+    let bench = m.bench();
+    let mut reader = start(&bench);
+    bench.collect(&mut reader);
+    bench.collect(&mut reader);
+    let told = bench.published();
+    let [event] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(event.name.as_deref(), Some("filesystem_readonly"));
+    assert!(event.extra.contains_key("again"));
+}
+
+#[test]
+fn what_is_new_to_the_node_is_counted_once_and_known_after_a_restart() {
+    let mut m = Machine::new();
+    let (first, second) = (m.bench(), m.bench());
+    m.log("usual trouble of device 1");
+    let mut reader = start(&first);
+    first.collect(&mut reader);
+    m.log("usual trouble of device 2");
+    m.log("unheard-of trouble 17");
+    assert_eq!(first.collect(&mut reader).get(&UNKNOWN, &["warning"]), Some(1.0));
+    saved(&mut reader, &first);
+    drop(reader);
+    m.log("unheard-of trouble 18");
+    let mut reader = start(&second);
+    let out = second.collect(&mut reader);
+    assert_eq!((out.get(&UNKNOWN, &["warning"]), out.get(&KNOWN, &[])), (Some(1.0), Some(2.0)));
+    let text = std::fs::read_to_string(m.dir.path().join("state").join(KNOWN_FILE)).unwrap();
+    assert_eq!(text, "unheard-of trouble #\nusual trouble of device #\n");
+}
+
+#[test]
+fn no_log_is_unsupported_and_one_that_may_not_be_read_says_what_to_do() {
+    let m = Machine::new();
+    let bench = |kmsg: PathBuf| Bench::new(Roots { kmsg, ..Roots::default() });
+    let mut reader = Reader::new(&Config::default());
+    let absent = reader.probe(&bench(m.dir.path().join("absent")).context()).unwrap();
+    assert!(matches!(absent, Support::Unsupported(why) if why.contains("mount that of the host")));
+}
+
+#[test]
+fn a_pipe_is_waited_for() {
+    let m = Machine::new();
+    let path = m.dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o600), 0)
+        .unwrap();
+    let roots = Roots { kmsg: path.clone(), procfs: m.dir.path().join("proc"), ..Roots::default() };
+    let bench = Bench::new(roots);
+    let mut reader = Reader::new(&Config { interval: Period::secs(60), ..Config::default() });
+    reader.probe(&bench.context()).unwrap();
+    let mut pipe = File::options().write(true).open(&path).unwrap();
+    bench.collect(&mut reader);
+    let writer = std::thread::spawn(move || {
+        pipe.write_all(b"4,9,5,-;NVRM: Xid (PCI:0000:3b:00): 79, x\n").unwrap();
+        // Its end hangs the pipe up, which ends the pass.
+    });
+    let out = bench.collect(&mut reader);
+    writer.join().unwrap();
+    assert_eq!(out.get(&XIDS, &[UUID, "79"]), Some(1.0));
+    assert_eq!(xids(&bench.published()), [79]);
+}

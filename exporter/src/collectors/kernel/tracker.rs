@@ -1,0 +1,350 @@
+//! From records to counts, and to the events that are worth telling.
+
+use std::collections::HashMap;
+
+use stepwatch_wire::Event;
+
+use super::counts::{Counts, Held};
+use super::lines::{self, Facts, Found};
+use super::novel::Known;
+use super::nvidia::Line;
+use super::record::Record;
+use super::signs::{Sign, Tell};
+use super::tell::{self, Oom};
+use crate::roots::Roots;
+
+/// Records within which the lines of one message of the driver stand.
+const WINDOW: u64 = 3;
+/// Records of a priority up to this one, a warning, are looked at for what was never seen before.
+const WORST: usize = 5;
+/// Events of one kind of one device that are told within [`BURST_SECONDS`]; what comes after is only counted.
+const BURST: u32 = 10;
+const BURST_SECONDS: f64 = 60.0;
+/// Kinds and devices whose events are limited each on its own.
+const MAX_BURSTS: usize = 1024;
+/// A condition that still holds is told again this often.
+const AGAIN_SECONDS: f64 = 600.0;
+
+#[derive(Debug, Default)]
+pub(super) struct Tracker {
+    pub(super) counts: Counts,
+    pub(super) known: Known,
+    /// What was never seen before is learned without being counted.
+    pub(super) learning: bool,
+    /// Records from here on are told of; those before it were, or are too old to be.
+    pub(super) tell_from: u64,
+    pub(super) events: Vec<Event>,
+    /// An XID came from where nobody knows a GPU.
+    pub(super) stranger: bool,
+    overwritten: bool,
+    oom: Option<Oom>,
+    /// Which GPU the lines of the driver are about, and up to which record.
+    about: Option<(String, u64)>,
+    /// When the burst of this began, and how many were told.
+    bursts: HashMap<String, (f64, u32)>,
+}
+
+impl Tracker {
+    /// Goes on from `counts`, and tells of records from `tell_from` on.
+    pub(super) fn new(counts: Counts, tell_from: u64) -> Self {
+        Self { counts, tell_from, ..Self::default() }
+    }
+
+    /// The log was overwritten before it was read; the next record shows by how much.
+    pub(super) fn overwritten(&mut self) {
+        self.overwritten = true;
+    }
+
+    /// Takes in what the log gave; one that was taken in before does nothing.
+    pub(super) fn take(&mut self, bytes: &[u8], roots: &Roots, time: impl FnOnce(u64) -> f64) {
+        let Some(record) = Record::parse(bytes) else {
+            // Of a plain file, continuation lines come by themselves.
+            self.counts.malformed += u64::from(!bytes.starts_with(b" ") && !bytes.is_empty());
+            return;
+        };
+        let expected = self.counts.next.unwrap_or(record.sequence);
+        if record.sequence < expected {
+            return;
+        }
+        let missing = record.sequence - expected;
+        let missing = missing.max(u64::from(std::mem::take(&mut self.overwritten)));
+        self.counts.lost = self.counts.lost.saturating_add(missing);
+        self.counts.next = Some(record.sequence.saturating_add(1));
+        self.counts.read += 1;
+        let ts = time(record.micros);
+        let mut understood = false;
+        for line in record.text.split('\n') {
+            understood |= self.line(line.trim_end(), &record, ts, roots);
+        }
+        if !understood {
+            self.novelty(&record);
+        }
+    }
+
+    /// Whether the line means something.
+    fn line(&mut self, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) -> bool {
+        let Some(found) = lines::recognise(line) else { return false };
+        match found {
+            Found::Nvidia(found) => self.nvidia(found, line, record, ts, roots),
+            Found::OomContext { pid, cgroup, constraint } => {
+                self.oom = Some(Oom { pid, cgroup: cgroup.to_owned(), constraint: constraint.to_owned() });
+            }
+            Found::Sign(sign, facts) => self.sign(sign, &facts, line, record, ts, roots),
+        }
+        true
+    }
+
+    fn nvidia(&mut self, found: Line<'_>, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
+        match found {
+            Line::Xid(xid) => {
+                self.counts.event(Sign::Xid);
+                self.counts.xid(&xid);
+                let known = self.counts.knows(&xid.pci);
+                self.stranger |= !known;
+                let gpu = known.then(|| self.counts.gpu(&xid.pci));
+                let event = tell::xid(ts, &xid, gpu);
+                self.tell(event, record, ts);
+            }
+            Line::Sxid(sxid) => {
+                self.counts.event(if sxid.fatal { Sign::SxidFatal } else { Sign::SxidNonfatal });
+                self.counts.sxid(&sxid);
+                self.tell(tell::sxid(ts, &sxid), record, ts);
+            }
+            Line::SxidData => {}
+            Line::Identity { pci, uuid } => self.counts.learn(&pci, uuid),
+            Line::About { pci } => self.about = Some((pci, record.sequence.saturating_add(WINDOW))),
+            Line::FallenOff { pci } => self.fallen_off(&pci, line, record, ts, roots),
+            Line::AboutFallenOff => {
+                let about = self.about.take().filter(|(_, until)| record.sequence <= *until);
+                self.fallen_off(&about.unwrap_or_default().0, line, record, ts, roots);
+            }
+            Line::RxDetect => self.sign(Sign::NvlinkRxDetect, &Facts::default(), line, record, ts, roots),
+        }
+    }
+
+    fn fallen_off(&mut self, pci: &str, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
+        let facts = Facts { pci, ..Facts::default() };
+        self.sign(Sign::GpuFallenOff, &facts, line, record, ts, roots);
+    }
+
+    fn sign(
+        &mut self,
+        sign: Sign,
+        facts: &Facts<'_>,
+        line: &str,
+        record: &Record<'_>,
+        ts: f64,
+        roots: &Roots,
+    ) {
+        self.counts.event(sign);
+        let oom = self.oom.take_if(|oom| sign == Sign::OomKill && facts.pid == Some(oom.pid));
+        let fresh = record.sequence >= self.tell_from;
+        // Its text is kept with a condition also where nobody is told of the beginning.
+        if !fresh && !matches!(sign.tell(), Tell::Begin { .. } | Tell::End { .. }) {
+            return;
+        }
+        let Some(mut event) = tell::sign(ts, sign.tell(), facts, line, oom.as_ref(), roots) else { return };
+        let pci = super::nvidia::address(facts.pci).filter(|pci| self.counts.knows(pci));
+        if let Some(pci) = pci {
+            tell::of_gpu(&mut event, self.counts.gpu(&pci));
+        }
+        match sign.tell() {
+            Tell::Begin { name, .. } => {
+                if self.counts.held.iter().any(|h| h.name == name && h.device == facts.device) {
+                    return;
+                }
+                let held = Held {
+                    name: name.to_owned(),
+                    device: facts.device.to_owned(),
+                    level: event.level.clone().unwrap_or_default(),
+                    text: event.text.clone().unwrap_or_default(),
+                    told: fresh.then_some(ts),
+                };
+                if !self.counts.hold(held) {
+                    self.counts.suppressed += 1;
+                    return;
+                }
+            }
+            Tell::End { name, .. } if !self.counts.end(name, facts.device) => return,
+            _ => {}
+        }
+        self.tell(event, record, ts);
+    }
+
+    /// Tells, unless it was told or too much of the same was.
+    fn tell(&mut self, event: Event, record: &Record<'_>, ts: f64) {
+        if record.sequence < self.tell_from {
+            return;
+        }
+        let of = |key: &str| event.extra.get(key).and_then(|v| v.as_str()).unwrap_or_default();
+        let name = event.name.as_deref().unwrap_or_default();
+        let code = event.code.unwrap_or_default();
+        let key = format!("{} {name} {code} {} {}", event.kind.as_str(), of("pci"), of("device"));
+        if self.bursts.len() >= MAX_BURSTS {
+            self.bursts.retain(|_, (began, _)| ts - *began < BURST_SECONDS);
+        }
+        if self.bursts.len() >= MAX_BURSTS && !self.bursts.contains_key(&key) {
+            self.counts.suppressed += 1;
+            return;
+        }
+        let (began, told) = self.bursts.entry(key).or_insert((ts, 0));
+        if ts - *began >= BURST_SECONDS {
+            (*began, *told) = (ts, 0);
+        }
+        *told += 1;
+        if *told > BURST {
+            self.counts.suppressed += 1;
+        } else {
+            self.events.push(event);
+        }
+    }
+
+    /// Counts a message of the kernel itself that was never seen before.
+    fn novelty(&mut self, record: &Record<'_>) {
+        let priority = usize::from(record.priority);
+        if priority >= WORST || record.facility != 0 {
+            return;
+        }
+        let message = record.text.split('\n').next().unwrap_or_default();
+        if self.known.learn(message) && !self.learning {
+            self.counts.unknown[priority] += 1;
+            tracing::info!(
+                message = message.trim(),
+                "the kernel said what it never said before on this node"
+            );
+        }
+    }
+
+    /// Tells again of what still holds.
+    pub(super) fn again(&mut self, now: f64) {
+        for held in &mut self.counts.held {
+            if held.told.is_none_or(|told| now - told >= AGAIN_SECONDS) {
+                held.told = Some(now);
+                self.events.push(tell::again(now, held));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepwatch_wire::Kind;
+
+    /// Takes lines in as records from `first` on, a second apart.
+    fn take(tracker: &mut Tracker, first: u64, lines: &[&str]) -> Vec<Event> {
+        for (sequence, line) in (first..).zip(lines) {
+            let record = format!("4,{sequence},{},-;{line}\n", sequence * 1_000_000);
+            tracker.take(record.as_bytes(), &Roots::default(), |micros| 1e9 + micros as f64 / 1e6);
+        }
+        tracker.events.drain(..).collect()
+    }
+
+    fn names(events: &[Event]) -> Vec<(&str, i64)> {
+        events.iter().map(|e| (e.name.as_deref().unwrap(), e.code.unwrap())).collect()
+    }
+
+    #[test]
+    fn a_gpu_that_falls_off_in_three_lines_and_is_known_by_name() {
+        let mut t = Tracker::default();
+        let events = take(
+            &mut t,
+            1,
+            &[
+                "NVRM: GPU at PCI:0000:b3:00: GPU-2f3c",
+                "NVRM: The NVIDIA GPU 0000:b3:00.0",
+                "NVRM: (PCI ID: 10de:2330) installed in this system has",
+                "NVRM: fallen off the bus and is not responding to commands.",
+                r"NVRM: The NVIDIA GPU 0000:b3:00.0\x0aNVRM: fallen off the bus and is not responding to commands.",
+                "NVRM: Xid (PCI:0000:b3:00): 45, pid=7, name=x, Ch 1 caused by previous Xid 79",
+            ],
+        );
+        assert_eq!(names(&events), [("gpu_lost", 1), ("gpu_lost", 1), ("xid", 45)]);
+        let text = |e: &Event, key: &str| e.extra.get(key).and_then(|v| v.as_str().map(str::to_owned));
+        assert!(events.iter().all(|e| text(e, "gpu").as_deref() == Some("GPU-2f3c")), "{events:?}");
+        assert_eq!(events[2].extra["caused_by"].as_f64(), Some(79.0));
+        assert_eq!(events[0].ts, Some(1e9 + 4.0));
+    }
+
+    #[test]
+    fn what_was_taken_in_is_not_taken_in_again_and_gaps_are_losses() {
+        let mut t = Tracker::default();
+        let line = "NVRM: Xid (PCI:0000:3b:00): 79, x";
+        take(&mut t, 10, &[line, line]);
+        assert!(take(&mut t, 10, &[line, line]).is_empty());
+        assert_eq!((t.counts.events["gpu_xid"], t.counts.lost, t.counts.next), (2, 0, Some(12)));
+        t.overwritten();
+        take(&mut t, 15, &[line]);
+        assert_eq!(t.counts.lost, 3);
+        t.overwritten();
+        take(&mut t, 16, &[line]);
+        assert_eq!(t.counts.lost, 4, "something was, or it would not have been said");
+        t.take(b"garbage", &Roots::default(), |_| 0.0);
+        t.take(b" KEY=value", &Roots::default(), |_| 0.0);
+        assert_eq!((t.counts.malformed, t.counts.read), (1, 4));
+    }
+
+    #[test]
+    fn a_stall_begins_ends_and_is_told_again_while_it_lasts() {
+        let mut t = Tracker::default();
+        let stall = "nfs: server a not responding, still trying";
+        assert_eq!(names(&take(&mut t, 1, &[stall, stall, "nfs: server b OK"])), [("nfs_stall", 1)]);
+        t.again(1e9 + 2.0);
+        assert!(t.events.is_empty());
+        t.again(1e9 + 602.0);
+        let again = t.events.pop().unwrap();
+        assert!(again.extra.contains_key("again") && again.extra["device"].as_str() == Some("a"));
+        assert_eq!(names(&take(&mut t, 4, &["nfs: server a OK", "nfs: server a OK"])), [("nfs_stall", 0)]);
+        // What began before anybody could be told is told at the first chance.
+        t.tell_from = u64::MAX;
+        assert!(take(&mut t, 6, &[stall]).is_empty());
+        t.again(1e9 + 7.0);
+        assert_eq!(t.events.len(), 1);
+    }
+
+    #[test]
+    fn a_kill_knows_its_cgroup() {
+        let mut t = Tracker::default();
+        let events = take(
+            &mut t,
+            1,
+            &[
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task_memcg=/slurm/job_7,task=python3,pid=42,uid=0",
+                "Memory cgroup out of memory: Killed process 42 (python3) total-vm:10kB",
+            ],
+        );
+        let [event] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((event.kind, event.extra["cgroup"].as_str()), (Kind::Hw, Some("/slurm/job_7")));
+        assert_eq!(
+            event.text.as_deref(),
+            Some("killed for want of memory: process python3 (pid 42), in cgroup /slurm/job_7")
+        );
+    }
+
+    #[test]
+    fn a_storm_is_counted_in_full_and_told_in_part() {
+        let mut t = Tracker::default();
+        let lines: Vec<String> =
+            (0..100).map(|i| format!("NVRM: Xid (PCI:0000:3b:00): 45, Ch {i}")).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        // A second apart: one full minute and two thirds of another.
+        assert_eq!(take(&mut t, 1, &lines).len(), 2 * BURST as usize);
+        assert_eq!((t.counts.events["gpu_xid"], t.counts.suppressed), (100, 80));
+    }
+
+    #[test]
+    fn what_was_never_said_before() {
+        let mut t = Tracker { learning: true, ..Tracker::default() };
+        take(&mut t, 1, &["foo: number 1 broke"]);
+        t.learning = false;
+        take(
+            &mut t,
+            2,
+            &["foo: number 2 broke", "bar: odd", "bar: odd", "NVRM: Xid (PCI:0000:3b:00): 79, x"],
+        );
+        assert_eq!(t.counts.unknown, [0, 0, 0, 0, 1]);
+        let user = b"12,9,9,-;said by a program\n";
+        t.take(user, &Roots::default(), |_| 0.0);
+        assert_eq!(t.counts.unknown, [0, 0, 0, 0, 1]);
+    }
+}
