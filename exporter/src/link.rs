@@ -2,10 +2,11 @@
 //!
 //! One vocabulary for InfiniBand, RoCE, EFA, Ethernet and PCIe: a link is `up` or `down`, a long `down` is a `drop`, many short ones are
 //! a `flap`; a link that is up may be `degraded` (slower or narrower than it should be) or have `errors`. [`watch`] decides about the
-//! first four, [`rates`] about the last; neither reads a clock or a file.
+//! first four, [`pace`] how fast a link should be, [`rates`] about errors; none reads a clock or a file.
 
 use stepwatch_wire::{Event, Kind, Value};
 
+pub mod pace;
 pub mod rates;
 pub mod watch;
 

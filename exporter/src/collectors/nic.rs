@@ -1,21 +1,32 @@
 //! Ethernet interfaces, from `/sys/class/net`: traffic, errors, speed and links that come and go.
 //!
 //! Only interfaces with a device behind them: bridges, bonds, tunnels and the thousand veth pairs of a container host say
-//! nothing about a cable. InfiniBand shows itself elsewhere. A link that goes down or up is also an event in the stream,
-//! at once.
+//! nothing about a cable. InfiniBand shows itself elsewhere. What the driver counts beyond that, pauses above all, is in
+//! [`driver`]; links that go down, drop, flap or slow down are told in the stream by [`judge`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stepwatch_kit::config::Period;
-use stepwatch_wire::{Event, Kind};
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::family::Family;
-use crate::hub::Origin;
+use crate::hub::unix_now;
+use crate::link::rates::{self, Threshold};
+use crate::link::watch::Rule;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
+use crate::topology::{self, target};
+
+mod driver;
+mod judge;
+#[cfg(test)]
+mod tests;
+
+pub use driver::{DRIVER, LEFT_OUT, STATS};
+use driver::{ALLOWED, Drivers};
+use judge::{Judge, Look};
 
 pub const ABOUT: &str = "Ethernet interfaces: traffic, errors, links";
 
@@ -26,7 +37,7 @@ macro_rules! nic_counters {
         $(pub static $id: Family = Family::counter($name, $unit, DEVICE, $help);)*
         /// Files under `statistics/` and what they are.
         static STATISTICS: &[(&str, &Family)] = &[$(($file, &$id)),*];
-        pub static FAMILIES: &[&Family] = &[&UP, &ADMIN_UP, &SPEED, &MTU, &CARRIER, &INFO, $(&$id),*];
+        pub static FAMILIES: &[&Family] = &[&UP, &ADMIN_UP, &SPEED, &MTU, &CARRIER, &CONDITION, &INFO, &STATS, &DRIVER, &LEFT_OUT, $(&$id),*];
     };
 }
 
@@ -69,6 +80,13 @@ pub static INFO: Family = Family::gauge(
     "Interface with what is behind it; always 1",
 );
 
+pub static CONDITION: Family = Family::gauge(
+    "nic_condition",
+    "",
+    &["device", "condition"],
+    "What is wrong with a link that has been up: 1 for what holds, 0 for the others",
+);
+
 /// `type` of an Ethernet interface.
 const ARPHRD_ETHER: u32 = 1;
 /// Bit of `flags` that says the interface is meant to be up.
@@ -84,11 +102,28 @@ pub struct Config {
     pub exclude: Vec<String>,
     /// Also bridges, bonds, veth pairs and the like.
     pub include_virtual: bool,
+    /// Counters of drivers to keep; `*` stands for anything, and an empty list asks no driver.
+    pub ethtool: Vec<String>,
+    /// How often drivers are asked: it takes a command to the firmware.
+    pub ethtool_interval: Period,
+    /// A link that is down for longer has dropped.
+    pub drop_after: Period,
+    /// Errors that are too many, by name of the driver's counter, where the defaults do not fit.
+    pub thresholds: BTreeMap<String, Threshold>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(1), exclude: Vec::new(), include_virtual: false }
+        Self {
+            enabled: true,
+            interval: Period::secs(1),
+            exclude: Vec::new(),
+            include_virtual: false,
+            ethtool: ALLOWED.iter().map(|p| (*p).to_owned()).collect(),
+            ethtool_interval: Period::secs(10),
+            drop_after: Period::secs(240),
+            thresholds: BTreeMap::new(),
+        }
     }
 }
 
@@ -100,8 +135,10 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct Reader {
     exclude: Vec<glob::Pattern>,
     include_virtual: bool,
-    /// Whether each link was up when it was last read.
-    links: BTreeMap<String, bool>,
+    drivers: Drivers,
+    ask_every: f64,
+    asked_at: f64,
+    judge: Judge,
 }
 
 /// One interface at one moment, as far as it could be read.
@@ -115,7 +152,15 @@ pub struct Link {
 impl Reader {
     pub fn new(config: &Config) -> Self {
         let exclude = config.exclude.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
-        Self { exclude, include_virtual: config.include_virtual, links: BTreeMap::new() }
+        let rule = Rule::drop_after(config.drop_after.as_duration().as_secs_f64());
+        Self {
+            exclude,
+            include_virtual: config.include_virtual,
+            drivers: Drivers::of_this_machine(&config.ethtool),
+            ask_every: config.ethtool_interval.as_duration().as_secs_f64(),
+            asked_at: f64::NEG_INFINITY,
+            judge: Judge::new(rule, rates::limits(judge::limits(), &config.thresholds)),
+        }
     }
 
     fn devices(&self, roots: &Roots) -> Result<Vec<String>, CollectError> {
@@ -133,26 +178,80 @@ impl Reader {
         Ok(names.into_iter().filter(wanted).take(MAX_DEVICES).collect())
     }
 
-    /// The links of the node, for the self-check.
-    pub fn links(&self, roots: &Roots) -> Result<Vec<Link>, CollectError> {
-        let dir = roots.sys("class/net");
-        Ok(self.devices(roots)?.into_iter().map(|device| link(&dir.join(&device), device)).collect())
+    fn pass(&mut self, now: f64, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let dir = cx.roots.sys("class/net");
+        let looked: Vec<Looked> = self.devices(cx.roots)?.into_iter().map(|d| Looked::at(dir.join(&d), d)).collect();
+        let due = !(0.0..self.ask_every).contains(&(now - self.asked_at));
+        if due {
+            self.asked_at = now;
+            let index = |l: &Looked| roots::read_number(&l.path.join("ifindex"));
+            let devices: Vec<_> = looked.iter().map(|l| (l.link.device.as_str(), index(l))).collect();
+            self.drivers.ask(&devices);
+        }
+        let answer = |device: &str| self.drivers.answer(device).filter(|_| due);
+        let looks: Vec<Look<'_>> = looked.iter().map(|l| l.look(answer(&l.link.device))).collect();
+        self.judge.pass(now, cx, &looks);
+        for seen in &looked {
+            seen.write(out);
+            let device = &seen.link.device;
+            self.drivers.write(device, out);
+            for (state, holds) in self.judge.conditions(device).into_iter().flatten() {
+                out.set(&CONDITION, &[device, state.as_str()], holds);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An interface, with what was read of it for more than one purpose.
+#[derive(Debug)]
+struct Looked {
+    path: PathBuf,
+    link: Link,
+    /// Bytes a second.
+    speed: Option<f64>,
+    carrier_changes: Option<u64>,
+    /// How often the carrier was lost.
+    downs: Option<u64>,
+    pci: String,
+}
+
+impl Looked {
+    fn at(path: PathBuf, device: String) -> Self {
+        // Megabits; -1 stands for unknown, and reading it of a link that is down is an error.
+        let speed = roots::read_number::<i64>(&path.join("speed")).filter(|s| *s > 0 && *s != 0xffff_ffff);
+        let carrier_changes = roots::read_number::<u64>(&path.join("carrier_changes"));
+        let counted = roots::read_number::<u64>(&path.join("carrier_down_count"));
+        Self {
+            link: link(&path, device),
+            speed: speed.map(|megabits| megabits as f64 * 125_000.0),
+            carrier_changes,
+            // Each loss is followed by a return; a kernel that counts losses apart is believed.
+            downs: counted.or(carrier_changes.map(|n| n / 2)),
+            pci: target(&path.join("device")).filter(|t| topology::is_address(t)).unwrap_or_default(),
+            path,
+        }
     }
 
-    fn announce(&mut self, cx: &Context<'_>, device: &str, up: bool) {
-        let before = self.links.insert(device.to_owned(), up);
-        if before.is_some_and(|before| before != up) {
-            let (state, level) = if up { ("up", "info") } else { ("down", "warning") };
-            tracing::warn!(device, state, "link changed");
-            let event = Event {
-                name: Some(device.to_owned()),
-                text: Some(format!("Ethernet link {device} went {state}")),
-                level: Some(level.into()),
-                code: Some(i64::from(up)),
-                ..Event::new(Kind::Link)
-            };
-            cx.hub.publish(Origin::Node, event);
+    fn look<'a>(&'a self, answer: Option<&'a driver::Answer>) -> Look<'a> {
+        Look { link: &self.link, speed: self.speed, downs: self.downs, pci: &self.pci, answer }
+    }
+
+    fn write(&self, out: &mut Samples) {
+        let labels: &[&str] = &[&self.link.device];
+        out.maybe(&UP, labels, self.link.up);
+        out.maybe(&ADMIN_UP, labels, self.link.admin_up);
+        out.maybe(&SPEED, labels, self.speed);
+        out.maybe(&MTU, labels, roots::read_number::<u64>(&self.path.join("mtu")));
+        out.maybe(&CARRIER, labels, self.carrier_changes);
+        for (file, family) in STATISTICS {
+            out.maybe(family, labels, roots::read_number::<u64>(&self.path.join("statistics").join(file)));
         }
+        let device = self.path.join("device");
+        let numa = topology::numa_node(&device).map(|n| n.to_string()).unwrap_or_default();
+        let driver = target(&device.join("driver")).unwrap_or_default();
+        let parent = target(&device).unwrap_or_default();
+        out.set(&INFO, &[&self.link.device, &driver, &parent, &numa], 1u64);
     }
 }
 
@@ -166,17 +265,7 @@ impl Collector for Reader {
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
-        let devices = self.devices(cx.roots)?;
-        self.links.retain(|name, _| devices.contains(name));
-        for device in devices {
-            let path = cx.roots.sys("class/net").join(&device);
-            let link = link(&path, device.clone());
-            read_device(&path, &link, out);
-            if let Some(up) = link.up {
-                self.announce(cx, &device, up);
-            }
-        }
-        Ok(())
+        self.pass(unix_now(), cx, out)
     }
 }
 
@@ -190,82 +279,4 @@ fn link(path: &Path, device: String) -> Link {
         Some(_) => Some(false),
     };
     Link { device, up, admin_up: flags.map(|f| f & IFF_UP != 0) }
-}
-
-fn read_device(path: &Path, link: &Link, out: &mut Samples) {
-    let labels: &[&str] = &[&link.device];
-    out.maybe(&UP, labels, link.up);
-    out.maybe(&ADMIN_UP, labels, link.admin_up);
-    // Megabits; -1 stands for unknown, and reading it of a link that is down is an error.
-    let speed = roots::read_number::<i64>(&path.join("speed")).filter(|s| *s > 0 && *s != 0xffff_ffff);
-    out.maybe(&SPEED, labels, speed.map(|megabits| megabits as f64 * 125_000.0));
-    out.maybe(&MTU, labels, roots::read_number::<u64>(&path.join("mtu")));
-    out.maybe(&CARRIER, labels, roots::read_number::<u64>(&path.join("carrier_changes")));
-    for (file, family) in STATISTICS {
-        out.maybe(family, labels, roots::read_number::<u64>(&path.join("statistics").join(file)));
-    }
-    let device = path.join("device");
-    let numa = roots::read_number::<i32>(&device.join("numa_node")).filter(|n| *n >= 0);
-    let numa = numa.map(|n| n.to_string()).unwrap_or_default();
-    out.set(&INFO, &[&link.device, &target(&device.join("driver")), &target(&device), &numa], 1u64);
-}
-
-/// The last part of what a symbolic link points to: the address of a device, the name of its driver.
-fn target(link: &Path) -> String {
-    let path = std::fs::read_link(link).ok();
-    path.and_then(|p| Some(p.file_name()?.to_str()?.to_owned())).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing;
-    use std::fs;
-
-    fn interface(root: &Path, name: &str, physical: bool, files: &[(&str, &str)]) {
-        let dir = root.join("class/net").join(name);
-        fs::create_dir_all(dir.join("statistics")).unwrap();
-        if physical {
-            fs::create_dir_all(dir.join("device")).unwrap();
-        }
-        for (file, text) in [("type", "1"), ("flags", "0x1003"), ("operstate", "up")].iter().chain(files) {
-            fs::write(dir.join(file), format!("{text}\n")).unwrap();
-        }
-    }
-
-    #[test]
-    fn reads_what_is_there_and_leaves_out_what_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        interface(dir.path(), "eth0", true, &[("speed", "100000"), ("statistics/rx_bytes", "123")]);
-        interface(dir.path(), "eth1", true, &[("operstate", "down"), ("speed", "-1"), ("flags", "0x1002")]);
-        interface(dir.path(), "veth9", false, &[]);
-        interface(dir.path(), "ib0", true, &[("type", "32")]);
-        let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-        let mut reader = Reader::new(&Config::default());
-        assert_eq!(reader.probe(&bench.context()).unwrap(), Support::Supported("eth0 eth1".into()));
-        let page = bench.collect(&mut reader);
-        assert_eq!(page.get(&SPEED, &["eth0"]), Some(12.5e9));
-        assert_eq!(page.get(&RX_BYTES, &["eth0"]), Some(123.0));
-        assert_eq!(page.get(&TX_BYTES, &["eth0"]), None);
-        assert_eq!((page.get(&UP, &["eth0"]), page.get(&UP, &["eth1"])), (Some(1.0), Some(0.0)));
-        assert_eq!((page.get(&ADMIN_UP, &["eth1"]), page.get(&SPEED, &["eth1"])), (Some(0.0), None));
-        assert!(page.iter().all(|s| ["eth0", "eth1"].contains(&&*s.labels[0])), "{page:?}");
-        let mut picky = Reader::new(&Config { exclude: vec!["eth*".into()], ..Config::default() });
-        assert!(matches!(picky.probe(&bench.context()), Ok(Support::Unsupported(_))));
-    }
-
-    #[test]
-    fn a_link_that_goes_down_is_an_event_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        interface(dir.path(), "eth0", true, &[]);
-        let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-        let mut reader = Reader::new(&Config::default());
-        bench.collect(&mut reader);
-        assert_eq!(bench.published(), Vec::<Event>::new());
-        interface(dir.path(), "eth0", true, &[("operstate", "down")]);
-        bench.collect(&mut reader);
-        bench.collect(&mut reader);
-        let [event] = &bench.published()[..] else { panic!() };
-        assert_eq!((event.kind, event.name.as_deref(), event.code), (Kind::Link, Some("eth0"), Some(0)));
-    }
 }

@@ -12,7 +12,7 @@ use stepwatch_kit::config::Period;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::hub::unix_now;
-use crate::link::rates::{Limit, Rates};
+use crate::link::rates::{Limit, Rates, Threshold};
 use crate::link::watch::{Rule, Watch};
 use crate::memory;
 use crate::samples::Samples;
@@ -30,7 +30,7 @@ mod write;
 use counters::Values;
 pub use counters::{
     ERRORS, HARDWARE, LINK_DOWNED, RECEIVE_BYTES, RECEIVE_MULTICAST, RECEIVE_PACKETS, RECEIVE_UNICAST, TRANSMIT_BYTES, TRANSMIT_MULTICAST,
-    TRANSMIT_PACKETS, TRANSMIT_UNICAST, TRANSMIT_WAIT, Threshold,
+    TRANSMIT_PACKETS, TRANSMIT_UNICAST, TRANSMIT_WAIT,
 };
 use device::{Device, Port, Role};
 use expect::Known;

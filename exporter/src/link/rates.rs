@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use stepwatch_kit::config::Period;
+
 use super::Level;
 
 /// Parts of a window that are forgotten together.
@@ -30,15 +32,45 @@ impl Limit {
     }
 }
 
+/// `thresholds:` of the configuration, by counter.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Threshold {
+    /// More than this many within the window are too many.
+    pub most: u64,
+    #[serde(default = "minute")]
+    pub window: Period,
+    #[serde(default = "warn")]
+    pub level: Level,
+}
+
+fn minute() -> Period {
+    Period::secs(60)
+}
+
+fn warn() -> Level {
+    Level::Warn
+}
+
+/// The defaults, but for the counters whose limit the configuration sets.
+pub fn limits(defaults: impl IntoIterator<Item = Limit>, own: &BTreeMap<String, Threshold>) -> Vec<Limit> {
+    let set = |(counter, t): (&String, &Threshold)| {
+        let window = t.window.as_duration().as_secs_f64();
+        Limit::new(counter, window, t.most, t.level, "the limit is set in the configuration")
+    };
+    let kept = defaults.into_iter().filter(|limit| !own.contains_key(&limit.counter));
+    kept.chain(own.iter().map(set)).collect()
+}
+
 /// Counters of one link.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rates {
     last: BTreeMap<String, u64>,
     /// By index of the limit.
     windows: BTreeMap<usize, Window>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Window {
     /// Start of each part, and what was counted in it.
     parts: VecDeque<(f64, u64)>,
@@ -129,7 +161,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn limits() -> Vec<Limit> {
+    fn some() -> Vec<Limit> {
         vec![
             Limit::new("symbol_error", 3600.0, 120, Level::Warn, "look at the cable"),
             Limit::new("symbol_error", 60.0, 600, Level::Error, "look at the cable"),
@@ -139,7 +171,7 @@ mod tests {
 
     #[test]
     fn only_too_many_in_too_short_a_time() {
-        let (limits, mut rates) = (limits(), Rates::default());
+        let (limits, mut rates) = (some(), Rates::default());
         let mut look = |now: f64, errors: u64| {
             rates.take(now, &limits, &[("symbol_error", errors), ("unknown", 9)]);
             rates.excesses(now, &limits).iter().map(|e| (e.limit.level, e.count)).collect::<Vec<_>>()
@@ -154,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_was_cleared_counts_from_nothing() {
-        let (limits, mut rates) = (limits(), Rates::default());
+        let (limits, mut rates) = (some(), Rates::default());
         for (now, value, holds) in [(0.0, 50, false), (10.0, 0, false), (20.0, 1, true), (630.0, 1, false)] {
             rates.take(now, &limits, &[("local_link_integrity_errors", value)]);
             let excesses = rates.excesses(now, &limits);
@@ -168,11 +200,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_threshold_of_the_configuration_replaces_all_of_that_counter() {
+        let own = Threshold { most: 9, window: minute(), level: Level::Error };
+        let limits = limits(some(), &[("symbol_error".to_owned(), own)].into());
+        let short: Vec<_> = limits.iter().map(|l| (l.counter.as_str(), l.most, l.window)).collect();
+        assert_eq!(short, [("local_link_integrity_errors", 0, 600.0), ("symbol_error", 9, 60.0)]);
+    }
+
     proptest! {
         /// No order of values and times makes a rate larger than what was counted, or panics, or grows without bound.
         #[test]
         fn never_more_than_was_counted(steps in prop::collection::vec((-100.0..4000.0f64, 0u64..1000, any::<bool>()), 0..200)) {
-            let (limits, mut rates) = (limits(), Rates::default());
+            let (limits, mut rates) = (some(), Rates::default());
             let (mut now, mut value, mut counted) = (0.0, 0u64, 0u64);
             for (i, (pause, rise, cleared)) in steps.into_iter().enumerate() {
                 now += pause;

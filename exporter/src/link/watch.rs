@@ -89,10 +89,11 @@ impl Watch {
         changes
     }
 
-    /// The link is not to be judged any more: someone took it down on purpose, or told the exporter to leave it alone.
+    /// The link is not to be judged any more: someone took it down on purpose, or told the exporter to leave it alone. Its outages stay
+    /// known, should it come back.
     pub fn retire(&mut self) -> Option<Change> {
         let state = self.open()?;
-        *self = Self::default();
+        *self = Self { outages: std::mem::take(&mut self.outages), ..Self::default() };
         let state = if state == State::Flap { State::Flap } else { State::Up };
         Some(over(state, "is not watched any more: it was taken down on purpose, or left out".into()))
     }

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_kit::config::Period;
-
 use crate::family::Family;
 use crate::link::Level::{self, Error, Warn};
-use crate::link::rates::Limit;
+use crate::link::rates::{self, Limit, Threshold};
 use crate::samples::Samples;
 
 const PORT: &[&str] = &["device", "port"];
@@ -115,26 +113,6 @@ pub(super) fn bytes(values: &Values, family: &Family) -> Option<f64> {
     files.find_map(|(file, _, scale)| Some(*values.get(*file)? as f64 * scale))
 }
 
-/// `thresholds:` of the configuration, by counter.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Threshold {
-    /// More than this many within the window are too many.
-    pub most: u64,
-    #[serde(default = "minute")]
-    pub window: Period,
-    #[serde(default = "warn")]
-    pub level: Level,
-}
-
-fn minute() -> Period {
-    Period::secs(60)
-}
-
-fn warn() -> Level {
-    Warn
-}
-
 /// The limits that good links stay under, but for those that the configuration sets.
 ///
 /// A symbol error in thirty seconds is the bit error rate that InfiniBand allows; ten a second is a link that is mostly repeating
@@ -167,11 +145,7 @@ pub(super) fn limits(own: &BTreeMap<String, Threshold>) -> Vec<Limit> {
     let default = |(counter, window, most, level, meaning): &(&str, f64, u64, Level, &'static str)| {
         Limit::new(counter, *window, *most, *level, meaning)
     };
-    let own_limit = |(counter, t): (&String, &Threshold)| {
-        Limit::new(counter, t.window.as_duration().as_secs_f64(), t.most, t.level, "the limit is set in the configuration")
-    };
-    let kept = defaults.iter().filter(|(counter, ..)| !own.contains_key(*counter));
-    kept.map(default).chain(own.iter().map(own_limit)).collect()
+    rates::limits(defaults.iter().map(default), own)
 }
 
 #[cfg(test)]
@@ -206,15 +180,5 @@ mod tests {
         assert_eq!(out.get(&HARDWARE, &["rdmap0s6", "1", "rdma_read_bytes"]), Some(9.0));
         assert_eq!(bytes(&hardware, &TRANSMIT_BYTES), Some(7.0));
         assert_eq!(errors(&hardware), 1);
-    }
-
-    #[test]
-    fn a_threshold_of_the_configuration_replaces_all_of_that_counter() {
-        let own = [("symbol_error".to_owned(), Threshold { most: 9, window: minute(), level: Error })].into();
-        let limits = limits(&own);
-        let symbol: Vec<_> = limits.iter().filter(|l| l.counter == "symbol_error").collect();
-        assert_eq!(symbol.len(), 1);
-        assert_eq!((symbol[0].most, symbol[0].window), (9, 60.0));
-        assert!(limits.iter().any(|l| l.counter == "link_error_recovery"));
     }
 }

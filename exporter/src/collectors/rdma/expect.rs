@@ -10,14 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::band::Band;
 use super::device::{Device, Port};
+use crate::link::pace::Pace;
 use crate::link::watch::Watch;
 use crate::link::{Medium, Standing};
 
 /// Ports remembered; more than any node has.
 const MAX_KNOWN: usize = 512;
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
-/// Rates are printed in whole gigabits: below this share of what it was, a port is slower.
-const SLOWER: f64 = 0.99;
 
 /// Ports by [`Device::key`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -32,10 +31,7 @@ pub(super) struct Expected {
     pub(super) pci: String,
     pub(super) netdev: String,
     medium: String,
-    /// Bytes a second: the fastest that it was.
-    pub(super) rate: f64,
-    /// Since when it has been slower, as far as it is.
-    slower_since: Option<f64>,
+    pub(super) pace: Pace,
     /// When it was last up.
     up_at: f64,
     /// What it reaches when it is busy.
@@ -63,13 +59,8 @@ impl Expected {
     /// Learns from a port that is up; `rate` is what it has negotiated.
     pub(super) fn learn(&mut self, now: f64, rate: Option<f64>) {
         self.up_at = now;
-        let Some(rate) = rate else { return };
-        if rate >= self.rate * SLOWER {
-            self.rate = self.rate.max(rate);
-            self.slower_since = None;
-        } else if now - *self.slower_since.get_or_insert(now) > FORGET_SECONDS {
-            self.rate = rate;
-            self.slower_since = None;
+        if let Some(rate) = rate {
+            self.pace.learn(now, rate);
         }
     }
 }
@@ -123,8 +114,7 @@ impl Known {
             pci: device.pci.clone(),
             netdev: port.netdev.clone(),
             medium: device.medium(port).as_str().to_owned(),
-            rate: 0.0,
-            slower_since: None,
+            pace: Pace::default(),
             up_at: now,
             band: Band::default(),
             watch: Watch::default(),
@@ -132,11 +122,6 @@ impl Known {
             errors: Standing::default(),
         });
     }
-}
-
-/// Whether a port that negotiated `rate` is slower than it should be.
-pub(super) fn is_slower(rate: f64, expected: f64) -> bool {
-    rate < expected * SLOWER
 }
 
 #[cfg(test)]
@@ -173,18 +158,5 @@ mod tests {
         assert_eq!(guids, [("0000:1c:00.0/1", "a"), ("0000:2b:00.0/1", "new")]);
         known.settle(FORGET_SECONDS, &[]);
         assert!(known.is_empty());
-    }
-
-    #[test]
-    fn the_fastest_rate_is_expected_until_it_has_been_slower_for_long() {
-        let mut known = learned(&[device("mlx5_0", "0000:1b:00.0", "a")]);
-        let port = known.0.get_mut("0000:1b:00.0/1").unwrap();
-        port.learn(10.0, Some(25e9));
-        assert!(is_slower(25e9, port.rate) && !is_slower(50e9, port.rate));
-        port.learn(20.0, None);
-        port.learn(10.0 + FORGET_SECONDS, Some(25e9));
-        assert_eq!(port.rate, 50e9);
-        port.learn(11.0 + FORGET_SECONDS, Some(25e9));
-        assert_eq!(port.rate, 25e9);
     }
 }

@@ -3,10 +3,11 @@
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::band::{self, Band, Peak};
-use super::expect::{Expected, Known, is_slower};
+use super::expect::{Expected, Known};
 use super::{HEALTH_SECONDS, Look, Memory, Reader, counters};
 use crate::collector::Context;
 use crate::hub::Origin;
+use crate::link::pace::is_slower;
 use crate::link::watch::Seen;
 use crate::link::{Change, Level, Medium, State, Subject};
 
@@ -134,7 +135,7 @@ impl Reader {
     /// Bytes a second that the port should negotiate.
     pub(super) fn expected_rate(&self, known: &Expected) -> f64 {
         let said = self.config.expected.rate_gbps.filter(|_| self.expected.allow(&known.device));
-        said.map_or(known.rate, |gigabits| gigabits * GIGABIT)
+        said.map_or(known.pace.best(), |gigabits| gigabits * GIGABIT)
     }
 
     fn judge_errors(&mut self, now: f64, known: &mut Expected, key: &str, told: &mut Told) {
@@ -169,7 +170,7 @@ impl Reader {
             let (Some(known), Some(meters)) = (known.0.get(&look.key), self.meters.get_mut(&look.key)) else { continue };
             let given = given.filter(|_| self.expected.allow(&known.device));
             keys.push(&look.key);
-            let rate = look.state.rate.unwrap_or(known.rate);
+            let rate = look.state.rate.unwrap_or(known.pace.best());
             peaks.push(Peak { peak: meters.traffic.close(), rate, band: given.or(known.band.known()) });
         }
         for ((key, peak), short) in keys.into_iter().zip(&peaks).zip(band::short(&peaks)) {

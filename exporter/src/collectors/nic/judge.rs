@@ -1,0 +1,180 @@
+//! What is wrong with the Ethernet links of the node, told in the stream.
+//!
+//! A link is judged once it has been up, until someone sets the interface down or it leaves the node: an interface that was never cabled is
+//! no fault, and neither is one that a container took with it. What it was, and how often it went down, outlives a restart.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::Event;
+
+use super::driver::Answer;
+use super::{Link, MAX_DEVICES};
+use crate::collector::Context;
+use crate::hub::Origin;
+use crate::link::pace::{Pace, is_slower};
+use crate::link::rates::{Limit, Rates};
+use crate::link::watch::{Rule, Seen, Watch};
+use crate::link::{Level, Medium, Standing, State, Subject};
+use crate::memory;
+
+const MEMORY: &str = "nic";
+const SAVE_SECONDS: f64 = 600.0;
+const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
+/// A link must be slow for this long: right after it comes up it may tell the rate of before.
+const SLOW_SECONDS: f64 = 10.0;
+const GIGABIT: f64 = 125e6;
+
+/// Counters of [`Answer::paused`], by direction.
+const PAUSED: &[(&str, char)] = &[("rx_pause_duration", 'r'), ("tx_pause_duration", 't')];
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Known {
+    up_at: f64,
+    pace: Pace,
+    watch: Watch,
+    #[serde(skip)]
+    slow_since: Option<f64>,
+    #[serde(skip)]
+    degraded: Standing,
+    #[serde(skip)]
+    errors: Standing,
+    #[serde(skip)]
+    rates: Rates,
+}
+
+#[derive(Debug)]
+pub(super) struct Judge {
+    rule: Rule,
+    limits: Vec<Limit>,
+    /// By name of the interface; `None` until the first pass.
+    known: Option<BTreeMap<String, Known>>,
+    saved_at: f64,
+    failing: bool,
+}
+
+/// An interface at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look<'a> {
+    pub(super) link: &'a Link,
+    /// Bytes a second.
+    pub(super) speed: Option<f64>,
+    /// How often the carrier was lost.
+    pub(super) downs: Option<u64>,
+    pub(super) pci: &'a str,
+    /// What the driver said, when it was just asked.
+    pub(super) answer: Option<&'a Answer>,
+}
+
+/// The limits that good links stay under. A pause of a fifth of the time is a host that takes more than it can, or a fabric that
+/// holds it back; a storm is a host that has stopped its switch.
+pub(super) fn limits() -> Vec<Limit> {
+    use Level::{Error, Warn};
+    const CABLE: &str = "clean or replace cable and transceiver";
+    const FIFTH_OF_A_MINUTE: u64 = 12_000_000;
+    [
+        ("tx_pause_storm_error_events", 600.0, 0, Error, "this host does not take what it is sent, and stops its switch port"),
+        ("tx_pause_storm_warning_events", 600.0, 0, Warn, "this host takes what it is sent too slowly"),
+        ("tx_pause_duration", 60.0, FIFTH_OF_A_MINUTE, Warn, "in microseconds: this host takes what it is sent too slowly; look at its PCIe link"),
+        ("rx_pause_duration", 60.0, FIFTH_OF_A_MINUTE, Warn, "in microseconds: the fabric holds this host back; look for congestion ahead"),
+        ("rx_symbol_err_phy", 3600.0, 120, Warn, CABLE),
+        ("rx_pcs_symbol_err_phy", 3600.0, 120, Warn, CABLE),
+        ("rx_crc_errors_phy", 3600.0, 120, Warn, CABLE),
+        ("rx_discards_phy", 60.0, 6000, Warn, "this host has too little room for what it is sent"),
+    ]
+    .into_iter()
+    .map(|(counter, window, most, level, meaning)| Limit::new(counter, window, most, level, meaning))
+    .collect()
+}
+
+impl Judge {
+    pub(super) fn new(rule: Rule, limits: Vec<Limit>) -> Self {
+        Self { rule, limits, known: None, saved_at: f64::NEG_INFINITY, failing: false }
+    }
+
+    pub(super) fn pass(&mut self, now: f64, cx: &Context<'_>, looks: &[Look<'_>]) {
+        let mut known = self.known.take().unwrap_or_else(|| memory::load(cx.roots.state.as_deref(), MEMORY));
+        let mut events = Vec::new();
+        known.retain(|device, known| {
+            let look = looks.iter().find(|look| look.link.device == *device);
+            let kept = look.is_some_and(|look| look.link.admin_up != Some(false));
+            if !kept {
+                let subject = subject(device, look.map_or("", |look| look.pci));
+                events.extend(known.watch.retire().map(|change| subject.event(now, &change)));
+            }
+            kept || (look.is_none() && !known.watch.is_idle() && now - known.up_at < FORGET_SECONDS)
+        });
+        for look in looks.iter().filter(|look| look.link.admin_up != Some(false)) {
+            let room = known.len() < MAX_DEVICES;
+            if look.link.up == Some(true) && room && !known.contains_key(&look.link.device) {
+                known.insert(look.link.device.clone(), Known::default());
+            }
+            if let Some(known) = known.get_mut(&look.link.device) {
+                self.judge(now, known, look, &mut events);
+            }
+        }
+        let news = !events.is_empty();
+        for event in events {
+            tracing::warn!(link = event.name, code = event.code, "{}", event.text.as_deref().unwrap_or_default());
+            cx.hub.publish(Origin::Node, event);
+        }
+        self.save(now, cx, &known, news);
+        self.known = Some(known);
+    }
+
+    fn judge(&self, now: f64, known: &mut Known, look: &Look<'_>, events: &mut Vec<Event>) {
+        let Some(up) = look.link.up else { return };
+        let subject = subject(&look.link.device, look.pci);
+        let mut changes = known.watch.observe(now, &self.rule, Seen { up, downs: look.downs });
+        if up {
+            known.up_at = now;
+        }
+        if let (true, Some(speed)) = (up, look.speed) {
+            known.pace.learn(now, speed);
+            let best = known.pace.best();
+            known.slow_since = is_slower(speed, best).then(|| known.slow_since.unwrap_or(now));
+            let slow = known.slow_since.is_some_and(|since| now - since >= SLOW_SECONDS);
+            let text = || format!("runs at {:.0} Gb/s, it was at {:.0} Gb/s before", speed / GIGABIT, best / GIGABIT);
+            let is = slow.then(|| (Level::Warn, text()));
+            changes.extend(known.degraded.tell(now, State::Degraded, is, "is as fast as it was again"));
+        }
+        if let Some(answer) = look.answer {
+            let mut counters: Vec<(&str, u64)> = answer.stats.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+            counters.extend(PAUSED.iter().filter_map(|(name, direction)| Some((*name, answer.paused(*direction)?))));
+            known.rates.take(now, &self.limits, &counters);
+            let excesses = known.rates.excesses(now, &self.limits);
+            let is = excesses.first().map(|worst| (worst.limit.level, worst.text()));
+            changes.extend(known.errors.tell(now, State::Errors, is, "has no more errors than a good link"));
+        }
+        events.extend(changes.iter().map(|change| subject.event(now, change)));
+    }
+
+    /// The conditions of an interface that is judged.
+    pub(super) fn conditions(&self, device: &str) -> Option<[(State, bool); State::CONDITIONS.len()]> {
+        let known = self.known.as_ref()?.get(device)?;
+        let holds = |state| match state {
+            State::Degraded => known.degraded.holds(),
+            State::Errors => known.errors.holds(),
+            state => known.watch.open() == Some(state),
+        };
+        Some(State::CONDITIONS.map(|state| (state, holds(state))))
+    }
+
+    fn save(&mut self, now: f64, cx: &Context<'_>, known: &BTreeMap<String, Known>, news: bool) {
+        if !news && (0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
+            return;
+        }
+        self.saved_at = now;
+        let saved = memory::save(cx.roots.state.as_deref(), MEMORY, known);
+        if let Err(error) = &saved
+            && !self.failing
+        {
+            tracing::warn!(%error, "cannot save how the Ethernet links of this node fared; a restart will not know");
+        }
+        self.failing = saved.is_err();
+    }
+}
+
+fn subject<'a>(device: &'a str, pci: &'a str) -> Subject<'a> {
+    Subject { medium: Medium::Ethernet, name: device, netdev: device, pci, gpu: "", hint: "" }
+}
