@@ -7,6 +7,7 @@
 
 pub mod layout;
 pub mod model;
+mod node;
 pub mod promql;
 mod readme;
 mod training;
@@ -17,7 +18,7 @@ use layout::Board;
 
 /// Every dashboard, with the name of its file.
 pub fn all() -> Vec<(&'static str, Board)> {
-    vec![("training.json", training::board())]
+    vec![("training.json", training::board()), ("node.json", node::board())]
 }
 
 /// What is committed: file names and their content.

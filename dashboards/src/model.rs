@@ -167,6 +167,14 @@ pub enum Unit {
     Ratio,
     #[serde(rename = "cps")]
     PerSecond,
+    #[serde(rename = "Bps")]
+    BytesPerSecond,
+    #[serde(rename = "hertz")]
+    Hertz,
+    #[serde(rename = "watt")]
+    Watts,
+    #[serde(rename = "celsius")]
+    Celsius,
 }
 
 #[derive(Debug, Serialize)]

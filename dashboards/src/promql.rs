@@ -72,6 +72,8 @@ pub fn without_variables(expr: &str) -> String {
         .replace("$__interval", "1m")
         .replace("$run", "a")
         .replace("$instance", "b")
+        .replace("$gpu", "c")
+        .replace("$device", "d")
 }
 
 fn is_keyword(word: &str) -> bool {
