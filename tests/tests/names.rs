@@ -15,10 +15,24 @@ const PREFIXES: &[&str] = &[
     "nic_",
     "pci_",
     "kernel_",
+    "mount_",
+    "disk_",
+    "clock_",
+    "edac_",
     "job_",
     "node_",
     "stepwatch_exporter_",
     "stepwatch_alerter_",
+];
+/// Kinds of incident, and conditions of a node, whose names begin like those of metrics.
+const NO_METRICS: &[&str] = &[
+    "gpu_fault",
+    "node_fault",
+    "gpu_throttled",
+    "mount_stuck",
+    "disk_filling",
+    "disk_error",
+    "clock_unsynced",
 ];
 /// What the text format appends to the name of a family.
 const SUFFIXES: &[&str] = &["_bucket", "_sum", "_count", "_total", "_info", "_created"];
@@ -50,7 +64,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn looks_like_ours(word: &str) -> bool {
-    PREFIXES.iter().any(|p| word.starts_with(p) && word.len() > p.len())
+    !NO_METRICS.contains(&word) && PREFIXES.iter().any(|p| word.starts_with(p) && word.len() > p.len())
 }
 
 /// Words of PromQL that could be metrics: not labels, not label values, not recording rules.

@@ -2,4 +2,10 @@
 //! for the kernel's.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod bench;
+mod check;
+mod deploy;
 mod gpu;
+mod incidents;
+mod node;
+mod tree;
