@@ -55,6 +55,13 @@ pub fn kmsg(data: &[u8]) {
     check(&kernel::fuzz(data));
 }
 
+/// What `/sys` and `/proc` say of links: states, rates, routes, errors of PCIe.
+pub fn links(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    collectors::rdma::fuzz(&text);
+    collectors::pci::fuzz(&text);
+}
+
 /// What was read can be told: it reads back, unless it is more than one record carries.
 fn check(events: &[Event]) {
     for event in events {
@@ -78,6 +85,7 @@ mod tests {
             ("job", job),
             ("config_drift", config_drift),
             ("kmsg", kmsg),
+            ("links", links),
         ];
         for (name, target) in targets {
             let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
@@ -93,6 +101,7 @@ mod tests {
             otlp(&bytes);
             exposition(&bytes);
             statsd(&bytes);
+            links(&bytes);
             kubeflow(&bytes);
             job(&bytes);
             config_drift(&bytes);

@@ -310,6 +310,17 @@ fn write(device: &Device, link: Link, out: &mut Samples) {
     out.maybe(&MAX_WIDTH, labels, link.max_width);
 }
 
+/// What a file of a device says, for the fuzzer.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(text: &str) {
+    let speed = parse_speed(text);
+    assert!(speed.is_none_or(|speed| speed > 0.0 && speed.is_finite()), "{speed:?}");
+    let _ = (parse_width(text), topology::is_address(text));
+    if let Some(errors) = Aer::parse(text) {
+        assert!(errors.happened().all(|(name, _)| !name.contains(char::is_whitespace)));
+    }
+}
+
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let devices = self.inventory(cx.roots)?;

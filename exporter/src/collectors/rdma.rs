@@ -341,6 +341,15 @@ impl Memory {
     }
 }
 
+/// What a file of a device or a table of routes says, for the fuzzer.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(text: &str) {
+    let rate = sysfs::parse_rate(text);
+    assert!(rate.is_none_or(|rate| rate > 0.0 && rate.is_finite()), "{rate:?}");
+    let _ = (sysfs::parse_state(text), sysfs::parse_counter(text));
+    let _ = (device::default_route(text), device::default_route_v6(text));
+}
+
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let names = self.names(cx)?;

@@ -1,6 +1,7 @@
 //! The real binary from outside: what goes in, what comes out, what operators do with it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod fabric;
 mod ingest;
 mod node;
 mod page;

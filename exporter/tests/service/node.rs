@@ -3,6 +3,8 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+pub(crate) mod fabric;
+
 fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -30,6 +30,17 @@ pub(crate) struct Exporter {
 impl Exporter {
     /// `extra` is added to a configuration of the sockets and the state under `dir`.
     pub(crate) fn start(dir: &Path, extra: &str) -> Self {
+        Self::start_with(dir, extra, &[])
+    }
+
+    /// On the tree of files below `dir` in place of this machine's.
+    pub(crate) fn start_on_tree(dir: &Path, extra: &str) -> Self {
+        let root = |name: &str| dir.join(name).display().to_string();
+        let (sys, proc) = (root("sys"), root("proc"));
+        Self::start_with(dir, extra, &["--path.sysfs", &sys, "--path.procfs", &proc])
+    }
+
+    fn start_with(dir: &Path, extra: &str, arguments: &[&str]) -> Self {
         let config = dir.join("exporter.yml");
         let text = format!(
             "listen: '127.0.0.1:0'\nnode: n1\ningest: {{socket: '{0}/ingest.sock'}}\nstate_dir: '{0}/state'\n{extra}",
@@ -41,6 +52,7 @@ impl Exporter {
             .arg(dir.join("shm"))
             .arg("--config")
             .arg(&config)
+            .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

@@ -72,7 +72,7 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("state")).unwrap();
+        fs::create_dir(dir.path().join("state")).unwrap();
         let state = Some(dir.path().join("state"));
         let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), state, ..Roots::default() });
         Self { dir, bench, reader: Reader::new(&Config::default()), out: Samples::default() }
@@ -133,7 +133,7 @@ fn who_sets_an_interface_down_or_takes_it_away_is_not_told_of_it() {
     assert!(node.look(START + 4.0).is_empty());
     node.set(&[]);
     assert!(node.look(START + 5.0).is_empty());
-    std::fs::remove_dir_all(node.dir.path().join("class/net/eth0")).unwrap();
+    fs::remove_dir_all(node.dir.path().join("class/net/eth0")).unwrap();
     assert!(node.look(START + 6.0).is_empty());
 }
 
