@@ -16,6 +16,7 @@ use crate::source::SourceHandle;
 use crate::stream::Mark;
 
 pub use checkpoints::CheckpointsConfig;
+pub(crate) use checkpoints::tell_last as tell_last_checkpoint;
 pub use discover::DiscoverConfig;
 pub(crate) use discover::processes;
 pub use scrape::ScrapeConfig;

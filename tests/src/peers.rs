@@ -39,6 +39,10 @@ pub fn alertmanager() -> Option<PathBuf> {
     find(&["alertmanager", "prometheus-alertmanager"])
 }
 
+pub fn node_exporter() -> Option<PathBuf> {
+    find(&["prometheus-node-exporter", "node_exporter"])
+}
+
 /// What a [`Prometheus`] does beside scraping.
 #[derive(Debug, Clone, Default)]
 pub struct PrometheusOptions {
@@ -138,6 +142,24 @@ impl Alertmanager {
 
     pub fn alerts_url(&self) -> String {
         format!("http://{}/api/v2/alerts", self.addr)
+    }
+}
+
+/// A real node_exporter with its default collectors.
+#[derive(Debug)]
+pub struct NodeExporter {
+    pub addr: SocketAddr,
+    pub daemon: Daemon,
+}
+
+impl NodeExporter {
+    pub async fn start(program: &Path) -> anyhow::Result<Self> {
+        let mut exporter = command(program);
+        exporter.arg("--web.listen-address=127.0.0.1:0");
+        let daemon = Daemon::spawn("node_exporter", &mut exporter)?;
+        let pid = daemon.pid().context("the peer runs")?;
+        let addr = poll_until("node_exporter to listen", PATIENCE, async || listening_socket(pid)).await?;
+        Ok(Self { addr, daemon })
     }
 }
 

@@ -11,9 +11,15 @@ mod clock;
 mod collectors;
 mod conditions;
 mod disk;
+mod gpu;
+mod kernel;
+mod learned;
 mod memory;
+mod mounts;
 mod nic;
 mod node;
+mod pcie;
+mod rdma;
 mod reference;
 mod report;
 
@@ -38,8 +44,24 @@ pub use reference::{Facts, Reference};
 const TIMEOUT: Period = Period::millis(1500);
 
 /// Every check, one line each.
-static CHECKS: &[&Check] =
-    &[&memory::CHECK, &nic::CHECK, &clock::CHECK, &disk::CHECK, &conditions::CHECK, &reference::CHECK];
+static CHECKS: &[&Check] = &[
+    &gpu::COUNT,
+    &gpu::RECOVERY,
+    &gpu::ECC,
+    &gpu::THROTTLE,
+    &pcie::CHECK,
+    &gpu::NVLINK,
+    &gpu::FABRIC,
+    &rdma::CHECK,
+    &nic::CHECK,
+    &memory::CHECK,
+    &kernel::CHECK,
+    &clock::CHECK,
+    &mounts::CHECK,
+    &disk::CHECK,
+    &conditions::CHECK,
+    &reference::CHECK,
+];
 
 /// One check.
 struct Check {
@@ -124,7 +146,7 @@ pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
     let facts = reference::facts(&node);
     let mut findings: Vec<Finding> = collectors::findings(&node, &chosen).named(collectors::NAME).collect();
     for check in chosen {
-        if check.needs.is_empty() || check.needs.iter().any(|name| node.healthy(name)) {
+        if check.needs.is_empty() || check.needs.iter().any(|name| node.has_read(name)) {
             findings.extend((check.run)(&node).named(check.name));
         }
     }
@@ -142,5 +164,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
+#[cfg(test)]
+mod hardware_tests;
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 use super::poll::{self, Poll};
 use super::{Sink, Surroundings};
 use crate::family::Family;
-use crate::hub::{Origin, Via};
+use crate::hub::{Hub, Origin, Via};
 use crate::samples::Samples;
 use crate::source::SourceHandle;
 use crate::training::Priority;
@@ -401,6 +401,25 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
     let watched = Watched::new(config, Box::new(around.hub.clone()));
     let health = watched.health.clone();
     poll::start("checkpoints", name, health, interval, watched, shutdown);
+}
+
+/// Tells of the last finished checkpoint that lies there: who looks once wants to know how large the next one will be.
+pub(crate) fn tell_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
+    let mut watched = Watched::new(config, Box::new(hub.clone()));
+    if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {
+        let look = Look::at(&listed.path, &std::fs::metadata(&listed.path)?);
+        let checkpoint = Checkpoint {
+            state: State::Whole,
+            look,
+            temporary: false,
+            size: None,
+            since: look.modified,
+            changed: Instant::now(),
+        };
+        watched.known.insert(listed.key, checkpoint);
+        watched.begin();
+    }
+    Ok(())
 }
 
 fn modified(meta: &Metadata) -> f64 {

@@ -1,5 +1,5 @@
-//! What the tests need beyond Rust and Python 3: a Prometheus and an Alertmanager to talk to, and a private Python
-//! environment.
+//! What the tests need beyond Rust and Python 3: a Prometheus and an Alertmanager to talk to, a node_exporter to be measured
+//! against, a reader of shell scripts, and a private Python environment.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,6 +12,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("prometheus", &["prometheus"]),
     ("prometheus", &["promtool"]),
     ("prometheus-alertmanager", &["alertmanager", "prometheus-alertmanager"]),
+    ("prometheus-node-exporter", &["prometheus-node-exporter", "node_exporter"]),
+    ("shellcheck", &["shellcheck"]),
 ];
 
 /// Python packages of the client's tests (also of its types and of what it is installed from), of the demo's trainer, and of the

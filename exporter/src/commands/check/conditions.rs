@@ -11,12 +11,24 @@ use super::report::{Findings, Verdict};
 pub(super) const CHECK: Check = Check {
     name: "conditions",
     about: "no collector reports a fault that holds",
-    needs: &["clock", "edac", "gpu", "nic"],
+    needs: &["clock", "disk", "edac", "gpu", "kernel", "mounts", "nic", "pci", "rdma"],
     run,
 };
 
 /// Names of conditions that other checks tell, from the values that they are made from.
-const TOLD_ELSEWHERE: &[&str] = &["clock_unsynced", "config"];
+const TOLD_ELSEWHERE: &[&str] = &[
+    "clock_unsynced",
+    "ecc_uncorrected",
+    "fabric_unhealthy",
+    "gpu_lost",
+    "gpu_recovery_action",
+    "gpu_throttled",
+    "mount_stuck",
+    "nvml_stuck",
+    "row_remap_failed",
+    "row_remap_pending",
+    "sram_threshold",
+];
 
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();

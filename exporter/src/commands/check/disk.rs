@@ -1,25 +1,83 @@
-//! Room on disks.
+//! Room on disks: for the next checkpoints, and for the state of this exporter.
 
 use std::path::Path;
 
 use super::Check;
 use super::node::Node;
 use super::report::Findings;
+use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, FREE_INODES, SIZE};
 
-pub(super) const CHECK: Check =
-    Check { name: "disk", about: "room for checkpoints and for the state of this exporter", needs: &[], run };
+pub(super) const CHECK: Check = Check {
+    name: "disk",
+    about: "the next checkpoints fit, and local file systems have room",
+    needs: &["disk"],
+    run,
+};
 
 /// Less room than this for state and logs is trouble within the day.
 const MIN_FREE_BYTES: u64 = 256 << 20;
 const MIN_FREE_SHARE: f64 = 0.02;
+/// One is being written while the one before it is still needed.
+const FEW_CHECKPOINTS: f64 = 3.0;
 
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
-    let free = state_room(node, &mut found);
-    found.or_ok(|| format!("{} MiB free for {}", free >> 20, node.config.state_dir.display()))
+    state_room(node, &mut found);
+    checkpoints(node, &mut found);
+    local(node, &mut found);
+    found.or_ok(|| {
+        let left = node.rows(&CHECKPOINTS_LEFT).map(|row| row.value).min_by(f64::total_cmp);
+        left.map_or_else(|| "there is room".into(), |left| format!("room for {left:.0} checkpoints"))
+    })
 }
 
-fn state_room(node: &Node<'_>, found: &mut Findings) -> u64 {
+fn checkpoints(node: &Node<'_>, found: &mut Findings) {
+    for row in node.rows(&CHECKPOINTS_LEFT) {
+        let (run, mount, left) = (row.label("run"), row.label("mount"), row.value);
+        if left < 1.0 {
+            found
+                .unhealthy(format!("the next checkpoint of {run} does not fit on {mount}"))
+                .device(mount)
+                .action("delete old checkpoints");
+        } else if left < FEW_CHECKPOINTS {
+            found
+                .warning(format!("{mount} has room for {left:.0} more checkpoints of {run}"))
+                .device(mount)
+                .action("delete old checkpoints");
+        }
+    }
+    for directory in node.unsized_checkpoints() {
+        found
+            .unknown(format!("{directory} did not tell in time how large a checkpoint is"))
+            .device(directory)
+            .action("give it longer with --timeout");
+    }
+}
+
+/// Of file systems that are full to the last, whatever is on them: a job that needs /tmp or /dev/shm dies there.
+fn local(node: &Node<'_>, found: &mut Findings) {
+    for row in node.rows(&FREE) {
+        let mount = row.label("mount");
+        let of =
+            |family| node.rows(family).find(|other| other.label("mount") == mount).map(|other| other.value);
+        let share = of(&SIZE).map_or(1.0, |size| row.value / size.max(1.0));
+        if row.value == 0.0 {
+            found.unhealthy(format!("{mount} is full")).device(mount).action("make room");
+        } else if of(&FREE_INODES) == Some(0.0) {
+            found
+                .unhealthy(format!("{mount} has room, and none for another file: it is out of inodes"))
+                .device(mount)
+                .action("delete small files");
+        } else if share < MIN_FREE_SHARE {
+            found
+                .warning(format!("{mount} is {:.1} % full", (1.0 - share) * 100.0))
+                .device(mount)
+                .action("make room");
+        }
+    }
+}
+
+fn state_room(node: &Node<'_>, found: &mut Findings) {
     let state = node.config.state_dir.clone();
     let shown = state.display().to_string();
     let room = node.in_time(move || {
@@ -38,8 +96,6 @@ fn state_room(node: &Node<'_>, found: &mut Findings) -> u64 {
                     .unhealthy(format!("{} MiB free for {shown}", free >> 20))
                     .action("make room, or move state_dir");
             }
-            return free;
         }
     }
-    0
 }

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::Event;
 
 use super::Options;
-use crate::collectors::COLLECTORS;
-use crate::config::Config;
+use super::learned::Learned;
+use crate::collectors::{COLLECTORS, gpu};
+use crate::config::{Config, SourceConfig};
 use crate::family::Family;
 use crate::hub::{Hub, Parts};
 use crate::roots::Roots;
 use crate::samples::{Row, Samples};
 use crate::schedule::{Schedule, State, Status};
+use crate::sources;
 use crate::stream::{Limits, Read};
 use crate::training::Archive;
 
@@ -28,6 +30,7 @@ pub(super) struct Node<'a> {
     samples: Samples,
     collectors: Vec<Status>,
     events: Vec<Event>,
+    unsized_checkpoints: Vec<String>,
     end: Instant,
 }
 
@@ -35,7 +38,7 @@ impl<'a> Node<'a> {
     /// Lets each of the collectors `wanted` make one pass, as it would in service, and waits for it until `end`.
     pub(super) fn look(
         config: &'a Config,
-        roots: &'a Roots,
+        roots: &Roots,
         options: &'a Options,
         wanted: &[&str],
         end: Instant,
@@ -49,14 +52,19 @@ impl<'a> Node<'a> {
             // What is seen here is told to nobody but the one who asked.
             keep: None,
         });
+        let unsized_checkpoints =
+            if wanted.contains(&"disk") { tell_checkpoints(config, &hub, end) } else { Vec::new() };
+        let learned = Learned::copy(&config.state_dir);
+        let roots = Roots { state: learned.dir(), ..roots.clone() };
         let entries = COLLECTORS.iter().filter(|entry| wanted.contains(&entry.name));
-        let schedule = Schedule::start(entries, &config.collectors, &Arc::new(roots.clone()), &hub);
+        let schedule = Schedule::start(entries, &config.collectors, &Arc::new(roots), &hub);
         schedule.wait_first_pass_until(Some(end));
         let mut samples = Samples::default();
         schedule.write(&mut samples, &mut Samples::default());
         let collectors = schedule.status();
         let reference = options.reference.as_deref();
-        Self { config, reference, samples, collectors, events: published(&hub), end }
+        let events = published(&hub);
+        Self { config, reference, samples, collectors, events, unsized_checkpoints, end }
     }
 
     /// What was looked at elsewhere.
@@ -68,7 +76,16 @@ impl<'a> Node<'a> {
         events: Vec<Event>,
     ) -> Self {
         let reference = options.reference.as_deref();
-        Self { config, reference, samples, collectors: Vec::new(), events, end: Instant::now() }
+        let unsized_checkpoints = Vec::new();
+        Self {
+            config,
+            reference,
+            samples,
+            collectors: Vec::new(),
+            events,
+            unsized_checkpoints,
+            end: Instant::now(),
+        }
     }
 
     pub(super) fn rows(&self, family: &'static Family) -> impl Iterator<Item = Row<'_>> {
@@ -89,8 +106,21 @@ impl<'a> Node<'a> {
         &self.collectors
     }
 
-    pub(super) fn healthy(&self, collector: &str) -> bool {
-        self.collectors.iter().any(|c| c.name == collector && c.state == State::Healthy)
+    /// Whether there is anything from this collector: one that failed may have read a part.
+    pub(super) fn has_read(&self, collector: &str) -> bool {
+        let healthy = self.collectors.iter().any(|c| c.name == collector && c.state == State::Healthy);
+        let families = || COLLECTORS.iter().filter(|c| c.name == collector).flat_map(|c| c.families);
+        healthy || families().any(|family| self.rows(family).next().is_some())
+    }
+
+    /// A GPU as people know it: its number and its place, where they are known.
+    pub(super) fn gpu(&self, uuid: &str) -> String {
+        let row = self.rows(&gpu::INFO).find(|row| row.label("gpu") == uuid);
+        match row.map(|row| (row.label("index"), row.label("pci"))) {
+            Some((index, pci)) if !index.is_empty() => format!("GPU {index} ({pci})"),
+            Some((_, pci)) => format!("GPU {pci}"),
+            None => format!("GPU {uuid}"),
+        }
     }
 
     /// Whether nothing that was asked failed, or is still to answer.
@@ -99,13 +129,38 @@ impl<'a> Node<'a> {
         self.collectors.iter().all(|c| answered.contains(&c.state))
     }
 
+    /// Directories of checkpoints of which it could not be told in time how large the last one is.
+    pub(super) fn unsized_checkpoints(&self) -> &[String] {
+        &self.unsized_checkpoints
+    }
+
     /// Does what may block in the kernel, and gives it up with the rest of the check.
     pub(super) fn in_time<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        let (done, result) = mpsc::sync_channel(1);
-        std::thread::Builder::new().name("check".into()).spawn(move || done.send(work())).ok()?;
-        let left = self.end.saturating_duration_since(Instant::now());
-        result.recv_timeout(left.max(LAST_CHANCE)).ok()
+        within(self.end.saturating_duration_since(Instant::now()), work)
     }
+}
+
+/// The result, unless it takes longer than `limit`; the work goes on then, and nobody waits for it.
+fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, result) = mpsc::sync_channel(1);
+    std::thread::Builder::new().name("check".into()).spawn(move || done.send(work())).ok()?;
+    result.recv_timeout(limit.max(LAST_CHANCE)).ok()
+}
+
+/// Lets the hub know of the checkpoints that lie in the configured directories, as the source that watches them would: how much room
+/// the next one needs is then for the collector of disks to say. Takes at most half of the time; gives back where that was too short.
+fn tell_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
+    let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
+    let mut late = Vec::new();
+    for source in &config.sources {
+        let SourceConfig::Checkpoints(checkpoints) = source else { continue };
+        let (config, hub) = (checkpoints.clone(), hub.clone());
+        let left = until.saturating_duration_since(Instant::now());
+        if within(left, move || sources::tell_last_checkpoint(config, &hub)).is_none() {
+            late.push(checkpoints.path.display().to_string());
+        }
+    }
+    late
 }
 
 /// Given to each piece of work when the time of the check is over: what is quick at all is quicker than this.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::node::Node;
 use super::report::Findings;
 use super::{Check, Report, Verdict};
-use crate::collectors::{gpu, nic};
+use crate::collectors::{config_drift, gpu, mounts, nic, pci, rdma};
 use crate::family::Family;
 
 /// By name; values are words, because some facts are.
@@ -21,7 +21,7 @@ pub type Facts = BTreeMap<String, String>;
 pub(super) const CHECK: Check = Check {
     name: "reference",
     about: "the node is like the one that --reference was made from",
-    needs: &["gpu", "nic"],
+    needs: &["config_drift", "gpu", "mounts", "nic", "pci", "rdma"],
     run,
 };
 
@@ -44,27 +44,58 @@ enum Count {
     Label(&'static Family, &'static str),
     /// `8 x 50000000000`.
     Value(&'static Family),
+    /// `8 x 18`: how many of the things that share a label say yes.
+    Up(&'static Family, &'static str),
 }
 
 /// Facts that are counted over devices, and what over.
 static COUNTED: &[(&str, Count)] = &[
-    ("gpu.name", Count::Label(&gpu::INFO, "name")),
-    ("gpu.vbios", Count::Label(&gpu::INFO, "vbios")),
+    ("gpu.cuda", Count::Label(&gpu::INFO, "cuda")),
     ("gpu.driver", Count::Label(&gpu::DRIVER, "version")),
+    ("gpu.ecc_enabled", Count::Value(&gpu::ECC_ENABLED)),
+    ("gpu.gsp_firmware", Count::Label(&gpu::MODE_INFO, "gsp_firmware")),
+    ("gpu.memory_bytes", Count::Value(&gpu::MEMORY_TOTAL)),
+    ("gpu.name", Count::Label(&gpu::INFO, "name")),
+    ("gpu.nvlinks_up", Count::Up(&gpu::NVLINK_UP, "gpu")),
+    ("gpu.pcie_lanes", Count::Value(&gpu::PCIE_WIDTH)),
+    ("gpu.power_limit_watts", Count::Value(&gpu::POWER_LIMIT)),
+    ("gpu.vbios", Count::Label(&gpu::INFO, "vbios")),
+    ("mounts", Count::Label(&mounts::INFO, "mount")),
     ("nic.driver", Count::Label(&nic::INFO, "driver")),
     ("nic.speed_bytes_per_second", Count::Value(&nic::SPEED)),
+    ("pci.devices", Count::Label(&pci::INFO, "kind")),
+    ("pci.lanes", Count::Value(&pci::WIDTH)),
+    ("rdma.board", Count::Label(&rdma::INFO, "board_id")),
+    ("rdma.firmware", Count::Label(&rdma::INFO, "firmware")),
+    ("rdma.link_layer", Count::Label(&rdma::PORT_INFO, "link_layer")),
+    ("rdma.port_rate_bytes_per_second", Count::Value(&rdma::RATE)),
 ];
 
 pub(super) fn facts(node: &Node<'_>) -> Facts {
     let mut facts = Facts::new();
     for (name, count) in COUNTED {
         let words: Vec<String> = match count {
-            Count::Label(family, label) => node.rows(family).map(|row| row.label(label).to_owned()).collect(),
+            Count::Label(family, label) => node
+                .rows(family)
+                .map(|row| row.label(label).to_owned())
+                .filter(|word| !word.is_empty())
+                .collect(),
             Count::Value(family) => node.rows(family).map(|row| row.value.to_string()).collect(),
+            Count::Up(family, label) => {
+                let mut up = BTreeMap::<&str, u32>::new();
+                for row in node.rows(family) {
+                    *up.entry(row.label(label)).or_default() += u32::from(row.value != 0.0);
+                }
+                up.values().map(u32::to_string).collect()
+            }
         };
         if !words.is_empty() {
             facts.insert((*name).to_owned(), tally(words));
         }
+    }
+    // How the node itself is set up; how runs are is for the alerter to compare.
+    for row in node.rows(&config_drift::VALUE).filter(|row| row.label("run").is_empty()) {
+        facts.insert(format!("config.{}", row.label("key")), row.label("value").to_owned());
     }
     facts
 }
@@ -142,12 +173,22 @@ impl Reference {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{GPU_NODE, Tree};
+    use super::super::tests::Tree;
     use super::*;
+
+    const LINKS: &[(&str, &str)] = &[
+        ("sys/class/net/eth0/device/x", ""),
+        ("sys/class/net/eth0/speed", "100000"),
+        ("sys/class/net/eth1/type", "1"),
+        ("sys/class/net/eth1/device/x", ""),
+        ("sys/class/net/eth1/speed", "100000"),
+    ];
 
     #[test]
     fn what_differs_is_named() {
-        let mut tree = Tree::new(GPU_NODE).only(&["reference"]);
+        let mut tree = Tree::new(LINKS).only(&["reference"]);
+        // Without NVML, and so without knowing all that there is to know.
+        tree.config.collectors.gpu.enabled = false;
         let file = tree.roots.procfs.parent().unwrap().join("node.json");
         let report = tree.check();
         Reference::write(&report, &file).unwrap();
@@ -155,19 +196,17 @@ mod tests {
         let says = tree.says();
         assert!(says.contains("facts are as on"), "{says}");
         tree.write("sys/class/net/eth0/speed", "25000");
-        std::fs::remove_dir_all(tree.roots.proc("driver/nvidia/gpus/0000:2b:00.0")).unwrap();
+        std::fs::remove_dir_all(tree.roots.sys("class/net/eth1")).unwrap();
         let says = tree.says();
         assert!(
-            says.contains("nic.speed_bytes_per_second is 3125000000; on n1 it was 12500000000"),
+            says.contains("nic.speed_bytes_per_second is 3125000000; on n1 it was 2 x 12500000000"),
             "{says}"
         );
-        assert!(says.contains("gpu.name is NVIDIA H100; on n1 it was 2 x NVIDIA H100"), "{says}");
         assert_eq!(tree.check().exit, 1);
         assert!(Reference::write(&tree.check(), &file).is_err(), "a node that differs is no reference");
         // What is not in the file is not compared.
         let mut read = Reference::load(&file).unwrap();
-        read.facts.retain(|name, _| name == "gpu.vbios");
-        read.facts.insert("gpu.vbios".into(), "96.00".into());
+        read.facts.retain(|name, _| name.starts_with("config."));
         std::fs::write(&file, serde_json::to_string(&read).unwrap()).unwrap();
         assert_eq!(tree.check().exit, 0, "{}", tree.says());
         for text in ["{}", "", r#"{"schema":2,"node":"x","ts":0,"facts":{}}"#] {

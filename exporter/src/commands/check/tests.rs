@@ -25,7 +25,12 @@ impl Tree {
         };
         let config = Config { state_dir: at("not/there/yet"), node: Some("n1".into()), ..Config::default() };
         let tree = Self { dir, roots, config, options: Options::default() };
-        for (path, text) in [("proc/stat", "btime 1"), ("sys/class/net/eth0/type", "1")].iter().chain(files) {
+        let base = [
+            ("proc/stat", "btime 1"),
+            ("proc/self/mountinfo", "22 1 0:21 / / rw - ext4 /dev/sda1 rw"),
+            ("sys/class/net/eth0/type", "1"),
+        ];
+        for (path, text) in base.iter().chain(files) {
             tree.write(path, text);
         }
         tree
@@ -53,20 +58,6 @@ impl Tree {
         report.text(report.verdict != Verdict::Ok)
     }
 }
-
-/// Two GPUs and a link.
-pub(super) const GPU_NODE: &[(&str, &str)] = &[
-    ("proc/driver/nvidia/gpus/0000:1b:00.0/information", GPU_0),
-    ("proc/driver/nvidia/gpus/0000:2b:00.0/information", GPU_1),
-    ("sys/class/net/eth0/device/x", ""),
-    ("sys/class/net/eth0/operstate", "up"),
-    ("sys/class/net/eth0/flags", "0x1003"),
-    ("sys/class/net/eth0/speed", "100000"),
-];
-const GPU_0: &str =
-    "Model: NVIDIA H100\nGPU UUID: GPU-0\nVideo BIOS: 96.00\nBus Location: 0000:1b:00.0\nDevice Minor: 0";
-const GPU_1: &str =
-    "Model: NVIDIA H100\nGPU UUID: GPU-1\nVideo BIOS: 96.00\nBus Location: 0000:2b:00.0\nDevice Minor: 1";
 
 /// What a check says of a node whose collectors read this.
 pub(super) fn told(check: &Check, samples: Samples) -> String {
@@ -204,4 +195,25 @@ fn the_registry_keeps_its_rules() {
 fn lists_read_well() {
     let shown = |names: &[&'static str]| listed(names.iter().copied());
     assert_eq!([shown(&[]), shown(&["a"]), shown(&["a", "b", "c"])], ["anything", "a", "a, b and c"]);
+}
+
+const PAGE: &str = include_str!("../../../../docs/check.md");
+
+#[test]
+fn the_page_of_the_documentation_has_every_check_and_every_key() {
+    for name in CHECKS.iter().map(|check| check.name).chain([collectors::NAME]) {
+        assert!(PAGE.contains(&format!("| `{name}` |")), "{name}");
+    }
+    let mut found = Findings::default();
+    found.unhealthy("x").device("x").action("x");
+    let findings = found.named("x").collect();
+    let facts = Facts::from([("x".to_owned(), "x".to_owned())]);
+    let report = Report { facts, ..Report::new("n".into(), 0.0, 0.0, findings, &Options::default()) };
+    let json: serde_json::Value = serde_json::from_str(&report.json(false)).unwrap();
+    for key in json.as_object().unwrap().keys() {
+        assert!(PAGE.contains(&format!("| `{key}` |")), "{key}");
+    }
+    for key in json["findings"][0].as_object().unwrap().keys() {
+        assert!(PAGE.contains(&format!("`{key}` (")) || PAGE.contains(&format!("`{key}`, ")), "{key}");
+    }
 }

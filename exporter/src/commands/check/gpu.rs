@@ -1,0 +1,214 @@
+//! GPUs: whether all are there, and whether any of them asks for something.
+
+use std::collections::BTreeMap;
+
+use super::Check;
+use super::node::Node;
+use super::report::Findings;
+use crate::collectors::gpu;
+use crate::samples::Row;
+
+pub(super) const COUNT: Check =
+    Check { name: "gpus", about: "all GPUs of the node are there and answer", needs: &["gpu"], run: count };
+pub(super) const RECOVERY: Check = Check {
+    name: "recovery",
+    about: "no GPU asks for a reset or the node for a reboot",
+    needs: &["gpu"],
+    run: recovery,
+};
+pub(super) const ECC: Check = Check {
+    name: "ecc",
+    about: "no GPU has uncorrected memory errors or rows to be replaced",
+    needs: &["gpu"],
+    run: ecc,
+};
+pub(super) const THROTTLE: Check = Check {
+    name: "throttle",
+    about: "no GPU is slowed down by heat or power",
+    needs: &["gpu"],
+    run: throttle,
+};
+pub(super) const NVLINK: Check =
+    Check { name: "nvlink", about: "all NVLinks of all GPUs are up", needs: &["gpu"], run: nvlink };
+pub(super) const FABRIC: Check = Check {
+    name: "fabric",
+    about: "GPUs are registered with their NVLink fabric, and it is healthy",
+    needs: &["gpu"],
+    run: fabric,
+};
+
+const RESET: &str = "reset the GPU (nvidia-smi --gpu-reset) before the next job";
+const REPLACE: &str = "take the GPU out of service and have it replaced";
+/// What holds clocks down that is none of the job's doing, and whether it is of the hardware.
+const THROTTLES: &[(&str, bool)] = &[
+    ("hw_slowdown", true),
+    ("hw_thermal_slowdown", true),
+    ("hw_power_brake_slowdown", true),
+    ("sw_thermal_slowdown", false),
+];
+
+fn count(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    for row in node.set(&gpu::LOST) {
+        let gpu = row.label("gpu");
+        found
+            .unhealthy(format!("{} does not answer any more", node.gpu(gpu)))
+            .device(gpu)
+            .action("reboot the node; if it comes back, have the GPU and its slot looked at");
+    }
+    let value = |family| node.rows(family).next().map(|row| row.value);
+    // Without a count, NVML did not answer, which is another finding.
+    let Some(answering) = value(&gpu::COUNT) else { return found };
+    if let Some(expected) = value(&gpu::EXPECTED).filter(|expected| *expected > answering) {
+        found
+            .unhealthy(format!("{answering:.0} of {expected:.0} GPUs answer{}", silent(node)))
+            .action("look for XID 79 in the kernel log, and power-cycle the node");
+    }
+    for row in node.rows(&gpu::PERSISTENCE).filter(|row| row.value == 0.0) {
+        let gpu = row.label("gpu");
+        found
+            .warning(format!("{} is not in persistence mode: every job waits for its start", node.gpu(gpu)))
+            .device(gpu)
+            .action("start nvidia-persistenced");
+    }
+    found.or_ok(|| format!("{answering:.0} GPUs answer"))
+}
+
+/// GPUs that the kernel lists and NVML does not.
+fn silent(node: &Node<'_>) -> String {
+    let silent = node.rows(&gpu::INFO).filter(|row| row.label("index").is_empty());
+    let places: Vec<&str> = silent.map(|row| row.label("pci")).collect();
+    if places.is_empty() { String::new() } else { format!("; silent: {}", places.join(" ")) }
+}
+
+fn recovery(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    for row in node.set(&gpu::RECOVERY).filter(|row| row.label("action") != "none") {
+        let gpu = row.label("gpu");
+        let action = match row.label("action") {
+            "gpu_reset" => RESET,
+            "node_reboot" => "reboot the node before the next job",
+            "drain_p2p" => "let jobs on the node end, then reset the GPU; no new peer-to-peer job until then",
+            "drain_and_reset" => "let jobs on the node end, then reset the GPU",
+            _ => "do as its driver's documentation says",
+        };
+        found
+            .unhealthy(format!(
+                "the driver wants something done to {}: {}",
+                node.gpu(gpu),
+                row.label("action")
+            ))
+            .device(gpu)
+            .action(action);
+    }
+    found.or_ok(|| "no GPU asks for anything".into())
+}
+
+fn ecc(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    let mut uncorrected = BTreeMap::<&str, f64>::new();
+    let volatile =
+        |row: &Row<'_>| row.label("severity") == "uncorrected" && row.label("lifetime") == "volatile";
+    for row in node.set(&gpu::ECC).filter(volatile) {
+        // Where a total is told beside its parts, it is the largest.
+        let most = uncorrected.entry(row.label("gpu")).or_default();
+        *most = most.max(row.value);
+    }
+    for (gpu, errors) in uncorrected {
+        let text = format!(
+            "{} had {errors:.0} uncorrected memory errors since the driver was loaded",
+            node.gpu(gpu)
+        );
+        found.unhealthy(text).device(gpu).action(RESET);
+    }
+    for (family, what, action) in [
+        (&gpu::REMAP_FAILED, "could not replace a row of memory", REPLACE),
+        (&gpu::SRAM_THRESHOLD, "had more errors of its on-chip memory than its maker accepts", REPLACE),
+        (&gpu::REMAP_PENDING, "waits for a reset to replace a row of memory", RESET),
+        (&gpu::RETIRED_PENDING, "waits for a reboot to take a page of memory out of use", "reboot the node"),
+    ] {
+        for row in node.set(family) {
+            let gpu = row.label("gpu");
+            found.unhealthy(format!("{} {what}", node.gpu(gpu))).device(gpu).action(action);
+        }
+    }
+    for row in node.rows(&gpu::ECC_ENABLED).filter(|row| row.value == 0.0) {
+        let gpu = row.label("gpu");
+        found
+            .warning(format!("{} does not correct memory errors", node.gpu(gpu)))
+            .device(gpu)
+            .action("enable ECC: nvidia-smi --ecc-config=1, then reset the GPU");
+    }
+    found.or_ok(|| "no uncorrected errors, nothing to be replaced".into())
+}
+
+fn throttle(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    for row in node.set(&gpu::THROTTLE) {
+        let (gpu, reason) = (row.label("gpu"), row.label("reason"));
+        let Some((_, hardware)) = THROTTLES.iter().find(|(name, _)| *name == reason) else { continue };
+        let text = format!("{} is slowed down: {reason}", node.gpu(gpu));
+        let told = if *hardware { found.unhealthy(text) } else { found.warning(text) };
+        told.device(gpu).action("look at its cooling, power supply and cables");
+    }
+    found.or_ok(|| "no GPU is slowed down".into())
+}
+
+/// GPUs of one node have as many links as one another: a link that is down on all of them leads nowhere.
+fn nvlink(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    let mut links = BTreeMap::<&str, Vec<(&str, bool)>>::new();
+    for row in node.rows(&gpu::NVLINK_UP) {
+        links.entry(row.label("gpu")).or_default().push((row.label("link"), row.value != 0.0));
+    }
+    let up = |links: &[(&str, bool)]| links.iter().filter(|(_, up)| *up).count();
+    let most = links.values().map(|links| up(links)).max().unwrap_or(0);
+    for (gpu, links) in &links {
+        if up(links) < most {
+            let mut down: Vec<&str> = links.iter().filter(|(_, up)| !up).map(|(link, _)| *link).collect();
+            down.sort_by_key(|link| link.parse().unwrap_or(u32::MAX));
+            found
+                .unhealthy(format!(
+                    "{} has {} of {most} NVLinks up; down: {}",
+                    node.gpu(gpu),
+                    up(links),
+                    down.join(" ")
+                ))
+                .device(*gpu)
+                .action("reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard");
+        }
+    }
+    found.or_ok(|| match most {
+        0 => "no NVLinks".into(),
+        most => format!("{} GPUs with {most} NVLinks up each", links.len()),
+    })
+}
+
+fn fabric(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    let mut registered = 0;
+    for row in node.set(&gpu::FABRIC_STATE) {
+        let (gpu, state) = (row.label("gpu"), row.label("state"));
+        match state {
+            "completed" => registered += 1,
+            "not_supported" => {}
+            _ => {
+                found
+                    .unhealthy(format!("{} is not registered with the NVLink fabric: {state}", node.gpu(gpu)))
+                    .device(gpu)
+                    .action("see whether nvidia-fabricmanager runs, and what it logs");
+            }
+        }
+    }
+    for row in node.set(&gpu::FABRIC_HEALTH) {
+        let gpu = row.label("gpu");
+        found
+            .unhealthy(format!("the NVLink fabric of {}: {}", node.gpu(gpu), row.label("condition")))
+            .device(gpu)
+            .action("see what nvidia-fabricmanager logs; reset the GPUs");
+    }
+    found.or_ok(|| match registered {
+        0 => "no NVLink fabric".into(),
+        n => format!("{n} GPUs registered, nothing wrong"),
+    })
+}

@@ -1,0 +1,217 @@
+//! What checks of hardware say, from the values that collectors give.
+
+use super::tests::told;
+use super::*;
+use crate::collectors::kernel::{EVENTS, SXIDS, XIDS};
+use crate::collectors::{gpu as families, rdma as ports};
+use crate::samples::Samples;
+
+const GPU_CHECKS: &[&Check] =
+    &[&gpu::COUNT, &gpu::RECOVERY, &gpu::ECC, &gpu::THROTTLE, &gpu::NVLINK, &gpu::FABRIC];
+
+/// Two GPUs on which nothing is wrong.
+fn gpus() -> Samples {
+    let mut samples = Samples::default();
+    samples.set(&families::COUNT, &[], 2u64);
+    samples.set(&families::EXPECTED, &[], 2u64);
+    for (index, uuid, pci) in [("0", "GPU-a", "0000:1b:00.0"), ("1", "GPU-b", "0000:43:00.0")] {
+        samples.set(&families::INFO, &[uuid, index, pci, "NVIDIA H100", "", "", "", "", ""], 1u64);
+        for (family, value) in [
+            (&families::LOST, 0u64),
+            (&families::PERSISTENCE, 1),
+            (&families::ECC_ENABLED, 1),
+            (&families::REMAP_PENDING, 0),
+            (&families::REMAP_FAILED, 0),
+            (&families::SRAM_THRESHOLD, 0),
+        ] {
+            samples.set(family, &[uuid], value);
+        }
+        samples.set(&families::RECOVERY, &[uuid, "none"], 1u64);
+        samples.set(&families::RECOVERY, &[uuid, "gpu_reset"], 0u64);
+        samples.set(&families::ECC, &[uuid, "uncorrected", "aggregate", "all"], 7u64);
+        samples.set(&families::ECC, &[uuid, "uncorrected", "volatile", "all"], 0u64);
+        samples.set(&families::THROTTLE, &[uuid, "sw_power_cap"], 1u64);
+        samples.set(&families::FABRIC_STATE, &[uuid, "completed"], 1u64);
+        for link in 0..4 {
+            samples.set(&families::NVLINK_UP, &[uuid, &link.to_string()], u64::from(link < 3));
+        }
+    }
+    samples
+}
+
+/// What is not well of two GPUs, one of which is different in this.
+fn gpu_says(family: &'static crate::family::Family, labels: &[&str], value: u64) -> String {
+    let said = GPU_CHECKS.iter().map(|check| {
+        let mut samples = Samples::default();
+        // The later of two values of one series is the one that a page has; here both are looked at.
+        for row in gpus().into_vec() {
+            if row.family.name != family.name
+                || !row.labels.iter().map(AsRef::as_ref).eq(labels.iter().copied())
+            {
+                let labels: Vec<&str> = row.labels.iter().map(AsRef::as_ref).collect();
+                let crate::samples::Value::Number(value) = row.value else { panic!() };
+                samples.set(row.family, &labels, value);
+            }
+        }
+        samples.set(family, labels, value);
+        told(check, samples)
+    });
+    let said: String = said.collect();
+    said.lines().filter(|line| !line.starts_with("ok ")).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn gpus_on_which_nothing_is_wrong() {
+    let said: String = GPU_CHECKS.iter().map(|check| told(check, gpus())).collect();
+    insta::assert_snapshot!(said, @r"
+    ok        gpus 2 GPUs answer
+    ok        recovery no GPU asks for anything
+    ok        ecc no uncorrected errors, nothing to be replaced
+    ok        throttle no GPU is slowed down
+    ok        nvlink 2 GPUs with 3 NVLinks up each
+    ok        fabric 2 GPUs registered, nothing wrong
+    ");
+}
+
+#[test]
+fn one_thing_wrong_with_a_gpu_is_one_finding_that_says_what_to_do() {
+    use families::*;
+    let b = "GPU-b";
+    let said: String = [
+        gpu_says(&COUNT, &[], 1),
+        gpu_says(&LOST, &[b], 1),
+        gpu_says(&PERSISTENCE, &[b], 0),
+        gpu_says(&RECOVERY, &[b, "gpu_reset"], 1),
+        gpu_says(&ECC, &[b, "uncorrected", "volatile", "all"], 2),
+        gpu_says(&REMAP_PENDING, &[b], 1),
+        gpu_says(&REMAP_FAILED, &[b], 1),
+        gpu_says(&SRAM_THRESHOLD, &[b], 1),
+        gpu_says(&ECC_ENABLED, &[b], 0),
+        gpu_says(&THROTTLE, &[b, "hw_thermal_slowdown"], 1),
+        gpu_says(&THROTTLE, &[b, "sw_thermal_slowdown"], 1),
+        gpu_says(&NVLINK_UP, &[b, "1"], 0),
+        gpu_says(&FABRIC_STATE, &[b, "in_progress"], 1),
+        gpu_says(&FABRIC_HEALTH, &[b, "route_unhealthy"], 1),
+    ]
+    .concat();
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn the_kernel_log_since_the_boot() {
+    let says = |xids: &[(&str, u64)], events: &[(&str, u64)], sxid: u64| {
+        let mut samples = Samples::default();
+        samples.set(&families::INFO, &["GPU-a", "3", "0000:1b:00.0", "", "", "", "", "", ""], 1u64);
+        for code in ["13", "48", "79", "94", "9999"] {
+            let count = xids.iter().find(|(c, _)| *c == code).map_or(0, |(_, n)| *n);
+            samples.set(&XIDS, &["GPU-a", code], count);
+        }
+        for (event, count) in events {
+            samples.set(&EVENTS, &[event], *count);
+        }
+        samples.set(&SXIDS, &["0", "12028", "fatal"], sxid);
+        samples.set(&SXIDS, &["0", "11001", "non_fatal"], 3u64);
+        told(&kernel::CHECK, samples)
+    };
+    insta::assert_snapshot!(
+        says(&[("13", 9)], &[("oom_kill", 3), ("gpu_reset", 1)], 0),
+        @"ok        kernel nothing since the boot that a job should not meet"
+    );
+    insta::assert_snapshot!(says(
+        &[("48", 2), ("79", 1), ("94", 1), ("9999", 1)],
+        &[("mce", 2), ("oops", 1)],
+        1
+    ));
+    // A reset cures what asks for one, and nothing else.
+    insta::assert_snapshot!(says(&[("48", 1), ("79", 1)], &[("gpu_reset", 1)], 0));
+}
+
+#[test]
+fn rdma_ports() {
+    let says = |states: &[(&str, &str, u64, f64)], expected: u64| {
+        let mut samples = Samples::default();
+        for (device, role, up, gbps) in states {
+            samples.set(&ports::PORT_INFO, &[device, "1", "InfiniBand", "", role], 1u64);
+            samples.set(&ports::UP, &[device, "1"], *up);
+            if *up == 1 {
+                samples.set(&ports::RATE, &[device, "1"], gbps * 125e6);
+            }
+            if *role == "fabric" {
+                samples.set(&ports::EXPECTED_RATE, &[device, "1"], 400.0 * 125e6);
+            }
+        }
+        let up = states.iter().filter(|s| s.1 == "fabric").map(|s| s.2).sum::<u64>();
+        samples.set(&ports::PORTS_UP, &[], up);
+        samples.set(&ports::PORTS_EXPECTED, &[], expected);
+        told(&rdma::CHECK, samples)
+    };
+    let well =
+        [("mlx5_0", "fabric", 1, 400.0), ("mlx5_1", "fabric", 1, 400.0), ("mlx5_9", "management", 0, 0.0)];
+    insta::assert_snapshot!(says(&well, 2), @"ok        rdma 2 at 400 Gb/s");
+    let ill = [
+        ("mlx5_0", "fabric", 1, 400.0),
+        ("mlx5_1", "fabric", 0, 0.0),
+        ("mlx5_2", "fabric", 1, 200.0),
+        ("mlx5_3", "unprovisioned", 0, 0.0),
+    ];
+    insta::assert_snapshot!(says(&ill, 4));
+    insta::assert_snapshot!(says(&[("mlx5_0", "unprovisioned", 0, 0.0)], 0), @"ok        rdma no port of a fabric");
+}
+
+#[test]
+fn pcie_links() {
+    use crate::collectors::pci::{INFO, MAX_SPEED, MAX_WIDTH, SPEED, WIDTH};
+    let says = |lanes: u64, speed: f64, kind: &str| {
+        let mut samples = Samples::default();
+        samples.set(&families::INFO, &["GPU-a", "3", "0000:1b:00.0", "", "", "", "", "", ""], 1u64);
+        let uuid = if kind == "gpu" { "GPU-a" } else { "" };
+        samples.set(&INFO, &["0000:1b:00.0", kind, "x", "0", "0000:1a:00.0", uuid], 1u64);
+        samples.set(&INFO, &["0000:1a:00.0", "bridge", "pcieport", "0", "", ""], 1u64);
+        for (family, device, port) in [
+            (&WIDTH, lanes as f64, lanes as f64),
+            (&SPEED, speed, speed),
+            (&MAX_WIDTH, 32.0, 16.0),
+            (&MAX_SPEED, 64e9, 32e9),
+        ] {
+            samples.set(family, &["0000:1b:00.0"], device);
+            samples.set(family, &["0000:1a:00.0"], port);
+        }
+        told(&pcie::CHECK, samples)
+    };
+    insta::assert_snapshot!(says(16, 32e9, "gpu"), @"ok        pcie 1 gpu at full width");
+    insta::assert_snapshot!(says(8, 32e9, "gpu"), @"unhealthy pcie GPU 3 (0000:1b:00.0) has 8 of 16 PCIe lanes; reseat it; then have the slot, the riser and the cable looked at");
+    insta::assert_snapshot!(says(16, 2.5e9, "gpu"), @"ok        pcie 1 gpu at full width");
+    insta::assert_snapshot!(says(16, 16e9, "nic"), @"warning   pcie the PCIe link of nic 0000:1b:00.0 runs at 16 of 32 GT/s; reseat it; then have the slot, the riser and the cable looked at");
+    insta::assert_snapshot!(says(0, 0.0, "nic"), @"ok        pcie no link tells its width");
+}
+
+#[test]
+fn disks_and_mounts() {
+    use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, SIZE};
+    use crate::collectors::mounts::{INFO, RESPONSIVE};
+    let disk = |left: u64, free: u64| {
+        let mut samples = Samples::default();
+        samples.set(&CHECKPOINTS_LEFT, &["llama", "/ckpt"], left);
+        samples.set(&SIZE, &["/dev/shm"], 1000u64);
+        samples.set(&FREE, &["/dev/shm"], free);
+        told(&disk::CHECK, samples)
+    };
+    insta::assert_snapshot!(disk(40, 500), @"ok        disk room for 40 checkpoints");
+    insta::assert_snapshot!(disk(2, 10), @r"
+    warning   disk /ckpt has room for 2 more checkpoints of llama; delete old checkpoints
+    warning   disk /dev/shm is 99.0 % full; make room
+    ");
+    insta::assert_snapshot!(disk(0, 0), @r"
+    unhealthy disk the next checkpoint of llama does not fit on /ckpt; delete old checkpoints
+    unhealthy disk /dev/shm is full; make room
+    ");
+    let mut samples = Samples::default();
+    for (mount, answers) in [("/data", Some(true)), ("/home", Some(false)), ("/slow", None)] {
+        samples.set(&INFO, &[mount, "nfs4", "server:/x"], 1u64);
+        samples.maybe(&RESPONSIVE, &[mount, "nfs4"], answers);
+    }
+    insta::assert_snapshot!(told(&mounts::CHECK, samples), @r"
+    unknown   mounts /slow (nfs4 from server:/x) has not answered yet
+    unhealthy mounts /home (nfs4 from server:/x) does not answer; see whether its server is up; what touches it waits in the kernel
+    ");
+}

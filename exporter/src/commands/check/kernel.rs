@@ -1,0 +1,92 @@
+//! The kernel log since the boot, as far back as it goes: hardware errors that no reset has cured since.
+
+use super::Check;
+use super::node::Node;
+use super::report::{Findings, Verdict};
+use crate::collectors::kernel::catalogue::{self, Level};
+use crate::collectors::kernel::{EVENTS, SXIDS, XIDS};
+
+pub(super) const CHECK: Check = Check {
+    name: "kernel",
+    about: "the kernel log has no hardware error since the boot that no reset has cured",
+    needs: &["kernel"],
+    run,
+};
+
+/// What makes a node unfit however long ago it was, while the kernel that saw it runs: label of the event, and what it was.
+const UNFIT: &[(&str, &str)] = &[
+    ("gpu_fallen_off_bus", "a GPU fell off the bus"),
+    ("nvlink_failure", "an NVLink failed"),
+    ("nvswitch_fatal", "an NVSwitch had a fatal error"),
+    ("fabric_topology_mismatch", "the NVLink topology is not what fabric manager expects"),
+    ("mlx5_health", "the firmware of a network adapter stopped"),
+    ("mlx5_unrecoverable", "a network adapter had an unrecoverable hardware error"),
+    ("aer_fatal", "a fatal PCIe error"),
+    ("cper_fatal", "the firmware reported a fatal hardware error"),
+    ("nvme_disabled", "an NVMe disk was lost"),
+    ("nvme_no_path", "an NVMe disk was lost"),
+    ("hard_lockup", "a CPU stopped"),
+    ("oops", "the kernel went on damaged"),
+];
+/// What is worth a look.
+const WORTH_A_LOOK: &[(&str, &str)] = &[
+    ("mce", "a CPU reported a machine check"),
+    ("cper_recoverable", "the firmware reported a recoverable hardware error"),
+    ("aer_nonfatal", "uncorrected PCIe errors, not fatal"),
+    ("nvswitch_nonfatal", "an NVSwitch had an error that was not fatal"),
+    ("mlx5_slot_power", "a PCIe slot gives a network adapter too little power"),
+    ("mlx5_module_hot", "a transceiver was too hot"),
+    ("raid_disk_failure", "a disk of a RAID failed"),
+    ("disk_io_error", "a disk failed to read or write"),
+    ("filesystem_error", "a filesystem found an error in itself"),
+    ("soft_lockup", "a CPU made no progress for a long time"),
+    ("rcu_stall", "a CPU was stuck in the kernel"),
+];
+/// Actions of the catalogue after which a node is as good as new.
+const CURED_BY_RESET: &[&str] = &["reset_gpu", "drain_reset"];
+
+fn run(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    xids(node, &mut found);
+    for row in node.set(&SXIDS).filter(|row| row.label("severity") == "fatal") {
+        let (switch, code) = (row.label("nvswitch"), row.label("sxid"));
+        found
+            .unhealthy(format!("NVSwitch {switch} had fatal SXID {code}"))
+            .device(switch)
+            .action("reset the GPUs and their switches together, or reboot the node");
+    }
+    let count = |label: &str| node.set(&EVENTS).find(|row| row.label("event") == label).map(|row| row.value);
+    for (list, verdict) in [(UNFIT, Verdict::Unhealthy), (WORTH_A_LOOK, Verdict::Warning)] {
+        for (label, what) in list {
+            if let Some(count) = count(label) {
+                let times = if count > 1.0 { format!(" ({count:.0} times)") } else { String::new() };
+                found
+                    .add(verdict, format!("since the boot, {what}{times}"))
+                    .device(*label)
+                    .action("see the kernel log: journalctl -k");
+            }
+        }
+    }
+    found.or_ok(|| "nothing since the boot that a job should not meet".into())
+}
+
+fn xids(node: &Node<'_>, found: &mut Findings) {
+    let reset = node.set(&EVENTS).any(|row| row.label("event") == "gpu_reset");
+    for row in node.set(&XIDS) {
+        let Ok(code) = row.label("xid").parse::<u32>() else { continue };
+        let xid = catalogue::find(code);
+        let gpu = row.label("gpu");
+        let cured = reset && CURED_BY_RESET.contains(&xid.action);
+        let verdict = match xid.level {
+            Level::Error if !cured => Verdict::Unhealthy,
+            Level::Error | Level::Warn => Verdict::Warning,
+            Level::Info => continue,
+        };
+        let times = if row.value > 1.0 { format!(" {:.0} times", row.value) } else { String::new() };
+        let since = if cured { "; a GPU was reset since" } else { "" };
+        found
+            .add(verdict, format!("{} had XID {code} ({}){times}{since}", node.gpu(gpu), xid.name))
+            .device(gpu)
+            .action(xid.hint);
+    }
+}

@@ -1,0 +1,71 @@
+//! PCIe links that are narrower or slower than both of their ends could be.
+
+use std::collections::BTreeMap;
+
+use super::Check;
+use super::node::Node;
+use super::report::Findings;
+use crate::collectors::pci::{INFO, MAX_SPEED, MAX_WIDTH, SPEED, WIDTH};
+use crate::family::Family;
+use crate::samples::Row;
+
+pub(super) const CHECK: Check = Check {
+    name: "pcie",
+    about: "GPUs, network cards and NVMe disks have all the PCIe lanes and speed that they and their slots could",
+    needs: &["pci"],
+    run,
+};
+
+const SLOT: &str = "reseat it; then have the slot, the riser and the cable looked at";
+
+fn run(node: &Node<'_>) -> Findings {
+    let mut found = Findings::default();
+    let mut well = BTreeMap::<&str, usize>::new();
+    for row in node.rows(&INFO).filter(|row| ["gpu", "nic", "nvme", "nvswitch"].contains(&row.label("kind")))
+    {
+        let (device, kind) = (row.label("pci"), row.label("kind"));
+        let (Some(width), Some(most)) = (value(node, &WIDTH, device), both_ends(node, &row, &MAX_WIDTH))
+        else {
+            continue;
+        };
+        let (speed, fastest) = (value(node, &SPEED, device), both_ends(node, &row, &MAX_SPEED));
+        let shown = match row.label("gpu") {
+            "" => format!("{kind} {device}"),
+            uuid => node.gpu(uuid),
+        };
+        if width < most {
+            found.unhealthy(format!("{shown} has {width} of {most} PCIe lanes")).device(device).action(SLOT);
+        // A GPU that idles lowers the speed of its link, and never its width.
+        } else if let (Some(speed), Some(fastest)) = (speed, fastest)
+            && speed < fastest
+            && kind != "gpu"
+        {
+            let (speed, fastest) = (speed / 1e9, fastest / 1e9);
+            found
+                .warning(format!("the PCIe link of {shown} runs at {speed} of {fastest} GT/s"))
+                .device(device)
+                .action(SLOT);
+        } else {
+            *well.entry(kind).or_default() += 1;
+        }
+    }
+    let well: Vec<String> = well.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+    found.or_ok(|| {
+        if well.is_empty() {
+            "no link tells its width".into()
+        } else {
+            format!("{} at full width", well.join(", "))
+        }
+    })
+}
+
+/// The most that the device and the port above it are both capable of.
+fn both_ends(node: &Node<'_>, row: &Row<'_>, family: &'static Family) -> Option<f64> {
+    let own = value(node, family, row.label("pci"))?;
+    Some(value(node, family, row.label("upstream")).map_or(own, |above| own.min(above)))
+}
+
+/// Of a device; zero is a function that has no link of its own.
+fn value(node: &Node<'_>, family: &'static Family, pci: &str) -> Option<f64> {
+    node.rows(family).find(|row| row.label("pci") == pci).map(|row| row.value).filter(|value| *value > 0.0)
+}
