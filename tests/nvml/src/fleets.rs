@@ -34,6 +34,16 @@ pub enum Fleet {
 }
 
 impl Fleet {
+    /// What its GPU at this place is called by.
+    pub fn uuid(self, index: usize) -> String {
+        format!("GPU-{:08x}-0000-4000-8000-{index:012x}", bus(index as u64) * 0x0101_0101)
+    }
+
+    /// Where its GPU at this place is found.
+    pub fn pci(self, index: usize) -> String {
+        format!("0000:{:02x}:00.0", bus(index as u64))
+    }
+
     pub(crate) fn count(self) -> usize {
         if self == Self::None { 0 } else { 8 }
     }
@@ -58,6 +68,8 @@ impl Fleet {
 
     pub(crate) fn gpu(self, index: usize) -> Gpu {
         let mut gpu = h100(index as u64);
+        gpu.set("uuid", &*self.uuid(index));
+        gpu.set("pci", &*self.pci(index));
         match self {
             Self::None | Self::H100 => {}
             Self::A100 => a100(&mut gpu, index as u64),
@@ -70,6 +82,10 @@ impl Fleet {
 
 /// Where the GPUs of an eight-GPU board are found.
 const BUSES: [u64; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
+
+fn bus(index: u64) -> u64 {
+    BUSES.get(index as usize).copied().unwrap_or(0xe0 + index)
+}
 
 fn h100(index: u64) -> Gpu {
     let mut gpu = Gpu::default();
@@ -85,11 +101,8 @@ fn h100(index: u64) -> Gpu {
 }
 
 fn identity(gpu: &mut Gpu, index: u64, name: &str, kind: &str) {
-    let bus = BUSES.get(index as usize).copied().unwrap_or(0xe0 + index);
     gpu.set("name", name);
-    gpu.set("uuid", &*format!("GPU-{:08x}-0000-4000-8000-{:012x}", bus * 0x0101_0101, index));
     gpu.set("serial", &*format!("165{index:010}"));
-    gpu.set("pci", &*format!("0000:{bus:02x}:00.0"));
     gpu.set("vbios", "96.00.89.00.01");
     gpu.set("part", &*format!("900-{kind}-{index}"));
     gpu.set("inforom", "G520.0200.00.05");

@@ -1,1 +1,5 @@
 //! GPUs, by the real way through the driver's library.
+
+mod faults;
+mod hang;
+mod values;

@@ -1,0 +1,277 @@
+//! GPUs and drivers that fail: told at once and once, without harm to the rest, and over when it is over.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use stepwatch_fake_nvml::{Code, Effect, Fault, Fleet, Quantity, Script, calls, library};
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::{exposition, poll_until};
+
+use crate::node::{Node, of_gpus};
+
+/// Quick enough for a test, and with both rhythms.
+const QUICK: &str = "collectors:\n  gpu: {interval: 100ms, slow_interval: 500ms, stuck_after: 1s}\n";
+
+const FLEET: Fleet = Fleet::H100;
+
+async fn start(script: &Script) -> Node {
+    let node = Node::start_with(script, &library().unwrap(), QUICK).await;
+    node.page_where("the GPUs are on the page", |page| powered(page) > 0).await;
+    node
+}
+
+fn script() -> Script {
+    Script { count: Some(4), ..Script::of(FLEET) }
+}
+
+/// How many GPUs tell their power.
+fn powered(page: &str) -> usize {
+    of_gpus(page).lines().filter(|l| l.starts_with("gpu_power_watts{")).count()
+}
+
+/// An event of this name and code about this GPU, where one is named.
+fn is(event: &Value, name: &str, code: i64, gpu: Option<&str>) -> bool {
+    event["k"] == "hw"
+        && event["name"] == name
+        && event["code"] == code
+        && gpu.is_none_or(|g| event["gpu"] == g)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_is_lost() {
+    let node = start(&script()).await;
+    let gpu = FLEET.uuid(2);
+    node.stage.set(&Script { lost: vec![2], ..script() }).unwrap();
+    let event = node.event("the GPU is lost", |e| is(e, "gpu_lost", 1, Some(&gpu))).await;
+    assert_eq!(
+        (&event["level"], &event["pci"]),
+        (&Value::from("error"), &Value::from(FLEET.pci(2))),
+        "{event}"
+    );
+    assert!(event["ts"].is_number() && event["node"].is_string() && event["run"].is_null(), "{event}");
+    assert!(event["text"].as_str().is_some_and(|t| t.contains(&gpu) || t.contains(&FLEET.pci(2))), "{event}");
+    let page = node.page_where("the others stay", |page| powered(page) == 3).await;
+    assert_eq!(exposition::value(&page, "gpu_lost", &[("gpu", &gpu)]), Some(1.0));
+    assert_eq!(exposition::value(&page, "gpu_count", &[]), Some(3.0));
+    assert_eq!(exposition::value(&page, "gpu_expected_count", &[]), Some(4.0));
+    // It was reset.
+    node.stage.set(&script()).unwrap();
+    node.event("the GPU is back", |e| is(e, "gpu_lost", 0, Some(&gpu))).await;
+    node.page_where("all are on the page", |page| powered(page) == 4).await;
+    let told = node.events().await;
+    assert_eq!(told.iter().filter(|e| is(e, "gpu_lost", 1, None)).count(), 1, "{told:#?}");
+    node.decent();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_falls_off_the_bus_and_is_gone_when_the_driver_is_loaded_again() {
+    let node = start(&script()).await;
+    let gpu = FLEET.uuid(1);
+    let fallen = Script { fallen: vec![1], ..script() };
+    node.stage.set(&fallen).unwrap();
+    node.event("the GPU is lost", |e| is(e, "gpu_lost", 1, Some(&gpu))).await;
+    assert_eq!(node.post("/-/nvml/release").await.0, 200);
+    assert_eq!(node.post("/-/nvml/acquire").await.0, 200);
+    let page = node.page_where("three are left", |page| powered(page) == 3).await;
+    assert_eq!(exposition::value(&page, "gpu_power_watts", &[("gpu", &gpu)]), None);
+    let later = FLEET.uuid(3);
+    let moved = exposition::value(&page, "gpu_info", &[("gpu", &later), ("index", "2")]);
+    assert_eq!(moved, Some(1.0), "those behind it move up: {page}");
+    assert_eq!(exposition::value(&page, "gpu_expected_count", &[]), Some(4.0), "one is missing");
+    node.decent();
+}
+
+/// What a GPU says of itself, the name of the event, and what ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_begin_and_end() {
+    let node = start(&script()).await;
+    let cases: &[(&str, u64, &str)] = &[
+        ("remapped.pending", 1, "row_remap_pending"),
+        ("remapped.failed", 1, "row_remap_failed"),
+        ("sram.threshold", 1, "sram_threshold"),
+        ("recovery_action", 1, "gpu_recovery_action"),
+        // Bandwidth is degraded.
+        ("fabric.health", 1 | 2 << 2 | 2 << 4 | 2 << 6 | 1 << 8, "fabric_unhealthy"),
+    ];
+    for (gpu, (quantity, value, name)) in cases.iter().enumerate().map(|(i, case)| (i % 4, case)) {
+        let uuid = FLEET.uuid(gpu);
+        node.stage.set(&script().one(gpu, quantity, *value)).unwrap();
+        node.event(&format!("{name} began"), |e| is(e, name, 1, Some(&uuid))).await;
+        node.stage.set(&script()).unwrap();
+        node.event(&format!("{name} is over"), |e| is(e, name, 0, Some(&uuid))).await;
+    }
+    for (_, _, name) in cases {
+        let told = node.events().await;
+        assert_eq!(told.iter().filter(|e| is(e, name, 1, None)).count(), 1, "{name}: {told:#?}");
+    }
+    node.decent();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_memory_errors_is_counted_and_blocks_nothing() {
+    let storm = script().one(0, "ecc.corrected.volatile", Quantity::growing(0.0, 17_600.0)).one(
+        0,
+        "ecc.corrected.volatile.dram",
+        Quantity::growing(0.0, 17_600.0),
+    );
+    let mut slow = storm.clone();
+    // A driver that is busy with a storm answers late.
+    slow.faults.push(Fault::new("nvmlDeviceGet*", Effect::DelayMs(5)).on(0));
+    let node = start(&slow).await;
+    let gpu = FLEET.uuid(0);
+    let errors = |page: &str| {
+        let labels =
+            [("gpu", &*gpu), ("severity", "corrected"), ("lifetime", "volatile"), ("location", "dram")];
+        exposition::value(page, "gpu_ecc_errors_total", &labels)
+    };
+    let first = errors(&node.page_where("errors are counted", |page| errors(page) > Some(0.0)).await);
+    node.page_where("they grow", |page| errors(page) > first).await;
+    assert_eq!(node.value("nic_up", &[("device", "eth0")]).await, Some(1.0));
+    let clean = |e: &Value| is(e, "ecc_uncorrected", 1, None);
+    assert!(!node.events().await.iter().any(clean), "corrected errors lose nothing");
+    let mut worse = storm;
+    worse = worse.one(0, "ecc.uncorrected.volatile", 1u64).one(0, "ecc.uncorrected.volatile.dram", 1u64);
+    node.stage.set(&worse).unwrap();
+    node.event("an error that was not corrected", |e| is(e, "ecc_uncorrected", 1, Some(&gpu))).await;
+    node.decent();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_nvlink_that_goes_down() {
+    let node = start(&script()).await;
+    let name = format!("{}/nvlink7", FLEET.uuid(3));
+    let link = |state: &'static str| {
+        let name = name.clone();
+        move |e: &Value| e["k"] == "link" && e["name"] == *name && e["state"] == state
+    };
+    let up = |page: &str| exposition::value(page, "gpu_nvlink_up", &[("gpu", &FLEET.uuid(3)), ("link", "7")]);
+    node.page_where("links are on the page", |page| up(page) == Some(1.0)).await;
+    node.stage.set(&script().one(3, "nvlink.state.7", 0u64)).unwrap();
+    let event = node.event("the link is down", link("down")).await;
+    assert_eq!((&event["medium"], &event["code"]), (&Value::from("nvlink"), &Value::from(0)), "{event}");
+    node.page_where("the page says so", |page| up(page) == Some(0.0)).await;
+    node.stage.set(&script()).unwrap();
+    node.event("the link is up", link("up")).await;
+    node.decent();
+}
+
+/// Whether the exporter has something of the driver open.
+fn holds(node: &Node) -> bool {
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", node.exporter.daemon.pid().unwrap())).unwrap();
+    fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == node.stage.device()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn released_nothing_of_the_driver_is_held() {
+    let node = start(&script()).await;
+    node.page_where("samples are held", |page| page.contains("gpu_sm_active_ratio{")).await;
+    assert!(holds(&node));
+    let (status, text) = node.post("/-/nvml/release").await;
+    assert_eq!(status, 200, "{text}");
+    // When the answer comes it is so already: a reset may follow at once.
+    let counts = node.calls();
+    assert_eq!(
+        (counts.of(calls::OPEN), counts.of(calls::SAMPLES), counts.of(calls::SETS)),
+        (0, 0, 0),
+        "{counts:?}"
+    );
+    assert_eq!(counts.of("nvmlShutdown"), counts.of("nvmlInit_v2") + counts.of("nvmlInitWithFlags"));
+    assert!(!holds(&node));
+    let page = node.page_where("the GPUs leave the page", |page| powered(page) == 0).await;
+    assert_eq!(exposition::value(&page, "stepwatch_exporter_nvml_released", &[]), Some(1.0));
+    assert_eq!(exposition::value(&page, "gpu_sm_active_ratio", &[]), None);
+    // Passes go by, and the driver is left alone.
+    let passes = |page: &str| {
+        exposition::value(
+            page,
+            "stepwatch_exporter_collector_last_success_timestamp_seconds",
+            &[("collector", "gpu")],
+        )
+    };
+    let before = passes(&page).unwrap();
+    node.page_where("passes go by", |page| passes(page).unwrap() > before + 1.0).await;
+    assert_eq!(node.calls(), counts);
+    node.state("gpu", "healthy").await;
+    assert!(!node.events().await.iter().any(|e| is(e, "gpu_lost", 1, None)), "nobody is missed");
+    assert_eq!(node.post("/-/nvml/acquire").await.0, 200);
+    let page = node.page_where("the GPUs are back", |page| powered(page) == 4).await;
+    assert_eq!(exposition::value(&page, "stepwatch_exporter_nvml_released", &[]), Some(0.0));
+    assert!(holds(&node));
+    node.decent();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_driver_is_loaded() {
+    let mut node = start(&script()).await;
+    let version = |page: &str, version: &str| {
+        exposition::value(page, "gpu_driver_info", &[("version", version)]).is_some()
+    };
+    node.page_where("the driver's version", |page| version(page, "570.172.08")).await;
+    assert_eq!(node.post("/-/nvml/release").await.0, 200);
+    let gone = script().fault("nvmlInit*", Effect::Fail(Code::DriverNotLoaded));
+    node.stage.set(&gone).unwrap();
+    assert_eq!(node.post("/-/nvml/acquire").await.0, 200);
+    node.state("gpu", "failed").await;
+    assert_eq!(powered(&node.page().await), 0);
+    node.stage.set(&Script { driver: Some("580.95.05".to_owned()), ..script() }).unwrap();
+    let page = node.page_within(PATIENCE * 2, "the GPUs are back", |page| powered(page) == 4).await;
+    assert!(version(&page, "580.95.05") && !version(&page, "570.172.08"), "{page}");
+    node.state("gpu", "healthy").await;
+    // The fields of throttling have other numbers now.
+    let reason = [("reason", "hw_thermal_slowdown")];
+    assert_eq!(exposition::value(&page, "gpu_throttled_seconds_total", &reason), Some(0.0));
+    node.decent();
+    assert!(node.exporter.daemon.terminate().await.unwrap().success());
+    assert_eq!(node.calls().of(calls::OPEN), 0, "it was closed before the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_comes_late() {
+    let late = script().fault("nvmlInit*", Effect::Fail(Code::DriverNotLoaded));
+    let extra = "collectors:\n  gpu: {interval: 100ms, slow_interval: 500ms, expected: 4}\n";
+    let node = Node::start_with(&late, &library().unwrap(), extra).await;
+    node.state("gpu", "failed").await;
+    assert_eq!(node.value("gpu_expected_count", &[]).await, Some(4.0));
+    assert_eq!(node.value("nic_up", &[("device", "eth0")]).await, Some(1.0));
+    node.stage.set(&script()).unwrap();
+    node.page_within(PATIENCE * 2, "the GPUs come", |page| powered(page) == 4).await;
+    node.state("gpu", "healthy").await;
+}
+
+/// The health of every GPU is told for its peers to be compared with.
+#[tokio::test(flavor = "multi_thread")]
+async fn samples_of_health() {
+    let node = start(&script().at(100.0)).await;
+    let gpu = FLEET.uuid(1);
+    let health = |e: &Value| {
+        e["k"] == "health"
+            && e["name"] == "gpu"
+            && e["gpu"] == *gpu
+            && e["m"]["tensor_active_ratio"].is_number()
+    };
+    let found = poll_until("health of a GPU", Duration::from_secs(60), async || {
+        node.events().await.into_iter().find(|e| health(e))
+    });
+    let event = found.await.unwrap();
+    let m = |name: &str| event["m"][name].as_f64();
+    assert_eq!((m("sm_clock_hertz"), m("sm_clock_max_hertz")), (Some(1.754e9), Some(1.98e9)), "{event}");
+    assert_eq!(
+        (m("temperature_celsius"), m("memory_temperature_celsius")),
+        (Some(41.0), Some(61.0)),
+        "{event}"
+    );
+    assert_eq!(
+        (m("power_watts"), m("power_limit_watts"), m("utilization_ratio")),
+        (Some(501.0), Some(700.0), Some(0.91))
+    );
+    assert_eq!(
+        (m("throttle_sw_power_cap"), m("throttled_sw_power_cap_seconds")),
+        (Some(1.0), Some(5010.0)),
+        "{event}"
+    );
+    assert_eq!(
+        (m("ecc_corrected"), m("nvlink_errors"), m("pcie_replays")),
+        (Some(0.0), Some(0.0), Some(1.0)),
+        "{event}"
+    );
+}
