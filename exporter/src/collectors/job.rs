@@ -10,6 +10,7 @@ mod devices;
 mod environ;
 mod groups;
 mod grpc;
+mod instances;
 mod kubelet;
 mod prolog;
 mod proto;
@@ -186,7 +187,7 @@ pub struct Reader {
 impl Reader {
     pub fn new(config: &Config) -> Self {
         let k = &config.kubelet;
-        let kubelet = k.enabled.then(|| Kubelet::new(k.socket.clone(), k.timeout.into(), &k.resources));
+        let kubelet = k.enabled.then(|| Kubelet::new(k, config.interval.into()));
         Self {
             config: config.clone(),
             survey: Survey::default(),

@@ -7,5 +7,6 @@ mod check;
 mod deploy;
 mod gpu;
 mod incidents;
+mod job;
 mod node;
 mod tree;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use prost::Message as _;
 
+use super::KubeletConfig;
 use super::devices::{Device, Known};
 use super::grpc::{self, CallError};
 use super::proto::{ContainerResources, DynamicResource, ListResponse};
 
 const LIST: &str = "/v1.PodResourcesLister/List";
-/// First wait after a failure, doubled up to the longest.
-const BACK_OFF: Duration = Duration::from_secs(15);
+/// The wait after a failure is an interval, doubled up to this.
 const LONGEST_BACK_OFF: Duration = Duration::from_mins(2);
 /// An answer stands for this long without another.
 const KEEP: Duration = Duration::from_mins(5);
@@ -28,6 +28,7 @@ const MAX_NAME: usize = 253;
 pub(super) struct Kubelet {
     socket: PathBuf,
     deadline: Duration,
+    back_off: Duration,
     resources: Vec<glob::Pattern>,
     /// Made when there is somebody to call.
     runtime: Option<tokio::runtime::Runtime>,
@@ -63,10 +64,18 @@ pub(super) struct Container {
 }
 
 impl Kubelet {
-    pub(super) fn new(socket: PathBuf, deadline: Duration, resources: &[String]) -> Self {
-        let resources = resources.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
-        let calls = Calls::default();
-        Self { socket, deadline, resources, runtime: None, answer: None, failing: None, calls }
+    pub(super) fn new(config: &KubeletConfig, interval: Duration) -> Self {
+        let resources = config.resources.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
+        Self {
+            socket: config.socket.clone(),
+            deadline: config.timeout.into(),
+            back_off: interval,
+            resources,
+            runtime: None,
+            answer: None,
+            failing: None,
+            calls: Calls::default(),
+        }
     }
 
     /// Whether a kubelet was ever seen here, or is now.
@@ -113,7 +122,7 @@ impl Kubelet {
     }
 
     fn failed(&mut self, now: Instant, error: &CallError) {
-        let wait = self.failing.as_ref().map_or(BACK_OFF, |f| (f.wait * 2).min(LONGEST_BACK_OFF));
+        let wait = self.failing.as_ref().map_or(self.back_off, |f| (f.wait * 2).min(LONGEST_BACK_OFF));
         if self.failing.is_none() {
             let error = with_cause(error);
             tracing::warn!(socket = %self.socket.display(), error, "the kubelet does not tell which pods hold GPUs");
@@ -200,7 +209,7 @@ fn with_cause(error: &CallError) -> String {
 /// What an answer's bytes come to, for fuzzing.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(bytes: &[u8]) {
-    let mut kubelet = Kubelet::new(PathBuf::new(), Duration::ZERO, &["nvidia.com/*".to_owned()]);
+    let mut kubelet = Kubelet::new(&KubeletConfig::default(), Duration::ZERO);
     if let Ok(answer) = ListResponse::decode(bytes) {
         let containers = kubelet.containers(answer);
         assert!(containers.len() <= MAX_CONTAINERS);

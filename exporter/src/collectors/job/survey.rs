@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::devices::{Device, Known};
 use super::environ::{Facts, Identity, Scheduler};
+use super::instances::Instances;
 use super::kubelet::Container;
 use super::{Config, GPU_JOB, GPUS, INFO, LIMIT, PROCESSES, RUN_JOB, START, groups, prolog};
 use crate::collector::Context;
@@ -32,6 +33,7 @@ pub(super) struct Survey {
     seen: BTreeMap<u32, Seen>,
     /// GPUs that processes of a job had open, and when.
     open: BTreeMap<String, (Instant, BTreeSet<Device>)>,
+    instances: Instances,
     pub(super) unreadable: usize,
     pub(super) unresolved: usize,
     pub(super) unresolved_pods: usize,
@@ -98,7 +100,7 @@ impl Survey {
         containers: &[Container],
         now: Instant,
     ) -> Found {
-        let known = Known::new(inventory(cx.roots), Vec::new());
+        let known = Known::new(inventory(cx.roots), self.instances.known());
         let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
         for (id, group) in groups::find(cx.roots, &config.cgroups) {
             let (pids, uid) = (group.pids, group.uid);
@@ -117,6 +119,8 @@ impl Survey {
             .collect();
         let pods = self.pods(containers, &known);
         jobs.extend(self.jobs_of_pods(cx.roots, &pods, &jobs, &loose));
+        let nameless = jobs.iter().flat_map(|j| &j.devices).any(|d| d.gpu.starts_with("MIG-"));
+        self.instances.look(cx, nameless, now);
         self.forget(cx.roots, &jobs);
         Found { jobs, pods }
     }

@@ -178,7 +178,7 @@ impl Setup {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("kubelet.sock");
         let fake = Fake::serve(&socket, answer);
-        let kubelet = Kubelet::new(socket, deadline, &["nvidia.com/*".to_owned()]);
+        let kubelet = kubelet(socket, deadline);
         Self { _dir: dir, fake, kubelet, now: Instant::now() }
     }
 
@@ -190,6 +190,12 @@ impl Setup {
     }
 }
 
+fn kubelet(socket: PathBuf, deadline: Duration) -> Kubelet {
+    let timeout = stepwatch_kit::config::Period::millis(deadline.as_millis() as u64);
+    Kubelet::new(&KubeletConfig { socket, timeout, ..KubeletConfig::default() }, BACK_OFF)
+}
+
+const BACK_OFF: Duration = Duration::from_secs(15);
 const PATIENT: Duration = Duration::from_secs(30);
 
 #[test]
@@ -282,7 +288,7 @@ fn one_that_is_silent_has_a_deadline() {
 fn one_that_is_gone_is_a_failure_and_one_that_never_was_is_none() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("kubelet.sock");
-    let mut kubelet = Kubelet::new(socket.clone(), PATIENT, &[]);
+    let mut kubelet = kubelet(socket.clone(), PATIENT);
     kubelet.refresh(Instant::now());
     assert!(!kubelet.is_here() && kubelet.calls == Calls::default());
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
