@@ -313,13 +313,14 @@ impl Reader {
             let device = &self.devices[look.device];
             let port = &device.ports[look.port].number;
             let mut section = |name: &str| read(format!("{}/ports/{port}/{name}", device.name), &mut self.quarantine);
-            let mut standard = section("counters_ext");
-            standard.extend(section("counters"));
+            let mut standard = section("counters");
+            counters::widen(&mut standard, section("counters_ext"));
             let hardware = section("hw_counters");
             counters::write(&device.name, port, &standard, &hardware, &mut counted.samples);
             standard.extend(hardware);
             counted.ports.insert(look.key.clone(), standard);
         }
+        self.meters.retain(|key, _| counted.ports.contains_key(key));
         self.counted = counted;
     }
 }

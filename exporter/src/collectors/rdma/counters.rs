@@ -12,7 +12,7 @@ const PORT: &[&str] = &["device", "port"];
 macro_rules! counters {
     ($($id:ident $name:literal $unit:literal $help:literal: $($file:literal x $scale:literal),*;)*) => {
         $(pub static $id: Family = Family::counter($name, $unit, PORT, $help);)*
-        /// Counters with a family of their own, by file: InfiniBand's, those of kernels that kept the wide ones apart, and EFA's.
+        /// Counters with a family of their own, by file: InfiniBand's and EFA's.
         static FILES: &[(&str, &Family, f64)] = &[$($(($file, &$id, $scale),)*)*];
     };
 }
@@ -20,13 +20,13 @@ macro_rules! counters {
 // InfiniBand counts data in words of four bytes.
 counters! {
     RECEIVE_BYTES "rdma_port_receive_bytes_total" "bytes" "Bytes received":
-        "port_rcv_data" x 4.0, "port_rcv_data_64" x 4.0, "rx_bytes" x 1.0;
+        "port_rcv_data" x 4.0, "rx_bytes" x 1.0;
     TRANSMIT_BYTES "rdma_port_transmit_bytes_total" "bytes" "Bytes sent":
-        "port_xmit_data" x 4.0, "port_xmit_data_64" x 4.0, "tx_bytes" x 1.0;
+        "port_xmit_data" x 4.0, "tx_bytes" x 1.0;
     RECEIVE_PACKETS "rdma_port_receive_packets_total" "" "Packets received":
-        "port_rcv_packets" x 1.0, "port_rcv_packets_64" x 1.0, "rx_pkts" x 1.0;
+        "port_rcv_packets" x 1.0, "rx_pkts" x 1.0;
     TRANSMIT_PACKETS "rdma_port_transmit_packets_total" "" "Packets sent":
-        "port_xmit_packets" x 1.0, "port_xmit_packets_64" x 1.0, "tx_pkts" x 1.0;
+        "port_xmit_packets" x 1.0, "tx_pkts" x 1.0;
     RECEIVE_UNICAST "rdma_port_receive_unicast_packets_total" "" "Packets received that were sent to one port":
         "unicast_rcv_packets" x 1.0;
     TRANSMIT_UNICAST "rdma_port_transmit_unicast_packets_total" "" "Packets sent to one port":
@@ -73,6 +73,13 @@ const NO_COUNTER: &str = "lifespan";
 
 /// Counters of one port by file name.
 pub(super) type Values = BTreeMap<String, u64>;
+
+/// Adds the counters that older kernels keep apart, as wide as they should be: the others of that name stop at 32 bits.
+pub(super) fn widen(standard: &mut Values, wide: Values) {
+    for (name, value) in wide {
+        standard.insert(name.strip_suffix("_64").unwrap_or(&name).to_owned(), value);
+    }
+}
 
 /// Writes the counters of a port, or, with an empty `port`, of a device.
 pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Values, out: &mut Samples) {
@@ -168,6 +175,16 @@ mod tests {
         assert_eq!(out.get(&HARDWARE, &["mlx5_0", "1", "out_of_sequence"]), Some(3.0));
         assert_eq!(out.iter().count(), 5, "lifespan is a setting");
         assert_eq!(bytes(&standard, &RECEIVE_BYTES), Some(40.0));
+    }
+
+    #[test]
+    fn a_wide_counter_stands_for_the_one_that_stops() {
+        let mut standard = values(&[("port_rcv_data", u64::from(u32::MAX)), ("symbol_error", 2)]);
+        widen(&mut standard, values(&[("port_rcv_data_64", 1 << 40), ("port_multicast_rcv_packets", 3)]));
+        assert_eq!(
+            standard,
+            values(&[("port_rcv_data", 1 << 40), ("symbol_error", 2), ("port_multicast_rcv_packets", 3)])
+        );
     }
 
     #[test]

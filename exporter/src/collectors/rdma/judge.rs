@@ -298,7 +298,7 @@ fn hint(look: Option<&Look>) -> String {
         Some((5, _)) if state.is_some_and(|(id, _)| *id == 2) => {
             "the link is there, but no subnet manager has set the port up (INIT)".into()
         }
+        Some((5, _)) | None => String::new(),
         Some((_, word)) => format!("its physical state is {word}"),
-        None => String::new(),
     }
 }

@@ -136,7 +136,8 @@ impl Reader {
                 out.set(&CONDITION, &[&expected.device, &expected.port, state.as_str()], holds);
             }
         }
-        let up = looks.iter().filter(|l| l.role == Role::Fabric && l.state.up() == Some(true)).count();
+        let counted = |l: &&Look| self.config.expected.ports.is_none() || self.expected.allow(&self.at(l).0.name);
+        let up = looks.iter().filter(|l| l.role == Role::Fabric && l.state.up() == Some(true)).filter(counted).count();
         let count = self.config.expected.ports.unwrap_or(known.0.len());
         if count > 0 {
             out.set(&PORTS_EXPECTED, &[], count);

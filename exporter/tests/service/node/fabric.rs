@@ -224,7 +224,7 @@ pub(crate) fn roce(root: &Path) {
 pub(crate) fn efa(root: &Path) {
     for i in 0..32 {
         let bus = 0x4f + i * 5;
-        let (name, path) = (format!("rdmap{bus}s0"), format!("pci0000:{0:02x}/0000:{0:02x}:00.0", bus));
+        let (name, path) = (format!("rdmap{bus}s0"), format!("pci0000:{bus:02x}/0000:{bus:02x}:00.0"));
         let (driver, layer, rate) = ("efa", "Unspecified", "100 Gb/sec (4X EDR)");
         Device { name: &name, path: &path, netdev: "", driver, layer, state: UP, rate }.make(root);
     }
