@@ -1,0 +1,166 @@
+//! `stepwatch-exporter check` as operators run it: the real binary on nodes with one thing wrong each.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use stepwatch_fake_nvml::{Code, Effect, Fleet, Script, Stage};
+use stepwatch_tests::{bins, daemon, say};
+
+use crate::tree::Tree;
+
+/// A node with 8 H100 and 8 InfiniBand ports on which nothing is wrong.
+struct Node {
+    dir: tempfile::TempDir,
+    tree: Tree,
+    stage: Stage,
+}
+
+/// Longer than a busy machine needs, where the time is not what is tested.
+const PATIENT: &str = "--timeout=20s";
+
+impl Node {
+    fn new() -> Self {
+        Self::with(&Script::of(Fleet::H100))
+    }
+
+    fn with(script: &Script) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::new(&dir.path().join("node"));
+        let stage = Stage::new(dir.path(), script).unwrap();
+        std::fs::write(
+            dir.path().join("exporter.yml"),
+            format!("node: gpu-042\nstate_dir: '{}/state'\n", dir.path().display()),
+        )
+        .unwrap();
+        Self { dir, tree, stage }
+    }
+
+    async fn check(&self, args: &[&str]) -> Output {
+        let mut check = daemon::command(bins::path(bins::EXPORTER).unwrap());
+        let machine = self.tree.machine();
+        check.arg("check").args(args).args(machine.args).args(machine.env.iter().map(|(_, v)| v));
+        check.arg("--config").arg(self.dir.path().join("exporter.yml"));
+        check.arg("--nvml-library").arg(stepwatch_fake_nvml::library().unwrap());
+        check.env(stepwatch_fake_nvml::SCRIPT, self.stage.path());
+        check.output().await.unwrap()
+    }
+
+    /// Exit status, and what is wrong.
+    async fn wrong(&self) -> (i32, String) {
+        // Whether the clock of this machine is disciplined is no matter of the tree.
+        let output = self.check(&["--quiet", "--skip=clock", PATIENT]).await;
+        (output.status.code().unwrap(), text(&output))
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+#[tokio::test]
+async fn a_node_on_which_nothing_is_wrong() {
+    let node = Node::new();
+    assert_eq!(node.wrong().await, (0, String::new()));
+    let output = node.check(&["--format=json", PATIENT]).await;
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report["schema"].as_u64(), report["node"].as_str()), (Some(1), Some("gpu-042")));
+    assert_eq!((report["exit"].as_u64(), output.status.code()), (Some(0), Some(0)));
+    assert!(["ok", "warning"].contains(&report["verdict"].as_str().unwrap()), "{report}");
+    let findings = report["findings"].as_array().unwrap();
+    for finding in findings {
+        assert!(["ok", "warning"].contains(&finding["verdict"].as_str().unwrap()), "{finding}");
+        assert!(finding["check"].is_string() && finding["text"].is_string(), "{finding}");
+    }
+    assert!(
+        report["facts"]["gpu.name"].as_str().unwrap().starts_with("8 x NVIDIA H100"),
+        "{}",
+        report["facts"]
+    );
+    assert!(!node.dir.path().join("state").exists(), "looking changes nothing");
+}
+
+#[tokio::test]
+async fn it_is_over_before_a_prolog_would_mind() {
+    let node = Node::new();
+    bins::path(bins::EXPORTER).unwrap();
+    let began = Instant::now();
+    node.check(&[]).await;
+    let took = began.elapsed();
+    say::figure(&format!(
+        "check of a node with 8 GPUs and 8 InfiniBand ports: {:.0} ms",
+        took.as_secs_f64() * 1e3
+    ));
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_is_not_waited_for_and_hides_nothing_else() {
+    let node = Node::with(&Script::of(Fleet::H100).fault("nvmlInit*", Effect::Hang));
+    // Where it must be built first, that is not what takes its time.
+    bins::path(bins::EXPORTER).unwrap();
+    node.tree.write("sys/class/net/eth1/operstate", "down");
+    let began = Instant::now();
+    let output = node.check(&["--quiet"]).await;
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("unknown   collectors gpu did not answer in time, so nothing is known of gpus"),
+        "{said}"
+    );
+    assert!(said.trim_end().ends_with("set it down if it is not used"), "the worst stands last: {said}");
+    node.tree.write("sys/class/net/eth1/operstate", "up");
+    assert_eq!(node.check(&["--quiet"]).await.status.code(), Some(2));
+    assert_eq!(node.check(&["--lenient"]).await.status.code(), Some(0));
+    assert_eq!(
+        node.check(&["--only=nic"]).await.status.code(),
+        Some(0),
+        "what is not asked for does not hang"
+    );
+}
+
+#[tokio::test]
+async fn one_thing_wrong_at_a_time() {
+    let h100 = || Script::of(Fleet::H100);
+    for (what, script, wanted) in [
+        ("a GPU that is lost", Script { lost: vec![3], ..h100() }, "gpus"),
+        ("a GPU that fell off", Script { fallen: vec![3], ..h100() }, "gpus"),
+        (
+            "a driver without GPUs",
+            h100().fault("nvmlInit*", Effect::Fail(Code::DriverNotLoaded)),
+            "collectors",
+        ),
+    ] {
+        let node = Node::with(&script);
+        let (status, said) = node.wrong().await;
+        assert_ne!(status, 0, "{what}: {said}");
+        assert!(said.lines().any(|l| l.split_whitespace().nth(1) == Some(wanted)), "{what}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_reference_from_one_node_judges_another() {
+    let node = Node::new();
+    let file = node.dir.path().join("node.json");
+    let wrote =
+        node.check(&[&format!("--write-reference={}", file.display()), "--skip=clock", PATIENT]).await;
+    assert!(wrote.status.success(), "{}", text(&wrote));
+    let compare = format!("--reference={}", file.display());
+    let same = node.check(&[&compare, "--only=reference", PATIENT]).await;
+    assert!(same.status.success() && text(&same).contains("facts are as on gpu-042"), "{}", text(&same));
+    let other = Node::with(&Script { driver: Some("535.10.01".into()), ..Script::of(Fleet::H100) });
+    let output = other.check(&[&compare, "--only=reference", "--quiet", PATIENT]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("535.10.01"), "{}", text(&output));
+}
+
+#[tokio::test]
+async fn mistakes_are_told_apart_from_findings() {
+    let node = Node::new();
+    let unknown = node.check(&["--only=gpu_count"]).await;
+    assert_eq!(unknown.status.code(), Some(64));
+    assert!(text(&unknown).contains("possible values"), "{}", text(&unknown));
+    let no_config = node.check(&["--config", "/nonexistent"]).await;
+    assert_eq!(no_config.status.code(), Some(64), "{}", text(&no_config));
+}
