@@ -35,7 +35,7 @@ use self::clock::Clock;
 use self::counts::Counts;
 use self::log::{Log, Next};
 use self::novel::Known;
-use self::tracker::Tracker;
+use self::tracker::{NOBODY, Tracker};
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::family::Family;
 use crate::gpus::{self, Gpu};
@@ -287,7 +287,7 @@ impl Open {
         if self.first && self.clock.was_empty() {
             self.first = false;
             self.tracker.learning = false;
-            if self.tracker.tell_from == u64::MAX {
+            if self.tracker.tell_from == NOBODY {
                 self.tracker.tell_from = 0;
             }
             // From here on it is known, also to the next start, that this boot was seen.
@@ -351,7 +351,7 @@ fn remembered(cx: &Context<'_>) -> Tracker {
     let told = mark.as_deref().and_then(|m| m.split_once(' ')).filter(|(of, _)| *of == boot);
     let told = told.and_then(|(_, next)| next.parse().ok());
     // The position in the stream is never behind the saved one, unless the stream was not kept.
-    let tell_from = counts.next.max(told).unwrap_or(u64::MAX);
+    let tell_from = counts.next.max(told).unwrap_or(NOBODY);
     Tracker::new(counts, tell_from)
 }
 

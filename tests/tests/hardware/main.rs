@@ -8,5 +8,6 @@ mod deploy;
 mod gpu;
 mod incidents;
 mod job;
+mod kernel;
 mod node;
 mod tree;

@@ -76,6 +76,11 @@ impl Known {
         self.changed = true;
     }
 
+    /// Nothing more can be learned.
+    pub(super) fn full(&self) -> bool {
+        self.messages.len() >= MAX_KNOWN
+    }
+
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }

@@ -22,6 +22,8 @@ const BURST: u32 = 10;
 const BURST_SECONDS: f64 = 60.0;
 /// Kinds and devices whose events are limited each on its own.
 const MAX_BURSTS: usize = 1024;
+/// As the record from which on is told: nobody is told yet, because it is the first start of this boot.
+pub(super) const NOBODY: u64 = u64::MAX;
 /// A condition that still holds is told again this often.
 const AGAIN_SECONDS: f64 = 600.0;
 
@@ -158,7 +160,7 @@ impl Tracker {
                     device: facts.device.to_owned(),
                     level: event.level.clone().unwrap_or_default(),
                     text: event.text.clone().unwrap_or_default(),
-                    told: fresh.then_some(ts),
+                    told: (self.tell_from != NOBODY).then_some(ts),
                 };
                 if !self.counts.hold(held) {
                     self.counts.suppressed += 1;
@@ -208,10 +210,13 @@ impl Tracker {
         let message = record.text.split('\n').next().unwrap_or_default();
         if self.known.learn(message) && !self.learning {
             self.counts.unknown[priority] += 1;
-            tracing::info!(
-                message = message.trim(),
-                "the kernel said what it never said before on this node"
-            );
+            // A kernel that says ever new things must not fill our log as well.
+            if !self.known.full() {
+                tracing::info!(
+                    message = message.trim(),
+                    "the kernel said what it never said before on this node"
+                );
+            }
         }
     }
 
@@ -296,7 +301,7 @@ mod tests {
         assert!(again.extra.contains_key("again") && again.extra["device"].as_str() == Some("a"));
         assert_eq!(names(&take(&mut t, 4, &["nfs: server a OK", "nfs: server a OK"])), [("nfs_stall", 0)]);
         // What began before anybody could be told is told at the first chance.
-        t.tell_from = u64::MAX;
+        t.tell_from = NOBODY;
         assert!(take(&mut t, 6, &[stall]).is_empty());
         t.again(1e9 + 7.0);
         assert_eq!(t.events.len(), 1);
