@@ -2,7 +2,7 @@
 //!
 //! | route | is |
 //! |---|---|
-//! | `GET /api/v1/incidents?state=&run=&severity=&limit=` | incidents, the latest first |
+//! | `GET /api/v1/incidents?state=&run=&node=&severity=&limit=` | incidents, the latest first |
 //! | `GET /api/v1/incidents/{id}` | one, with its history and deliveries; any unique beginning of the id does |
 //! | `POST /api/v1/incidents/{id}/ack` `{"by":"alice"}` | escalation stops; durable when it is answered |
 //! | `POST /api/v1/incidents/{id}/resolve` `{"by":"alice"}` | closed by hand |

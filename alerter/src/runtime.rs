@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
+use stepwatch_engine::incident::{IncidentRecord, State};
 use stepwatch_engine::time::Ts;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Kind};
@@ -33,7 +33,7 @@ use crate::clock::Clock;
 use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
-use crate::store::{self, Store};
+use crate::store::{self, Filter, Store};
 use pending::Pending;
 pub use view::{RunView, RuntimeView, Views};
 
@@ -151,8 +151,32 @@ impl Runtime {
             views,
             schedule: Schedule::new(),
         };
+        runtime.close_orphans().await?;
         runtime.publish();
         Ok((runtime, handle, cursors))
+    }
+
+    /// Ends what the store holds open and the engine knows nothing of, because its state was of another version: nobody else
+    /// ever would. What still holds is told anew.
+    async fn close_orphans(&mut self) -> store::Result<()> {
+        let unresolved = Filter { unresolved: true, limit: Some(u32::MAX), ..Filter::default() };
+        let now = self.clock.now();
+        for mut record in self.store.incidents(&unresolved).await? {
+            if self.engine.incident(&record.id).is_some() {
+                continue;
+            }
+            tracing::warn!(
+                incident = record.id,
+                "its state is lost: closed; if it still holds, it is told anew"
+            );
+            let what = "closed: the state behind it could not be read; if it still holds, it is told anew"
+                .to_owned();
+            let entry = TimelineEntry { incident: record.id.clone(), at: now, actor: "alerter".into(), what };
+            (record.state, record.resolved_at, record.next_at) = (State::Resolved, Some(now), None);
+            self.open.insert(record.id.clone());
+            self.pending.effects.extend([Effect::Timeline(entry), Effect::Incident(Box::new(record))]);
+        }
+        Ok(())
     }
 
     /// Runs until `shutdown`, and keeps everything before it returns.

@@ -132,12 +132,12 @@ impl Engine {
     ) {
         let Some(run) = self.runs.get_mut(name) else { return };
         let mut verdicts = core::mem::take(&mut self.scratch);
-        let (attempt, moves) = (run.facts.attempt, run.facts.moves);
+        let attempt = run.facts.attempt;
         act(run, &mut verdicts);
         if run.facts.attempt != attempt {
             self.book.run_restarted(name);
         }
-        if run.facts.moves != moves {
+        if !run.facts.moved.is_empty() {
             self.place(now, name);
         }
         if !verdicts.is_empty() {
@@ -210,11 +210,11 @@ impl Engine {
 
     fn tick_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
         if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
+            self.leave(name);
             self.runs.remove(name);
             self.sources.values_mut().for_each(|s| {
                 s.runs.remove(name);
             });
-            self.placement.gone(name);
             self.book.forgotten(now, &Scope::Run(name.to_owned()), out);
             self.dirty.insert(Key::Run(name.to_owned()));
             return;

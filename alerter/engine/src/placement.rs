@@ -12,29 +12,27 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Takes over where a run is; gives the nodes that are new to it.
-    pub(crate) fn moved(&mut self, run: &str, nodes: &BTreeMap<String, u32>) -> Vec<String> {
-        let had = self.clocks.entry(run.to_owned()).or_default();
-        had.retain(|node, _| nodes.contains_key(node));
-        for (_, runs) in self.runs.iter_mut().filter(|(node, _)| !nodes.contains_key(*node)) {
-            runs.remove(run);
+    /// A run came to a node; true if it was not there.
+    pub(crate) fn came(&mut self, run: &str, node: &str) -> bool {
+        match self.runs.get_mut(node) {
+            Some(runs) => runs.insert(run.to_owned()),
+            None => self.runs.insert(node.to_owned(), BTreeSet::from([run.to_owned()])).is_none(),
         }
-        let mut new = Vec::new();
-        for node in nodes.keys() {
-            match self.runs.get_mut(node) {
-                Some(runs) if runs.contains(run) => continue,
-                Some(runs) => drop(runs.insert(run.to_owned())),
-                None => drop(self.runs.insert(node.clone(), BTreeSet::from([run.to_owned()]))),
-            }
-            new.push(node.clone());
-        }
-        self.runs.retain(|_, runs| !runs.is_empty());
-        new
     }
 
-    pub(crate) fn gone(&mut self, run: &str) {
-        self.moved(run, &BTreeMap::new());
-        self.clocks.remove(run);
+    pub(crate) fn left(&mut self, run: &str, node: &str) {
+        if let Some(runs) = self.runs.get_mut(node) {
+            runs.remove(run);
+            if runs.is_empty() {
+                self.runs.remove(node);
+            }
+        }
+        if let Some(clocks) = self.clocks.get_mut(run) {
+            clocks.remove(node);
+            if clocks.is_empty() {
+                self.clocks.remove(run);
+            }
+        }
     }
 
     /// The runs with ranks on a node.
@@ -44,10 +42,13 @@ impl Placement {
 
     pub(crate) fn set_clock(&mut self, node: &str, clock: Option<f64>) {
         for run in self.runs.get(node).into_iter().flatten() {
-            let Some(clocks) = self.clocks.get_mut(run) else { continue };
-            match clock {
-                Some(clock) => drop(clocks.insert(node.to_owned(), clock)),
-                None => drop(clocks.remove(node)),
+            match (self.clocks.get_mut(run), clock) {
+                (Some(clocks), Some(clock)) => drop(clocks.insert(node.to_owned(), clock)),
+                (Some(clocks), None) => drop(clocks.remove(node)),
+                (None, Some(clock)) => {
+                    self.clocks.insert(run.clone(), BTreeMap::from([(node.to_owned(), clock)]));
+                }
+                (None, None) => {}
             }
         }
     }
@@ -65,23 +66,21 @@ impl Placement {
 mod tests {
     use super::*;
 
-    fn nodes(names: &[&str]) -> BTreeMap<String, u32> {
-        names.iter().map(|n| ((*n).to_owned(), 8)).collect()
-    }
-
     #[test]
     fn runs_come_and_go() {
         let mut p = Placement::default();
-        assert_eq!(p.moved("a", &nodes(&["n1", "n2"])), ["n1", "n2"]);
-        assert_eq!(p.moved("b", &nodes(&["n2"])), ["n2"]);
-        assert_eq!(p.moved("a", &nodes(&["n2", "n3"])), ["n3"]);
+        assert!(p.came("a", "n1") && p.came("a", "n2") && p.came("b", "n2") && !p.came("a", "n2"));
+        p.left("a", "n1");
+        p.came("a", "n3");
         let on = |p: &Placement, node: &str| p.on(node).cloned().collect::<Vec<_>>();
         assert_eq!((on(&p, "n1"), on(&p, "n2")), (vec![], vec!["a".into(), "b".into()]));
         p.set_clock("n2", Some(0.5));
         p.set_clock("n3", Some(0.9));
         assert_eq!(p.clock_beside("a", "n2"), Some((0.9, 1)));
         assert_eq!(p.clock_beside("b", "n2"), None);
-        p.gone("a");
+        p.left("a", "n2");
+        p.left("a", "n3");
         assert_eq!((on(&p, "n2"), on(&p, "n3")), (vec!["b".to_owned()], vec![]));
+        assert_eq!((p.clocks.len(), p.runs.len()), (1, 1), "nothing is left behind");
     }
 }

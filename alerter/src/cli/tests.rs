@@ -45,6 +45,23 @@ fn incident() -> IncidentView {
     }
 }
 
+/// Of a node that no run uses.
+fn gpu_fault() -> IncidentView {
+    IncidentView {
+        id: "01KAHTZ8".into(),
+        run: String::new(),
+        nodes: vec!["gpu-042".into()],
+        kind: Kind::GpuFault,
+        cause: Cause::Hardware,
+        severity: Severity::Ticket,
+        signal: "gpu".into(),
+        summary: "XID 79 on GPU 3 of gpu-042: GPU has fallen off the bus".into(),
+        start_step: 0,
+        suspects: vec![Suspect { what: "node gpu-042, GPU 3".into(), why: "XID 79".into() }],
+        ..incident()
+    }
+}
+
 fn detail() -> IncidentDetail {
     let entry =
         |s, actor: &str, what: &str| TimelineView { at: at(s), actor: actor.into(), what: what.into() };
@@ -106,8 +123,10 @@ fn listing() {
         summary: "one\nNaN".into(),
         ..incident()
     };
+    let node = gpu_fault();
+    let both = IncidentView { id: "01KAHTZ9".into(), run: "llama-70b".into(), ..gpu_fault() };
     let now = Ts(OPENED + 250_000);
-    assert_snapshot!(text(|out| incidents::listing(&[incident(), quiet], now, out)));
+    assert_snapshot!(text(|out| incidents::listing(&[incident(), quiet, node, both], now, out)));
     assert_eq!(text(|out| incidents::listing(&[], now, out)), "no incidents\n");
 }
 
@@ -123,7 +142,7 @@ fn facts() {
         flaps: 2,
         ..incident()
     };
-    let both = [incident(), resolved].map(|i| text(|out| incidents::facts(&i, now, out)));
+    let both = [incident(), resolved, gpu_fault()].map(|i| text(|out| incidents::facts(&i, now, out)));
     assert_snapshot!(both.join("\n"));
 }
 

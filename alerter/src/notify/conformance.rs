@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::Engine;
+use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::effect::{Action, Effect, Input, Notification};
 use stepwatch_engine::message::{Fact, Link, Message, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_fakes::{Fake, Fault, PagerDuty, Service, Slack, WebhookSink};
+use stepwatch_wire::Event;
 use tempfile::TempDir;
 
 use super::{Attempt, Failure, FailureClass, Notifier, ReceiverConfig, pagerduty, slack, webhook};
@@ -58,6 +61,33 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
         page: true,
         message,
     }
+}
+
+/// A GPU that fell off the bus, as the engine tells of it: under a run, and on an idle node.
+pub(crate) fn gpu_fault(under_a_run: bool) -> Notification {
+    let config = EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() };
+    let (mut engine, mut out) = (Engine::new(config), Vec::new());
+    let mut feed = |line: &str| {
+        let event = Event::parse(line.as_bytes()).unwrap();
+        let input = Input::Event { source: "gpu-042:9765", event: &event };
+        engine.handle(Ts(1_795_227_416_980), input, &mut out);
+    };
+    if under_a_run {
+        feed(
+            r#"{"k":"step","run":"llama-70b","rank":17,"world":512,"node":"gpu-042","step":31215,"m":{"loss":2.1}}"#,
+        );
+    }
+    let gpu = r#""node":"gpu-042","gpu":"GPU-2f3c9a51-7d1e-4c55-9a0b-3b0000000003","pci":"0000:3b:00.0""#;
+    feed(&format!(r#"{{"k":"health","name":"gpu","index":3,{gpu}}}"#));
+    let text = "XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node, power-cycle it; if it returns, reseat or replace the board";
+    feed(&format!(
+        r#"{{"k":"xid","name":"xid","code":79,"level":"error","action":"reboot_node","text":"{text}",{gpu}}}"#
+    ));
+    let told = out.into_iter().find_map(|effect| match effect {
+        Effect::Notify(n) => Some(*n),
+        _ => None,
+    });
+    told.unwrap()
 }
 
 /// The same from a run whose owner means ill, in every place that a run can write into.

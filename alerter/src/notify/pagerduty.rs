@@ -244,7 +244,7 @@ mod tests {
     use stepwatch_fakes::{AlertState, Fake, FakePagerDuty, PagerDuty as Service};
 
     use super::*;
-    use crate::notify::conformance::message;
+    use crate::notify::conformance::{gpu_fault, message};
     use crate::notify::test_notification;
 
     fn event(n: &Notification) -> Value {
@@ -267,6 +267,20 @@ mod tests {
         // Not through a `Value`, which would sort the details.
         let text = String::from_utf8(raw(&page(Action::Trigger))).unwrap();
         insta::assert_snapshot!(text.replace(",\"", ",\n\"").replace('{', "{\n"));
+    }
+
+    #[test]
+    fn a_sick_node_is_where_it_comes_from() {
+        for (under_a_run, group) in [(true, "llama-70b"), (false, "gpu-042")] {
+            let n = gpu_fault(under_a_run);
+            let event = event(&n);
+            let payload = &event["payload"];
+            assert_eq!(payload["source"], "gpu-042");
+            assert_eq!(payload["group"], group);
+            assert_eq!(payload["class"], "gpu_fault");
+            assert_eq!(payload["custom_details"]["Node"], "gpu-042");
+            assert_eq!(payload["custom_details"]["Run"].as_str(), under_a_run.then_some("llama-70b"));
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 use sqlx::{Connection as _, SqliteConnection};
 use stepwatch_engine::effect::Action;
-use stepwatch_engine::incident::State;
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Trigger;
 use stepwatch_wire::Event;
@@ -8,7 +7,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::store::{DeliveryState, Filter};
+use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, rank_dead, step, wait_for};
 
 /// A runtime on a real store, fed by hand.
@@ -120,6 +119,26 @@ async fn nobody_is_woken_before_it_is_durable() {
     assert_eq!(cursors, [("node1:9765".to_owned(), "b1:2".parse().unwrap())]);
     assert!(rig.store.load_state().await.unwrap().iter().any(|(key, _)| key == "run/r"));
     assert_eq!(rig.metrics.steps.get(), 1);
+}
+
+#[tokio::test]
+async fn an_incident_whose_state_is_lost_does_not_stay_open_for_ever() {
+    let rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    let before = rig.incident().await;
+    // As an upgrade finds it: the parts are of another version.
+    rig.sql("UPDATE engine_state SET value = X'00'").await;
+    rig.stop.fire();
+    rig.task.await.unwrap();
+    rig.store.close().await;
+    let rig = Rig::on(rig.dir, config(0)).await;
+    let closed = wait_for("it to be closed", async || {
+        rig.store.incidents(&Filter::default()).await.unwrap().pop().filter(|i| i.state == State::Resolved)
+    })
+    .await;
+    assert_eq!(closed.id, before.id);
+    let last = rig.store.timeline(&before.id).await.unwrap().pop().unwrap();
+    assert!(last.what.contains("it is told anew"), "{}", last.what);
 }
 
 #[tokio::test]

@@ -176,6 +176,7 @@ async fn filters_and_prefixes() {
         r.opened_at = Ts(r.opened_at.0 + i as i64 * 1000);
         r.run = format!("run-{i}");
         r.severity = if i == 1 { Severity::Ticket } else { Severity::Page };
+        r.nodes = (0..i).map(|n| format!("gpu-{n}")).collect();
         records.push(r);
     }
     let mut longer = incident("01J9AB00", State::Resolved);
@@ -190,6 +191,9 @@ async fn filters_and_prefixes() {
     assert_eq!(ids(Filter { state: Some(State::Open), ..Filter::default() }).await, ["01J9AB0"]);
     assert_eq!(ids(Filter { unresolved: true, ..Filter::default() }).await, ["01J9AB1", "01J9AB0"]);
     assert_eq!(ids(Filter { run: Some("run-1".into()), ..Filter::default() }).await, ["01J9AB1"]);
+    assert_eq!(ids(Filter { node: Some("gpu-1".into()), ..Filter::default() }).await, ["01J9AB2"]);
+    assert_eq!(ids(Filter { node: Some("gpu-0".into()), ..Filter::default() }).await, ["01J9AB2", "01J9AB1"]);
+    assert_eq!(ids(Filter { node: Some("gpu".into()), ..Filter::default() }).await, [""; 0]);
     assert_eq!(ids(Filter { severity: Some(Severity::Ticket), ..Filter::default() }).await, ["01J9AB1"]);
     assert_eq!(ids(Filter { limit: Some(1), ..Filter::default() }).await, ["01J9AB2"]);
 

@@ -119,10 +119,24 @@ impl Engine {
     /// Notices where a run is, and tells it how its new nodes are set up.
     pub(super) fn place(&mut self, now: Ts, name: &str) {
         let Some(run) = self.runs.get_mut(name) else { return };
-        for node in self.placement.moved(name, &run.facts.nodes) {
+        for node in core::mem::take(&mut run.facts.moved) {
+            if !run.facts.nodes.contains_key(&node) {
+                self.placement.left(name, &node);
+                continue;
+            }
+            if !self.placement.came(name, &node) {
+                continue;
+            }
             for setup in self.nodes.get(&node).into_iter().flat_map(|n| n.facts.setups_for(name)) {
                 run.facts.set_up(now, &node, setup);
             }
+        }
+    }
+
+    /// The run is about to be forgotten.
+    pub(super) fn leave(&mut self, name: &str) {
+        for node in self.runs.get(name).into_iter().flat_map(|run| run.facts.nodes.keys()) {
+            self.placement.left(name, node);
         }
     }
 

@@ -75,7 +75,9 @@ impl Engine {
     /// What is not stored follows from what is.
     fn place_all(&mut self) {
         for (name, run) in &self.runs {
-            self.placement.moved(name, &run.facts.nodes);
+            for node in run.facts.nodes.keys() {
+                self.placement.came(name, node);
+            }
         }
         for (name, node) in &self.nodes {
             self.placement.set_clock(name, node.facts.gpus.loaded_clock("").map(|(clock, _)| clock));

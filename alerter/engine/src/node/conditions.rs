@@ -111,7 +111,7 @@ impl Key {
         let place = match topic {
             Topic::Link => String::new(),
             _ if !gpu.is_empty() => gpu.to_owned(),
-            _ => first(&["pci", "device", "mount", "server", "key", "pid"]),
+            _ => first(&["pci", "device", "mount", "server", "cgroup", "key", "pid"]),
         };
         let name = e.name.clone().unwrap_or_else(|| e.kind.as_str().to_owned());
         Some(Self { topic, name, number, aspect, place })

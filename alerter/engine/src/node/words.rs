@@ -91,12 +91,17 @@ pub(crate) fn happened(f: &NodeFacts, key: &Key, c: &Condition) -> String {
         let on = if place.is_empty() { String::new() } else { format!("{place} of ") };
         return format!("{title} on {on}{node}{times}");
     }
-    if c.gpu.is_empty() { format!("{text}, on {node}{times}") } else { format!("{text} ({}), on {node}{times}", c.gpu) }
+    if c.gpu.is_empty() {
+        format!("{text}, on {node}{times}")
+    } else {
+        format!("{text} ({}), on {node}{times}", c.gpu)
+    }
 }
 
 pub(crate) fn suspect(f: &NodeFacts, key: &Key, c: &Condition) -> Suspect {
     let (title, place) = (title(key, c), place(f, key, c));
-    let what = if place.is_empty() { format!("node {}", f.name) } else { format!("node {}, {place}", f.name) };
+    let what =
+        if place.is_empty() { format!("node {}", f.name) } else { format!("node {}, {place}", f.name) };
     let text = meaning(c);
     let why = match (text, named(&title, text)) {
         ("", _) => title,

@@ -63,8 +63,9 @@ pub struct Facts {
     pub ranks: BTreeMap<u32, Rank>,
     /// How many ranks of this attempt each node has.
     pub nodes: BTreeMap<String, u32>,
-    /// How often a node came or went.
-    pub(crate) moves: u64,
+    /// Nodes that came or went since somebody asked.
+    #[serde(skip)]
+    pub(crate) moved: Vec<String>,
     /// How those nodes are set up.
     pub setups: Setups,
     /// Open phases, and how long each kind took at most.
@@ -172,7 +173,7 @@ impl Facts {
             worst_code: 0,
             ranks: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            moves: 0,
+            moved: Vec::new(),
             setups: Setups::default(),
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
@@ -236,7 +237,7 @@ impl Facts {
             return;
         }
         self.nodes.insert(node.to_owned(), 1);
-        self.moves += 1;
+        self.moved.push(node.to_owned());
     }
 
     fn leave(&mut self, node: &str) {
@@ -245,7 +246,7 @@ impl Facts {
             _ => {
                 self.nodes.remove(node);
                 self.setups.left(node);
-                self.moves += 1;
+                self.moved.push(node.to_owned());
             }
         }
     }
@@ -367,8 +368,7 @@ impl Facts {
         for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
             r.stale = r.last_step.is_some();
         }
-        self.nodes.clear();
-        self.moves += 1;
+        self.moved.extend(core::mem::take(&mut self.nodes).into_keys());
         let places: Vec<String> =
             self.ranks.values().filter(|r| !r.stale).filter_map(|r| r.node.clone()).collect();
         places.iter().for_each(|node| self.arrive(node));

@@ -100,7 +100,11 @@ fn told_again_is_not_told_twice_and_teaches_an_alerter_that_starts_late() {
         b.feed(stuck(&[("mount", "/data"), ("again", "true")]));
     }
     assert_eq!((b.summary().len(), b.told.len()), (1, 1));
-    assert!(b.last().summary.starts_with("/data does not answer, on gpu-7; no run uses"), "{}", b.last().summary);
+    assert!(
+        b.last().summary.starts_with("/data does not answer, on gpu-7; no run uses"),
+        "{}",
+        b.last().summary
+    );
 }
 
 #[test]
@@ -179,12 +183,17 @@ fn a_restart_in_between_changes_nothing() {
 #[test]
 fn an_address_in_the_kernel_log_is_the_gpu_that_the_driver_named() {
     let mut b = Bench::with_run("llama", &["gpu-7"]);
-    let mut e = with(said(EventKind::Health, "gpu-7", "gpu", "info", ""), &[("gpu", UUID), ("pci", "0000:1b:00.0")]);
+    let mut e =
+        with(said(EventKind::Health, "gpu-7", "gpu", "info", ""), &[("gpu", UUID), ("pci", "0000:1b:00.0")]);
     e.extra.insert("index".into(), Value::Number(3.0));
     b.feed(e);
     let once = [("pci", "0000:1b:00.0"), ("once", "true")];
     b.feed(hw("gpu-7", "gpu_lost", true, "error", "the GPU has fallen off the bus: 0000:1b:00.0", &once));
-    assert!(b.last().summary.starts_with("the GPU has fallen off the bus: 0000:1b:00.0 (GPU-2f3c"), "{}", b.last().summary);
+    assert!(
+        b.last().summary.starts_with("the GPU has fallen off the bus: 0000:1b:00.0 (GPU-2f3c"),
+        "{}",
+        b.last().summary
+    );
     // The driver says so too, and that lasts.
     b.feed(gpu_lost("gpu-7", true));
     b.wait(590);

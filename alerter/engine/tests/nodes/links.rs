@@ -69,7 +69,11 @@ fn a_link_is_down_or_flaps_or_is_lost_and_one_word_ends_it() {
     b.wait(5);
     port(&mut b, "flap", "warn", false);
     b.steps("llama", &["gpu-7"], 100);
-    assert_eq!(b.summary(), [(Kind::LinkFault, Severity::Ticket, State::Open)], "it is up again, however often it was not");
+    assert_eq!(
+        b.summary(),
+        [(Kind::LinkFault, Severity::Ticket, State::Open)],
+        "it is up again, however often it was not"
+    );
     port(&mut b, "down", "warn", false);
     b.wait(3);
     port(&mut b, "drop", "error", false);

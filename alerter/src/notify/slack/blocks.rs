@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::notify::conformance::{hostile, page};
+    use crate::notify::conformance::{gpu_fault, hostile, page};
 
     fn pretty(v: &Value) -> String {
         serde_json::to_string_pretty(v).unwrap()
@@ -213,6 +213,13 @@ mod tests {
         let n = page("chat", 1, Action::Trigger);
         insta::assert_snapshot!("page_blocks", pretty(&message(&n)));
         insta::assert_snapshot!("page_fallback", fallback(&n));
+    }
+
+    #[test]
+    fn a_sick_node_at_one_glance() {
+        insta::assert_snapshot!("node_page_blocks", pretty(&message(&gpu_fault(true))));
+        insta::assert_snapshot!("node_ticket_blocks", pretty(&message(&gpu_fault(false))));
+        insta::assert_snapshot!("node_ticket_fallback", fallback(&gpu_fault(false)));
     }
 
     #[test]
