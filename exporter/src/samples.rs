@@ -25,7 +25,8 @@ pub struct Distribution {
 pub struct Sample {
     pub family: &'static Family,
     /// In the order of the family's label names.
-    pub labels: Box<[Box<str>]>,
+    /// Shared: what a collector keeps goes onto every page.
+    pub labels: Arc<[Box<str>]>,
     pub value: Value,
 }
 

@@ -14,6 +14,7 @@ mod health;
 mod nvlink;
 mod pass;
 mod read;
+mod xid;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::config::Period;
 
 pub use families::*;
-use pass::{Answer, Reading};
+use pass::{Answer, Plan, Reading};
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::gpus::{self, driver_version, inventory};
@@ -83,6 +84,8 @@ pub struct Reader {
     /// What the slow rhythm read last, by UUID.
     slow: BTreeMap<String, Samples>,
     slow_asked: Option<Instant>,
+    /// And it has not been looked at yet.
+    slow_new: bool,
     /// Why NVML could not be opened.
     closed: Option<OpenError>,
     waited: bool,
@@ -91,6 +94,7 @@ pub struct Reader {
     most: usize,
     watch: events::Watcher,
     health: health::Health,
+    xids: xid::Xids,
 }
 
 /// What the kernel driver lists, without being asked for more than files.
@@ -99,6 +103,8 @@ struct Listed {
     gpus: Vec<gpus::Gpu>,
     addresses: Vec<String>,
     driver: Option<String>,
+    /// Somebody can read of XID errors in the kernel's log.
+    log: bool,
     read: Option<Instant>,
 }
 
@@ -111,12 +117,14 @@ impl Reader {
             reading: None,
             slow: BTreeMap::new(),
             slow_asked: None,
+            slow_new: false,
             closed: None,
             waited: false,
             seen: BTreeMap::new(),
             most: 0,
             watch: events::Watcher::default(),
             health: health::Health::default(),
+            xids: xid::Xids::default(),
         }
     }
 
@@ -130,6 +138,7 @@ impl Reader {
             gpus: inventory(cx.roots),
             addresses: gpus::addresses(cx.roots),
             driver: driver_version(cx.roots),
+            log: std::fs::File::open(&cx.roots.kmsg).is_ok(),
             read: Some(Instant::now()),
         };
     }
@@ -140,7 +149,8 @@ impl Reader {
         if self.pending.is_none() {
             let every = self.config.slow_interval.as_duration();
             let slow = self.slow_asked.is_none_or(|asked| asked.elapsed() >= every);
-            match nvml.submit(cx.roots.nvml_library.as_deref(), move |session| pass::read(session, slow)) {
+            let plan = Plan { slow, xids: !self.listed.log };
+            match nvml.submit(cx.roots.nvml_library.as_deref(), move |session| pass::read(session, plan)) {
                 Ok(ticket) => {
                     self.pending = Some(ticket);
                     if slow {
@@ -173,6 +183,7 @@ impl Reader {
                         self.slow.remove(&gpu.id.uuid);
                     } else if let Some(slow) = gpu.slow.take() {
                         self.slow.insert(gpu.id.uuid.clone(), slow);
+                        self.slow_new = true;
                     }
                     self.seen.insert(gpu.id.uuid.clone(), Arc::clone(&gpu.id));
                 }
@@ -294,13 +305,19 @@ impl Collector for Reader {
             return Ok(());
         }
         self.watch.released(cx, false);
+        let xids = self.reading.as_mut().map(|reading| std::mem::take(&mut reading.xids));
+        self.xids.tell(cx, xids.unwrap_or_default());
+        self.xids.write(out);
         let trouble = self.trouble(nvml);
         self.write(out);
         cx.hub.set_detected_gpu(self.name());
         self.watch.stuck(cx, nvml.stuck(self.config.stuck_after.as_duration()));
         if let Some(reading) = &self.reading {
             let expected = self.config.expected.unwrap_or(self.most);
-            self.watch.look(cx, reading, &self.slow, &self.seen, &self.listed.addresses, expected);
+            self.watch.look(cx, reading, &self.seen, &self.listed.addresses, expected);
+            if std::mem::take(&mut self.slow_new) {
+                self.watch.look_closely(cx, reading, &self.slow);
+            }
             self.health.tell(cx, reading, &self.slow);
         }
         trouble.map_or(Ok(()), Err)

@@ -113,7 +113,6 @@ impl Watcher {
         &mut self,
         cx: &Context<'_>,
         reading: &Reading,
-        slow: &BTreeMap<String, Samples>,
         seen: &BTreeMap<String, Arc<Identity>>,
         listed: &[String],
         expected: usize,
@@ -121,6 +120,17 @@ impl Watcher {
         self.lost(cx, reading, seen, listed, expected);
         for gpu in reading.gpus.iter().filter(|gpu| !gpu.lost) {
             self.throttled(cx, gpu);
+        }
+    }
+
+    /// Looks at what the slow rhythm read, when it is new.
+    pub(super) fn look_closely(
+        &mut self,
+        cx: &Context<'_>,
+        reading: &Reading,
+        slow: &BTreeMap<String, Samples>,
+    ) {
+        for gpu in reading.gpus.iter().filter(|gpu| !gpu.lost) {
             let Some(slow) = slow.get(&gpu.id.uuid) else { continue };
             self.recovery(cx, gpu, slow);
             self.memory(cx, gpu, slow);
@@ -355,6 +365,12 @@ impl Watcher {
             cx.hub.publish(Origin::Node, event);
             self.links.insert(key, (up, now));
         }
+    }
+
+    /// As if what has been so had been so for longer.
+    #[cfg(test)]
+    pub(super) fn age(&mut self, by: Duration) {
+        self.since.values_mut().for_each(|since| *since -= by);
     }
 
     /// Whether something has been so for long enough.

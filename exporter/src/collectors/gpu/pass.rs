@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::read;
 use crate::hub::unix_now;
-use crate::nvml::{Gpu, Identity, OpenError, Session};
+use crate::nvml::{Gpu, Identity, OpenError, Session, Xid};
 use crate::samples::Samples;
 
 pub(super) type Answer = Result<Reading, OpenError>;
@@ -21,6 +21,16 @@ pub(super) struct Reading {
     pub(super) gpus: Vec<GpuReading>,
     /// GPUs that NVML counts and cannot use, by index, and why.
     pub(super) unusable: Vec<(u32, String)>,
+    /// Since the reading before, where they were asked for.
+    pub(super) xids: Vec<Xid>,
+}
+
+/// What to read beside what changes from second to second.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    /// What is dear or changes from day to day.
+    pub(super) slow: bool,
+    pub(super) xids: bool,
 }
 
 #[derive(Debug)]
@@ -41,9 +51,9 @@ impl Reading {
     }
 }
 
-pub(super) fn read(session: &mut Session, slow: bool) -> Answer {
+pub(super) fn read(session: &mut Session, plan: Plan) -> Answer {
     // A driver that was just opened has told nothing yet.
-    let slow = slow || !session.is_open();
+    let slow = plan.slow || !session.is_open();
     if slow && session.is_open() {
         let live = session.live()?;
         let known = live.gpus.len() + live.unusable.len();
@@ -58,6 +68,7 @@ pub(super) fn read(session: &mut Session, slow: bool) -> Answer {
     }
     let (at, time) = (Instant::now(), unix_now());
     let gpus = live.gpus.iter_mut().map(|gpu| read_gpu(gpu, at, slow)).collect();
+    let xids = if plan.xids { live.xids() } else { Vec::new() };
     Ok(Reading {
         at,
         time,
@@ -65,6 +76,7 @@ pub(super) fn read(session: &mut Session, slow: bool) -> Answer {
         cuda: live.cuda.clone(),
         gpus,
         unusable: live.unusable.clone(),
+        xids,
     })
 }
 

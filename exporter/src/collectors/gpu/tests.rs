@@ -10,7 +10,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn gpu(index: u32) -> Identity {
+fn gpu_of(index: u32) -> Identity {
     Identity {
         index,
         uuid: format!("GPU-{index}"),
@@ -22,7 +22,7 @@ fn gpu(index: u32) -> Identity {
 
 fn read(index: u32) -> GpuReading {
     GpuReading {
-        id: Arc::new(gpu(index)),
+        id: Arc::new(gpu_of(index)),
         lost: false,
         needs_reset: false,
         failures: 0,
@@ -39,6 +39,7 @@ fn reading(gpus: Vec<GpuReading>) -> Reading {
         cuda: "12.8".into(),
         gpus,
         unusable: Vec::new(),
+        xids: Vec::new(),
     }
 }
 
@@ -52,7 +53,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let seen = [gpu(0), gpu(1)].map(|id| (id.uuid.clone(), Arc::new(id))).into();
+        let seen = [gpu_of(0), gpu_of(1)].map(|id| (id.uuid.clone(), Arc::new(id))).into();
         Self { bench: testing::Bench::new(Roots::default()), watcher: Watcher::default(), seen, expected: 2 }
     }
 
@@ -60,7 +61,8 @@ impl Stage {
         let slow = slow.iter().map(|(uuid, samples)| ((*uuid).to_owned(), (*samples).clone())).collect();
         let listed: Vec<String> = listed.iter().map(|pci| (*pci).to_owned()).collect();
         let cx = self.bench.context();
-        self.watcher.look(&cx, reading, &slow, &self.seen, &listed, self.expected);
+        self.watcher.look(&cx, reading, &self.seen, &listed, self.expected);
+        self.watcher.look_closely(&cx, reading, &slow);
         self.bench.published()
     }
 }
@@ -160,6 +162,85 @@ fn links_that_go_and_come_but_none_that_lead_nowhere() {
     assert!(stage.look(&now(), &[("GPU-0", &links(false))], &[]).is_empty());
     let events = stage.look(&now(), &[("GPU-0", &links(true))], &[]);
     assert_eq!(told(&events), [("GPU-0/nvlink3", Some(1), Some("info"))]);
+}
+
+#[test]
+fn slowed_down_by_the_hardware_for_a_while_and_under_load() {
+    let mut stage = Stage::new();
+    let now = |reason: &str, busy: f64| {
+        let mut gpu = read(0);
+        gpu.fast.set(&THROTTLE, &["GPU-0", reason], true);
+        gpu.fast.set(&UTILIZATION, &["GPU-0"], busy);
+        gpu.fast.set(&CLOCK, &["GPU-0", "sm"], 1.2e9);
+        reading(vec![gpu, read(1)])
+    };
+    for (reason, busy) in [("sw_power_cap", 1.0), ("gpu_idle", 0.0), ("hw_thermal_slowdown", 0.1)] {
+        for _ in 0..2 {
+            assert!(stage.look(&now(reason, busy), &[], &[]).is_empty(), "{reason}");
+            stage.watcher.age(Duration::from_secs(11));
+        }
+    }
+    assert!(stage.look(&now("hw_thermal_slowdown", 0.9), &[], &[]).is_empty(), "not yet");
+    stage.watcher.age(Duration::from_secs(11));
+    let events = stage.look(&now("hw_thermal_slowdown", 0.9), &[], &[]);
+    assert_eq!(told(&events), [("gpu_throttled", Some(1), Some("warn"))]);
+    assert_eq!(
+        events[0].text.as_deref(),
+        Some(
+            "GPU 0 (NVIDIA H100 80GB HBM3, 0000:0b:00.0) is slowed down to 1.20 GHz by its hardware: hw_thermal_slowdown"
+        )
+    );
+    assert!(
+        stage.look(&now("hw_thermal_slowdown", 0.0), &[], &[]).is_empty(),
+        "the job pauses, the heat stays"
+    );
+    let events = stage.look(&now("sw_power_cap", 0.9), &[], &[]);
+    assert_eq!(told(&events), [("gpu_throttled", Some(0), Some("info"))]);
+}
+
+#[test]
+fn a_fabric_that_is_sick_and_one_that_is_only_starting() {
+    let mut stage = Stage::new();
+    let now = || reading(vec![read(0), read(1)]);
+    let fabric = |state: &str, degraded: bool| {
+        let mut slow = Samples::default();
+        slow.set(&FABRIC_STATE, &["GPU-0", state], true);
+        slow.set(&FABRIC_HEALTH, &["GPU-0", "degraded_bandwidth"], degraded);
+        slow
+    };
+    assert!(stage.look(&now(), &[("GPU-0", &fabric("in_progress", false))], &[]).is_empty());
+    stage.watcher.age(Duration::from_secs(61));
+    let events = stage.look(&now(), &[("GPU-0", &fabric("in_progress", false))], &[]);
+    assert_eq!(told(&events), [("fabric_unhealthy", Some(1), Some("error"))]);
+    let events = stage.look(&now(), &[("GPU-0", &fabric("completed", false))], &[]);
+    assert_eq!(told(&events), [("fabric_unhealthy", Some(0), Some("info"))]);
+    let events = stage.look(&now(), &[("GPU-0", &fabric("completed", true))], &[]);
+    assert!(
+        events[0].text.as_deref().is_some_and(|t| t.ends_with("not healthy: degraded bandwidth")),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn xids_of_nvml_where_the_log_cannot_be_read() {
+    let bench = testing::Bench::new(Roots::default());
+    let mut xids = xid::Xids::default();
+    let of = |gpu: Option<u32>, code: u64| crate::nvml::Xid {
+        gpu: gpu.map(|index| Arc::new(gpu_of(index))),
+        code,
+        gpu_instance: Some(1),
+        compute_instance: None,
+    };
+    xids.tell(&bench.context(), vec![of(Some(0), 79), of(Some(0), 79), of(None, u64::MAX)]);
+    let mut out = Samples::default();
+    xids.write(&mut out);
+    assert_eq!(out.get(&crate::collectors::kernel::XIDS, &["GPU-0", "79"]), Some(2.0));
+    assert_eq!(out.iter().count(), 1, "a number that no XID has is none");
+    let events = bench.published();
+    assert_eq!(told(&events), [("xid", Some(79), Some("error")), ("xid", Some(79), Some("error"))]);
+    assert_eq!(events[0].extra["gi"], Value::Number(1.0));
+    assert_eq!(events[0].extra["pci"], Value::Text("0000:0b:00.0".into()));
+    assert!(events[0].extra.contains_key("action"));
 }
 
 #[test]
