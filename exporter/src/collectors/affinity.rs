@@ -87,10 +87,14 @@ impl Reader {
         Self { rails: config.rails.clone(), exclude, known: BTreeMap::new() }
     }
 
-    /// NICs of the fabric. A node without RDMA devices has its Ethernet for one.
+    /// NICs of the fabric. A node with GPUs and without RDMA devices has its Ethernet for one.
     fn fabric(&self, roots: &Roots) -> Vec<Nic> {
         let rdma = self.nics(roots, "class/infiniband");
-        let nics = if rdma.is_empty() { self.nics(roots, "class/net") } else { rdma };
+        let nics = if rdma.is_empty() && !inventory(roots).is_empty() {
+            self.nics(roots, "class/net")
+        } else {
+            rdma
+        };
         if !self.rails.is_empty() {
             return nics.into_iter().filter(|nic| self.rails.contains(&nic.name)).collect();
         }
@@ -136,7 +140,7 @@ impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let nics = self.fabric(cx.roots);
         if nics.is_empty() {
-            return Ok(Support::Unsupported("no NIC with a device behind it".into()));
+            return Ok(Support::Unsupported("no RDMA device, and no GPU that would use Ethernet".into()));
         }
         let rails = self.number(&nics);
         Ok(Support::Supported(format!("{} rails", rails.len())))
@@ -328,6 +332,19 @@ mod tests {
         let page = node.bench().collect(&mut Reader::new(&Config::default()));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap0s6", "", "node", "0"]), Some(1.0));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap16s6", "", "sys", "1"]), Some(1.0));
+    }
+
+    #[test]
+    fn ethernet_is_a_fabric_where_there_are_gpus() {
+        let node = Node(tempfile::tempdir().unwrap());
+        let device = "sys/devices/pci0000:00/0000:00:05.0";
+        node.write(&format!("{device}/net/eth0/mtu"), "9000");
+        node.link(&format!("{device}/net/eth0/device"), device);
+        node.link("sys/class/net/eth0", &format!("{device}/net/eth0"));
+        let mut reader = Reader::new(&Config::default());
+        assert!(matches!(reader.probe(&node.bench().context()), Ok(Support::Unsupported(_))));
+        node.gpu(0, "pci0000:00", "0000:00:06.0", 0);
+        assert_eq!(reader.probe(&node.bench().context()).unwrap(), Support::Supported("1 rails".into()));
     }
 
     proptest::proptest! {

@@ -8,6 +8,7 @@
 
 mod devices;
 mod environ;
+mod found;
 mod groups;
 mod grpc;
 mod instances;
@@ -26,7 +27,8 @@ use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::family::Family;
 use crate::samples::Samples;
 use kubelet::{Kubelet, REASONS};
-use survey::{Job, Survey};
+use found::Job;
+use survey::Survey;
 use tell::Teller;
 
 pub const ABOUT: &str = "jobs of Slurm, Kubernetes, PBS and LSF, and the GPUs that they hold";
@@ -277,7 +279,7 @@ impl Collector for Reader {
         for job in &jobs {
             job.write(out);
         }
-        for scheduler in survey::schedulers(&jobs) {
+        for scheduler in found::schedulers(&jobs) {
             let count = jobs.iter().filter(|j| j.scheduler == scheduler).count();
             out.set(&RUNNING, &[scheduler.as_str()], count);
         }

@@ -33,6 +33,8 @@ const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 /// Devices that are not NVIDIA's, counted but not named: there is no UUID to name them by.
 const VISIBLE_OTHERS: &[&str] = &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
 const HOST: &[&str] = &["HOSTNAME"];
+/// What a run that does not speak for itself is called after, by whoever finds its files.
+const RUN: &[&str] = &["STEPWATCH_RUN", "SLURM_JOB_NAME", "WANDB_NAME"];
 const DEVICE_ORDER: &[&str] = &["CUDA_DEVICE_ORDER"];
 
 const KNOWN: &[&[&str]] = &[
@@ -51,6 +53,7 @@ const KNOWN: &[&[&str]] = &[
     VISIBLE,
     VISIBLE_OTHERS,
     HOST,
+    RUN,
     DEVICE_ORDER,
 ];
 
@@ -93,6 +96,7 @@ pub(super) struct Facts {
     /// Numbers of CUDA are in the order of the bus, not in one of its own making.
     pub(super) bus_order: bool,
     pub(super) host: Option<String>,
+    pub(super) run: Option<String>,
 }
 
 impl Scheduler {
@@ -136,6 +140,7 @@ impl Facts {
             visible_others: env.text(VISIBLE_OTHERS),
             bus_order: env.text(DEVICE_ORDER).as_deref() == Some("PCI_BUS_ID"),
             host: env.text(HOST),
+            run: env.text(RUN),
         }
     }
 }

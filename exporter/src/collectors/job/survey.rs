@@ -11,12 +11,12 @@ use super::devices::{Device, Known};
 use super::environ::{Facts, Identity, Scheduler};
 use super::instances::Instances;
 use super::kubelet::Container;
-use super::{Config, GPU_JOB, GPUS, INFO, LIMIT, PROCESSES, RUN_JOB, START, groups, prolog};
+use super::found::{Found, Job, Pod, name_runs};
+use super::{Config, groups, prolog};
 use crate::collector::Context;
 use crate::collectors::process::read_stat;
 use crate::gpus::inventory;
 use crate::roots::{self, Roots};
-use crate::samples::Samples;
 use crate::sources::processes;
 use crate::training::TrainingProcess;
 
@@ -49,35 +49,6 @@ struct Seen {
     started: f64,
     /// `None` when it may not be read.
     facts: Option<Arc<Facts>>,
-}
-
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) id: String,
-    pub(super) scheduler: Scheduler,
-    pub(super) identity: Identity,
-    pub(super) devices: BTreeSet<Device>,
-    /// At least as many as there are devices; others have names that say nothing here.
-    pub(super) gpus: usize,
-    /// `None` where no control group tells.
-    processes: Option<usize>,
-    pub(super) runs: BTreeSet<String>,
-    /// Devices that another job within this one holds, which has them to its name.
-    lent: BTreeSet<Device>,
-}
-
-#[derive(Debug)]
-pub(super) struct Pod {
-    pub(super) device: Device,
-    pub(super) namespace: String,
-    pub(super) pod: String,
-    pub(super) container: String,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) jobs: Vec<Job>,
-    pub(super) pods: Vec<Pod>,
 }
 
 /// What is known of a job before its processes were asked.
@@ -117,6 +88,7 @@ impl Survey {
             .into_iter()
             .map(|(id, draft)| self.job(cx.roots, &known, id, draft, booted, now))
             .collect();
+        name_runs(&mut jobs, |run| cx.hub.follows(run));
         let pods = self.pods(containers, &known);
         jobs.extend(self.jobs_of_pods(cx.roots, &pods, &jobs, &loose));
         let nameless = jobs.iter().flat_map(|j| &j.devices).any(|d| d.gpu.starts_with("MIG-"));
@@ -206,6 +178,7 @@ impl Survey {
             devices,
             processes: draft.in_group.then_some(draft.pids.len()),
             runs: draft.runs,
+            named: facts.iter().filter_map(|f| f.run.clone()).collect(),
             lent: BTreeSet::new(),
         }
     }
@@ -335,52 +308,6 @@ impl Survey {
         self.open.retain(|id, _| ids.contains(id.as_str()));
         self.seen.retain(|pid, _| roots.proc(pid.to_string()).exists());
     }
-}
-
-impl Job {
-    fn of_pod(id: &str, pod: &Pod) -> Self {
-        let identity = Identity {
-            name: Some(pod.pod.clone()),
-            partition: Some(pod.namespace.clone()),
-            ..Identity::default()
-        };
-        Self {
-            id: id.to_owned(),
-            scheduler: Scheduler::Kubernetes,
-            identity,
-            devices: BTreeSet::new(),
-            gpus: 0,
-            processes: None,
-            runs: BTreeSet::new(),
-            lent: BTreeSet::new(),
-        }
-    }
-
-    pub(super) fn write(&self, out: &mut Samples) {
-        let id = self.id.as_str();
-        let i = &self.identity;
-        let [name, user, account, partition, qos, nodes, array] =
-            [&i.name, &i.user, &i.account, &i.partition, &i.qos, &i.nodes, &i.array]
-                .map(|text| text.as_deref().unwrap_or_default());
-        let scheduler = self.scheduler.as_str();
-        out.set(&INFO, &[id, name, user, account, partition, qos, nodes, array, scheduler], true);
-        out.maybe(&START, &[id], i.start);
-        out.maybe(&LIMIT, &[id], i.end);
-        out.maybe(&PROCESSES, &[id], self.processes);
-        out.set(&GPUS, &[id], self.gpus);
-        for device in self.devices.difference(&self.lent) {
-            let gi = device.gi.map(|gi| gi.to_string()).unwrap_or_default();
-            out.set(&GPU_JOB, &[&device.gpu, &gi, id], true);
-        }
-        for run in &self.runs {
-            out.set(&RUN_JOB, &[run, id], true);
-        }
-    }
-}
-
-/// The schedulers of these jobs, each once.
-pub(super) fn schedulers(jobs: &[Job]) -> BTreeSet<Scheduler> {
-    jobs.iter().map(|j| j.scheduler).collect()
 }
 
 fn booted(roots: &Roots) -> Option<f64> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::survey::Job;
+use super::found::Job;
 use crate::collector::Context;
 use crate::hub::{Origin, unix_now};
 

@@ -139,6 +139,22 @@ fn a_job_of_slurm_from_its_beginning_to_its_end() {
 }
 
 #[test]
+fn a_run_that_is_followed_by_its_log_alone_is_its_jobs_by_name() {
+    let node = Node::new();
+    for (pid, job, name) in [(10, "1", "llama"), (11, "2", "twice"), (12, "3", "twice"), (13, "4", "quiet")] {
+        node.group(&format!("{V2}/job_{job}/step_0/user/task_0"), &[pid]);
+        node.process(pid, 1, &[&format!("SLURM_JOB_ID={job}"), &format!("SLURM_JOB_NAME={name}")]);
+    }
+    for run in ["llama", "twice", "other"] {
+        node.bench.hub.publish(Origin::Http, Event::step(run, 1));
+    }
+    let page = node.bench.collect(&mut node.reader());
+    let told: Vec<_> = page.iter().filter(|s| s.family.name == RUN_JOB.name).map(|s| &s.labels).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(page.get(&RUN_JOB, &["llama", "1"]), Some(1.0));
+}
+
+#[test]
 fn secrets_of_an_environment_go_nowhere() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[100]);

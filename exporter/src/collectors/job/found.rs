@@ -1,0 +1,102 @@
+//! What a look at the node found: jobs, and the pods that hold devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::devices::Device;
+use super::environ::{Identity, Scheduler};
+use super::{GPU_JOB, GPUS, INFO, LIMIT, PROCESSES, RUN_JOB, START};
+use crate::samples::Samples;
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) id: String,
+    pub(super) scheduler: Scheduler,
+    pub(super) identity: Identity,
+    pub(super) devices: BTreeSet<Device>,
+    /// At least as many as there are devices; others have names that say nothing here.
+    pub(super) gpus: usize,
+    /// `None` where no control group tells.
+    pub(super) processes: Option<usize>,
+    pub(super) runs: BTreeSet<String>,
+    /// What its run would be called if it were followed by its files alone.
+    pub(super) named: BTreeSet<String>,
+    /// Devices that another job within this one holds, which has them to its name.
+    pub(super) lent: BTreeSet<Device>,
+}
+
+#[derive(Debug)]
+pub(super) struct Pod {
+    pub(super) device: Device,
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) container: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) jobs: Vec<Job>,
+    pub(super) pods: Vec<Pod>,
+}
+
+impl Job {
+    pub(super) fn of_pod(id: &str, pod: &Pod) -> Self {
+        let identity = Identity {
+            name: Some(pod.pod.clone()),
+            partition: Some(pod.namespace.clone()),
+            ..Identity::default()
+        };
+        Self {
+            id: id.to_owned(),
+            scheduler: Scheduler::Kubernetes,
+            identity,
+            devices: BTreeSet::new(),
+            gpus: 0,
+            processes: None,
+            runs: BTreeSet::new(),
+            named: BTreeSet::new(),
+            lent: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Samples) {
+        let id = self.id.as_str();
+        let i = &self.identity;
+        let [name, user, account, partition, qos, nodes, array] =
+            [&i.name, &i.user, &i.account, &i.partition, &i.qos, &i.nodes, &i.array]
+                .map(|text| text.as_deref().unwrap_or_default());
+        let scheduler = self.scheduler.as_str();
+        out.set(&INFO, &[id, name, user, account, partition, qos, nodes, array, scheduler], true);
+        out.maybe(&START, &[id], i.start);
+        out.maybe(&LIMIT, &[id], i.end);
+        out.maybe(&PROCESSES, &[id], self.processes);
+        out.set(&GPUS, &[id], self.gpus);
+        for device in self.devices.difference(&self.lent) {
+            let gi = device.gi.map(|gi| gi.to_string()).unwrap_or_default();
+            out.set(&GPU_JOB, &[&device.gpu, &gi, id], true);
+        }
+        for run in &self.runs {
+            out.set(&RUN_JOB, &[run, id], true);
+        }
+    }
+}
+
+/// A run whose processes do not speak is its job's by name, if that is one job's here.
+pub(super) fn name_runs(jobs: &mut [Job], followed: impl Fn(&str) -> bool) {
+    let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (i, job) in jobs.iter().enumerate() {
+        job.named.iter().for_each(|run| owners.entry(run.clone()).or_default().push(i));
+    }
+    for (run, owners) in owners {
+        let told = jobs.iter().any(|j| j.runs.contains(&run));
+        if let ([owner], false) = (&owners[..], told) {
+            if followed(&run) {
+                jobs[*owner].runs.insert(run);
+            }
+        }
+    }
+}
+
+/// The schedulers of these jobs, each once.
+pub(super) fn schedulers(jobs: &[Job]) -> BTreeSet<Scheduler> {
+    jobs.iter().map(|j| j.scheduler).collect()
+}
