@@ -91,6 +91,13 @@ impl Known {
                 self.0.insert(to, known);
             }
         }
+        for (key, known) in &mut self.0 {
+            // Another has its name now; its place is still its own.
+            let gone = here.iter().all(|(k, ..)| k != key);
+            if gone && !known.pci.is_empty() && here.iter().any(|(_, d, _)| d.name == known.device) {
+                known.device.clone_from(&known.pci);
+            }
+        }
         for (key, device, port) in here {
             if let Some(known) = self.0.get_mut(&key) {
                 known.device.clone_from(&device.name);
@@ -147,7 +154,7 @@ mod tests {
         let mut known = learned(&[device("mlx5_0", "0000:1b:00.0", "a"), device("mlx5_1", "0000:2b:00.0", "b")]);
         known.settle(100.0, &[device("mlx5_0", "0000:2b:00.0", "b")]);
         let names: Vec<_> = known.0.iter().map(|(key, k)| (key.as_str(), k.device.as_str())).collect();
-        assert_eq!(names, [("0000:1b:00.0/1", "mlx5_0"), ("0000:2b:00.0/1", "mlx5_0")]);
+        assert_eq!(names, [("0000:1b:00.0/1", "0000:1b:00.0"), ("0000:2b:00.0/1", "mlx5_0")]);
     }
 
     #[test]

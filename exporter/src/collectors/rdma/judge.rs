@@ -45,10 +45,11 @@ impl Reader {
         looks: &[Look],
     ) -> bool {
         let mut told = Told::default();
-        self.retire(now, &mut memory.known, looks, &mut told);
+        let ready = now >= memory.ready_at;
+        self.retire(now, ready, &mut memory.known, looks, &mut told);
         for (key, known) in &mut memory.known.0 {
             let look = looks.iter().find(|look| look.key == *key);
-            self.judge_state(now, slow, now >= memory.ready_at, known, key, look, &mut told);
+            self.judge_state(now, slow, ready, known, key, look, &mut told);
         }
         if slow {
             self.judge_traffic(now, &mut memory.known, looks);
@@ -59,7 +60,7 @@ impl Reader {
             }
             self.judge_readable(cx);
         }
-        self.judge_number(now, &memory.known, now >= memory.ready_at, looks, &mut told);
+        self.judge_number(now, &memory.known, ready, looks, &mut told);
         let any = !told.0.is_empty();
         if !(0.0..HEALTH_SECONDS).contains(&(now - self.health_at)) && self.counted.at.is_some() {
             self.health_at = now;
@@ -74,11 +75,14 @@ impl Reader {
         any
     }
 
-    /// What is not to be judged any more: left out by the configuration, or found to be of the management network.
-    fn retire(&self, now: f64, known: &mut Known, looks: &[Look], told: &mut Told) {
+    /// What is not to be judged any more: left out by the configuration, found to be of the management network, or gone from a node that
+    /// has all the ports that it should have without it.
+    fn retire(&self, now: f64, ready: bool, known: &mut Known, looks: &[Look], told: &mut Told) {
+        let complete = ready && self.config.expected.ports.is_some_and(|n| self.ports_up(looks) >= n);
         known.0.retain(|key, known| {
-            let apart = looks.iter().any(|l| l.key == *key && l.role != super::Role::Fabric);
-            let keep = self.wanted(&known.device) && !apart;
+            let look = looks.iter().find(|l| l.key == *key);
+            let apart = look.is_some_and(|l| l.role != super::Role::Fabric);
+            let keep = self.wanted(&known.device) && !apart && (look.is_some() || !complete);
             if !keep {
                 told.add(now, known, "", known.watch.clone().retire());
             }
@@ -289,7 +293,7 @@ fn unreadable(device: &str) -> Event {
 
 /// What a port that is down looks like, and what that usually means.
 fn hint(look: Option<&Look>) -> String {
-    let Some(look) = look else { return "the device is gone from the node".into() };
+    let Some(look) = look else { return "the device is gone from the node; if that is meant, say so in collectors.rdma.expected".into() };
     let state = look.state.state.as_ref();
     match &look.state.physical {
         Some((2, word)) => format!("no signal from the other end ({word}); look at cable, transceiver and switch port"),

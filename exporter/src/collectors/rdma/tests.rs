@@ -151,11 +151,25 @@ fn a_reboot_with_a_port_less_is_seen_after_the_grace_though_the_devices_are_numb
     assert!(node.look(START + 300.0).is_empty(), "links take their time after a boot");
     let events = node.events(START + 421.0);
     let [down] = &events[..].iter().filter(|e| e.kind == Kind::Link).collect::<Vec<_>>()[..] else { panic!("{events:?}") };
-    assert_eq!((short(down).as_str(), word(down, "pci")), ("mlx5_1/1 down 0", "0000:28:00.0"));
-    assert!(down.text.as_deref().unwrap().ends_with("the device is gone from the node"), "{:?}", down.text);
+    assert_eq!((short(down).as_str(), word(down, "pci")), ("0000:28:00.0/1 down 0", "0000:28:00.0"));
+    assert!(down.text.as_deref().unwrap().contains("the device is gone from the node"), "{:?}", down.text);
     assert_eq!((node.value(&PORTS_UP, &[]), node.value(&PORTS_EXPECTED, &[])), (Some(7.0), Some(8.0)));
     assert!(node.look(START + 15.0 * DAY).is_empty(), "whoever had to know knows");
     assert_eq!(node.value(&PORTS_EXPECTED, &[]), Some(7.0));
+}
+
+#[test]
+fn a_card_that_was_taken_out_on_purpose_is_forgotten_when_the_node_is_complete_without_it() {
+    let mut node = Node::of_eight(Config::default());
+    node.look(START);
+    node.remove(7);
+    assert_eq!(node.look(START + 1.0), ["mlx5_7/1 down 0"]);
+    let expected = Expectation { ports: Some(7), ..Expectation::default() };
+    node.restart(Config { expected, ..Config::default() });
+    assert!(node.look(START + 2.0).is_empty(), "it may still come up");
+    assert_eq!(node.look(START + 122.0), ["mlx5_7/1 up 1"]);
+    assert_eq!((node.value(&PORTS_UP, &[]), node.value(&PORTS_EXPECTED, &[])), (Some(7.0), Some(7.0)));
+    assert!(node.look(START + 2000.0).is_empty());
 }
 
 #[test]

@@ -136,12 +136,16 @@ impl Reader {
                 out.set(&CONDITION, &[&expected.device, &expected.port, state.as_str()], holds);
             }
         }
-        let counted = |l: &&Look| self.config.expected.ports.is_none() || self.expected.allow(&self.at(l).0.name);
-        let up = looks.iter().filter(|l| l.role == Role::Fabric && l.state.up() == Some(true)).filter(counted).count();
         let count = self.config.expected.ports.unwrap_or(known.0.len());
         if count > 0 {
             out.set(&PORTS_EXPECTED, &[], count);
-            out.set(&PORTS_UP, &[], up);
+            out.set(&PORTS_UP, &[], self.ports_up(looks));
         }
+    }
+
+    /// Ports of the fabric that are up, of the devices that the expected number is said of.
+    pub(super) fn ports_up(&self, looks: &[Look]) -> usize {
+        let counted = |l: &&Look| self.config.expected.ports.is_none() || self.expected.allow(&self.at(l).0.name);
+        looks.iter().filter(|l| l.role == Role::Fabric && l.state.up() == Some(true)).filter(counted).count()
     }
 }
