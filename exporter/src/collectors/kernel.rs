@@ -179,17 +179,7 @@ impl Collector for Reader {
         let path = &cx.roots.kmsg;
         let log = match Log::open(path) {
             Ok(log) => log,
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory) => {
-                let why = format!("there is no {}; in a container, mount that of the host", path.display());
-                return Ok(Support::Unsupported(why));
-            }
-            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                return Err(CollectError::Other(format!(
-                    "{} may not be read, so XIDs go unseen: give this program CAP_SYSLOG (AmbientCapabilities= of systemd, capabilities.add of Kubernetes)",
-                    path.display()
-                )));
-            }
-            Err(e) => return Err(CollectError::read(path, e)),
+            Err(e) => return refused(path, e),
         };
         let state = cx.roots.state.as_deref();
         let lock = state.map(lock).transpose().map_err(|e| CollectError::read(path, e))?;
@@ -339,6 +329,20 @@ impl Open {
         for gpu in self.listing.finished(most).unwrap_or_default() {
             self.tracker.counts.learn(&gpu.pci, &gpu.uuid);
         }
+    }
+}
+
+/// Why a log cannot be read: one that is not there is no failure, one that is kept from us is.
+fn refused(path: &Path, error: io::Error) -> Result<Support, CollectError> {
+    let path_shown = path.display();
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::IsADirectory => Ok(Support::Unsupported(format!(
+            "there is no {path_shown}; in a container, mount that of the host"
+        ))),
+        ErrorKind::PermissionDenied => Err(CollectError::Other(format!(
+            "{path_shown} may not be read, so XIDs go unseen: give this program CAP_SYSLOG (AmbientCapabilities= of systemd, capabilities.add of Kubernetes)"
+        ))),
+        _ => Err(CollectError::read(path, error)),
     }
 }
 

@@ -210,6 +210,32 @@ fn no_log_is_unsupported_and_one_that_may_not_be_read_says_what_to_do() {
     let mut reader = Reader::new(&Config::default());
     let absent = reader.probe(&bench(m.dir.path().join("absent")).context()).unwrap();
     assert!(matches!(absent, Support::Unsupported(why) if why.contains("mount that of the host")));
+    // As the kernel answers one without the capability; root, who runs some tests, has it.
+    let error = io::Error::from(rustix::io::Errno::PERM);
+    let said = refused(Path::new("/dev/kmsg"), error).unwrap_err().to_string();
+    assert!(said.contains("/dev/kmsg") && said.contains("CAP_SYSLOG"), "{said}");
+}
+
+#[test]
+fn the_next_reader_waits_until_the_last_one_is_done() {
+    let mut m = Machine::new();
+    let (first, second) = (m.bench(), m.bench());
+    let mut reader = start(&first);
+    first.collect(&mut reader);
+    let path = m.dir.path().join("state").join(LOCK_FILE);
+    let free = || {
+        let file = File::open(&path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    };
+    assert!(!free(), "a reload may start the next one while this one still reads");
+    m.xid(79);
+    first.collect(&mut reader);
+    saved(&mut reader, &first);
+    drop(reader);
+    assert!(free());
+    let mut reader = start(&second);
+    assert_eq!(second.collect(&mut reader).get(&XIDS, &[UUID, "79"]), Some(1.0));
+    assert!(second.published().is_empty(), "it was told");
 }
 
 #[test]
