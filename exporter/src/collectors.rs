@@ -58,5 +58,7 @@ collectors! {
     nic
     pci
     process
+    ras
     rdma
+    textfile
 }

@@ -189,6 +189,10 @@ impl Config {
             ("collectors.gpu.stuck_after", self.collectors.gpu.stuck_after),
             ("collectors.kernel.interval", self.collectors.kernel.interval),
             ("collectors.nic.interval", self.collectors.nic.interval),
+            ("collectors.process.blocked_after", self.collectors.process.blocked_after),
+            ("collectors.ras.interval", self.collectors.ras.interval),
+            ("collectors.ras.stuck_after", self.collectors.ras.stuck_after),
+            ("collectors.textfile.interval", self.collectors.textfile.interval),
             ("collectors.process.interval", self.collectors.process.interval),
         ];
         let too_short = |p: &Period| *p < Period::millis(10);

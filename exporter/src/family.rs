@@ -10,6 +10,8 @@ pub enum Kind {
     Counter,
     Gauge,
     Histogram,
+    /// Of what others wrote, who did not say.
+    Unknown,
 }
 
 #[derive(Debug, PartialEq, Eq, serde::Serialize)]
@@ -56,7 +58,7 @@ impl Family {
     pub fn base_name(&self) -> &'static str {
         let name = match self.kind {
             Kind::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),
-            Kind::Gauge | Kind::Histogram => self.name,
+            Kind::Gauge | Kind::Histogram | Kind::Unknown => self.name,
         };
         match name.strip_suffix(self.unit) {
             Some(base) if !self.unit.is_empty() => base.strip_suffix('_').unwrap_or(name),
@@ -71,6 +73,7 @@ impl Kind {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
             Self::Histogram => "histogram",
+            Self::Unknown => "unknown",
         }
     }
 }

@@ -62,6 +62,18 @@ pub fn links(data: &[u8]) {
     collectors::pci::fuzz(&text);
 }
 
+/// Answers of NCCL's RAS, in both of its formats.
+pub fn ras(data: &[u8]) {
+    check(&collectors::ras::fuzz(data));
+}
+
+/// Files of the kernel that tell of mounts, processes and control groups, and files of metrics.
+pub fn node(data: &[u8]) {
+    collectors::mounts::fuzz(data);
+    collectors::process::fuzz(data);
+    collectors::textfile::fuzz(data);
+}
+
 /// What was read can be told: it reads back, unless it is more than one record carries.
 fn check(events: &[Event]) {
     for event in events {
@@ -86,6 +98,8 @@ mod tests {
             ("config_drift", config_drift),
             ("kmsg", kmsg),
             ("links", links),
+            ("ras", ras),
+            ("node", node),
         ];
         for (name, target) in targets {
             let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
@@ -106,6 +120,8 @@ mod tests {
             job(&bytes);
             config_drift(&bytes);
             kmsg(&bytes);
+            ras(&bytes);
+            node(&bytes);
         }
     }
 }

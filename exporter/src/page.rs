@@ -84,6 +84,7 @@ impl Collector for Page {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
                 Kind::Histogram => MetricType::Histogram,
+                Kind::Unknown => MetricType::Unknown,
             };
             // The registry ends the help of its own metrics so.
             let help = format!("{}.", family.help);

@@ -244,7 +244,9 @@ fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<String> {
 
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
-        let mounts = table::read(cx.roots)?;
+        let Some(mounts) = table::probe(cx.roots)? else {
+            return Ok(Support::Unsupported("there is no table of mounts".into()));
+        };
         let names = self.wanted.file_systems(&mounts).iter().map(|m| m.name()).collect::<Vec<_>>();
         Ok(Support::Supported(names.join(" ")))
     }

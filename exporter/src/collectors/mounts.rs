@@ -285,7 +285,9 @@ fn is_network(types: &[glob::Pattern], fstype: &str) -> bool {
 
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
-        let all = table::read(cx.roots)?;
+        let Some(all) = table::probe(cx.roots)? else {
+            return Ok(Support::Unsupported("there is no table of mounts".into()));
+        };
         let (mounts, _) = self.watched(&all);
         Ok(if mounts.is_empty() && !lustre::is_there(cx.roots) {
             Support::Unsupported("no network file system is mounted".into())
@@ -319,6 +321,15 @@ impl Collector for Reader {
         self.lustre.collect(cx, &mut self.conditions, Instant::now(), out);
         Ok(())
     }
+}
+
+/// Tables of mounts, what NFS counts, what Lustre says.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    assert!(table::parse(data).iter().all(|m| m.path.is_absolute()));
+    let text = String::from_utf8_lossy(data);
+    nfs::fuzz(&text);
+    lustre::fuzz(&text);
 }
 
 #[cfg(test)]

@@ -324,6 +324,14 @@ fn line_number(text: &str, key: &str) -> Option<f64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
+/// What the kernel says of a process and its control groups.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = (parse_stat(&text), max_open_files(&text), line_number(&text, "VmRSS:"));
+    cgroup::fuzz(&text);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -227,6 +227,11 @@ fn read(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(text: &str) {
+    let _ = (state(text), text.lines().filter_map(counter).count());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -180,6 +180,11 @@ fn operation(line: &str) -> Option<(&'static str, Counts)> {
     Some((SHOWN.iter().find(|shown| **shown == name).copied().unwrap_or(OTHER), counts))
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(text: &str) {
+    assert!(parse(text).values().all(|m| m.len() <= SHOWN.len() + 1));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

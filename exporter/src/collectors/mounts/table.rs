@@ -62,6 +62,14 @@ pub(crate) fn read(roots: &Roots) -> Result<Vec<Mount>, CollectError> {
     Ok(parse(&bytes))
 }
 
+/// As [`read`], and `None` where there is no such table.
+pub(crate) fn probe(roots: &Roots) -> Result<Option<Vec<Mount>>, CollectError> {
+    match read(roots) {
+        Err(CollectError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        mounts => mounts.map(Some),
+    }
+}
+
 pub(crate) fn parse(bytes: &[u8]) -> Vec<Mount> {
     let lines = bytes.split(|b| *b == b'\n').take(MAX_MOUNTS);
     let mounts = lines.filter_map(line).map(|mount| (mount.path.clone(), mount));

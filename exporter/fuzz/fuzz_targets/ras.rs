@@ -1,0 +1,4 @@
+//! Answers of NCCL's RAS.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stepwatch_exporter::fuzz::ras(data));

@@ -1,0 +1,138 @@
+//! The line protocol of NCCL's RAS: a few commands, an answer, and the end of the connection.
+//!
+//! `CLIENT PROTOCOL n` is answered with `SERVER PROTOCOL n`; `TIMEOUT s` and `SET FORMAT json` with `OK`, the latter with an error by NCCL
+//! before 2.28.7, which only speaks text. Whoever answers may be wedged, or somebody else's program: every byte is counted, and the
+//! whole talk has one deadline.
+
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::status::{Format, Status};
+use super::{json, text};
+
+/// Longest answer that is read: some ten thousand ranks, each in a few communicators.
+const MAX_BYTES: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+const MAX_LINE: u64 = 1024;
+/// The version of the protocol that NCCL 2.24 began with; servers ignore it.
+const PROTOCOL: u32 = 2;
+const CONNECT: Duration = Duration::from_secs(1);
+/// What an answer may take beyond what RAS itself was given.
+const BEYOND: Duration = Duration::from_secs(3);
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PollError {
+    #[error("nobody listens")]
+    Refused,
+    #[error("no answer in time")]
+    Timeout,
+    #[error("the answer is longer than {MAX_BYTES} bytes")]
+    TooLong,
+    #[error("that is no RAS: {0}")]
+    Protocol(String),
+    #[error("{0}")]
+    Io(io::Error),
+}
+
+impl PollError {
+    /// As the label of a counter.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Timeout => "timeout",
+            Self::TooLong => "too_long",
+            Self::Protocol(_) => "protocol",
+            Self::Io(_) => "io",
+        }
+    }
+}
+
+impl From<io::Error> for PollError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::Timeout,
+            io::ErrorKind::FileTooLarge => Self::TooLong,
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => Self::Protocol(error.to_string()),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// A connection with a deadline, and a limit to what it brings.
+struct Bounded {
+    stream: TcpStream,
+    deadline: Instant,
+    left: u64,
+}
+
+impl Bounded {
+    fn remaining(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.remaining()?;
+        self.stream.set_read_timeout(Some(left))?;
+        let read = self.stream.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(read)
+    }
+}
+
+/// Asks once. `timeout` is what RAS may take to hear from every process of the job.
+pub(super) fn poll(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, PollError> {
+    let connected = addresses.iter().map(|address| TcpStream::connect_timeout(address, CONNECT));
+    let stream = connected.reduce(Result::or).ok_or(PollError::Refused)??;
+    let deadline = Instant::now() + timeout + BEYOND;
+    let mut lines = BufReader::new(Bounded { stream, deadline, left: MAX_BYTES });
+    let hello = command(&mut lines, &format!("CLIENT PROTOCOL {PROTOCOL}"))?;
+    if !hello.starts_with("SERVER PROTOCOL ") {
+        return Err(PollError::Protocol(format!("it greets with {:?}", clip(&hello))));
+    }
+    let seconds = timeout.as_secs().max(1);
+    let agreed = command(&mut lines, &format!("TIMEOUT {seconds}"))?;
+    if agreed != "OK" {
+        return Err(PollError::Protocol(format!("it answers a timeout with {:?}", clip(&agreed))));
+    }
+    let format = if command(&mut lines, "SET FORMAT json")? == "OK" { Format::Json } else { Format::Text };
+    // The verbose text names more of the ranks that lag; JSON names all of them anyway.
+    send(&mut lines, if format == Format::Json { "STATUS" } else { "VERBOSE STATUS" })?;
+    match format {
+        Format::Json => json::parse(lines).map_err(|error| match error.io_error_kind() {
+            Some(kind) => PollError::from(io::Error::from(kind)),
+            None => PollError::Protocol(error.to_string()),
+        }),
+        Format::Text => {
+            let mut answer = Vec::new();
+            lines.read_to_end(&mut answer)?;
+            let answer = String::from_utf8_lossy(&answer);
+            text::parse(&answer).ok_or_else(|| PollError::Protocol("it tells of no communicators".into()))
+        }
+    }
+}
+
+fn send(lines: &mut BufReader<Bounded>, command: &str) -> Result<(), PollError> {
+    let bounded = lines.get_mut();
+    let left = bounded.remaining()?;
+    bounded.stream.set_write_timeout(Some(left))?;
+    bounded.stream.write_all(format!("{command}\n").as_bytes())?;
+    Ok(())
+}
+
+fn command(lines: &mut BufReader<Bounded>, command: &str) -> Result<String, PollError> {
+    send(lines, command)?;
+    let mut line = Vec::new();
+    lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
+    if line.last() != Some(&b'\n') {
+        return Err(PollError::Protocol("its answer is no line".into()));
+    }
+    Ok(String::from_utf8_lossy(&line).trim().to_owned())
+}
+
+fn clip(text: &str) -> &str {
+    &text[..text.floor_char_boundary(80)]
+}

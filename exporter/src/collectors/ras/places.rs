@@ -1,0 +1,119 @@
+//! Where RAS listens, and which node of a job asks it.
+
+use std::io::Read as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::time::Duration;
+
+use super::status::Status;
+use crate::collector::Context;
+use crate::roots::Roots;
+
+/// Addresses that are asked: jobs on one node.
+const MAX_ADDRESSES: usize = 8;
+/// Processes whose environment is looked at.
+const MAX_PROCESSES: usize = 64;
+const MAX_ENVIRON_BYTES: u64 = 256 * 1024;
+const VARIABLE: &[u8] = b"NCCL_RAS_ADDR=";
+const MAX_FAMILIES: usize = 4;
+const CONNECT: Duration = Duration::from_millis(500);
+
+/// Those of the configuration, and those that training processes were told.
+pub(super) fn addresses(cx: &Context<'_>, configured: &[String]) -> Vec<String> {
+    let mut all = configured.to_vec();
+    for process in cx.hub.processes().iter().take(MAX_PROCESSES) {
+        if let Some(address) = of_process(cx.roots, process.pid).filter(|a| !all.contains(a)) {
+            all.push(address);
+        }
+    }
+    all.truncate(MAX_ADDRESSES);
+    all
+}
+
+fn of_process(roots: &Roots, pid: u32) -> Option<String> {
+    let mut environ = Vec::new();
+    let file = std::fs::File::open(roots.proc(pid.to_string()).join("environ")).ok()?;
+    file.take(MAX_ENVIRON_BYTES).read_to_end(&mut environ).ok()?;
+    let value = environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(VARIABLE))?;
+    let value = std::str::from_utf8(value).ok()?.trim();
+    ours(value).then(|| value.to_owned())
+}
+
+/// Whatever a user writes into an environment, this program speaks to this node only, and resolves no names.
+fn ours(address: &str) -> bool {
+    let Some((host, port)) = address.rsplit_once(':') else { return false };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let local = host == "localhost" || host.parse().is_ok_and(is_local);
+    local && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+/// Only an address of this node can be bound to.
+fn is_local(host: IpAddr) -> bool {
+    UdpSocket::bind((host, 0)).is_ok()
+}
+
+/// Both families that `localhost` has: NCCL takes one of them. What listens on every address answers at home.
+pub(super) fn resolve(address: &str) -> Vec<SocketAddr> {
+    let mut found: Vec<SocketAddr> = address.to_socket_addrs().into_iter().flatten().take(MAX_FAMILIES).collect();
+    for address in found.iter_mut().filter(|a| a.ip().is_unspecified()) {
+        let home = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+        address.set_ip(home);
+    }
+    found
+}
+
+pub(super) fn listens(address: &str) -> bool {
+    resolve(address).iter().any(|a| TcpStream::connect_timeout(a, CONNECT).is_ok())
+}
+
+/// Whether this node asks for the job: it has the lowest rank that answers. Where that cannot be told, every node does, except those
+/// that are known to have only other ranks.
+pub(super) fn leads(cx: &Context<'_>, status: &Status) -> bool {
+    let first = status.first_host.as_ref().and_then(|host| host.parse().ok());
+    first.map_or_else(
+        || {
+            let processes = cx.hub.processes();
+            processes.is_empty() || processes.iter().any(|p| p.rank == "0")
+        },
+        is_local,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::{Origin, Peer};
+    use crate::testing;
+    use stepwatch_wire::Event;
+
+    #[test]
+    fn only_this_node_is_ever_asked_for_a_process() {
+        for (address, want) in [
+            ("localhost:28028", true),
+            ("127.0.0.1:1", true),
+            ("0.0.0.0:28029", true),
+            ("192.0.2.1:28028", false),
+            ("metadata.internal:80", false),
+            ("localhost:0", false),
+            ("localhost", false),
+            ("", false),
+        ] {
+            assert_eq!(ours(address), want, "{address}");
+        }
+        assert_eq!(resolve("0.0.0.0:9"), ["127.0.0.1:9".parse().unwrap()]);
+    }
+
+    #[test]
+    fn addresses_of_training_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let bench = testing::Bench::new(Roots { procfs: dir.path().into(), ..Roots::default() });
+        for (pid, value) in [(10, "127.0.0.1:30001"), (11, "127.0.0.1:30001"), (12, "192.0.2.1:80")] {
+            std::fs::create_dir(dir.path().join(pid.to_string())).unwrap();
+            let environ = format!("PATH=/bin\0NCCL_RAS_ADDR={value}\0XNCCL_RAS_ADDR=no\0");
+            std::fs::write(dir.path().join(format!("{pid}/environ")), environ).unwrap();
+            let origin = Origin::Peer(Peer { connection: u64::from(pid), pid: Some(pid), uid: 0 });
+            bench.hub.publish(origin, Event { rank: Some(pid), ..Event::step("r", 1) });
+        }
+        let found = addresses(&bench.context(), &["localhost:28028".into()]);
+        assert_eq!(found, ["localhost:28028", "127.0.0.1:30001"]);
+    }
+}

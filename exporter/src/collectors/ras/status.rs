@@ -1,0 +1,123 @@
+//! What a poll says of a job, whichever format it came in: of each communicator, how far its ranks are apart.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hasher as _};
+
+/// Ranks that are named of a communicator; the rest is counted.
+pub(super) const MAX_NAMED: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Json,
+    Text,
+}
+
+/// A job at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Status {
+    pub(super) format: Format,
+    pub(super) version: String,
+    /// The largest first.
+    pub(super) communicators: Vec<Communicator>,
+    pub(super) seconds: Option<f64>,
+    pub(super) timeouts: u64,
+    /// Address of the node of the lowest rank that answered; unknown in text.
+    pub(super) first_host: Option<String>,
+    /// What changes when a process launches anything in any communicator, by [`Member::process`]; unknown in text.
+    pub(super) processes: BTreeMap<u64, u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Communicator {
+    pub(super) id: String,
+    pub(super) size: u32,
+    /// Of each kind of collective, how far the ranks are.
+    pub(super) spreads: BTreeMap<String, Spread>,
+    /// Ranks that RAS got no answer from.
+    pub(super) missing: Members,
+    pub(super) dead: u64,
+    /// Ranks that NCCL reports an error of.
+    pub(super) errors: u64,
+    /// Changes when any rank launches anything, or is heard of again.
+    pub(super) fingerprint: u64,
+}
+
+/// How many operations of one kind ranks have launched.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Spread {
+    pub(super) most: u64,
+    pub(super) least: u64,
+    /// Ranks that are behind the furthest.
+    pub(super) behind: Members,
+}
+
+/// Some ranks, and those that are named of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Members {
+    pub(super) count: u64,
+    pub(super) named: Vec<Member>,
+}
+
+/// A rank, numbered within its communicator.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Member {
+    pub(super) rank: u32,
+    pub(super) host: String,
+    pub(super) pid: Option<u32>,
+    pub(super) gpu: Option<u32>,
+}
+
+impl Members {
+    pub(super) fn add(&mut self, member: impl FnOnce() -> Member) {
+        self.count += 1;
+        if self.named.len() < MAX_NAMED {
+            self.named.push(member());
+        }
+    }
+}
+
+impl Communicator {
+    /// The collective whose ranks are apart: the one that the fewest have not joined.
+    pub(super) fn apart(&self) -> Option<(&str, &Spread)> {
+        let apart = self.spreads.iter().filter(|(_, s)| s.behind.count > 0);
+        apart.min_by_key(|(_, s)| s.behind.count).map(|(name, spread)| (&**name, spread))
+    }
+
+    /// Ranks that the others wait for, those that are named.
+    pub(super) fn named(&self) -> impl Iterator<Item = &Member> {
+        let behind = self.apart().map(|(_, spread)| &spread.behind.named);
+        self.missing.named.iter().chain(behind.into_iter().flatten())
+    }
+
+    /// How many the others wait for.
+    pub(super) fn lagging(&self) -> u64 {
+        self.apart().map_or(0, |(_, spread)| spread.behind.count).max(self.missing.count)
+    }
+}
+
+impl Member {
+    /// Names its process, in all communicators.
+    pub(super) fn process(&self) -> u64 {
+        fingerprint((&self.host, self.pid))
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("rank {} on {}", self.rank, self.host);
+        if let Some(gpu) = self.gpu {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ", GPU {gpu}");
+        }
+        if let Some(pid) = self.pid {
+            let _ = write!(text, ", process {pid}");
+        }
+        text
+    }
+}
+
+/// The same for the same things, within this process.
+pub(super) fn fingerprint(of: impl std::hash::Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
