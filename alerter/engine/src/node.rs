@@ -39,7 +39,7 @@ pub type Tenants<'a> = &'a [Tenant];
 /// What came of an event.
 #[derive(Debug, Default, PartialEq)]
 pub struct News {
-    /// A condition began, ended or got worse.
+    /// A condition began, ended or got worse; a job came or went.
     pub changed: bool,
     /// A GPU was read.
     pub reading: bool,
@@ -68,6 +68,7 @@ impl Node {
                 News { changed: f.conditions.take(now, e, &gpu), ..News::default() }
             }
             (EventKind::Health, Some("gpu")) => News { reading: f.gpus.take(now, e), ..News::default() },
+            (EventKind::Health, Some("job")) => News { changed: f.job(e), ..News::default() },
             (EventKind::Health, Some("config")) => News { setup: f.set_up(e), ..News::default() },
             _ => News::default(),
         }

@@ -157,6 +157,7 @@ impl NodeDetector for EccTrend {
                 news |= self.take(now, uuid, gpu);
             }
         }
+        self.gpus.retain(|uuid, _| f.gpus.get(uuid).is_some());
         if news {
             self.raised = true;
             out.push(self.tell(now, f, tenants));

@@ -12,6 +12,8 @@ use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
 
 /// An annotation of the same fault is made once in this time.
 const NOTE_EVERY: Span = Span::secs(3600);
+/// Annotations remembered.
+const MAX_NOTED: usize = 256;
 /// Faults named one by one.
 const NAMED: usize = 3;
 
@@ -133,7 +135,7 @@ impl Faults {
     ) {
         self.noted.retain(|_, at| now - *at < NOTE_EVERY);
         for fault in active {
-            if self.noted.contains_key(fault.key) {
+            if self.noted.contains_key(fault.key) || self.noted.len() >= MAX_NOTED {
                 continue;
             }
             self.noted.insert(fault.key.clone(), now);
@@ -171,7 +173,7 @@ fn sentence(now: Ts, f: &NodeFacts, active: &[Fault<'_>], tenants: Tenants<'_>) 
     if beyond > 0 {
         let _ = write!(why, "; and {beyond} more");
     }
-    let _ = write!(why, "; {}", words::hit(tenants, now));
+    let _ = write!(why, "; {}", words::hit(f, tenants, now));
     if let Some(advice) = active.iter().find_map(|a| words::advice(f, a.c)) {
         let _ = write!(why, "; {advice}");
     }

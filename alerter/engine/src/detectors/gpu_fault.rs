@@ -50,8 +50,9 @@ const OURS: [&str; 8] = [
     "fabric_unhealthy",
     "retired_pages_pending",
 ];
-/// Runs remembered a GPU.
+/// Runs remembered a GPU, and GPUs.
 const MAX_RUNS: usize = 16;
+const MAX_GPUS: usize = 64;
 const DAY: Span = Span::secs(86_400);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -80,6 +81,9 @@ impl GpuFault {
     fn count(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>) {
         let Some(tenant) = tenants.first() else { return };
         for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
+            if !self.failed.contains_key(&key.place) && self.failed.len() >= MAX_GPUS {
+                continue;
+            }
             let runs = self.failed.entry(key.place.clone()).or_default();
             runs.retain(|_, at| now - *at < DAY);
             if runs.len() < MAX_RUNS {

@@ -130,7 +130,7 @@ impl Throttle {
             }
             v.suspects.push(words::suspect(f, key, c));
         }
-        let _ = write!(v.why, "; {}", words::hit(tenants, now));
+        let _ = write!(v.why, "; {}", words::hit(f, tenants, now));
         v
     }
 }
@@ -176,6 +176,7 @@ impl NodeDetector for Throttle {
                 news |= self.vote(uuid, gpu, peers);
             }
         }
+        self.gpus.retain(|uuid, _| f.gpus.get(uuid).is_some());
         let complained = complaints(f).next().is_some();
         news |= complained && !self.raised;
         let slow = complained || self.gpus.values().any(|w| w.raised);

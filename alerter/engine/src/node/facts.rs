@@ -10,6 +10,8 @@ use super::gpus::Gpus;
 use crate::run::Setup;
 use crate::time::Ts;
 
+/// Jobs remembered a node.
+const MAX_JOBS: usize = 16;
 /// Keys kept of a setup.
 const MAX_KEYS: usize = 128;
 /// Setups kept: that of the node, and those of the runs that it sees.
@@ -26,6 +28,8 @@ pub struct NodeFacts {
     pub(crate) kept_at: Ts,
     pub conditions: Conditions,
     pub gpus: Gpus,
+    /// What a scheduler runs here, in words, by its id.
+    pub jobs: BTreeMap<String, String>,
     /// By the run whose configuration it is; that of the node has no name.
     setups: BTreeMap<String, Assembly>,
 }
@@ -46,6 +50,7 @@ impl NodeFacts {
             kept_at: now,
             conditions: Conditions::default(),
             gpus: Gpus::default(),
+            jobs: BTreeMap::new(),
             setups: BTreeMap::new(),
         }
     }
@@ -54,6 +59,24 @@ impl NodeFacts {
         self.last_heard = now;
         self.conditions.life(e.cursor.as_ref().map(|c| c.boot.as_str()), now);
         self.gpus.learn(e);
+    }
+
+    /// A job of the scheduler came or went; true if that is news.
+    pub(super) fn job(&mut self, e: &Event) -> bool {
+        let word = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
+        let Some(id) = word("job") else { return false };
+        if e.code == Some(0) {
+            return self.jobs.remove(id).is_some();
+        }
+        let mut text = format!("job {id}");
+        for (before, key) in [(" of ", "user"), (" on ", "scheduler")] {
+            if let Some(value) = word(key) {
+                text.push_str(before);
+                text.push_str(value);
+            }
+        }
+        let room = self.jobs.len() < MAX_JOBS || self.jobs.contains_key(id);
+        room && self.jobs.insert(id.to_owned(), text.clone()).is_none_or(|had| had != text)
     }
 
     /// Takes a part of a setup; gives the whole when it has become that, and is news.

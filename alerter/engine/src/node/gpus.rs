@@ -114,7 +114,9 @@ impl Gpus {
         let text = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
         let Some(uuid) = text("gpu").filter(|v| v.starts_with("GPU-")) else { return };
         if !self.0.contains_key(uuid) && self.0.len() >= MAX_GPUS {
-            return;
+            // One that was swapped out long ago makes room.
+            let oldest = self.0.iter().min_by_key(|(_, gpu)| gpu.last.at).map(|(uuid, _)| uuid.clone());
+            self.0.remove(&oldest.unwrap_or_default());
         }
         let gpu = self.0.entry(uuid.to_owned()).or_default();
         if let Some(pci) = text("pci").filter(|pci| *pci != gpu.pci) {

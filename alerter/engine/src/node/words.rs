@@ -132,8 +132,15 @@ pub(crate) fn evidence(f: &NodeFacts, since: Ts) -> Vec<Evidence> {
 }
 
 /// Who is hit.
-pub(crate) fn hit(tenants: Tenants<'_>, now: Ts) -> String {
-    let Some(t) = tenants.first() else { return "no run uses the node".into() };
+pub(crate) fn hit(f: &NodeFacts, tenants: Tenants<'_>, now: Ts) -> String {
+    let job = f.jobs.values().next();
+    let Some(t) = tenants.first() else {
+        return job.map_or_else(
+            || "no run uses the node".to_owned(),
+            |job| format!("no run that is followed uses the node, but {job} does"),
+        );
+    };
+    let job = job.map(|job| format!(" ({job})")).unwrap_or_default();
     let ranks = if t.ranks == 1 { "1 rank".into() } else { format!("{} ranks", t.ranks) };
     let stands = match t.last_step {
         Some(step) if now - t.last_progress > Span::secs(60) => {
@@ -144,7 +151,7 @@ pub(crate) fn hit(tenants: Tenants<'_>, now: Ts) -> String {
     };
     let more =
         if tenants.len() > 1 { format!("; {} more runs too", tenants.len() - 1) } else { String::new() };
-    format!("run {} has {ranks} there{stands}{more}", t.run)
+    format!("run {}{job} has {ranks} there{stands}{more}", t.run)
 }
 
 /// What to do, from the catalogue's word for it.
