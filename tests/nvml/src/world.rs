@@ -59,6 +59,13 @@ impl Entered {
     pub(crate) fn world(&mut self) -> Answer<&mut World> {
         self.0.as_mut().ok_or(Code::DriverNotLoaded)
     }
+
+    /// Lets go of everything once nobody uses the library: it may be unloaded next, and what it holds then is lost for good.
+    pub(crate) fn forget(&mut self) {
+        if self.0.as_ref().is_some_and(|world| world.open == 0) {
+            *self.0 = None;
+        }
+    }
 }
 
 fn lock() -> Entered {

@@ -36,6 +36,12 @@ pub(crate) fn all() -> Vec<Step> {
             run: real::all,
         },
         Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
+        Step {
+            name: "long",
+            about: "a driver that hangs for a minute, a million collections",
+            long: true,
+            run: long,
+        },
     ]
 }
 
@@ -128,6 +134,18 @@ fn loops(w: &Workspace) -> Result<Closing, String> {
         closing.extend(out.lines(is_closing).into_iter().map(|l| format!("{i:>2}: {l}")));
     }
     Ok(closing)
+}
+
+/// What takes too long for every run and means most in a build with optimisations: a release build is held to the real limits.
+fn long(w: &Workspace) -> Result<Closing, String> {
+    let of = |name: &str, args: &[&str]| {
+        let mut command = cargo(&["test", "--release", "--locked"]);
+        w.run(name, command.args(args).env("STEPWATCH_LONG", "1"))
+    };
+    let hang =
+        of("long-hang", &["-p", "stepwatch-tests", "--test", "hardware", "gpu::", "--", "--nocapture"])?;
+    let leak = of("long-leak", &["-p", "stepwatch-fake-nvml", "--test", "leak", "--", "--nocapture"])?;
+    Ok([hang, leak].iter().flat_map(|out| out.lines(is_closing)).collect())
 }
 
 /// Files with this extension under `dir`, sorted.

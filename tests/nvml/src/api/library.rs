@@ -26,7 +26,12 @@ pub(crate) extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> sys::nvmlReturn_t 
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlShutdown() -> sys::nvmlReturn_t {
-    let answer = || -> Answer { enter("nvmlShutdown", None)?.world()?.shutdown() };
+    let answer = || -> Answer {
+        let mut entered = enter("nvmlShutdown", None)?;
+        entered.world()?.shutdown()?;
+        entered.forget();
+        Ok(())
+    };
     returned(answer())
 }
 
