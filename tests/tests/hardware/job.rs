@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
+use stepwatch_fake_nvml::{Fleet, Script, library};
 use stepwatch_tests::exposition::value;
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::Rank;
@@ -237,4 +238,29 @@ async fn a_pod_whose_kubelet_is_slow() {
     assert_eq!(value(&page, "gpu_job_info", &[("gpu", &uuid(1)), ("job", "ml/llama-0")]), Some(1.0));
     assert_eq!(value(&page, "train_job_info", &[("run", RUN), ("job", "ml/llama-0")]), Some(1.0));
     assert_eq!(value(&page, "job_source_up", &[("source", "kubelet")]), Some(1.0));
+}
+
+#[tokio::test]
+async fn a_job_on_a_part_of_a_gpu() {
+    // A directory of a prolog makes it look from the beginning: on a node without a scheduler it tries again only after a minute.
+    let quick = "collectors: {job: {interval: 50ms, prolog_dir: /nonexistent/prolog}}\n";
+    let script = Script::of(Fleet::H200Mig);
+    let node = crate::node::Node::start_with(&script, &library().unwrap(), quick).await;
+    let mig = "MIG-00000000-0000-5000-8000-000000000002";
+    let info = [("gi", "2"), ("mig_uuid", mig)];
+    node.page_where("the instances", |page| value(page, "gpu_mig_info", &info).is_some()).await;
+    let visible = format!("CUDA_VISIBLE_DEVICES={mig}");
+    let group = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0";
+    Node::process(node.dir.path(), group, &["SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", &visible]);
+    let rank = Rank::join(&node.exporter.ingest(), RUN, 0, 1).unwrap();
+    rank.step(1, &[("loss", 2.0)]).unwrap();
+    let (gpu, whole) = (Fleet::H200Mig.uuid(0), Fleet::H200Mig.uuid(5));
+    let labels = [("gpu", gpu.as_str()), ("gi", "2"), ("job", "7")];
+    let page = node.page_where("the job", |page| value(page, "gpu_job_info", &labels).is_some()).await;
+    assert_eq!(
+        value(&page, "gpu_job_info", &[("gpu", &whole)]),
+        None,
+        "the scheduler counts instances, not GPUs"
+    );
+    assert_eq!(value(&page, "job_gpus", &[("job", "7")]), Some(1.0));
 }
