@@ -32,7 +32,7 @@ impl Place {
 /// The series that are not the collector's own, as one would write them.
 fn told(page: &Samples) -> Vec<String> {
     let shown = page.iter().filter(|s| !s.family.name.starts_with("stepwatch_exporter_")).map(|s| {
-        let labels = s.family.labels.iter().zip(&s.labels).map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        let labels = s.family.labels.iter().zip(s.labels.iter()).map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
         let value = match &s.value {
             crate::samples::Value::Number(v) => v.to_string(),
             crate::samples::Value::Histogram(h) => format!("{} {} {:?}", h.sum, h.count, h.buckets),
