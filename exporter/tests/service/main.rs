@@ -3,6 +3,7 @@
 
 mod fabric;
 mod ingest;
+mod mounts;
 mod node;
 mod page;
 mod push;
