@@ -130,7 +130,7 @@ const OTHERS: &[&str] = &["gpu_xid_", "gpu_mig_xid_", "gpu_nvswitch_", "gpu_job_
 /// The lines of a page that come from NVML.
 pub(crate) fn of_gpus(page: &str) -> String {
     let line = |l: &&str| l.starts_with("gpu_") && !OTHERS.iter().any(|o| l.starts_with(o));
-    page.lines().filter(line).map(|l| format!("{l}\n")).collect()
+    page.split_inclusive('\n').filter(line).collect()
 }
 
 /// The names of the families of GPUs that a page has.

@@ -249,7 +249,7 @@ async fn samples_of_health() {
             && e["gpu"] == *gpu
             && e["m"]["tensor_active_ratio"].is_number()
     };
-    let found = poll_until("health of a GPU", Duration::from_secs(60), async || {
+    let found = poll_until("health of a GPU", Duration::from_mins(1), async || {
         node.events().await.into_iter().find(|e| health(e))
     });
     let event = found.await.unwrap();

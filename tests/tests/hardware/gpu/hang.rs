@@ -14,7 +14,7 @@ use crate::node::{Node, of_gpus};
 const CONFIG: &str = "collectors:\n  gpu: {interval: 200ms, slow_interval: 1s, stuck_after: 1s}\n";
 /// How long a call hangs: in full when there is time for it.
 const HANG: Duration = Duration::from_secs(6);
-const LONG_HANG: Duration = Duration::from_secs(60);
+const LONG_HANG: Duration = Duration::from_mins(1);
 /// Between scrapes.
 const SCRAPE: Duration = Duration::from_millis(20);
 /// No scrape takes longer, on a machine that has time for it; a debug build beside others has not.

@@ -44,7 +44,7 @@ fn absent(page: &str, gpu: &str, names: &[&str]) {
 /// The page without what differs from run to run, and without the name that is on every line.
 fn golden(page: &str, gpu: &str) -> String {
     let lines = of_gpus(page).replace(gpu, "GPU");
-    lines.lines().filter(|l| !l.starts_with(COSTS)).map(|l| format!("{l}\n")).collect()
+    lines.split_inclusive('\n').filter(|l| !l.starts_with(COSTS)).collect()
 }
 
 /// Of every GPU of the fleets with Hopper's features.
@@ -150,7 +150,7 @@ async fn eight_h100() {
 async fn eight_b200_count_nvlink_otherwise() {
     let mut script = Script::of(Fleet::B200).at(NOW);
     // 3e-12 on one link, which has also lost symbols.
-    script = script.one(2, "nvlink.symbol_ber.5", 3u64 << 8 | 12).one(2, "nvlink.symbol_errors.5", 77u64);
+    script = script.one(2, "nvlink.symbol_ber.5", 0x30c_u64).one(2, "nvlink.symbol_errors.5", 77u64);
     let node = Node::start(&script).await;
     let page = settled(&node, true, 8).await;
     let gpu = Fleet::B200.uuid(2);
