@@ -17,6 +17,8 @@ const LEASE: Span = Span::secs(1500);
 /// After a start an exporter tells at once what holds.
 const RETELL: Span = Span::secs(300);
 
+/// Ranks, and hosts, named of those that an event blames.
+const MAX_BLAMED: usize = 8;
 /// States of a link that are about whether it is there.
 const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
 /// Conditions of a GPU whose end means that it was reset, and its XIDs are history.
@@ -64,6 +66,8 @@ pub struct Condition {
     pub state: String,
     pub process: String,
     pub caused_by: Option<i64>,
+    /// Others that it points at: `ranks 5, 6 on gpu-7`.
+    pub blames: String,
     /// By the node's clock.
     pub began: Ts,
     /// By ours: first, and last.
@@ -231,6 +235,7 @@ impl Condition {
             state: word(e, "state"),
             process: word(e, "process"),
             caused_by,
+            blames: blames(e),
             began: e.ts.map_or(now, Ts::from_secs_f64),
             first: now,
             last: now,
@@ -238,6 +243,26 @@ impl Condition {
             once: once || key.topic == Topic::Xid,
             over: None,
         }
+    }
+}
+
+/// The ranks that an event names, and where they are.
+fn blames(e: &Event) -> String {
+    let list = |key: &str| -> Vec<String> {
+        let Some(Value::List(items)) = e.extra.get(key) else { return Vec::new() };
+        let words = items.iter().filter_map(|v| match v {
+            Value::Text(text) => Some(text.clone()),
+            Value::Number(n) => Some(n.to_string()),
+            _ => None,
+        });
+        words.take(MAX_BLAMED).collect()
+    };
+    let (ranks, hosts) = (list("ranks"), list("hosts"));
+    let on = if hosts.is_empty() { String::new() } else { format!(" on {}", hosts.join(", ")) };
+    match ranks.len() {
+        0 => String::new(),
+        1 => format!("rank {}{on}", ranks[0]),
+        _ => format!("ranks {}{on}", ranks.join(", ")),
     }
 }
 

@@ -100,8 +100,13 @@ pub(crate) fn happened(f: &NodeFacts, key: &Key, c: &Condition) -> String {
 
 pub(crate) fn suspect(f: &NodeFacts, key: &Key, c: &Condition) -> Suspect {
     let (title, place) = (title(key, c), place(f, key, c));
-    let what =
-        if place.is_empty() { format!("node {}", f.name) } else { format!("node {}, {place}", f.name) };
+    let what = if !c.blames.is_empty() {
+        c.blames.clone()
+    } else if place.is_empty() {
+        format!("node {}", f.name)
+    } else {
+        format!("node {}, {place}", f.name)
+    };
     let text = meaning(c);
     let why = match (text, named(&title, text)) {
         ("", _) => title,

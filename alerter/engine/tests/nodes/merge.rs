@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use stepwatch_engine::incident::State;
 use stepwatch_engine::verdict::{Kind, Severity};
-use stepwatch_wire::{Event, Kind as EventKind};
+use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, dead, fell_off, gpu_lost, hw, link, xid};
 
@@ -71,11 +71,15 @@ fn what_is_no_incident_by_itself_is_still_evidence() {
 fn ranks_that_did_not_join_are_suspects_of_the_hang() {
     let mut b = Bench::with_run("llama", &["gpu-7", "gpu-8"]);
     let text = "rank 1 did not join AllReduce 4711 of communicator 0x1, 1 other waits";
-    b.feed(hw("gpu-8", "ras_stuck", true, "error", text, &[]));
+    let mut e = hw("gpu-8", "ras_stuck", true, "error", text, &[]);
+    e.extra.insert("ranks".into(), Value::List(vec![Value::Number(1.0), Value::Number(3.0)]));
+    e.extra.insert("hosts".into(), Value::List(vec![Value::Text("gpu-7".into())]));
+    b.feed(e);
     b.wait(1300);
     assert_eq!((b.summary().len(), b.pages()), (1, 1));
     let i = b.last();
     assert_eq!((i.kind, i.severity), (Kind::Hang, Severity::Page));
+    assert_eq!(i.suspects[0].what, "ranks 1, 3 on gpu-7");
     assert!(i.suspects[0].why.contains("rank 1 did not join"), "{:?}", i.suspects);
     assert!(i.summary.contains("rank 1 did not join"), "{}", i.summary);
 }
