@@ -2,13 +2,16 @@
 //!
 //! Dashboards, rules and documentation are checked against it, so a family that is not here does not exist.
 
+mod sources;
+
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::collectors::COLLECTORS;
+pub use self::sources::{NEEDS, Needs, OMISSIONS, Omission};
+use crate::collectors::{COLLECTORS, CollectorsConfig};
 use crate::family::Family;
-use crate::{drops, hub, ingest, page, schedule, source, sources, state, stream, training};
+use crate::{drops, hub, ingest, page, schedule, source, state, stream, training};
 
 /// A family and where it comes from.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -58,7 +61,7 @@ pub fn entries() -> Vec<Entry> {
         families.iter().map(|family| Entry { family, source }).collect()
     }
     let mut entries: Vec<Entry> = own.into_iter().flat_map(|(source, f)| all(source, f)).collect();
-    entries.extend(sources::FAMILIES.iter().flat_map(|families| all("sources", families)));
+    entries.extend(crate::sources::FAMILIES.iter().flat_map(|families| all("sources", families)));
     entries.extend(COLLECTORS.iter().flat_map(|c| all(c.name, c.families)));
     entries.extend(KIT.iter().map(|family| Entry { family, source: "service" }));
     entries
@@ -77,7 +80,36 @@ pub fn text() -> String {
             family.help
         );
     }
+    out.push_str("\nCollectors\n");
+    for Row { name, about, every, needs } in rows() {
+        let _ =
+            write!(out, "{name} ({every}): {about}\n    Needs {}.\n    Costs {}.\n", needs.needs, needs.cost);
+    }
+    out.push_str("\nNot exported, and why\n");
+    for Omission { what, why } in OMISSIONS {
+        let _ = write!(out, "{what}\n    {why}.\n");
+    }
     out
+}
+
+/// A collector, as the reference shows it.
+struct Row {
+    name: &'static str,
+    about: &'static str,
+    every: String,
+    needs: &'static Needs,
+}
+
+fn rows() -> impl Iterator<Item = Row> {
+    COLLECTORS.iter().filter_map(|entry| {
+        let built = (entry.build)(&CollectorsConfig::default());
+        let every = built.map_or_else(
+            || "off by default".to_owned(),
+            |(_, rhythm)| format!("every {} s", rhythm.interval.as_secs_f64()),
+        );
+        let needs = NEEDS.iter().find(|needs| needs.collector == entry.name)?;
+        Some(Row { name: entry.name, about: entry.about, every, needs })
+    })
 }
 
 pub fn json() -> String {
@@ -98,6 +130,14 @@ pub fn markdown() -> String {
             family.unit,
             family.help.replace('|', "\\|")
         );
+    }
+    out.push_str("\n| Collector | Reads | By default | Needs | Costs |\n|---|---|---|---|---|\n");
+    for Row { name, about, every, needs } in rows() {
+        let _ = writeln!(out, "| `{name}` | {about} | {every} | {} | {} |", needs.needs, needs.cost);
+    }
+    out.push_str("\n| Not exported | Why |\n|---|---|\n");
+    for Omission { what, why } in OMISSIONS {
+        let _ = writeln!(out, "| {what} | {why} |");
     }
     out
 }
@@ -122,20 +162,23 @@ mod tests {
             "stepwatch_exporter_",
             "edac_",
             "clock_",
+            "config_",
             "mount_",
             "lustre_",
             "nfs_",
             "disk_",
             "nccl_ras_",
         ];
-        for Entry { family: f, .. } in entries() {
+        for Entry { family: f, source } in entries() {
             assert!(seen.insert(f.name), "{} is declared twice", f.name);
             assert!(prefixes.iter().any(|p| f.name.starts_with(p)), "{}", f.name);
             assert_eq!(f.name.ends_with("_total"), f.kind == Kind::Counter, "{}", f.name);
             let plain = f.name.strip_suffix("_total").unwrap_or(f.name);
             assert!(plain.ends_with(f.unit), "{} is not in {}", f.name, f.unit);
             assert!(!f.help.is_empty() && !f.help.ends_with('.') && !f.help.contains('\n'), "{}", f.name);
-            assert!(f.labels.iter().all(|l| *l != "le" && *l != "job"), "{}", f.name);
+            // Prometheus puts a `job` of its own on everything; only whose matter jobs are may keep theirs (honor_labels).
+            let reserved = |label: &&str| *label == "le" || *label == "job" && source != "job";
+            assert!(!f.labels.iter().any(reserved), "{}", f.name);
         }
         // Names that dashboards, rules and people outside rely on.
         for name in [
@@ -162,8 +205,59 @@ mod tests {
     fn the_reference_reads_well() {
         let text = text();
         insta::assert_snapshot!(text.lines().take(4).collect::<Vec<_>>().join("\n"));
-        assert_eq!(markdown().lines().count(), entries().len() + 2);
+        let tables = entries().len() + COLLECTORS.len() + OMISSIONS.len();
+        assert_eq!(
+            markdown().lines().count(),
+            tables + 3 * 2 + 2,
+            "three tables with their heads, and two lines between"
+        );
+        assert!(text.contains("\nclock (every 10 s): the clock"), "{text}");
         let parsed: serde_json::Value = serde_json::from_str(&json()).unwrap();
         assert_eq!(parsed[0]["name"], "train_run_info");
+    }
+
+    #[test]
+    fn every_collector_says_what_it_needs() {
+        for collector in COLLECTORS {
+            let told = NEEDS.iter().filter(|needs| needs.collector == collector.name).count();
+            assert_eq!(told, 1, "{} in reference/sources.rs", collector.name);
+        }
+        let plain = |text: &str| !text.is_empty() && !text.ends_with('.') && !text.contains(['|', '\n']);
+        assert!(NEEDS.iter().all(|n| plain(n.needs) && plain(n.cost)));
+        assert!(OMISSIONS.iter().all(|o| plain(o.what) && plain(o.why)));
+        // What stands in for something that is absent exists.
+        let names: BTreeSet<&str> = entries().iter().map(|e| e.family.name).collect();
+        let words =
+            OMISSIONS.iter().flat_map(|o| o.why.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')));
+        for word in
+            words.filter(|w| ["gpu_", "rdma_", "nic_", "job_", "kernel_"].iter().any(|p| w.starts_with(p)))
+        {
+            assert!(names.contains(word), "{word}");
+        }
+    }
+
+    /// What the sources of hardware offer, by the names that it has here.
+    #[test]
+    fn what_can_be_known_of_the_hardware_is_exported() {
+        let names: BTreeSet<&str> = entries().iter().map(|e| e.family.name).collect();
+        let wanted = "gpu_info gpu_utilization_ratio gpu_memory_controller_utilization_ratio gpu_memory_used_bytes gpu_memory_free_bytes \
+            gpu_memory_reserved_bytes gpu_memory_total_bytes gpu_temperature_celsius gpu_temperature_margin_celsius \
+            gpu_temperature_threshold_celsius gpu_power_watts gpu_power_instant_watts gpu_energy_joules_total gpu_power_limit_watts \
+            gpu_clock_hertz gpu_clock_max_hertz gpu_throttle_active gpu_throttled_seconds_total gpu_performance_state gpu_ecc_errors_total \
+            gpu_sram_ecc_errors_total gpu_sram_ecc_threshold_exceeded gpu_remapped_rows gpu_row_remap_pending gpu_row_remap_failed \
+            gpu_row_remap_banks gpu_retired_pages gpu_recovery_action gpu_pcie_link_generation gpu_pcie_link_width \
+            gpu_pcie_link_max_generation gpu_pcie_link_max_width gpu_pcie_errors_total gpu_pcie_transmit_bytes_total \
+            gpu_pcie_receive_bytes_total gpu_nvlink_up gpu_nvlink_speed_bytes_per_second gpu_nvlink_transmit_bytes_total \
+            gpu_nvlink_receive_bytes_total gpu_nvlink_errors_total gpu_nvlink_symbol_ber gpu_fabric_state gpu_fabric_health gpu_fabric_info \
+            gpu_sm_active_ratio gpu_sm_occupancy_ratio gpu_tensor_active_ratio gpu_dram_active_ratio gpu_processes gpu_mig_info \
+            gpu_persistence_mode gpu_xid_errors_total rdma_info rdma_port_state rdma_port_physical_state rdma_port_up \
+            rdma_port_rate_bytes_per_second rdma_port_transmit_bytes_total rdma_port_receive_bytes_total rdma_port_errors_total \
+            rdma_port_link_downed_total rdma_port_transmit_wait_ticks_total rdma_hw_counter_total nic_up nic_speed_bytes_per_second \
+            nic_carrier_changes_total nic_ethtool_total pci_link_speed_transfers_per_second pci_link_width \
+            pci_link_max_speed_transfers_per_second pci_link_max_width pci_aer_errors_total edac_errors_total kernel_hung_tasks_total \
+            clock_synced clock_offset_seconds clock_max_error_seconds kernel_oom_kills_total mount_responsive lustre_healthy \
+            kernel_events_total job_info gpu_job_info gpu_pod_info";
+        let absent: Vec<_> = wanted.split_whitespace().filter(|name| !names.contains(name)).collect();
+        assert!(absent.is_empty(), "neither exported nor explained: {absent:?}");
     }
 }

@@ -86,8 +86,12 @@ fn state_room(node: &Node<'_>, found: &mut Findings) {
         rustix::fs::statvfs(dir)
     });
     match room {
-        None => drop(found.unknown(format!("the file system of {shown} did not answer in time"))),
-        Some(Err(error)) => drop(found.unknown(format!("cannot tell the room of {shown}: {error}"))),
+        None => {
+            found.unknown(format!("the file system of {shown} did not answer in time"));
+        }
+        Some(Err(error)) => {
+            found.unknown(format!("cannot tell the room of {shown}: {error}"));
+        }
         Some(Ok(stat)) => {
             let free = stat.f_bavail.saturating_mul(stat.f_frsize);
             let total = stat.f_blocks.saturating_mul(stat.f_frsize);

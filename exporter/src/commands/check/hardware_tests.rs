@@ -75,7 +75,10 @@ fn gpus_on_which_nothing_is_wrong() {
 
 #[test]
 fn one_thing_wrong_with_a_gpu_is_one_finding_that_says_what_to_do() {
-    use families::*;
+    use families::{
+        COUNT, ECC, ECC_ENABLED, FABRIC_HEALTH, FABRIC_STATE, LOST, NVLINK_UP, PERSISTENCE, RECOVERY,
+        REMAP_FAILED, REMAP_PENDING, SRAM_THRESHOLD, THROTTLE,
+    };
     let b = "GPU-b";
     let said: String = [
         gpu_says(&COUNT, &[], 1),

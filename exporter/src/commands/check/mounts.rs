@@ -23,7 +23,9 @@ fn run(node: &Node<'_>) -> Findings {
                     .action("see whether its server is up; what touches it waits in the kernel");
             }
             Some(_) => well.push(mount),
-            None => drop(found.unknown(format!("{what} has not answered yet")).device(mount)),
+            None => {
+                found.unknown(format!("{what} has not answered yet")).device(mount);
+            }
         }
     }
     found.or_ok(|| if well.is_empty() { "none".into() } else { format!("{} answer", well.join(" ")) })

@@ -138,7 +138,9 @@ fn run(node: &Node<'_>) -> Findings {
                 let text = format!("{name} is not to be seen; on {} it was {wanted}", reference.node);
                 found.unhealthy(text).device(name).action("bring the node in line, or make a new reference");
             }
-            None => drop(found.unknown(format!("{name} could not be read")).device(name)),
+            None => {
+                found.unknown(format!("{name} could not be read")).device(name);
+            }
         }
     }
     found.or_ok(|| format!("{} facts are as on {}", reference.facts.len(), reference.node))

@@ -1,0 +1,140 @@
+//! What each collector needs and costs, and what its sources offer that no family has, with the reason: an absence that nobody explains
+//! looks like an oversight.
+
+use serde::Serialize;
+
+/// Of one collector.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Needs {
+    pub collector: &'static str,
+    /// Devices, files and privileges.
+    pub needs: &'static str,
+    /// What a pass costs, and whom.
+    pub cost: &'static str,
+}
+
+/// Something that can be known and is not exported.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Omission {
+    pub what: &'static str,
+    pub why: &'static str,
+}
+
+const fn needs(collector: &'static str, needs: &'static str, cost: &'static str) -> Needs {
+    Needs { collector, needs, cost }
+}
+
+const fn omission(what: &'static str, why: &'static str) -> Omission {
+    Omission { what, why }
+}
+
+pub static NEEDS: &[Needs] = &[
+    needs("affinity", "/sys; any user", "a few links read, seldom"),
+    needs("clock", "the call adjtimex, which sets nothing; any user", "one call"),
+    needs(
+        "config_drift",
+        "/proc, /sys and files of the runs; CAP_SYS_PTRACE for the environment of other users' processes",
+        "some dozens of small files, on change only where that shows",
+    ),
+    needs(
+        "disk",
+        "/proc/self/mountinfo, statfs of each local file system; any user; a container sees its own mounts",
+        "one call a file system, each on a thread that may hang",
+    ),
+    needs(
+        "edac",
+        "/sys/devices/system/edac, where the driver of the memory controller is loaded; any user",
+        "a few small files",
+    ),
+    needs(
+        "gpu",
+        "libnvidia-ml.so.1 and /dev/nvidia*; any user; under MIG, CAP_SYS_ADMIN or the devices of the instances",
+        "some 30 calls a GPU a second and 60 more each half minute, on one thread; none that waits, none that takes a context",
+    ),
+    needs("heartbeat", "/dev/shm/stepwatch; any user", "256 bytes a rank"),
+    needs(
+        "job",
+        "/proc and /sys/fs/cgroup; CAP_SYS_PTRACE for the environment of other users' processes; the kubelet's pod-resources socket, which is root's",
+        "small files a training process; one call to the kubelet, off the scrape path",
+    ),
+    needs(
+        "kernel",
+        "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1",
+        "sleeps until the kernel says something",
+    ),
+    needs(
+        "mounts",
+        "/proc/self/mountinfo, /proc/self/mountstats, /sys/fs/lustre; any user; a container sees its own mounts",
+        "one call a mount, each on a thread that may hang",
+    ),
+    needs(
+        "nic",
+        "/sys/class/net and the ethtool ioctl in the network namespace of the host; any user",
+        "some 15 small files an interface; the drivers' own statistics less often",
+    ),
+    needs("pci", "/sys/bus/pci; any user", "up to 8 small files a device"),
+    needs(
+        "process",
+        "/proc and /sys/fs/cgroup; any user, and CAP_SYS_PTRACE for some values",
+        "some 10 small files a training process",
+    ),
+    needs(
+        "ras",
+        "the RAS port of NCCL 2.24 or later, on this node's loopback; any user",
+        "one question a job, answered by a thread of NCCL that no collective waits for",
+    ),
+    needs(
+        "rdma",
+        "/sys/class/infiniband; any user",
+        "states each second; some 50 counters a port each ten, each a command to its firmware",
+    ),
+    needs("textfile", "the directory of the configuration; any user", "as many files as there are"),
+];
+
+pub static OMISSIONS: &[Omission] = &[
+    omission(
+        "GPU: PCIe throughput (nvmlDeviceGetPcieThroughput)",
+        "each call waits 20 ms for a sample; gpu_pcie_transmit_bytes_total and its fellows tell the same and wait for nothing",
+    ),
+    omission(
+        "GPU: FEC histories of NVLink 5 (fields 235 to 250)",
+        "16 counters a link, 288 a GPU, that only the vendor reads; the error ratios after and before correction are there",
+    ),
+    omission(
+        "GPU: memory and utilisation of each process",
+        "a series a process never ends; the processes of runs and jobs are told by job_process_info and gpu_job_info",
+    ),
+    omission(
+        "GPU: XIDs from NVML's event set, where the kernel log can be read",
+        "of several it gives the last one only, without what the kernel says of each; it stands in where the log is not ours to read",
+    ),
+    omission(
+        "GPU: average power as a family of its own (field 185)",
+        "since Ampere it is what gpu_power_watts is",
+    ),
+    omission(
+        "GPU: fan speed, encoder, decoder and graphics",
+        "nothing that a training run feels; fans of such nodes are the chassis'",
+    ),
+    omission(
+        "GPU: applications clocks and supported clocks",
+        "a list that does not change; where they hold a clock down, gpu_throttle_active says so",
+    ),
+    omission(
+        "RDMA: lifespan of hw_counters",
+        "how long the driver keeps a counter before it asks the device again: a setting, not a counter",
+    ),
+    omission("RDMA: node and system GUIDs", "serial numbers; rdma_info has the PCI address"),
+    omission(
+        "RDMA: the fabric beyond the ports of this node",
+        "switches are asked once for a cluster, not once a node",
+    ),
+    omission(
+        "NIC: every statistic of ethtool",
+        "thousands on a modern card; nic_ethtool_total has those that explain a slow step, and the configuration adds others",
+    ),
+    omission(
+        "node: /proc/pressure, /proc/meminfo, /proc/stat, /proc/vmstat in full",
+        "node_exporter has them; here is what hits a training run: memory left, load, blocked processes, OOM kills, and pressure within its own cgroup",
+    ),
+];
