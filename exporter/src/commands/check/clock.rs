@@ -34,7 +34,7 @@ const FAST_CLOCKS: &[&str] = &[
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     let now = unix_now();
-    if now < EARLIEST || now > LATEST {
+    if !(EARLIEST..=LATEST).contains(&now) {
         let which = if now < EARLIEST { "behind the date of this program" } else { "in another century" };
         found
             .unhealthy(format!("the clock is {which}"))

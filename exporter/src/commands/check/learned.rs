@@ -49,7 +49,7 @@ impl Learned {
 
 fn is_memory(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    name.starts_with("collector-") && name.ends_with(".json")
+    name.strip_prefix("collector-").is_some_and(|rest| rest.strip_suffix(".json").is_some())
 }
 
 impl Drop for Learned {
