@@ -63,21 +63,19 @@ impl Scraper {
             chunked |= line == "transfer-encoding: chunked";
         }
         self.body.clear();
-        match length {
-            Some(length) => self.take(length),
-            None => {
-                assert!(chunked, "neither a length nor chunks");
-                loop {
-                    let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
-                    self.take(size);
-                    self.line();
-                    if size == 0 {
-                        break;
-                    }
-                }
+        if let Some(length) = length {
+            self.take(length);
+            return began.elapsed();
+        }
+        assert!(chunked, "neither a length nor chunks");
+        loop {
+            let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
+            self.take(size);
+            self.line();
+            if size == 0 {
+                return began.elapsed();
             }
         }
-        began.elapsed()
     }
 
     fn line(&mut self) -> String {

@@ -51,7 +51,8 @@ fn fmt(w: &Workspace) -> Result<Closing, String> {
     let tracked = w.run("fmt-files", Command::new("git").args(["ls-files", "*.rs"]).current_dir(&w.root))?;
     let mut rustfmt = Command::new("rustfmt");
     rustfmt.args(["--check", "--edition", "2024", "--config-path", "."]).current_dir(&w.root);
-    w.run("fmt-all", rustfmt.args(tracked.lines(|l| l.ends_with(".rs")))).map(|_| Vec::new())
+    w.run("fmt-all", rustfmt.args(tracked.lines(|l| Path::new(l).extension().is_some_and(|e| e == "rs"))))
+        .map(|_| Vec::new())
 }
 
 fn clippy(w: &Workspace) -> Result<Closing, String> {
