@@ -7,8 +7,13 @@ use serde_json::Value;
 
 fn start(extra: &str) -> (tempfile::TempDir, Exporter) {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start(dir.path(), &format!("page: {{interval: 20ms}}\n{extra}"));
+    let exporter = on_no_machine(&dir, &format!("page: {{interval: 20ms}}\n{extra}"));
     (dir, exporter)
+}
+
+/// What the collectors say of a machine would come between the steps.
+fn on_no_machine(dir: &tempfile::TempDir, extra: &str) -> Exporter {
+    Exporter::start_on_tree(dir.path(), extra)
 }
 
 fn send(exporter: &Exporter, steps: std::ops::Range<i64>) {
@@ -66,7 +71,7 @@ fn what_fell_off_the_ring_is_one_gap_with_a_number() {
     // Where the stream was not kept, another start of the exporter does not know what it lost of the one before.
     assert!(exporter.stop().0);
     std::fs::remove_file(dir.path().join("stream.journal")).unwrap();
-    let exporter = Exporter::start(dir.path(), "");
+    let exporter = on_no_machine(&dir, "");
     send(&exporter, 300..301);
     let mut records = exporter.stream(Some(&cursor));
     let gap = records.next_record().unwrap();
@@ -82,7 +87,7 @@ fn a_cursor_outlives_the_exporter() {
     let cursor = steps(&mut exporter.stream(None), 8)[7]["c"].as_str().unwrap().to_owned();
     exporter.signal(rustix::process::Signal::KILL);
     drop(exporter);
-    let exporter = Exporter::start(dir.path(), "");
+    let exporter = on_no_machine(&dir, "");
     send(&exporter, 10..12);
     let rest = steps(&mut exporter.stream(Some(&cursor)), 4);
     let numbers: Vec<_> = rest.iter().map(|r| r["step"].as_i64().unwrap()).collect();
