@@ -15,6 +15,10 @@ fn settled(page: &str) -> String {
             .iter()
             .any(|end| name.ends_with(end))
             && name.starts_with("stepwatch_exporter_")
+            || ["clock_", "gpu_nvml_call_", "stepwatch_exporter_stream_", "stepwatch_exporter_page_series"]
+                .iter()
+                .any(|start| name.starts_with(start))
+            || name == "stepwatch_exporter_ingest_events_total"
     };
     page.lines().filter(|l| !varies(l)).map(|l| l.to_owned() + "\n").collect()
 }
@@ -28,6 +32,8 @@ fn once(root: &std::path::Path) -> String {
         .arg(root.join("proc"))
         .arg("--path.shm")
         .arg(root.join("shm"))
+        .arg("--path.kmsg")
+        .arg(root.join("kmsg"))
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
