@@ -110,11 +110,14 @@ impl Reader {
         let wanted = |name: &String| {
             let device = dir.join(name).join("device");
             // No virtual function: it shares the cable of its physical one.
-            device.exists() && !device.join("physfn").exists() && !self.exclude.iter().any(|p| p.matches(name))
+            device.exists()
+                && !device.join("physfn").exists()
+                && !self.exclude.iter().any(|p| p.matches(name))
         };
         let nic = |name: String| {
             let place = Place::of(&dir.join(&name).join("device"))?;
-            let told = ["board_id", "hca_type"].map(|f| roots::read(&dir.join(&name).join(f)).unwrap_or_default());
+            let told =
+                ["board_id", "hca_type"].map(|f| roots::read(&dir.join(&name).join(f)).unwrap_or_default());
             let pci = ["vendor", "device"]
                 .map(|f| roots::read(&dir.join(&name).join("device").join(f)).unwrap_or_default());
             Some(Nic { model: [told, pci].concat().join(" "), name, place })
@@ -274,7 +277,13 @@ mod tests {
         let near = node.gpu(0, &format!("{SWITCH}/0000:17:00.0"), "0000:18:00.0", 0);
         let far = node.gpu(1, "pci0000:97/0000:97:01.0", "0000:98:00.0", 1);
         node.nic("mlx5_0", &format!("{SWITCH}/0000:17:01.0"), "0000:1a:00.0", 0, "MT_CX7");
-        node.nic("mlx5_1", &format!("{SWITCH}/0000:17:02.0/0000:1c:00.0/0000:1d:00.0"), "0000:1e:00.0", 0, "MT_CX7");
+        node.nic(
+            "mlx5_1",
+            &format!("{SWITCH}/0000:17:02.0/0000:1c:00.0/0000:1d:00.0"),
+            "0000:1e:00.0",
+            0,
+            "MT_CX7",
+        );
         node.nic("mlx5_9", "pci0000:50/0000:50:01.0", "0000:51:00.0", 0, "MT_CX7");
         node.nic("mlx5_3", "pci0000:60/0000:60:01.0", "0000:61:00.0", 0, "MT_STORAGE");
         (node, [near, far])

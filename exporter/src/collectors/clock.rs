@@ -118,7 +118,9 @@ fn event(clock: &Clock, fit: bool) -> Event {
         format!("the clock is {:.3} s off and does not get closer", clock.offset.abs())
     } else {
         let bound = clock.max_error;
-        format!("nothing disciplines the clock: is chronyd, ntpd or timesyncd running? It may be {bound:.1} s off by now")
+        format!(
+            "nothing disciplines the clock: is chronyd, ntpd or timesyncd running? It may be {bound:.1} s off by now"
+        )
     };
     let mut event =
         Event { ts: Some(unix_now()), level: Some("warn".into()), text: Some(text), ..Event::new(Kind::Hw) };
@@ -135,9 +137,10 @@ pub fn source(roots: &Roots) -> Option<String> {
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         Ok(match (self.ask)() {
-            Ok(_) => {
-                Support::Supported(format!("clock source {}", source(cx.roots).as_deref().unwrap_or("unknown")))
-            }
+            Ok(_) => Support::Supported(format!(
+                "clock source {}",
+                source(cx.roots).as_deref().unwrap_or("unknown")
+            )),
             Err(error) => Support::Unsupported(format!("the kernel does not tell of its clock: {error}")),
         })
     }

@@ -27,7 +27,8 @@ use run::Started;
 use scope::Scope;
 use value::Settings;
 
-pub const ABOUT: &str = "how the node and its runs are set up: versions, settings, files, compared by fingerprint";
+pub const ABOUT: &str =
+    "how the node and its runs are set up: versions, settings, files, compared by fingerprint";
 
 pub static FINGERPRINT: Family = Family::gauge(
     "config_fingerprint_info",
@@ -255,7 +256,12 @@ impl Changes {
 
 impl Run {
     fn new(now: Instant) -> Self {
-        Self { scope: Scope::default(), processes: BTreeMap::new(), libraries: Libraries::default(), seen: now }
+        Self {
+            scope: Scope::default(),
+            processes: BTreeMap::new(),
+            libraries: Libraries::default(),
+            seen: now,
+        }
     }
 
     /// Reads what each process was started with, once.
@@ -264,8 +270,7 @@ impl Run {
         for process in processes.iter().take(MAX_PROCESSES) {
             let Some(stat) = read_stat(cx.roots, process.pid) else { continue };
             let key = (process.pid, stat.start_ticks());
-            let started =
-                self.processes.remove(&key).unwrap_or_else(|| Started::read(cx.roots, process.pid));
+            let started = self.processes.remove(&key).unwrap_or_else(|| Started::read(cx.roots, process.pid));
             kept.insert(key, started);
         }
         self.processes = kept;

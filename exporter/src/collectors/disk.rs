@@ -35,8 +35,12 @@ pub static FREE: Family = Family::gauge(
     MOUNT,
     "Room on the file system for programs without privileges",
 );
-pub static INODES: Family =
-    Family::gauge("disk_inodes", "", MOUNT, "Files that the file system can hold; absent where it has no limit");
+pub static INODES: Family = Family::gauge(
+    "disk_inodes",
+    "",
+    MOUNT,
+    "Files that the file system can hold; absent where it has no limit",
+);
 pub static FREE_INODES: Family =
     Family::gauge("disk_free_inodes", "", MOUNT, "Files that the file system still has room for");
 pub static READ_ONLY: Family =

@@ -26,8 +26,8 @@ use stepwatch_kit::config::Period;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::family::Family;
 use crate::samples::Samples;
-use kubelet::{Kubelet, REASONS};
 use found::Job;
+use kubelet::{Kubelet, REASONS};
 use survey::Survey;
 use tell::Teller;
 

@@ -1,7 +1,7 @@
 //! Network and parallel file systems: whether each mount still answers, how fast, and what their clients count.
 //!
 //! A dead server holds whoever touches it, this exporter too. So each mount is asked by a thread of its own that may wait in the kernel for
-//! ever ([`prober`]), and nothing else here ever touches a mount. Local file systems are told of elsewhere.
+//! ever (`prober`), and nothing else here ever touches a mount. Local file systems are told of elsewhere.
 
 mod lustre;
 mod nfs;
@@ -115,8 +115,22 @@ pub struct Config {
 
 /// Network and parallel file systems, and all that a daemon of its own may leave unanswered.
 const TYPES: [&str; 16] = [
-    "nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs", "beegfs*", "wekafs", "glusterfs", "panfs", "pvfs2", "afs", "9p",
-    "virtiofs", "fuse.*",
+    "nfs",
+    "nfs4",
+    "lustre",
+    "cifs",
+    "smb3",
+    "ceph",
+    "gpfs",
+    "beegfs*",
+    "wekafs",
+    "glusterfs",
+    "panfs",
+    "pvfs2",
+    "afs",
+    "9p",
+    "virtiofs",
+    "fuse.*",
 ];
 /// Daemons of desktops and containers, which no training waits for.
 const EXCLUDED_TYPES: [&str; 4] = ["fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse"];
@@ -151,7 +165,11 @@ pub struct Reader {
 /// What a mount answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    Room { size: u64, free: u64, inodes: Option<u64> },
+    Room {
+        size: u64,
+        free: u64,
+        inodes: Option<u64>,
+    },
     /// It answers, but not us.
     Refused,
     Gone(Errno),
@@ -244,7 +262,8 @@ impl Reader {
         if told.last.is_some() || late.is_some() {
             out.set(&RESPONSIVE, labels, late.is_none() && gone.is_none());
         }
-        let holds = late.is_some() || gone.is_some() || told.owed.is_some() && self.conditions.holds(STUCK, &name);
+        let holds =
+            late.is_some() || gone.is_some() || told.owed.is_some() && self.conditions.holds(STUCK, &name);
         self.conditions.tell(cx, STUCK, &name, holds, || event(mount, late, gone));
     }
 }
@@ -253,7 +272,10 @@ fn event(mount: &Mount, late: Option<Duration>, gone: Option<Errno>) -> Event {
     let what = format!("{} ({} from {})", mount.name(), mount.fstype, mount.source);
     let text = match (late, gone) {
         (Some(late), _) => {
-            format!("{what} has not answered for {:.0} s: whatever touches it waits in the kernel", late.as_secs_f64())
+            format!(
+                "{what} has not answered for {:.0} s: whatever touches it waits in the kernel",
+                late.as_secs_f64()
+            )
         }
         (None, Some(error)) => format!("{what} is gone: {}", io::Error::from(error)),
         (None, None) => format!("{what} answers again"),
@@ -261,7 +283,8 @@ fn event(mount: &Mount, late: Option<Duration>, gone: Option<Errno>) -> Event {
     tracing::warn!(mount = mount.name(), "{text}");
     let mut event =
         Event { ts: Some(unix_now()), level: Some("error".into()), text: Some(text), ..Event::new(Kind::Hw) };
-    for (key, value) in [("mount", mount.name()), ("fstype", mount.fstype.clone()), ("source", mount.source.clone())]
+    for (key, value) in
+        [("mount", mount.name()), ("fstype", mount.fstype.clone()), ("source", mount.source.clone())]
     {
         event.extra.insert(key.into(), Value::Text(value));
     }
@@ -273,8 +296,7 @@ fn event(mount: &Mount, late: Option<Duration>, gone: Option<Errno>) -> Event {
 
 fn unmounted(name: &str) -> Event {
     let text = format!("{name} is not mounted any more");
-    let mut event =
-        Event { ts: Some(unix_now()), text: Some(text), ..Event::new(Kind::Hw) };
+    let mut event = Event { ts: Some(unix_now()), text: Some(text), ..Event::new(Kind::Hw) };
     event.extra.insert("mount".into(), Value::Text(name.to_owned()));
     event
 }

@@ -2,7 +2,7 @@
 //!
 //! Only interfaces with a device behind them: bridges, bonds, tunnels and the thousand veth pairs of a container host say
 //! nothing about a cable. InfiniBand shows itself elsewhere. What the driver counts beyond that, pauses above all, is in
-//! [`driver`]; links that go down, drop, flap or slow down are told in the stream by [`judge`].
+//! `driver`; links that go down, drop, flap or slow down are told in the stream by `judge`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ mod judge;
 #[cfg(test)]
 mod tests;
 
-pub use driver::{DRIVER, LEFT_OUT, STATS};
 use driver::{ALLOWED, Drivers};
+pub use driver::{DRIVER, LEFT_OUT, STATS};
 use judge::{Judge, Look};
 
 pub const ABOUT: &str = "Ethernet interfaces: traffic, errors, links";
@@ -180,7 +180,8 @@ impl Reader {
 
     fn pass(&mut self, now: f64, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
         let dir = cx.roots.sys("class/net");
-        let looked: Vec<Looked> = self.devices(cx.roots)?.into_iter().map(|d| Looked::at(dir.join(&d), d)).collect();
+        let looked: Vec<Looked> =
+            self.devices(cx.roots)?.into_iter().map(|d| Looked::at(dir.join(&d), d)).collect();
         let due = !(0.0..self.ask_every).contains(&(now - self.asked_at));
         if due {
             self.asked_at = now;

@@ -2,7 +2,7 @@
 //! that the kernel counts of each.
 //!
 //! A card that trained at x8 of x16 after a reboot, or at the generation before, halves what every step can move, and nothing else
-//! tells. What counts as degraded, and what is only a GPU saving power, is in [`judge`].
+//! tells. What counts as degraded, and what is only a GPU saving power, is in `judge`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,8 +49,12 @@ pub static MAX_SPEED: Family = Family::gauge(
     PCI,
     "Transfers a second of each lane that the device is capable of; the port above may not be",
 );
-pub static MAX_WIDTH: Family =
-    Family::gauge("pci_link_max_width", "", PCI, "Lanes that the device is capable of; the port above may have fewer");
+pub static MAX_WIDTH: Family = Family::gauge(
+    "pci_link_max_width",
+    "",
+    PCI,
+    "Lanes that the device is capable of; the port above may have fewer",
+);
 pub static DEGRADED: Family = Family::gauge(
     "pci_link_degraded",
     "",
@@ -176,7 +180,8 @@ impl Reader {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             addresses => addresses.map_err(|e| CollectError::read(&dir, e))?,
         };
-        let uuids: BTreeMap<String, String> = gpus::inventory(roots).into_iter().map(|g| (g.pci, g.uuid)).collect();
+        let uuids: BTreeMap<String, String> =
+            gpus::inventory(roots).into_iter().map(|g| (g.pci, g.uuid)).collect();
         let mut found = BTreeMap::new();
         for address in addresses.iter().filter(|a| !self.exclude.iter().any(|p| p.matches(a))) {
             let dir = dir.join(address);
@@ -208,7 +213,8 @@ impl Reader {
                 continue;
             }
             let Some(place) = Place::of(roots, bridge) else { continue };
-            let mut device = Device::new(roots.sys("bus/pci/devices").join(bridge), bridge.clone(), Kind::Bridge, &place);
+            let mut device =
+                Device::new(roots.sys("bus/pci/devices").join(bridge), bridge.clone(), Kind::Bridge, &place);
             device.judged = hop % 2 == 1 && !device.upstream.is_empty();
             found.insert(bridge.clone(), device);
         }
@@ -221,7 +227,8 @@ impl Reader {
             let devices = &self.devices;
             self.judge.retain(|address| devices.iter().any(|d| d.address == address));
         }
-        let links: BTreeMap<&str, Link> = self.devices.iter().map(|d| (d.address.as_str(), Link::read(&d.dir))).collect();
+        let links: BTreeMap<&str, Link> =
+            self.devices.iter().map(|d| (d.address.as_str(), Link::read(&d.dir))).collect();
         for device in &self.devices {
             let link = links[device.address.as_str()];
             write(device, link, out);
@@ -301,8 +308,14 @@ fn parse_width(text: &str) -> Option<u32> {
 
 fn write(device: &Device, link: Link, out: &mut Samples) {
     let labels: &[&str] = &[&device.address];
-    let info =
-        [&*device.address, device.kind.as_str(), &device.driver, &device.numa_node, &device.upstream, &device.gpu];
+    let info = [
+        &*device.address,
+        device.kind.as_str(),
+        &device.driver,
+        &device.numa_node,
+        &device.upstream,
+        &device.gpu,
+    ];
     out.set(&INFO, &info, 1u64);
     out.maybe(&SPEED, labels, link.speed);
     out.maybe(&WIDTH, labels, link.width);

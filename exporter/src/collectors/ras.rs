@@ -2,7 +2,7 @@
 //!
 //! When a job hangs every GPU is busy and every log is silent; RAS knows how many collectives each rank has launched. It is asked in
 //! intervals, off the page, and only by one node of a job: each question is passed on to every process of it. The alerter is told
-//! when counts stand still while ranks are apart ([`watch`]); the status word of RAS is never trusted alone.
+//! when counts stand still while ranks are apart (`watch`); the status word of RAS is never trusted alone.
 
 mod client;
 mod json;
@@ -345,7 +345,9 @@ impl Collector for Reader {
             out.set(&UP, &[address], job.up);
             out.set(&POLLING, &[address], !job.follows);
             // What another node watches is on its page.
-            let fresh = job.answered.is_some_and(|at| at.elapsed() <= stale.max(self.config.timeout.as_duration() * 2));
+            let fresh = job
+                .answered
+                .is_some_and(|at| at.elapsed() <= stale.max(self.config.timeout.as_duration() * 2));
             if fresh {
                 out.extend(&job.samples);
             }

@@ -1,8 +1,8 @@
 //! RDMA ports, InfiniBand, RoCE and EFA under the same names: state, rate, traffic, errors, and links that drop, flap or slow down.
 //!
 //! Two rhythms: states every second, counters every ten, for each counter of a port is a command to its firmware. What each file may cost
-//! is in [`sysfs`], which ports are judged in [`device`], what is expected of them in [`expect`], when a rate of errors is too high in
-//! [`counters`]. How ports fare is also a sample for peers to be compared, every half minute.
+//! is in `sysfs`, which ports are judged in `device`, what is expected of them in `expect`, when a rate of errors is too high in
+//! `counters`. How ports fare is also a sample for peers to be compared, every half minute.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,14 +29,15 @@ mod write;
 
 use counters::Values;
 pub use counters::{
-    ERRORS, HARDWARE, LINK_DOWNED, RECEIVE_BYTES, RECEIVE_MULTICAST, RECEIVE_PACKETS, RECEIVE_UNICAST, TRANSMIT_BYTES, TRANSMIT_MULTICAST,
-    TRANSMIT_PACKETS, TRANSMIT_UNICAST, TRANSMIT_WAIT,
+    ERRORS, HARDWARE, LINK_DOWNED, RECEIVE_BYTES, RECEIVE_MULTICAST, RECEIVE_PACKETS, RECEIVE_UNICAST,
+    TRANSMIT_BYTES, TRANSMIT_MULTICAST, TRANSMIT_PACKETS, TRANSMIT_UNICAST, TRANSMIT_WAIT,
 };
 use device::{Device, Port, Role};
 use expect::Known;
 use sysfs::{PortState, Quarantine};
 pub use write::{
-    CONDITION, EXPECTED_RATE, FAMILIES, INFO, PHYSICAL_STATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP, QUARANTINED, RATE, STATE, UP,
+    CONDITION, EXPECTED_RATE, FAMILIES, INFO, PHYSICAL_STATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP,
+    QUARANTINED, RATE, STATE, UP,
 };
 
 pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffic, errors, links";
@@ -258,7 +259,13 @@ impl Reader {
             for (p, port) in device.ports.iter().enumerate() {
                 let section = format!("{}/ports/{}", device.name, port.number);
                 let state = sysfs::port_state(&root, &section, now, &mut self.quarantine);
-                looks.push(Look { device: d, port: p, key: device.key(port), state, role: Role::Unprovisioned });
+                looks.push(Look {
+                    device: d,
+                    port: p,
+                    key: device.key(port),
+                    state,
+                    role: Role::Unprovisioned,
+                });
             }
         }
         looks
@@ -288,7 +295,11 @@ impl Reader {
             if apart.is_none() && look.state.up() == Some(true) {
                 known.was_up(now, device, port);
             }
-            look.role = apart.unwrap_or(if known.0.contains_key(&look.key) { Role::Fabric } else { Role::Unprovisioned });
+            look.role = apart.unwrap_or(if known.0.contains_key(&look.key) {
+                Role::Fabric
+            } else {
+                Role::Unprovisioned
+            });
         }
         known.0.len() != before
     }
@@ -312,7 +323,8 @@ impl Reader {
         for look in looks {
             let device = &self.devices[look.device];
             let port = &device.ports[look.port].number;
-            let mut section = |name: &str| read(format!("{}/ports/{port}/{name}", device.name), &mut self.quarantine);
+            let mut section =
+                |name: &str| read(format!("{}/ports/{port}/{name}", device.name), &mut self.quarantine);
             let mut standard = section("counters");
             counters::widen(&mut standard, section("counters_ext"));
             let hardware = section("hw_counters");

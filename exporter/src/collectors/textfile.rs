@@ -194,7 +194,8 @@ fn read_file(path: &Path) -> Result<(String, Option<f64>), String> {
 impl Collector for Reader {
     fn probe(&mut self, _: &Context<'_>) -> Result<Support, CollectError> {
         let there: Vec<_> = self.config.directories.iter().filter(|d| d.is_dir()).collect();
-        let names = |dirs: &[&PathBuf]| dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" ");
+        let names =
+            |dirs: &[&PathBuf]| dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" ");
         Ok(if there.is_empty() {
             let all: Vec<_> = self.config.directories.iter().collect();
             Support::Unsupported(format!("there is no {}", names(&all)))

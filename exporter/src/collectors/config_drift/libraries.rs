@@ -58,7 +58,9 @@ pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
         let version = match version {
             // A symbolic link of one or two digits says no more than what the library is compatible with.
             version if version.split('.').count() > 2 => version.to_owned(),
-            short => library.packaged(roots, pid, path, &mut sites).unwrap_or_else(|| size(roots, pid, path, short)),
+            short => library
+                .packaged(roots, pid, path, &mut sites)
+                .unwrap_or_else(|| size(roots, pid, path, short)),
         };
         found.entry(library.key).or_default().insert(version);
     }
@@ -105,7 +107,8 @@ impl Library {
             names.iter().find_map(|name| {
                 let (stem, version) = name.split_once('-')?;
                 let rest = stem.strip_prefix(package)?;
-                let fits = rest.is_empty() || (package.ends_with("_cu") && rest.bytes().all(|b| b.is_ascii_digit()));
+                let fits =
+                    rest.is_empty() || (package.ends_with("_cu") && rest.bytes().all(|b| b.is_ascii_digit()));
                 (fits && version.len() <= MAX_VERSION_CHARS).then(|| version.to_owned())
             })
         })
@@ -148,13 +151,17 @@ mod tests {
         /// Whose mappings are these files under a directory of its own.
         fn new(files: &[&str]) -> (Self, Roots) {
             let dir = tempfile::tempdir().unwrap();
-            let mut maps = vec!["00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/python3.11".to_owned()];
+            let mut maps =
+                vec!["00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/python3.11".to_owned()];
             for file in files {
                 let path = dir.path().join(file);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(&path, "ELF").unwrap();
                 for part in ["r--p", "r-xp"] {
-                    maps.push(format!("7f1c00000000-7f1c00100000 {part} 00000000 08:02 99 {}", path.display()));
+                    maps.push(format!(
+                        "7f1c00000000-7f1c00100000 {part} 00000000 08:02 99 {}",
+                        path.display()
+                    ));
                 }
             }
             maps.push("7ffc1000-7ffc2000 rw-p 00000000 00:00 0 [stack]".to_owned());

@@ -116,7 +116,8 @@ fn rdma_firmware(roots: &Roots) -> Option<String> {
     let dir = roots.sys("class/infiniband");
     let names = roots::list(&dir).unwrap_or_default();
     tally(names.into_iter().map(|name| {
-        let told = ["board_id", "fw_ver"].map(|file| roots::read(&dir.join(&name).join(file)).unwrap_or_default());
+        let told =
+            ["board_id", "fw_ver"].map(|file| roots::read(&dir.join(&name).join(file)).unwrap_or_default());
         told.join(" ").trim().to_owned()
     }))
 }
@@ -165,12 +166,16 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build");
+        write(
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build",
+        );
         for (i, bios) in ["96.00.89.00.01", "96.00.89.00.01", "96.00.A5.00.02"].iter().enumerate() {
             let text = format!("Model: H100\nGPU UUID: GPU-0{i}\nVideo BIOS: {bios}\nDevice Minor: {i}\n");
             write(&format!("proc/driver/nvidia/gpus/0000:0{i}:00.0/information"), &text);
         }
-        for (device, firmware) in [("mlx5_0", "28.39.2048"), ("mlx5_1", "28.39.2048"), ("ibp1", "28.41.1000")] {
+        for (device, firmware) in [("mlx5_0", "28.39.2048"), ("mlx5_1", "28.39.2048"), ("ibp1", "28.41.1000")]
+        {
             write(&format!("sys/class/infiniband/{device}/board_id"), "MT_0000000838\n");
             write(&format!("sys/class/infiniband/{device}/fw_ver"), &format!("{firmware}\n"));
         }
@@ -183,8 +188,12 @@ mod tests {
         write("sys/devices/system/cpu/cpufreq/policy0/scaling_governor", "performance\n");
         write("sys/devices/system/cpu/cpufreq/policy1/scaling_governor", "powersave\n");
         write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8480C\n");
-        write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=UUID=x iommu=pt hugepagesz=1G hugepagesz=2M nohz_full ro\n");
-        let roots = Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
+        write(
+            "proc/cmdline",
+            "BOOT_IMAGE=/vmlinuz root=UUID=x iommu=pt hugepagesz=1G hugepagesz=2M nohz_full ro\n",
+        );
+        let roots =
+            Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
         let found = settings(&roots, &["vm.custom".to_owned()]);
         for (key, want) in [
             ("driver", "570.133.20"),

@@ -14,20 +14,56 @@ use crate::sources::processes;
 
 /// Variables that change how training runs begin with one of these.
 const PREFIXES: &[&str] = &[
-    "NCCL_", "RCCL_", "CUDA_", "CUBLAS_", "CUDNN_", "TORCH_", "PYTORCH_", "UCX_", "FI_", "NVTE_", "NVSHMEM_", "OMPI_MCA_",
-    "MKL_", "OPENBLAS_", "KMP_", "GLOO_", "XLA_", "MLX5_",
+    "NCCL_",
+    "RCCL_",
+    "CUDA_",
+    "CUBLAS_",
+    "CUDNN_",
+    "TORCH_",
+    "PYTORCH_",
+    "UCX_",
+    "FI_",
+    "NVTE_",
+    "NVSHMEM_",
+    "OMPI_MCA_",
+    "MKL_",
+    "OPENBLAS_",
+    "KMP_",
+    "GLOO_",
+    "XLA_",
+    "MLX5_",
 ];
 /// Or are one of these.
-const NAMES: &[&str] = &["OMP_NUM_THREADS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"];
+const NAMES: &[&str] =
+    &["OMP_NUM_THREADS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"];
 /// Of a rank or of a job, by their purpose.
 const OF_A_RANK: &[&str] = &[
-    "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE",
-    "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "NCCL_COMM_ID",
+    "NCCL_HOSTID",
+    "NCCL_DEBUG_FILE",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 ];
 /// Options whose value is a file of configuration.
 const OPTIONS: &[&str] = &[
-    "--config", "--config-file", "--config_file", "--cfg", "--conf", "--yaml", "--job.config_file", "--job.config-file", "--deepspeed",
-    "--deepspeed_config", "--ds-config", "--ds_config", "--model-config", "--model_config", "--training-config",
+    "--config",
+    "--config-file",
+    "--config_file",
+    "--cfg",
+    "--conf",
+    "--yaml",
+    "--job.config_file",
+    "--job.config-file",
+    "--deepspeed",
+    "--deepspeed_config",
+    "--ds-config",
+    "--ds_config",
+    "--model-config",
+    "--model_config",
+    "--training-config",
 ];
 /// What such a file ends in, wherever it stands on the command line.
 const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
@@ -188,7 +224,10 @@ mod tests {
     #[test]
     fn command_lines() {
         let of = |line: &str| files(line.replace(' ', "\0").as_bytes());
-        assert_eq!(of("python -u train.py --config conf/a.yaml --lr 3e-4 other.py"), ["train.py", "conf/a.yaml"]);
+        assert_eq!(
+            of("python -u train.py --config conf/a.yaml --lr 3e-4 other.py"),
+            ["train.py", "conf/a.yaml"]
+        );
         assert_eq!(of("python train.py --config=a b.toml --config"), ["train.py", "a", "b.toml"]);
         assert_eq!(of("python -m torchtitan.train --job.config_file ./llama.toml"), ["./llama.toml"]);
         assert_eq!(of("python x.py --deepspeed ds --deepspeed --flag"), ["x.py", "ds"]);

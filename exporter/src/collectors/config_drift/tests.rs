@@ -120,10 +120,14 @@ fn many_settings_come_in_parts() {
     assert_eq!(told.len(), 3);
     for (i, event) in told.iter().enumerate() {
         assert_eq!(event.extra["part"], Value::Number((i + 1) as f64));
-        assert_eq!((&event.extra["parts"], text(event, "fingerprint")), (&Value::Number(3.0), text(&told[0], "fingerprint")));
+        assert_eq!(
+            (&event.extra["parts"], text(event, "fingerprint")),
+            (&Value::Number(3.0), text(&told[0], "fingerprint"))
+        );
         assert!(event.dropped == 0 && event.extra.len() <= 31);
     }
-    let names: usize = told.iter().map(|e| e.extra.keys().filter(|k| k.starts_with("sysctl.vm.s")).count()).sum();
+    let names: usize =
+        told.iter().map(|e| e.extra.keys().filter(|k| k.starts_with("sysctl.vm.s")).count()).sum();
     assert_eq!(names, 71, "with vm.swappiness");
 }
 
@@ -148,7 +152,12 @@ fn a_run_by_its_environment_libraries_and_files() {
     let environ = ["NCCL_IB_HCA=mlx5", "OMP_NUM_THREADS=8", "NCCL_TOKEN=canary", "HF_TOKEN=canary"];
     let cmdline = ["python3", "train.py", "--config", "conf/llama.yaml"];
     for pid in [11, 12] {
-        node.trainer(pid, "llama-70b", &[&environ[..], &[&*format!("UCX_NET_DEVICES=mlx5_{pid}")]].concat(), &cmdline);
+        node.trainer(
+            pid,
+            "llama-70b",
+            &[&environ[..], &[&*format!("UCX_NET_DEVICES=mlx5_{pid}")]].concat(),
+            &cmdline,
+        );
     }
     let mut reader = reader();
     let page = node.bench.collect(&mut reader);

@@ -13,8 +13,20 @@ const MAX_CHARS: usize = 64;
 const HASH_BYTES: usize = 6;
 
 /// Words that make a name that of a secret, in whatever it is part of.
-const SECRET: &[&str] =
-    &["KEY", "TOKEN", "SECRET", "PASS", "PWD", "CRED", "AUTH", "PRIVATE", "COOKIE", "SESSION", "SIGNATURE", "CERT"];
+const SECRET: &[&str] = &[
+    "KEY",
+    "TOKEN",
+    "SECRET",
+    "PASS",
+    "PWD",
+    "CRED",
+    "AUTH",
+    "PRIVATE",
+    "COOKIE",
+    "SESSION",
+    "SIGNATURE",
+    "CERT",
+];
 
 /// Partitions of InfiniBand are called keys, and unlock nothing.
 const NO_SECRET: &[&str] = &["NCCL_IB_PKEY", "UCX_IB_PKEY"];
@@ -26,7 +38,11 @@ pub(super) fn shown(value: &str) -> String {
     let value = value.trim();
     let plain = value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) && value.len() <= MAX_CHARS;
     // An address may carry a password.
-    if plain && !(value.contains("://") && value.contains('@')) { value.to_owned() } else { hash(value.as_bytes()) }
+    if plain && !(value.contains("://") && value.contains('@')) {
+        value.to_owned()
+    } else {
+        hash(value.as_bytes())
+    }
 }
 
 pub(super) fn hash(bytes: &[u8]) -> String {
@@ -68,7 +84,9 @@ mod tests {
     #[test]
     fn short_and_plain_or_hashed() {
         assert_eq!(shown(" mlx5_0,mlx5_1\n"), "mlx5_0,mlx5_1");
-        for hidden in ["a".repeat(MAX_CHARS + 1), "söme".into(), "http://u:hunter2@proxy".into(), "a\nb".into()] {
+        for hidden in
+            ["a".repeat(MAX_CHARS + 1), "söme".into(), "http://u:hunter2@proxy".into(), "a\nb".into()]
+        {
             let value = shown(&hidden);
             assert!(value.len() == 12 && value.bytes().all(|b| b.is_ascii_hexdigit()), "{value}");
         }

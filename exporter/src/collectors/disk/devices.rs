@@ -101,7 +101,8 @@ pub(super) fn nvme(roots: &Roots, out: &mut Samples) -> Vec<Controller> {
     let mut found = Vec::new();
     for name in roots::list(&dir).unwrap_or_default().into_iter().take(MAX_DEVICES) {
         let path = dir.join(&name);
-        let text = |file: &str| roots::read(&path.join(file)).map(|t| t.trim().to_owned()).unwrap_or_default();
+        let text =
+            |file: &str| roots::read(&path.join(file)).map(|t| t.trim().to_owned()).unwrap_or_default();
         let (state, pci) = (text("state"), text("address"));
         if !state.is_empty() {
             out.set(&NVME_UP, &[&name], state == "live");
@@ -164,10 +165,7 @@ mod tests {
         let own = str::to_owned;
         assert_eq!(
             states,
-            [
-                (own("nvme0"), own("live"), own("0000:81:00.0")),
-                (own("nvme1"), own("dead"), String::new())
-            ]
+            [(own("nvme0"), own("live"), own("0000:81:00.0")), (own("nvme1"), own("dead"), String::new())]
         );
         for (family, labels, want) in [
             (&READ_ONLY, &["sda"][..], Some(0.0)),

@@ -32,8 +32,7 @@ impl Reader {
         out: &mut Samples,
     ) {
         let wanted = self.wanted.file_systems(mounts);
-        let named: BTreeSet<String> =
-            wanted.iter().map(|m| m.name()).chain(disks.keys().cloned()).collect();
+        let named: BTreeSet<String> = wanted.iter().map(|m| m.name()).chain(disks.keys().cloned()).collect();
         // The table is the kernel's own: it tells of a file system that does not answer as well.
         for mount in mounts.iter().filter(|m| named.contains(&m.name())) {
             let (name, read_only) = (mount.name(), mount.read_only());
@@ -42,7 +41,10 @@ impl Reader {
             let holds = mount.fell_read_only() || read_only && was_writable;
             self.conditions.tell(cx, FELL_READ_ONLY, &name, holds, || {
                 let text = if holds {
-                    format!("{name} ({} on {}) turned read-only: the kernel does that after an error", mount.fstype, mount.source)
+                    format!(
+                        "{name} ({} on {}) turned read-only: the kernel does that after an error",
+                        mount.fstype, mount.source
+                    )
                 } else {
                     format!("{name} can be written again")
                 };
@@ -93,7 +95,11 @@ impl Reader {
             self.conditions.tell(cx, FILLING, &key, left < 1.0, || {
                 let free = size(disk.room.free as f64);
                 let text = if left < 1.0 {
-                    format!("the next checkpoint of {} ({}) does not fit on {mount}: {free} are free", place.run, size(bytes))
+                    format!(
+                        "the next checkpoint of {} ({}) does not fit on {mount}: {free} are free",
+                        place.run,
+                        size(bytes)
+                    )
                 } else {
                     format!("the next checkpoint of {} fits on {mount} again: {free} are free", place.run)
                 };
@@ -106,7 +112,8 @@ impl Reader {
     pub(super) fn end_filling(&mut self, cx: &Context<'_>, mounts: &[Mount], runs: &[CheckpointPlace]) {
         self.end_those_gone(cx, FILLING, |key| {
             let (mount, run) = key.split_once('\n').map_or((key, None), |(mount, run)| (mount, Some(run)));
-            mounts.iter().any(|m| m.name() == mount) && run.is_none_or(|run| runs.iter().any(|r| r.run == run))
+            mounts.iter().any(|m| m.name() == mount)
+                && run.is_none_or(|run| runs.iter().any(|r| r.run == run))
         });
     }
 
@@ -173,7 +180,10 @@ fn filling(disk: &Disk, horizon: f64) -> Option<(&'static str, String)> {
     let rate = disk.rate.filter(|rate| rate.trusted)?;
     let lasts = rate.lasts(room.free).filter(|seconds| *seconds < horizon)?;
     let speed = size(rate.bytes_per_second);
-    Some(("warn", format!("will be full in {}: {free} are free, and {speed} more are used every second", time(lasts))))
+    Some((
+        "warn",
+        format!("will be full in {}: {free} are free, and {speed} more are used every second", time(lasts)),
+    ))
 }
 
 fn hw(level: &str, text: String) -> Event {

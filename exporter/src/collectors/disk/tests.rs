@@ -147,7 +147,8 @@ fn a_disk_that_fills_is_told_of_before_it_is_full() {
         let table = table::read(node.bench.context().roots).unwrap();
         let now = start + Duration::from_secs(minutes * 60);
         // The answer of before may come once more.
-        let fresh = |disks: &BTreeMap<String, Disk>| disks.get("/scratch").is_some_and(|d| d.room.free == free * GB);
+        let fresh =
+            |disks: &BTreeMap<String, Disk>| disks.get("/scratch").is_some_and(|d| d.room.free == free * GB);
         for _ in 0..100 {
             let (disks, _) = node.reader.look(now, &table, &[]);
             if fresh(&disks) {
@@ -186,7 +187,10 @@ fn file_systems_that_turn_read_only() {
     // Mounted so by somebody while we looked: it was writable, and is not.
     node.mount(&TABLE.replace("/scratch rw - xfs /dev/md0 rw", "/scratch ro - xfs /dev/md0 ro"));
     node.page(3);
-    assert_eq!(node.told()[0].2, "/scratch (xfs on /dev/md0) turned read-only: the kernel does that after an error");
+    assert_eq!(
+        node.told()[0].2,
+        "/scratch (xfs on /dev/md0) turned read-only: the kernel does that after an error"
+    );
     node.mount("22 1 259:1 / / rw - ext4 /dev/nvme0n1p2 rw\n");
     node.page(1);
     assert_eq!(node.told()[0].2, "/scratch is not watched any more");

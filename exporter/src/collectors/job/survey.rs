@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::devices::{Device, Known};
 use super::environ::{Facts, Identity, Scheduler};
+use super::found::{Found, Job, Pod, name_runs};
 use super::instances::Instances;
 use super::kubelet::Container;
-use super::found::{Found, Job, Pod, name_runs};
 use super::{Config, groups, prolog};
 use crate::collector::Context;
 use crate::collectors::process::read_stat;

@@ -53,7 +53,6 @@ pub(super) static OPERATIONS: Family = Family::counter(
     "Calls of programs of this node on the file system",
 );
 
-
 const UNHEALTHY: &str = "lustre_unhealthy";
 /// How long a connection may be down before it is told of: a failover takes about as long.
 const GRACE: Duration = Duration::from_secs(30);
@@ -164,7 +163,8 @@ fn imports(bases: &[PathBuf]) -> Vec<Import> {
             let text = ["import", "state"].iter().find_map(|file| read(&dir.join(&name).join(file)));
             let Some(state) = text.and_then(|text| state(&text)) else { continue };
             // `lustre-OST0000-osc-ffff9f1b2c3d4e00`: the end is an address in the kernel.
-            let target = name.split_once(&format!("-{kind}-")).map_or(&*name, |(target, _)| target).to_owned();
+            let target =
+                name.split_once(&format!("-{kind}-")).map_or(&*name, |(target, _)| target).to_owned();
             if found.len() < MAX_TARGETS {
                 found.entry((target.clone(), kind)).or_insert(Import { target, kind, state });
             }

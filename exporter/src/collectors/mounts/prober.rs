@@ -65,7 +65,11 @@ impl<T: Clone + Send + 'static> Prober<T> {
     /// Asks all of these, waits for those that were not owing already, `patience` at most, and says how it stands. A path for which
     /// there is no thread to be had is left out. Paths are told apart by their keys; those not asked for any more are forgotten
     /// once they have answered.
-    pub(crate) fn ask(&mut self, paths: &[(String, PathBuf)], patience: Duration) -> BTreeMap<String, Told<T>> {
+    pub(crate) fn ask(
+        &mut self,
+        paths: &[(String, PathBuf)],
+        patience: Duration,
+    ) -> BTreeMap<String, Told<T>> {
         self.workers.retain(|key, worker| {
             let wanted = paths.iter().any(|(k, _)| k == key);
             let keep = wanted || worker.state.locked().asked.is_some();

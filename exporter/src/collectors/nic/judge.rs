@@ -73,10 +73,28 @@ pub(super) fn limits() -> Vec<Limit> {
     const CABLE: &str = "clean or replace cable and transceiver";
     const FIFTH_OF_A_MINUTE: u64 = 12_000_000;
     [
-        ("tx_pause_storm_error_events", 600.0, 0, Error, "this host does not take what it is sent, and stops its switch port"),
+        (
+            "tx_pause_storm_error_events",
+            600.0,
+            0,
+            Error,
+            "this host does not take what it is sent, and stops its switch port",
+        ),
         ("tx_pause_storm_warning_events", 600.0, 0, Warn, "this host takes what it is sent too slowly"),
-        ("tx_pause_duration", 60.0, FIFTH_OF_A_MINUTE, Warn, "in microseconds: this host takes what it is sent too slowly; look at its PCIe link"),
-        ("rx_pause_duration", 60.0, FIFTH_OF_A_MINUTE, Warn, "in microseconds: the fabric holds this host back; look for congestion ahead"),
+        (
+            "tx_pause_duration",
+            60.0,
+            FIFTH_OF_A_MINUTE,
+            Warn,
+            "in microseconds: this host takes what it is sent too slowly; look at its PCIe link",
+        ),
+        (
+            "rx_pause_duration",
+            60.0,
+            FIFTH_OF_A_MINUTE,
+            Warn,
+            "in microseconds: the fabric holds this host back; look for congestion ahead",
+        ),
         ("rx_symbol_err_phy", 3600.0, 120, Warn, CABLE),
         ("rx_pcs_symbol_err_phy", 3600.0, 120, Warn, CABLE),
         ("rx_crc_errors_phy", 3600.0, 120, Warn, CABLE),
@@ -115,7 +133,12 @@ impl Judge {
         }
         let news = !events.is_empty();
         for event in events {
-            tracing::warn!(link = event.name, code = event.code, "{}", event.text.as_deref().unwrap_or_default());
+            tracing::warn!(
+                link = event.name,
+                code = event.code,
+                "{}",
+                event.text.as_deref().unwrap_or_default()
+            );
             cx.hub.publish(Origin::Node, event);
         }
         self.save(now, cx, &known, news);
@@ -134,13 +157,17 @@ impl Judge {
             let best = known.pace.best();
             known.slow_since = is_slower(speed, best).then(|| known.slow_since.unwrap_or(now));
             let slow = known.slow_since.is_some_and(|since| now - since >= SLOW_SECONDS);
-            let text = || format!("runs at {:.0} Gb/s, it was at {:.0} Gb/s before", speed / GIGABIT, best / GIGABIT);
+            let text = || {
+                format!("runs at {:.0} Gb/s, it was at {:.0} Gb/s before", speed / GIGABIT, best / GIGABIT)
+            };
             let is = slow.then(|| (Level::Warn, text()));
             changes.extend(known.degraded.tell(now, State::Degraded, is, "is as fast as it was again"));
         }
         if let Some(answer) = look.answer {
             let mut counters: Vec<(&str, u64)> = answer.stats.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-            counters.extend(PAUSED.iter().filter_map(|(name, direction)| Some((*name, answer.paused(*direction)?))));
+            counters.extend(
+                PAUSED.iter().filter_map(|(name, direction)| Some((*name, answer.paused(*direction)?))),
+            );
             known.rates.take(now, &self.limits, &counters);
             let excesses = known.rates.excesses(now, &self.limits);
             let is = excesses.first().map(|worst| (worst.limit.level, worst.text()));

@@ -59,7 +59,10 @@ fn a_link_that_goes_down_is_an_event_at_once() {
 /// `eth0 down 0` of each event.
 fn short(events: &[Event]) -> Vec<String> {
     let state = |e: &Event| e.extra.get("state").and_then(Value::as_str).unwrap_or_default().to_owned();
-    events.iter().map(|e| format!("{} {} {}", e.name.as_deref().unwrap(), state(e), e.code.unwrap())).collect()
+    events
+        .iter()
+        .map(|e| format!("{} {} {}", e.name.as_deref().unwrap(), state(e), e.code.unwrap()))
+        .collect()
 }
 
 struct Node {
@@ -110,7 +113,11 @@ fn a_link_drops_flaps_over_a_restart_and_slows_down() {
     assert_eq!(node.look(START + 300.0), ["eth0 up 1"]);
     node.set(&[("carrier_changes", "8")]);
     assert!(node.look(START + 301.0).is_empty(), "it may just be going down");
-    assert_eq!(node.look(START + 302.0), ["eth0 down 0", "eth0 up 1", "eth0 flap 0"], "twice between two looks");
+    assert_eq!(
+        node.look(START + 302.0),
+        ["eth0 down 0", "eth0 up 1", "eth0 flap 0"],
+        "twice between two looks"
+    );
     assert_eq!(node.holds("flap"), Some(1.0));
     node.set(&[("speed", "25000")]);
     assert!(node.look(START + 303.0).is_empty());

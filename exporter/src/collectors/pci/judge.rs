@@ -96,12 +96,20 @@ impl Judge {
         }
         let level = if matches!(device.kind, Kind::Nvme) { Level::Warn } else { Level::Error };
         let is = (!faults.is_empty()).then(|| (level, format!("runs at {}", faults.join(" and "))));
-        let change = standings.degraded.tell(now, State::Degraded, is, "is as wide and as fast as it should be again");
+        let change =
+            standings.degraded.tell(now, State::Degraded, is, "is as wide and as fast as it should be again");
         tell(now, cx, device, change);
         [("width", narrow), ("speed", slow)]
     }
 
-    pub(super) fn errors(&mut self, now: f64, cx: &Context<'_>, device: &Device, severity: Severity, total: u64) {
+    pub(super) fn errors(
+        &mut self,
+        now: f64,
+        cx: &Context<'_>,
+        device: &Device,
+        severity: Severity,
+        total: u64,
+    ) {
         let standings = self.devices.entry(device.address.clone()).or_default();
         if severity == Severity::Correctable {
             standings.rates.take(now, &self.limits, &[(CORRECTED, total)]);

@@ -25,7 +25,8 @@ impl Node {
     /// A GPU and a card of two ports behind a switch, and the graphics of a management board.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let roots = Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
+        let roots =
+            Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
         let node = Self { dir, bench: testing::Bench::new(roots), reader: Reader::new(&Config::default()) };
         for (path, class, vendor) in [
             (ROOT, "0x060400", "0x8086"),
@@ -97,7 +98,8 @@ fn what_is_watched_and_what_is_judged() {
     assert_eq!(page.get(&MAX_WIDTH, &["0000:15:01.0"]), Some(16.0));
     assert_eq!(page.get(&INFO, &["0000:19:00.0", "nic", "", "", "0000:17:01.0", ""]), Some(1.0));
     assert_eq!(page.get(&AER_TOTAL, &["0000:18:00.0", "fatal"]), Some(0.0));
-    let judged: Vec<_> = page.rows(&DEGRADED).filter(|r| r.label("what") == "width").map(|r| r.label("pci")).collect();
+    let judged: Vec<_> =
+        page.rows(&DEGRADED).filter(|r| r.label("what") == "width").map(|r| r.label("pci")).collect();
     assert_eq!(judged, ["0000:16:00.0", "0000:18:00.0", "0000:19:00.0"], "one end of each link");
     assert_eq!(page.get(&WIDTH, &["0000:02:00.0"]), None, "a management board");
 }
@@ -178,12 +180,17 @@ fn a_device_that_sleeps_is_not_woken() {
     let mut node = Node::new();
     node.set(&format!("{GPU}/power"), "runtime_status", "suspended");
     let (page, _) = node.look(0.0);
-    assert_eq!((page.get(&SPEED, &["0000:18:00.0"]), page.get(&SPEED, &["0000:19:00.0"])), (None, Some(32e9)));
+    assert_eq!(
+        (page.get(&SPEED, &["0000:18:00.0"]), page.get(&SPEED, &["0000:19:00.0"])),
+        (None, Some(32e9))
+    );
 }
 
 #[test]
 fn speeds_and_widths() {
-    for (text, speed) in [("32.0 GT/s PCIe", Some(32e9)), ("8 GT/s", Some(8e9)), ("2.5 GT/s PCIe", Some(2.5e9))] {
+    for (text, speed) in
+        [("32.0 GT/s PCIe", Some(32e9)), ("8 GT/s", Some(8e9)), ("2.5 GT/s PCIe", Some(2.5e9))]
+    {
         assert_eq!(parse_speed(text), speed, "{text}");
     }
     for text in ["Unknown", "", "32.0", "-1 GT/s", "nan GT/s"] {

@@ -177,7 +177,8 @@ mod tests {
             std::fs::create_dir_all(&task).unwrap();
             let stat = format!("{tid} (pt_ckpt) {state} 1 7 7 0 -1 0 0 0 9 0 1 1 0 0 20 0 33 0 90000 0 0 0");
             std::fs::write(task.join("stat"), stat).unwrap();
-            let status = format!("Name:\tx\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t1\n");
+            let status =
+                format!("Name:\tx\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t1\n");
             std::fs::write(task.join("status"), status).unwrap();
             std::fs::write(task.join("wchan"), "nfs_wait_bit_killable").unwrap();
         };

@@ -158,7 +158,10 @@ impl Cgroups {
             let part = throttle.since.map_or(0.0, |(_, part)| part);
             self.conditions.tell(cx, CONDITION, path, held, || {
                 let text = if held {
-                    format!("the CPU limit of {path} holds back processes of run {run} in {:.0} % of its periods", part * 100.0)
+                    format!(
+                        "the CPU limit of {path} holds back processes of run {run} in {:.0} % of its periods",
+                        part * 100.0
+                    )
                 } else {
                     format!("the CPU limit of {path} holds back little of run {run} any more")
                 };
@@ -218,10 +221,12 @@ fn of_controller(roots: &Roots, text: &str, controller: &str) -> Option<Group> {
             continue;
         }
         if controllers.is_empty() {
-            let unified = if base.join("cgroup.controllers").exists() { base.clone() } else { base.join("unified") };
+            let unified =
+                if base.join("cgroup.controllers").exists() { base.clone() } else { base.join("unified") };
             second = Some(Group::new(&unified, path, Version::Two));
         } else if controllers.split(',').any(|c| c == controller) {
-            let named = [controllers, controller].map(|name| base.join(name)).into_iter().find(|d| d.exists())?;
+            let named =
+                [controllers, controller].map(|name| base.join(name)).into_iter().find(|d| d.exists())?;
             return Some(Group::new(&named, path, Version::One));
         }
     }
@@ -338,7 +343,9 @@ mod tests {
                 dir.path(),
                 &[(
                     &file("cpu.stat"),
-                    &format!("usage_usec 9\nnr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 2500000"),
+                    &format!(
+                        "usage_usec 9\nnr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 2500000"
+                    ),
                 )],
             );
         };
@@ -410,17 +417,26 @@ mod tests {
                 ("sys/fs/cgroup/memory/slurm/job_1/memory.limit_in_bytes", "5000"),
                 ("sys/fs/cgroup/memory/slurm/job_1/memory.usage_in_bytes", "4000"),
                 ("sys/fs/cgroup/memory/slurm/job_1/memory.failcnt", "3"),
-                ("sys/fs/cgroup/memory/slurm/job_1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2"),
+                (
+                    "sys/fs/cgroup/memory/slurm/job_1/memory.oom_control",
+                    "oom_kill_disable 0\nunder_oom 0\noom_kill 2",
+                ),
                 ("sys/fs/cgroup/memory/slurm/job_1/step_0/memory.limit_in_bytes", "9223372036854771712"),
                 ("sys/fs/cgroup/cpu,cpuacct/slurm/job_1/cpu.cfs_quota_us", "-1"),
-                ("sys/fs/cgroup/cpu,cpuacct/slurm/job_1/cpu.stat", "nr_periods 0\nnr_throttled 0\nthrottled_time 0"),
+                (
+                    "sys/fs/cgroup/cpu,cpuacct/slurm/job_1/cpu.stat",
+                    "nr_periods 0\nnr_throttled 0\nthrottled_time 0",
+                ),
             ],
         );
         let (bench, mut groups, mut out) = (bench(dir.path()), Cgroups::default(), Samples::default());
         groups.collect(&bench.context(), &[process(7)], Instant::now(), &mut out);
         let labels = ["r", "/slurm/job_1"];
         assert_eq!((out.get(&MEMORY, &labels), out.get(&OOM_KILLS, &labels)), (Some(4000.0), Some(2.0)));
-        assert_eq!((out.get(&MEMORY_HITS, &labels), out.get(&MEMORY_LIMIT, &labels)), (Some(3.0), Some(5000.0)));
+        assert_eq!(
+            (out.get(&MEMORY_HITS, &labels), out.get(&MEMORY_LIMIT, &labels)),
+            (Some(3.0), Some(5000.0))
+        );
         assert_eq!(out.rows(&PERIODS).count(), 0, "nothing limits its CPU");
     }
 

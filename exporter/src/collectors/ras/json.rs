@@ -154,7 +154,11 @@ impl Seen {
         let (mut ranks, missing) = (raw.ranks.0, raw.missing_ranks.0);
         ranks.sort_by_key(|r| r.rank);
         let mut communicator = Communicator {
-            id: if raw.secondary_hash.is_empty() { raw.hash } else { format!("{}:{}", raw.hash, raw.secondary_hash) },
+            id: if raw.secondary_hash.is_empty() {
+                raw.hash
+            } else {
+                format!("{}:{}", raw.hash, raw.secondary_hash)
+            },
             size: raw.size,
             fingerprint: fingerprint((
                 ranks.iter().map(|r| (r.rank, &r.collective_counts)).collect::<Vec<_>>(),

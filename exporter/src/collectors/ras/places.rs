@@ -53,7 +53,8 @@ fn is_local(host: IpAddr) -> bool {
 
 /// Both families that `localhost` has: NCCL takes one of them. What listens on every address answers at home.
 pub(super) fn resolve(address: &str) -> Vec<SocketAddr> {
-    let mut found: Vec<SocketAddr> = address.to_socket_addrs().into_iter().flatten().take(MAX_FAMILIES).collect();
+    let mut found: Vec<SocketAddr> =
+        address.to_socket_addrs().into_iter().flatten().take(MAX_FAMILIES).collect();
     for address in found.iter_mut().filter(|a| a.ip().is_unspecified()) {
         let home = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
         address.set_ip(home);

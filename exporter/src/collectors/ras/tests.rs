@@ -184,8 +184,13 @@ impl FakeJob {
             }
             for rank in &behind {
                 let (host, pid, gpu) = self.place(*rank);
-                let what = if behind.len() > 1 { String::new() } else { format!(" has launched up to operation {count}") };
-                writeln!(text, "  Rank {rank}{what} -- GPU {gpu} managed by process {pid} on node {host}").unwrap();
+                let what = if behind.len() > 1 {
+                    String::new()
+                } else {
+                    format!(" has launched up to operation {count}")
+                };
+                writeln!(text, "  Rank {rank}{what} -- GPU {gpu} managed by process {pid} on node {host}")
+                    .unwrap();
             }
         }
         text
@@ -231,7 +236,9 @@ fn a_job_that_hangs_and_the_rank_that_did_not_join() {
         let mut poller = Poller::new(json);
         // Ranks are apart at every poll, and move: that is training.
         for i in 0..15u64 {
-            poller.fake.set(|job| job.counts = std::array::from_fn(|rank| 200 + i * 50 - u64::from(rank == 5)));
+            poller
+                .fake
+                .set(|job| job.counts = std::array::from_fn(|rank| 200 + i * 50 - u64::from(rank == 5)));
             let (page, told) = poller.at(i * 10);
             assert!(told.is_empty(), "{told:?}");
             assert_eq!(page.rows(&LAGGING).next().unwrap().value, 1.0);
@@ -253,9 +260,13 @@ fn a_job_that_hangs_and_the_rank_that_did_not_join() {
         let (page, _) = poller.at(270);
         let address = poller.fake.address.clone();
         let labels: &[&str] = &[&address];
-        for (family, want) in
-            [(&STUCK, 1.0), (&STUCK_RANKS, 1.0), (&STUCK_SECONDS, 130.0), (&RANKS, 8.0), (&COMMUNICATORS, 2.0)]
-        {
+        for (family, want) in [
+            (&STUCK, 1.0),
+            (&STUCK_RANKS, 1.0),
+            (&STUCK_SECONDS, 130.0),
+            (&RANKS, 8.0),
+            (&COMMUNICATORS, 2.0),
+        ] {
             assert_eq!(page.get(family, labels), Some(want), "{}", family.name);
         }
         assert_eq!(page.get(&LAUNCHED, &[&address, "AllReduce", "last"]), Some(899.0));
@@ -313,9 +324,12 @@ fn one_node_of_a_job_asks_at_the_full_rate() {
 fn answers_that_are_none_cost_a_count_and_some_time() {
     let mut poller = Poller::new(true);
     let mut seconds = 0;
-    for (manner, reason) in
-        [(Manner::Stranger, "protocol"), (Manner::Cut, "protocol"), (Manner::Silent, "timeout"), (Manner::Endless, "too_long")]
-    {
+    for (manner, reason) in [
+        (Manner::Stranger, "protocol"),
+        (Manner::Cut, "protocol"),
+        (Manner::Silent, "timeout"),
+        (Manner::Endless, "too_long"),
+    ] {
         poller.fake.set(|job| job.manner = manner);
         let before = poller.reader.failures[reason];
         let began = Instant::now();

@@ -109,7 +109,9 @@ impl Reader {
     fn row(&mut self, text: &str) {
         let words: Vec<&str> = text.split_whitespace().collect();
         let [group, count, _, _, size, _, _, _] = words[..] else { return };
-        let (Ok(group), Ok(count), Ok(size)) = (group.parse::<usize>(), count.parse(), size.parse()) else { return };
+        let (Ok(group), Ok(count), Ok(size)) = (group.parse::<usize>(), count.parse(), size.parse()) else {
+            return;
+        };
         if group == self.sizes.len() && group < MAX_COMMUNICATORS {
             self.sizes.push((count, size));
         }
@@ -121,26 +123,25 @@ impl Reader {
         section.said.push('\n');
         match section.part {
             Part::Incomplete => section.incomplete(text),
-            Part::Error => section.errors += first_number(text).filter(|_| text.contains(" reported ")).unwrap_or(0),
+            Part::Error => {
+                section.errors += first_number(text).filter(|_| text.contains(" reported ")).unwrap_or(0)
+            }
             Part::Mismatch => section.mismatch(text, &mut self.collective),
             Part::Other => {}
         }
     }
 
     fn status(self) -> Status {
-        let size = |group: Option<usize>| {
-            group.and_then(|group| self.sizes.get(group)).map_or(0, |(_, size)| *size)
-        };
+        let size =
+            |group: Option<usize>| group.and_then(|group| self.sizes.get(group)).map_or(0, |(_, size)| *size);
         let mut communicators: Vec<Communicator> =
             self.communicators.iter().map(|(id, s)| s.communicator(id, size(s.group))).collect();
         // Those of which nothing is said agree, which is all that is known of them.
-        let told: BTreeMap<usize, u32> = self.communicators.values().filter_map(|s| s.group).fold(
-            BTreeMap::new(),
-            |mut told, group| {
+        let told: BTreeMap<usize, u32> =
+            self.communicators.values().filter_map(|s| s.group).fold(BTreeMap::new(), |mut told, group| {
                 *told.entry(group).or_default() += 1;
                 told
-            },
-        );
+            });
         for (group, (count, size)) in self.sizes.iter().enumerate() {
             let silent = count.saturating_sub(told.get(&group).copied().unwrap_or(0)) as usize;
             let room = MAX_COMMUNICATORS.saturating_sub(communicators.len());
@@ -174,7 +175,8 @@ impl Section {
             self.missing.count = first_number(rest).unwrap_or(0);
         } else if let Some(member) = member(text) {
             self.name_missing(member);
-        } else if let Some((_, ranks)) = text.split_once(':').filter(|_| text.starts_with("The missing rank")) {
+        } else if let Some((_, ranks)) = text.split_once(':').filter(|_| text.starts_with("The missing rank"))
+        {
             for rank in ranks.split(',').filter_map(|r| r.trim().parse().ok()) {
                 self.name_missing(Member { rank, host: String::new(), pid: None, gpu: None });
             }

@@ -37,7 +37,10 @@ pub(super) struct Stuck<'a> {
 impl Still {
     fn next(before: Option<&Self>, fingerprint: u64, now: Instant) -> Self {
         let same = before.filter(|b| b.fingerprint == fingerprint);
-        same.map_or(Self { fingerprint, since: now, polls: 1 }, |b| Self { polls: b.polls.saturating_add(1), ..*b })
+        same.map_or(Self { fingerprint, since: now, polls: 1 }, |b| Self {
+            polls: b.polls.saturating_add(1),
+            ..*b
+        })
     }
 
     /// For how long, if it is long enough.
@@ -53,13 +56,16 @@ impl Watch {
         self.processes =
             processes.map(|(key, print)| (*key, Still::next(self.processes.get(key), *print, now))).collect();
         let lagging = status.communicators.iter().filter(|c| c.lagging() > 0);
-        let next = lagging.clone().map(|c| {
-            (c.id.clone(), Still::next(self.communicators.get(&c.id), c.fingerprint, now))
-        });
+        let next = lagging
+            .clone()
+            .map(|c| (c.id.clone(), Still::next(self.communicators.get(&c.id), c.fingerprint, now)));
         self.communicators = next.collect();
         let hangs = |communicator: &'a Communicator| {
             let still = self.communicators.get(&communicator.id)?.long(now, after)?;
-            communicator.named().all(|m| self.is_still(m, now, after)).then_some(Stuck { communicator, still })
+            communicator
+                .named()
+                .all(|m| self.is_still(m, now, after))
+                .then_some(Stuck { communicator, still })
         };
         let mut stuck: Vec<_> = lagging.filter_map(hangs).collect();
         stuck.sort_by_key(|s| (s.communicator.lagging(), std::cmp::Reverse(s.communicator.size)));

@@ -111,7 +111,10 @@ pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Valu
 
 /// Sum of the errors of a port.
 pub(super) fn errors(values: &Values) -> u64 {
-    values.iter().filter(|(name, _)| KINDS.contains(&name.as_str())).fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    values
+        .iter()
+        .filter(|(name, _)| KINDS.contains(&name.as_str()))
+        .fold(0, |sum, (_, n)| sum.saturating_add(*n))
 }
 
 /// Bytes by the first file that has them.
@@ -166,7 +169,8 @@ mod tests {
     #[test]
     fn words_are_bytes_and_unknown_counters_are_kept() {
         let mut out = Samples::default();
-        let standard = values(&[("port_rcv_data", 10), ("symbol_error", 2), ("link_downed", 1), ("brand_new", 5)]);
+        let standard =
+            values(&[("port_rcv_data", 10), ("symbol_error", 2), ("link_downed", 1), ("brand_new", 5)]);
         write("mlx5_0", "1", &standard, &values(&[("out_of_sequence", 3), ("lifespan", 10)]), &mut out);
         let port = ["mlx5_0", "1"];
         assert_eq!((out.get(&RECEIVE_BYTES, &port), out.get(&LINK_DOWNED, &port)), (Some(40.0), Some(1.0)));

@@ -157,7 +157,10 @@ pub(super) fn management_interfaces(roots: &Roots) -> Vec<String> {
     for _ in 0..MAX_STACK {
         let below = |name: &String| {
             let entries = roots::list(&roots.sys("class/net").join(name)).unwrap_or_default();
-            entries.into_iter().filter_map(|e| e.strip_prefix("lower_").map(str::to_owned)).collect::<Vec<_>>()
+            entries
+                .into_iter()
+                .filter_map(|e| e.strip_prefix("lower_").map(str::to_owned))
+                .collect::<Vec<_>>()
         };
         level = level.iter().flat_map(below).filter(|name| !found.contains(name)).collect();
         found.extend_from_slice(&level);
@@ -211,7 +214,8 @@ mod tests {
     #[test]
     fn what_carries_the_default_route_is_found_below_bonds_and_vlans() {
         let dir = tempfile::tempdir().unwrap();
-        let roots = Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
+        let roots =
+            Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
         std::fs::create_dir_all(roots.proc("net")).unwrap();
         std::fs::write(roots.proc("net/route"), ROUTES.replace("bond0", "vlan7")).unwrap();
         for below in ["vlan7/lower_bond0", "bond0/lower_eth8", "bond0/lower_eth9", "eth9/lower_vlan7"] {

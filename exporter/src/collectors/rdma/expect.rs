@@ -137,7 +137,13 @@ mod tests {
 
     fn device(name: &str, pci: &str, guid: &str) -> Device {
         let port = Port { number: "1".into(), link_layer: "InfiniBand".into(), netdev: String::new() };
-        Device { name: name.into(), pci: pci.into(), guid: guid.into(), ports: vec![port], ..Device::default() }
+        Device {
+            name: name.into(),
+            pci: pci.into(),
+            guid: guid.into(),
+            ports: vec![port],
+            ..Device::default()
+        }
     }
 
     fn learned(devices: &[Device]) -> Known {
@@ -151,7 +157,8 @@ mod tests {
 
     #[test]
     fn a_card_that_is_missing_is_missing_though_the_others_are_numbered_anew() {
-        let mut known = learned(&[device("mlx5_0", "0000:1b:00.0", "a"), device("mlx5_1", "0000:2b:00.0", "b")]);
+        let mut known =
+            learned(&[device("mlx5_0", "0000:1b:00.0", "a"), device("mlx5_1", "0000:2b:00.0", "b")]);
         known.settle(100.0, &[device("mlx5_0", "0000:2b:00.0", "b")]);
         let names: Vec<_> = known.0.iter().map(|(key, k)| (key.as_str(), k.device.as_str())).collect();
         assert_eq!(names, [("0000:1b:00.0/1", "0000:1b:00.0"), ("0000:2b:00.0/1", "mlx5_0")]);
@@ -159,8 +166,10 @@ mod tests {
 
     #[test]
     fn a_card_is_known_by_its_guid_where_the_slots_are_numbered_anew_and_by_its_slot_when_replaced() {
-        let mut known = learned(&[device("mlx5_0", "0000:1b:00.0", "a"), device("mlx5_1", "0000:2b:00.0", "b")]);
-        known.settle(100.0, &[device("mlx5_0", "0000:1c:00.0", "a"), device("mlx5_1", "0000:2b:00.0", "new")]);
+        let mut known =
+            learned(&[device("mlx5_0", "0000:1b:00.0", "a"), device("mlx5_1", "0000:2b:00.0", "b")]);
+        known
+            .settle(100.0, &[device("mlx5_0", "0000:1c:00.0", "a"), device("mlx5_1", "0000:2b:00.0", "new")]);
         let guids: Vec<_> = known.0.iter().map(|(key, k)| (key.as_str(), k.guid.as_str())).collect();
         assert_eq!(guids, [("0000:1c:00.0/1", "a"), ("0000:2b:00.0/1", "new")]);
         known.settle(FORGET_SECONDS, &[]);

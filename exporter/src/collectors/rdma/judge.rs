@@ -64,11 +64,18 @@ impl Reader {
         let any = !told.0.is_empty();
         if !(0.0..HEALTH_SECONDS).contains(&(now - self.health_at)) && self.counted.at.is_some() {
             self.health_at = now;
-            told.0.extend(looks.iter().filter(|l| memory.known.0.contains_key(&l.key)).map(|l| self.health(now, l)));
+            told.0.extend(
+                looks.iter().filter(|l| memory.known.0.contains_key(&l.key)).map(|l| self.health(now, l)),
+            );
         }
         for event in told.0 {
             if event.kind == Kind::Link {
-                tracing::warn!(link = event.name, code = event.code, "{}", event.text.as_deref().unwrap_or_default());
+                tracing::warn!(
+                    link = event.name,
+                    code = event.code,
+                    "{}",
+                    event.text.as_deref().unwrap_or_default()
+                );
             }
             cx.hub.publish(Origin::Node, event);
         }
@@ -119,8 +126,17 @@ impl Reader {
         }
     }
 
-    fn judge_rate(&mut self, now: f64, known: &mut Expected, key: &str, look: Option<&Look>, told: &mut Told) {
-        let Some(rate) = look.filter(|l| l.state.up() == Some(true)).and_then(|l| l.state.rate) else { return };
+    fn judge_rate(
+        &mut self,
+        now: f64,
+        known: &mut Expected,
+        key: &str,
+        look: Option<&Look>,
+        told: &mut Told,
+    ) {
+        let Some(rate) = look.filter(|l| l.state.up() == Some(true)).and_then(|l| l.state.rate) else {
+            return;
+        };
         let expected = self.expected_rate(known);
         let meters = self.meters.entry(key.to_owned()).or_default();
         let slow = is_slower(rate, expected);
@@ -132,7 +148,12 @@ impl Reader {
             meters.short.clone()
         };
         let level = if lasting { Level::Error } else { Level::Warn };
-        let change = known.degraded.tell(now, State::Degraded, text.map(|t| (level, t)), "is as fast as it should be again");
+        let change = known.degraded.tell(
+            now,
+            State::Degraded,
+            text.map(|t| (level, t)),
+            "is as fast as it should be again",
+        );
         told.add(now, known, "", change);
     }
 
@@ -157,7 +178,9 @@ impl Reader {
     fn judge_traffic(&mut self, now: f64, known: &mut Known, looks: &[Look]) {
         for (key, values) in &self.counted.ports {
             let bytes = |family| counters::bytes(values, family);
-            if let (Some(received), Some(sent)) = (bytes(&counters::RECEIVE_BYTES), bytes(&counters::TRANSMIT_BYTES)) {
+            if let (Some(received), Some(sent)) =
+                (bytes(&counters::RECEIVE_BYTES), bytes(&counters::TRANSMIT_BYTES))
+            {
                 self.meters.entry(key.clone()).or_default().traffic.take(now, received, sent);
             }
         }
@@ -168,17 +191,22 @@ impl Reader {
             return;
         }
         self.window_at = now;
-        let given = self.config.expected.bandwidth_gbps.map(|(low, high)| Band::given(low * GIGABIT, high * GIGABIT));
+        let given =
+            self.config.expected.bandwidth_gbps.map(|(low, high)| Band::given(low * GIGABIT, high * GIGABIT));
         let (mut keys, mut peaks) = (Vec::new(), Vec::new());
         for look in looks {
-            let (Some(known), Some(meters)) = (known.0.get(&look.key), self.meters.get_mut(&look.key)) else { continue };
+            let (Some(known), Some(meters)) = (known.0.get(&look.key), self.meters.get_mut(&look.key)) else {
+                continue;
+            };
             let given = given.filter(|_| self.expected.allow(&known.device));
             keys.push(&look.key);
             let rate = look.state.rate.unwrap_or(known.pace.best());
             peaks.push(Peak { peak: meters.traffic.close(), rate, band: given.or(known.band.known()) });
         }
         for ((key, peak), short) in keys.into_iter().zip(&peaks).zip(band::short(&peaks)) {
-            let (Some(known), Some(meters)) = (known.0.get_mut(key), self.meters.get_mut(key)) else { continue };
+            let (Some(known), Some(meters)) = (known.0.get_mut(key), self.meters.get_mut(key)) else {
+                continue;
+            };
             if !short {
                 known.band.learn(peak.peak, peak.rate);
             }
@@ -211,7 +239,8 @@ impl Reader {
                 format!("{}/{}", device.name, port.number)
             })
             .collect();
-        let never = if never.is_empty() { String::new() } else { format!("; never up were {}", never.join(" ")) };
+        let never =
+            if never.is_empty() { String::new() } else { format!("; never up were {}", never.join(" ")) };
         for change in changes {
             let change = if change.over {
                 Change { text: format!("are complete: {have} of {expected}"), ..change }
@@ -242,7 +271,12 @@ impl Reader {
     fn health(&self, now: f64, look: &Look) -> Event {
         let (device, port) = self.at(look);
         let mut event = Event { ts: Some(now), name: Some("rdma".into()), ..Event::new(Kind::Health) };
-        let words = [("device", &device.name), ("port", &port.number), ("netdev", &port.netdev), ("pci", &device.pci)];
+        let words = [
+            ("device", &device.name),
+            ("port", &port.number),
+            ("netdev", &port.netdev),
+            ("pci", &device.pci),
+        ];
         for (key, word) in words.into_iter().filter(|(_, word)| !word.is_empty()) {
             event.extra.insert(key.into(), Value::Text(word.clone()));
         }
@@ -253,7 +287,9 @@ impl Reader {
         };
         set("up", look.state.up().map(|up| f64::from(u8::from(up))));
         set("rate_bytes_per_second", look.state.rate.filter(|_| look.state.up() == Some(true)));
-        let Some(values) = self.counted.ports.get(&look.key).filter(|values| !values.is_empty()) else { return event };
+        let Some(values) = self.counted.ports.get(&look.key).filter(|values| !values.is_empty()) else {
+            return event;
+        };
         set("receive_bytes", counters::bytes(values, &counters::RECEIVE_BYTES));
         set("transmit_bytes", counters::bytes(values, &counters::TRANSMIT_BYTES));
         set("errors", Some(counters::errors(values) as f64));
@@ -284,7 +320,9 @@ static HEALTH: &[(&str, &str)] = &[
 fn unreadable(device: &str) -> Event {
     let mut event = Event {
         level: Some("warn".into()),
-        text: Some(format!("RDMA device {device} cannot be read: it is left alone, and looked at again from time to time")),
+        text: Some(format!(
+            "RDMA device {device} cannot be read: it is left alone, and looked at again from time to time"
+        )),
         ..Event::new(Kind::Hw)
     };
     event.extra.insert("device".into(), Value::Text(device.into()));
@@ -293,10 +331,15 @@ fn unreadable(device: &str) -> Event {
 
 /// What a port that is down looks like, and what that usually means.
 fn hint(look: Option<&Look>) -> String {
-    let Some(look) = look else { return "the device is gone from the node; if that is meant, say so in collectors.rdma.expected".into() };
+    let Some(look) = look else {
+        return "the device is gone from the node; if that is meant, say so in collectors.rdma.expected"
+            .into();
+    };
     let state = look.state.state.as_ref();
     match &look.state.physical {
-        Some((2, word)) => format!("no signal from the other end ({word}); look at cable, transceiver and switch port"),
+        Some((2, word)) => {
+            format!("no signal from the other end ({word}); look at cable, transceiver and switch port")
+        }
         Some((3, word)) => format!("the port is disabled ({word})"),
         Some((6, word)) => format!("the link is recovering from errors ({word}); look at the cable"),
         Some((5, _)) if state.is_some_and(|(id, _)| *id == 2) => {

@@ -43,7 +43,10 @@ impl<T> Reading<T> {
 /// Reads a file and what stands in it; text that does not parse, such as `N/A (no PMA)`, is an absent value.
 pub(super) fn read<T>(path: &Path, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
     match std::fs::read(path) {
-        Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(|t| parse(t.trim())).map_or(Reading::Absent, Reading::Value),
+        Ok(bytes) => std::str::from_utf8(&bytes)
+            .ok()
+            .and_then(|t| parse(t.trim()))
+            .map_or(Reading::Absent, Reading::Value),
         Err(error) if is_absence(&error) => Reading::Absent,
         Err(_) => Reading::Failed,
     }
@@ -129,16 +132,22 @@ impl Quarantine {
         guard.sample = failed.first().map(|f| f.to_string()).unwrap_or_default();
         if guard.strikes >= STRIKES {
             if guard.until.is_none() {
-                tracing::warn!(section, files = failed.len(), "reads of an RDMA device keep failing; it is left alone for a while, so that they do not flood the kernel's log");
+                tracing::warn!(
+                    section,
+                    files = failed.len(),
+                    "reads of an RDMA device keep failing; it is left alone for a while, so that they do not flood the kernel's log"
+                );
             }
-            guard.pause = if guard.until.is_none() { FIRST_PAUSE } else { (guard.pause * 2.0).min(LONGEST_PAUSE) };
+            guard.pause =
+                if guard.until.is_none() { FIRST_PAUSE } else { (guard.pause * 2.0).min(LONGEST_PAUSE) };
             guard.until = Some(now + guard.pause);
         }
     }
 
     /// Whether anything of the device is left alone.
     pub(super) fn holds(&self, device: &str) -> bool {
-        let of_device = |section: &str| section.strip_prefix(device).is_some_and(|rest| rest.starts_with('/'));
+        let of_device =
+            |section: &str| section.strip_prefix(device).is_some_and(|rest| rest.starts_with('/'));
         self.0.iter().any(|(section, guard)| guard.until.is_some() && of_device(section))
     }
 
@@ -157,8 +166,10 @@ pub(super) fn counters(root: &Path, section: &str, now: f64, quarantine: &mut Qu
         // A driver without these counters has no such folder.
         Permit::All => crate::roots::list(&dir).unwrap_or_default(),
     };
-    let readings: Vec<_> = names.iter().take(MAX_FILES).map(|name| (name, read(&dir.join(name), parse_counter))).collect();
-    let failed: Vec<&str> = readings.iter().filter(|(_, r)| r.failed()).map(|(name, _)| name.as_str()).collect();
+    let readings: Vec<_> =
+        names.iter().take(MAX_FILES).map(|name| (name, read(&dir.join(name), parse_counter))).collect();
+    let failed: Vec<&str> =
+        readings.iter().filter(|(_, r)| r.failed()).map(|(name, _)| name.as_str()).collect();
     quarantine.note(section, now, readings.len(), &failed);
     let values = readings.into_iter().filter_map(|(name, r)| Some((name.clone(), r.value()?))).collect();
     Section { values }
@@ -223,13 +234,25 @@ mod tests {
         ] {
             assert_eq!(parse_rate(text), Some(gigabits * 125e6), "{text}");
         }
-        for text in ["", "0 Gb/sec (4X SDR)", "400", "400 Mb/sec", "-1 Gb/sec", "nan Gb/sec", "1e300 Gb/sec", "<unknown>"] {
+        for text in [
+            "",
+            "0 Gb/sec (4X SDR)",
+            "400",
+            "400 Mb/sec",
+            "-1 Gb/sec",
+            "nan Gb/sec",
+            "1e300 Gb/sec",
+            "<unknown>",
+        ] {
             assert_eq!(parse_rate(text), None, "{text}");
         }
         assert_eq!(parse_state("4: ACTIVE"), Some((4, "ACTIVE".into())));
         assert_eq!(parse_state("5: LinkUp"), Some((5, "LinkUp".into())));
         assert_eq!(parse_state("ACTIVE"), None);
-        assert_eq!((parse_counter("18446744073709551615"), parse_counter("N/A (no PMA)")), (Some(u64::MAX), None));
+        assert_eq!(
+            (parse_counter("18446744073709551615"), parse_counter("N/A (no PMA)")),
+            (Some(u64::MAX), None)
+        );
     }
 
     #[test]
@@ -237,7 +260,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let counters_dir = dir.path().join("mlx5_0/ports/1/counters");
         std::fs::create_dir_all(counters_dir.join("a_directory_fails")).unwrap();
-        for (name, text) in [("port_rcv_data", "7\n"), ("VL15_dropped", "N/A (no PMA)\n"), ("symbol_error", "0\n")] {
+        for (name, text) in
+            [("port_rcv_data", "7\n"), ("VL15_dropped", "N/A (no PMA)\n"), ("symbol_error", "0\n")]
+        {
             std::fs::write(counters_dir.join(name), text).unwrap();
         }
         let mut quarantine = Quarantine::default();

@@ -125,7 +125,9 @@ fn a_port_that_goes_down_is_told_at_once_and_drops_when_nobody_waits_any_more() 
     assert_eq!((word(down, "medium"), word(down, "pci")), ("infiniband", "0000:48:00.0"));
     assert_eq!(
         down.text.as_deref(),
-        Some("InfiniBand port mlx5_3/1 went down: no signal from the other end (Polling); look at cable, transceiver and switch port")
+        Some(
+            "InfiniBand port mlx5_3/1 went down: no signal from the other end (Polling); look at cable, transceiver and switch port"
+        )
     );
     assert_eq!((node.value(&RATE, &["mlx5_3", "1"]), node.value(&PORTS_UP, &[])), (None, Some(7.0)));
     assert_eq!(node.value(&CONDITION, &["mlx5_3", "1", "down"]), Some(1.0));
@@ -150,7 +152,9 @@ fn a_reboot_with_a_port_less_is_seen_after_the_grace_though_the_devices_are_numb
     node.restart(Config::default());
     assert!(node.look(START + 300.0).is_empty(), "links take their time after a boot");
     let events = node.events(START + 421.0);
-    let [down] = &events[..].iter().filter(|e| e.kind == Kind::Link).collect::<Vec<_>>()[..] else { panic!("{events:?}") };
+    let [down] = &events[..].iter().filter(|e| e.kind == Kind::Link).collect::<Vec<_>>()[..] else {
+        panic!("{events:?}")
+    };
     assert_eq!((short(down).as_str(), word(down, "pci")), ("0000:28:00.0/1 down 0", "0000:28:00.0"));
     assert!(down.text.as_deref().unwrap().contains("the device is gone from the node"), "{:?}", down.text);
     assert_eq!((node.value(&PORTS_UP, &[]), node.value(&PORTS_EXPECTED, &[])), (Some(7.0), Some(8.0)));
@@ -219,13 +223,20 @@ fn slower_than_before_or_than_configured_is_degraded() {
     node.set(2, "ports/1/rate", "400 Gb/sec (4X NDR)");
     assert_eq!(node.look(START + 640.0), ["mlx5_2/1 degraded 1"]);
 
-    let expected = Expectation { rate_gbps: Some(800.0), devices: vec!["mlx5_[01]".into()], ..Expectation::default() };
+    let expected =
+        Expectation { rate_gbps: Some(800.0), devices: vec!["mlx5_[01]".into()], ..Expectation::default() };
     let mut node = Node::of_eight(Config { expected, ..Config::default() });
     node.look(START);
     let events = node.events(START + 10.0);
     let told: Vec<_> = events.iter().filter(|e| e.kind == Kind::Link).collect();
-    assert_eq!(told.iter().map(|e| short(e)).collect::<Vec<_>>(), ["mlx5_0/1 degraded 0", "mlx5_1/1 degraded 0"]);
-    assert_eq!(told[0].text.as_deref(), Some("InfiniBand port mlx5_0/1 runs at 400 Gb/s, 800 Gb/s is expected"));
+    assert_eq!(
+        told.iter().map(|e| short(e)).collect::<Vec<_>>(),
+        ["mlx5_0/1 degraded 0", "mlx5_1/1 degraded 0"]
+    );
+    assert_eq!(
+        told[0].text.as_deref(),
+        Some("InfiniBand port mlx5_0/1 runs at 400 Gb/s, 800 Gb/s is expected")
+    );
 }
 
 #[test]
@@ -303,7 +314,9 @@ fn errors_are_told_when_they_are_more_than_a_good_link_has() {
     assert_eq!((short(told).as_str(), told.level.as_deref()), ("mlx5_1/1 errors 0", Some("warn")));
     assert_eq!(
         told.text.as_deref(),
-        Some("InfiniBand port mlx5_1/1 has errors: symbol_error rose by 200 within 60 min (a good link stays under 120); clean or replace cable and transceiver")
+        Some(
+            "InfiniBand port mlx5_1/1 has errors: symbol_error rose by 200 within 60 min (a good link stays under 120); clean or replace cable and transceiver"
+        )
     );
     node.count(1, "symbol_error", 1_001_200);
     assert_eq!(node.look(START + 30.0), ["mlx5_1/1 errors 0"], "worse");
@@ -339,7 +352,8 @@ fn what_cannot_be_read_is_neither_down_nor_read_for_ever() {
 fn a_sample_for_peers_every_half_minute() {
     let mut node = Node::of_eight(Config::default());
     node.count(0, "port_rcv_data", 1000);
-    let health = |events: &[Event]| events.iter().filter(|e| e.kind == Kind::Health).cloned().collect::<Vec<_>>();
+    let health =
+        |events: &[Event]| events.iter().filter(|e| e.kind == Kind::Health).cloned().collect::<Vec<_>>();
     let told = health(&node.events(START));
     assert_eq!(told.len(), 8);
     assert_eq!((told[0].name.as_deref(), word(&told[0], "device")), (Some("rdma"), "mlx5_0"));

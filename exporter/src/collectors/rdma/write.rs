@@ -32,8 +32,12 @@ pub static PHYSICAL_STATE: Family = Family::gauge(
     PORT,
     "Physical state of the port: 1 sleep, 2 polling (no signal), 3 disabled, 4 training, 5 link up, 6 recovering from errors",
 );
-pub static UP: Family =
-    Family::gauge("rdma_port_up", "", PORT, "Whether the port can pass traffic (its logical state is active)");
+pub static UP: Family = Family::gauge(
+    "rdma_port_up",
+    "",
+    PORT,
+    "Whether the port can pass traffic (its logical state is active)",
+);
 pub static RATE: Family = Family::gauge(
     "rdma_port_rate_bytes_per_second",
     "",
@@ -113,7 +117,11 @@ impl Reader {
         for look in looks {
             let (device, port) = self.at(look);
             let labels: &[&str] = &[&device.name, &port.number];
-            out.set(&PORT_INFO, &[&device.name, &port.number, &port.link_layer, &port.netdev, look.role.as_str()], 1u64);
+            out.set(
+                &PORT_INFO,
+                &[&device.name, &port.number, &port.link_layer, &port.netdev, look.role.as_str()],
+                1u64,
+            );
             out.maybe(&STATE, labels, look.state.state.as_ref().map(|(id, _)| *id));
             out.maybe(&PHYSICAL_STATE, labels, look.state.physical.as_ref().map(|(id, _)| *id));
             out.maybe(&UP, labels, look.state.up());
@@ -145,7 +153,8 @@ impl Reader {
 
     /// Ports of the fabric that are up, of the devices that the expected number is said of.
     pub(super) fn ports_up(&self, looks: &[Look]) -> usize {
-        let counted = |l: &&Look| self.config.expected.ports.is_none() || self.expected.allow(&self.at(l).0.name);
+        let counted =
+            |l: &&Look| self.config.expected.ports.is_none() || self.expected.allow(&self.at(l).0.name);
         looks.iter().filter(|l| l.role == Role::Fabric && l.state.up() == Some(true)).filter(counted).count()
     }
 }

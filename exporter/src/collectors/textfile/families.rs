@@ -79,9 +79,11 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
     let mut blocks: BTreeMap<String, Block> = BTreeMap::new();
     let mut histograms: BTreeMap<String, BTreeMap<Labels, Parts>> = BTreeMap::new();
     for sample in read::read(text, Dialect::Text).flatten() {
-        let mut labels: Labels = sample.labels.iter().map(|(k, v)| (k.into_owned(), v.into_owned())).collect();
+        let mut labels: Labels =
+            sample.labels.iter().map(|(k, v)| (k.into_owned(), v.into_owned())).collect();
         if sample.kind == read::Kind::Histogram {
-            if let Some(base) = ["_bucket", "_sum", "_count"].iter().find_map(|e| sample.name.strip_suffix(e)) {
+            if let Some(base) = ["_bucket", "_sum", "_count"].iter().find_map(|e| sample.name.strip_suffix(e))
+            {
                 let bound = labels.remove("le");
                 let parts = histograms.entry(base.to_owned()).or_default().entry(labels).or_default();
                 parts.add(&sample.name[base.len()..], bound.as_deref(), sample.value);
@@ -94,7 +96,8 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
             // A summary is as many numbers, and so is a counter that is not called one.
             _ => Kind::Unknown,
         };
-        let value = if sample.value.is_finite() { Ok(Value::Number(sample.value)) } else { Err("not_finite") };
+        let value =
+            if sample.value.is_finite() { Ok(Value::Number(sample.value)) } else { Err("not_finite") };
         let help = helps.get(&*sample.name).or_else(|| helps.get(bare(&sample.name)));
         let block = blocks
             .entry(sample.name.into_owned())
@@ -180,7 +183,8 @@ pub(super) fn write(name: &str, block: &Block, out: &mut Samples) -> bool {
 fn interned(name: &str, kind: Kind, labels: &[&str], help: &str) -> Option<&'static Family> {
     static ALL: Mutex<Vec<&'static Family>> = Mutex::new(Vec::new());
     let mut all = ALL.locked();
-    let same = |f: &&&'static Family| f.name == name && f.kind == kind && f.labels == labels && f.help == help;
+    let same =
+        |f: &&&'static Family| f.name == name && f.kind == kind && f.labels == labels && f.help == help;
     if let Some(family) = all.iter().find(same) {
         return Some(family);
     }
@@ -189,7 +193,13 @@ fn interned(name: &str, kind: Kind, labels: &[&str], help: &str) -> Option<&'sta
     }
     let keep = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
     let labels: Vec<&'static str> = labels.iter().map(|l| keep(l)).collect();
-    let family = Family { name: keep(name), kind, unit: "", labels: Box::leak(labels.into_boxed_slice()), help: keep(help) };
+    let family = Family {
+        name: keep(name),
+        kind,
+        unit: "",
+        labels: Box::leak(labels.into_boxed_slice()),
+        help: keep(help),
+    };
     let family: &'static Family = Box::leak(Box::new(family));
     all.push(family);
     Some(family)

@@ -32,7 +32,8 @@ impl Place {
 /// The series that are not the collector's own, as one would write them.
 fn told(page: &Samples) -> Vec<String> {
     let shown = page.iter().filter(|s| !s.family.name.starts_with("stepwatch_exporter_")).map(|s| {
-        let labels = s.family.labels.iter().zip(s.labels.iter()).map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        let labels =
+            s.family.labels.iter().zip(s.labels.iter()).map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
         let value = match &s.value {
             crate::samples::Value::Number(v) => v.to_string(),
             crate::samples::Value::Histogram(h) => format!("{} {} {:?}", h.sum, h.count, h.buckets),
@@ -106,7 +107,10 @@ fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
     let mut place = Place::new(6);
     place.write("a.prom", "train_loss{run=\"x\"} 1\ntrain_step_duration_seconds_count 2\nshared 1\nnan NaN\n# TYPE g gauge\ng 1\n");
     place.write("b.prom", "shared 2\nshared{x=\"1\"} 3\n# TYPE g counter\ng_total 1\nsame 1\nsame 2\n");
-    place.write("c.prom", "# TYPE h histogram\nh_bucket{le=\"1\"} 9\nh_sum 1\nh_count 2\nm1 1\nm2 2\nm3 3\nm4 4\n");
+    place.write(
+        "c.prom",
+        "# TYPE h histogram\nh_bucket{le=\"1\"} 9\nh_sum 1\nh_count 2\nm1 1\nm2 2\nm3 3\nm4 4\n",
+    );
     let page = place.page();
     let shown = told(&page);
     assert_eq!(
@@ -120,9 +124,14 @@ fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
             "Unknown shared{x=1} 3"
         ]
     );
-    for (reason, want) in
-        [("own_name", 2.0), ("duplicate", 2.0), ("other_type", 1.0), ("not_finite", 1.0), ("malformed", 1.0), ("limit", 1.0)]
-    {
+    for (reason, want) in [
+        ("own_name", 2.0),
+        ("duplicate", 2.0),
+        ("other_type", 1.0),
+        ("not_finite", 1.0),
+        ("malformed", 1.0),
+        ("limit", 1.0),
+    ] {
         assert_eq!(page.get(&REFUSED, &[reason]), Some(want), "{reason}");
     }
 }
@@ -131,7 +140,10 @@ fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
 fn no_directory_is_unsupported() {
     let mut reader = Reader::new(&Config { directories: vec!["/not/there".into()], ..Config::default() });
     let bench = testing::Bench::new(Roots::default());
-    assert_eq!(reader.probe(&bench.context()).unwrap(), Support::Unsupported("there is no /not/there".into()));
+    assert_eq!(
+        reader.probe(&bench.context()).unwrap(),
+        Support::Unsupported("there is no /not/there".into())
+    );
 }
 
 proptest::proptest! {
