@@ -291,10 +291,11 @@ impl Book {
     ) {
         let hold_base = self.config.resolve_after;
         let Some(i) = self.open.get_mut(id) else { return };
-        i.learn(&party.run);
         if i.raised.remove(&(subject.clone(), v.kind)).is_none() {
             return;
         }
+        // Not before: what is learned is stored only with an incident that changes.
+        i.learn(&party.run);
         if i.raised.is_empty() && i.resolve_at.is_none() {
             let hold = Span(hold_base.0 << i.record.flaps.min(MAX_DOUBLINGS));
             i.resolve_at = Some(now + hold);
