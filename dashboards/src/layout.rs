@@ -2,8 +2,9 @@
 
 use crate::model::{
     Annotation, Color, Custom, Dashboard, FieldConfig, FieldDefaults, GridPos, HeatmapAxis, HeatmapColor,
-    HeatmapOptions, Legend, Listed, Options, PICKED, Panel, PanelKind, Reduce, Scale, Stacking, StatOptions,
-    StateTimelineOptions, Target, Threshold, Thresholds, TimeRange, Tooltip, Unit, Variable,
+    HeatmapOptions, Legend, Listed, Options, PICKED, Panel, PanelKind, QueryVariable, Reduce, Scale,
+    Stacking, StatOptions, StateTimelineOptions, Target, Threshold, Thresholds, TimeRange, Tooltip, Unit,
+    Variable,
 };
 
 /// Columns of Grafana's grid.
@@ -18,6 +19,44 @@ pub struct Board {
     pub variables: fn() -> Vec<Variable>,
     pub annotations: fn() -> Vec<Annotation>,
     pub rows: Vec<Row>,
+}
+
+/// The first variable of every board: which Prometheus is asked.
+pub(crate) fn choice_of_prometheus() -> Variable {
+    Variable::Datasource { name: "datasource", label: "Prometheus", query: "prometheus", refresh: 1 }
+}
+
+/// What the reader picks, one or `many`, from what a query finds.
+pub(crate) fn variable(name: &'static str, label: &'static str, query: &'static str, many: bool) -> Variable {
+    Variable::Query(QueryVariable {
+        name,
+        label,
+        datasource: PICKED,
+        query,
+        refresh: 2,
+        sort: 1,
+        multi: many,
+        include_all: many,
+    })
+}
+
+/// A mark in every chart where the query has a value.
+pub(crate) fn mark(
+    name: &'static str,
+    icon_color: &'static str,
+    expr: &'static str,
+    text_format: &'static str,
+) -> Annotation {
+    Annotation {
+        name,
+        enable: true,
+        icon_color,
+        datasource: PICKED,
+        expr,
+        step: "60s",
+        title_format: name,
+        text_format,
+    }
 }
 
 #[derive(Debug)]

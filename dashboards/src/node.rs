@@ -1,7 +1,7 @@
 //! One node: are its GPUs, links and disks well, and which run does it hold back?
 
-use crate::layout::{Board, Chart, Row};
-use crate::model::{Annotation, PICKED, QueryVariable, Unit, Variable};
+use crate::layout::{Board, Chart, Row, choice_of_prometheus, mark, variable};
+use crate::model::{Annotation, Unit, Variable};
 
 pub(crate) fn board() -> Board {
     Board {
@@ -15,37 +15,15 @@ pub(crate) fn board() -> Board {
 }
 
 fn variables() -> Vec<Variable> {
-    let query = |name, label, query, many| {
-        Variable::Query(QueryVariable {
-            name,
-            label,
-            datasource: PICKED,
-            query,
-            refresh: 2,
-            sort: 1,
-            multi: many,
-            include_all: many,
-        })
-    };
     vec![
-        Variable::Datasource { name: "datasource", label: "Prometheus", query: "prometheus", refresh: 1 },
-        query("instance", "Node", "label_values(stepwatch_exporter_build_info, instance)", false),
-        query("gpu", "GPU", r#"label_values(gpu_info{instance=~"$instance"}, gpu)"#, true),
-        query("device", "Adapter", r#"label_values(rdma_info{instance=~"$instance"}, device)"#, true),
+        choice_of_prometheus(),
+        variable("instance", "Node", "label_values(stepwatch_exporter_build_info, instance)", false),
+        variable("gpu", "GPU", r#"label_values(gpu_info{instance=~"$instance"}, gpu)"#, true),
+        variable("device", "Adapter", r#"label_values(rdma_info{instance=~"$instance"}, device)"#, true),
     ]
 }
 
 fn annotations() -> Vec<Annotation> {
-    let mark = |name, icon_color, expr, text_format| Annotation {
-        name,
-        enable: true,
-        icon_color,
-        datasource: PICKED,
-        expr,
-        step: "60s",
-        title_format: name,
-        text_format,
-    };
     vec![
         mark(
             "XID",

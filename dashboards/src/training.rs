@@ -1,7 +1,7 @@
 //! One run: is it healthy, is it fast, where does the time go, and can we see it at all?
 
-use crate::layout::{Board, Chart, Row};
-use crate::model::{Annotation, PICKED, QueryVariable, Unit, Variable};
+use crate::layout::{Board, Chart, Row, choice_of_prometheus, mark, variable};
+use crate::model::{Annotation, Unit, Variable};
 
 pub(crate) fn board() -> Board {
     Board {
@@ -15,36 +15,14 @@ pub(crate) fn board() -> Board {
 }
 
 fn variables() -> Vec<Variable> {
-    let query = |name, label, query, many| {
-        Variable::Query(QueryVariable {
-            name,
-            label,
-            datasource: PICKED,
-            query,
-            refresh: 2,
-            sort: 1,
-            multi: many,
-            include_all: many,
-        })
-    };
     vec![
-        Variable::Datasource { name: "datasource", label: "Prometheus", query: "prometheus", refresh: 1 },
-        query("run", "Run", "label_values(train_steps_total, run)", false),
-        query("instance", "Node", r#"label_values(train_steps_total{run="$run"}, instance)"#, true),
+        choice_of_prometheus(),
+        variable("run", "Run", "label_values(train_steps_total, run)", false),
+        variable("instance", "Node", r#"label_values(train_steps_total{run="$run"}, instance)"#, true),
     ]
 }
 
 fn annotations() -> Vec<Annotation> {
-    let mark = |name, icon_color, expr, text_format| Annotation {
-        name,
-        enable: true,
-        icon_color,
-        datasource: PICKED,
-        expr,
-        step: "60s",
-        title_format: name,
-        text_format,
-    };
     vec![
         mark("Restart", "orange", r#"max(changes(train_attempt{run="$run"}[1m])) > 0"#, "the run restarted"),
         mark(
