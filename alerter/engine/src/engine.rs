@@ -219,6 +219,11 @@ impl Engine {
             self.dirty.insert(Key::Run(name.to_owned()));
             return;
         }
+        // A timer whose deadline has moved is of no meaning: it would not have fired in an engine that was restored meanwhile.
+        if let Some(at) = self.runs.get(name).and_then(run_deadline).filter(|at| *at > now) {
+            self.timers.set_earlier(&Key::Run(name.to_owned()), Some(at));
+            return;
+        }
         self.with_run(now, name, out, |run, verdicts| run.look(now, verdicts));
     }
 
