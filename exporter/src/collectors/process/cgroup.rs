@@ -339,15 +339,8 @@ mod tests {
         let pod = "sys/fs/cgroup/kubepods.slice/pod1.slice";
         let file = |name: &str| format!("{pod}/{name}");
         let cpu = |throttled: u64, periods: u64| {
-            write(
-                dir.path(),
-                &[(
-                    &file("cpu.stat"),
-                    &format!(
-                        "usage_usec 9\nnr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 2500000"
-                    ),
-                )],
-            );
+            let stat = format!("nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 2500000");
+            write(dir.path(), &[(&file("cpu.stat"), &stat)]);
         };
         write(
             dir.path(),
