@@ -1,5 +1,7 @@
 //! One rule of delivery a test.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::sync::Notify;
@@ -75,23 +77,28 @@ async fn a_page_passes_a_crowd_of_tickets_to_the_same_receiver() {
 
 #[tokio::test(start_paused = true)]
 async fn news_that_pile_up_become_one() {
-    let chat = Scripted::new(|n| if n == 0 || n > 3 { Answer::Take } else { transient() });
+    let up = Arc::new(AtomicBool::new(false));
+    let is_up = Arc::clone(&up);
+    let chat = Scripted::new(move |n| if n == 0 || is_up.load(SeqCst) { Answer::Take } else { transient() });
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     bench.post([page("chat", 1, Action::Trigger)]).await;
     bench.feedback().await;
     for seq in 2..=9 {
         bench.post([page("chat", seq, Action::Update)]).await;
     }
+    // The attempt that may be under way has read an older row; the one after it has not.
+    chat.attempted(chat.attempts().len() + 1).await;
+    up.store(true, SeqCst);
     assert_eq!(bench.feedback().await.idem_key, format!("{ID}/chat/9"));
     assert_eq!(chat.seen().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_incident_that_ends_during_an_outage_is_told_in_one_message() {
-    let up = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let up = Arc::new(AtomicBool::new(false));
     let is_up = Arc::clone(&up);
     let answer =
-        move |_| if is_up.load(std::sync::atomic::Ordering::SeqCst) { Answer::Take } else { transient() };
+        move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() };
     let pager = Scripted::new(answer).waking();
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     bench.incident(ID, State::Open).await;
@@ -101,8 +108,8 @@ async fn an_incident_that_ends_during_an_outage_is_told_in_one_message() {
     resolve.message.status = Status::Resolved;
     bench.incident(ID, State::Resolved).await;
     bench.post([resolve]).await;
-    pager.attempted(9).await;
-    up.store(true, std::sync::atomic::Ordering::SeqCst);
+    pager.attempted(pager.attempts().len() + 1).await;
+    up.store(true, SeqCst);
     assert_eq!(bench.feedback().await.action, Action::Trigger);
     assert_eq!(bench.feedback().await.action, Action::Resolve);
     let seen = pager.seen();
@@ -114,13 +121,18 @@ async fn an_incident_that_ends_during_an_outage_is_told_in_one_message() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_woken_after_an_ack() {
-    let pager = Scripted::new(|n| if n < 4 { transient() } else { Answer::Take }).waking();
+    let up = Arc::new(AtomicBool::new(false));
+    let is_up = Arc::clone(&up);
+    let answer = move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() };
+    let pager = Scripted::new(answer).waking();
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     bench.incident(ID, State::Open).await;
     bench.post([page("pager", 1, Action::Trigger)]).await;
     pager.attempted(2).await;
     bench.incident(ID, State::Acknowledged).await;
     bench.post([page("pager", 2, Action::Ack)]).await;
+    pager.attempted(pager.attempts().len() + 1).await;
+    up.store(true, SeqCst);
     assert_eq!(bench.feedback().await.action, Action::Ack);
     assert!(pager.seen().iter().all(|s| s.action != Action::Trigger));
     assert_eq!(bench.states(ID).await, [DeliveryState::Superseded, DeliveryState::Delivered]);
