@@ -10,7 +10,7 @@ pub(crate) fn board() -> Board {
         description: "One training node: its GPUs, its links, its storage, and what we see it through.",
         variables,
         annotations,
-        rows: vec![at_a_glance(), gpu_work(), gpu_health(), nvlink(), ports(), host(), sight()],
+        rows: vec![at_a_glance(), gpu_work(), gpu_health(), nvlink(), ports(), together(), host(), sight()],
     }
 }
 
@@ -240,6 +240,29 @@ fn ports() -> Row {
                 .show(
                     r#"increase(nic_carrier_changes_total{instance=~"$instance"}[$__rate_interval])"#,
                     "{{device}} link changes",
+                ),
+        ],
+    }
+}
+
+fn together() -> Row {
+    Row {
+        title: "Do the ranks keep together?",
+        charts: vec![
+            Chart::states("Collectives that stand still", "Which job waits in a collective that not all ranks joined?")
+                .show(r#"nccl_ras_stuck_ranks{instance=~"$instance"} > 0"#, "ranks that did not join"),
+            Chart::lines("Ranks of the job", "Does NCCL still hear from every rank?", Unit::Count)
+                .from_zero()
+                .show(r#"nccl_ras_ranks{instance=~"$instance"}"#, "ranks")
+                .show(r#"nccl_ras_missing_ranks{instance=~"$instance"}"#, "do not answer")
+                .show(r#"nccl_ras_dead_ranks{instance=~"$instance"}"#, "given up")
+                .show(r#"nccl_ras_errored_ranks{instance=~"$instance"}"#, "with an error"),
+            Chart::lines("Changes of the setup", "Did a driver, a library or a setting change?", Unit::Count)
+                .bars()
+                .from_zero()
+                .show(
+                    r#"sum by (of) (increase(config_changes_total{instance=~"$instance"}[$__rate_interval]))"#,
+                    "of the {{of}}",
                 ),
         ],
     }

@@ -68,12 +68,17 @@ pub fn family(sample: &str) -> &str {
 
 /// The expression with Grafana's variables replaced by something that parses.
 pub fn without_variables(expr: &str) -> String {
-    expr.replace("$__rate_interval", "5m")
-        .replace("$__interval", "1m")
-        .replace("$run", "a")
-        .replace("$instance", "b")
-        .replace("$gpu", "c")
-        .replace("$device", "d")
+    replaced(expr, "5m", "a")
+}
+
+/// The expression as Grafana asks it with every choice set to `All`.
+pub fn of_everything(expr: &str) -> String {
+    replaced(expr, "10s", ".*")
+}
+
+fn replaced(expr: &str, window: &str, choice: &str) -> String {
+    let expr = expr.replace("$__rate_interval", window).replace("$__interval", window);
+    ["$run", "$instance", "$gpu", "$device"].iter().fold(expr, |expr, name| expr.replace(name, choice))
 }
 
 fn is_keyword(word: &str) -> bool {

@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod dashboard;
 mod deploy;
 mod gpu;
 mod incidents;
