@@ -46,6 +46,14 @@ impl Metrics {
         self.0.iter().map(|(n, v)| (n.as_ref(), *v))
     }
 
+    /// Those without a name in [`metric`]: somebody's own.
+    pub fn custom(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().filter_map(|(n, v)| match n {
+            Cow::Owned(name) => Some((name.as_str(), *v)),
+            Cow::Borrowed(_) => None,
+        })
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

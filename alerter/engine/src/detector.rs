@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::detectors::shared::Shared;
 use crate::node::{NodeFacts, Tenants};
 use crate::run::Facts;
-use crate::sample::StepSample;
+use crate::sample::{Extra, StepSample};
 use crate::time::Ts;
 use crate::verdict::Verdict;
 
@@ -14,6 +14,9 @@ pub trait StepDetector {
     /// Takes the next sample of the run. Steps rise within an attempt; a new attempt may start lower. `shared` holds what is already
     /// known of this sample, and what the detectors listed before have found in it.
     fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>);
+
+    /// Takes what is told beside the samples; most detectors have no use for it.
+    fn extra(&mut self, _e: &Extra<'_>, _shared: &Shared, _out: &mut Vec<Verdict>) {}
 }
 
 /// A detector of what does not happen: it looks at the whole run when time passes.
@@ -77,6 +80,10 @@ macro_rules! detectors {
             pub fn step(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
                 self.shared.observe(s);
                 $(self.$field.step(s, &mut self.shared, out);)*
+            }
+
+            pub fn extra(&mut self, e: &Extra<'_>, out: &mut Vec<Verdict>) {
+                $(self.$field.extra(e, &self.shared, out);)*
             }
 
             pub fn look(&mut self, now: Ts, run: &Facts, out: &mut Vec<Verdict>) {

@@ -6,6 +6,7 @@ mod facts;
 mod pace;
 mod reports;
 mod setups;
+mod signals;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -13,7 +14,7 @@ mod values;
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event};
+use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
 
 pub use checkpoints::Checkpoints;
 pub use facts::{Death, Ended, Facts, Lost, Phase, Rank};
@@ -22,10 +23,11 @@ pub use reports::{Report, Topic};
 pub use setups::{Setup, Setups, Variant};
 
 use crate::detector::{Detectors, DetectorsConfig};
-use crate::sample::{StepClass, StepSample};
+use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use crate::time::{Span, Ts};
 use crate::verdict::Verdict;
 use align::{Align, Arrival};
+use signals::{Left, Place, Signals};
 
 /// Ranks kept a run; a larger job is judged by the first that report.
 const MAX_RANKS: usize = 65_536;
@@ -43,6 +45,8 @@ pub struct Counters {
     /// Step events of ranks that have not followed a restart.
     pub stale: u64,
     pub over_limit: u64,
+    /// Numbers of signals beyond the limit.
+    pub signals_over_limit: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,6 +54,7 @@ pub struct Run {
     pub facts: Facts,
     pub counters: Counters,
     align: Align,
+    signals: Signals,
     /// What happened since the last sample, for its class.
     class: Option<ClassMark>,
     /// The last steps that were no plain ones: what comes late of them must be known as that too.
@@ -69,6 +74,7 @@ impl Run {
             facts: Facts::new(name, now),
             counters: Counters::default(),
             align: Align::default(),
+            signals: Signals::default(),
             class: None,
             classes: VecDeque::new(),
             detectors: Detectors::new(config),
@@ -85,7 +91,7 @@ impl Run {
             EventKind::Hb => self.facts.heartbeats = true,
             EventKind::Phase => self.phase(at, e),
             EventKind::Ckpt => self.checkpoint(now, at, e),
-            EventKind::Eval => self.class = self.class.max(Some(ClassMark::Eval)),
+            EventKind::Eval => self.eval(at, e, out),
             EventKind::Bye => {
                 self.facts.bye(now, e);
                 self.note_silent_end(now, out);
@@ -131,25 +137,27 @@ impl Run {
             self.counters.over_limit += 1;
             return;
         }
-        let mut ready = Vec::new();
+        let (mut ready, mut repeated) = (Vec::new(), false);
         match self.facts.rank_step(now, rank, step, e.attempt) {
             Arrival::Next => drop(self.align.take(at, rank, step, e, &mut ready)),
             Arrival::Restarted => {
                 self.align.restart();
+                self.signals.restart();
                 self.classes.clear();
                 self.facts.restarted(now, rank);
                 self.align.take(at, rank, step, e, &mut ready);
             }
             Arrival::Again => {
-                let new = self.align.take(at, rank, step, e, &mut ready);
-                self.counters.duplicates += u64::from(!new);
+                repeated = !self.align.take(at, rank, step, e, &mut ready);
             }
-            Arrival::Duplicate => self.counters.duplicates += 1,
-            Arrival::Stale => self.counters.stale += 1,
+            Arrival::Duplicate => return self.counters.duplicates += 1,
+            Arrival::Stale => return self.counters.stale += 1,
         }
         for sample in ready {
             self.judge(now, sample, out);
         }
+        let news = self.beside(Place { step, ts: at, attempt: self.facts.attempt, rank }, e, out);
+        self.counters.duplicates += u64::from(repeated && !news);
     }
 
     fn judge(&mut self, now: Ts, mut sample: StepSample, out: &mut Vec<Verdict>) {
@@ -165,6 +173,43 @@ impl Run {
             self.facts.wants_look = false;
             self.look(now, out);
         }
+    }
+
+    /// What a report of a step tells beside its sample; false if it was nothing new.
+    fn beside(&mut self, p: Place, e: &Event, out: &mut Vec<Verdict>) -> bool {
+        let mut left = Left::default();
+        let readings = self.signals.readings(p, e, &mut left);
+        self.counters.signals_over_limit += left.over_limit;
+        if !readings.is_empty() {
+            self.detectors.extra(&Extra::Readings(&readings), out);
+        }
+        if !e.t.is_empty() {
+            let step_time = e.m.get(metric::STEP_TIME);
+            let (step, ts, attempt, rank) = (p.step, p.ts, p.attempt, p.rank);
+            let parts = Parts { step, ts, attempt, rank, step_time, seconds: &e.t };
+            self.detectors.extra(&Extra::Parts(parts), out);
+        }
+        !readings.is_empty()
+    }
+
+    fn eval(&mut self, at: Ts, e: &Event, out: &mut Vec<Verdict>) {
+        self.class = self.class.max(Some(ClassMark::Eval));
+        let Some(step) = e.step.or(self.facts.last_step) else { return };
+        let p = Place { step, ts: at, attempt: self.facts.attempt, rank: e.rank.unwrap_or(0) };
+        let mut left = Left::default();
+        if let Some(eval) = self.signals.eval(p, e, &mut left) {
+            self.detectors.extra(&Extra::Eval(eval), out);
+        }
+        let measured = self.signals.measured(p, e, &mut left);
+        let measured = measured.iter().map(|(id, name, value, quantum)| {
+            let (id, value, quantum) = (*id, *value, *quantum);
+            Reading { id, name, step, ts: at, attempt: p.attempt, value, quantum }
+        });
+        let readings: Vec<Reading<'_>> = measured.collect();
+        if !readings.is_empty() {
+            self.detectors.extra(&Extra::Readings(&readings), out);
+        }
+        self.counters.signals_over_limit += left.over_limit;
     }
 
     fn classify(&mut self, step: i64) -> StepClass {

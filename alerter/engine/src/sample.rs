@@ -1,6 +1,7 @@
 //! One step of one run, as the detectors see it: ranks already aligned, duplicates gone.
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::Metrics;
 
 use crate::time::Ts;
 
@@ -58,6 +59,53 @@ pub struct Quanta {
     pub step_time: f64,
     pub tokens_per_second: f64,
     pub mfu: f64,
+}
+
+/// What a run tells beside its samples.
+#[derive(Debug, Clone, Copy)]
+pub enum Extra<'a> {
+    /// Numbers that have no place in a sample, of one report: each once a step, in the order of its steps.
+    Readings(&'a [Reading<'a>]),
+    Parts(Parts<'a>),
+    Eval(Eval<'a>),
+}
+
+/// One number of a named series. Its step is where the run stood; a series that is not of a run's steps counts its own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reading<'a> {
+    /// Stands for the name, within the run.
+    pub id: u16,
+    pub name: &'a str,
+    pub step: i64,
+    pub ts: Ts,
+    pub attempt: u32,
+    pub value: f64,
+    /// How finely it was printed.
+    pub quantum: f64,
+}
+
+/// Where the time of a step went on one rank.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    pub step: i64,
+    pub ts: Ts,
+    pub attempt: u32,
+    pub rank: u32,
+    pub step_time: Option<f64>,
+    /// Seconds of each part; parts may lie within one another.
+    pub seconds: &'a Metrics,
+}
+
+/// The loss on one evaluation set.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Eval<'a> {
+    pub id: u16,
+    pub set: &'a str,
+    pub step: i64,
+    pub ts: Ts,
+    pub attempt: u32,
+    pub loss: f64,
+    pub quantum: f64,
 }
 
 /// Standard deviation of a value that was rounded to a multiple of `quantum`, from the rounding alone.

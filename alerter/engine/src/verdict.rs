@@ -1,5 +1,7 @@
 //! What a detector says, in the vocabulary that incidents, messages and `backtest` share.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::time::Ts;
@@ -147,7 +149,7 @@ pub struct Verdict {
     pub kind: Kind,
     pub severity: Severity,
     /// The signal it was seen in: `loss`, `grad_norm`, `step_time`, ...
-    pub signal: &'static str,
+    pub signal: Cow<'static, str>,
     /// The last step the detector had been fed.
     pub step: i64,
     pub ts: Ts,

@@ -143,7 +143,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         change,
         kind: Kind::CkptStale,
         severity,
-        signal: "unsaved_work",
+        signal: "unsaved_work".into(),
         step: f.last_step.unwrap_or(0),
         ts: now,
         start_step: c.last_step.or(f.last_step).unwrap_or(0),

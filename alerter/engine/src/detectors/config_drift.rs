@@ -180,7 +180,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         change,
         kind: Kind::ConfigDrift,
         severity,
-        signal: "config",
+        signal: "config".into(),
         step,
         ts: now,
         start_step: step,

@@ -208,7 +208,7 @@ pub(super) fn of_node(
         change,
         kind,
         severity,
-        signal,
+        signal: signal.into(),
         step,
         ts: at,
         start_step: step,

@@ -32,7 +32,7 @@ impl Finding {
             change,
             kind: self.kind,
             severity,
-            signal: self.signal,
+            signal: self.signal.into(),
             step: s.step,
             ts: s.ts,
             start_step: self.start_step,

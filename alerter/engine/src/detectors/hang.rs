@@ -224,7 +224,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, idle: Span, w
         change,
         kind: Kind::Hang,
         severity,
-        signal: "step",
+        signal: "step".into(),
         step,
         ts: now,
         start_step: step,

@@ -112,7 +112,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         change,
         kind: Kind::RankDead,
         severity,
-        signal: "process",
+        signal: "process".into(),
         step,
         ts: now,
         start_step: step,

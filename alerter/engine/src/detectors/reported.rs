@@ -119,7 +119,7 @@ fn verdict(now: Ts, f: &Facts, kind: Kind, change: Change, severity: Severity, w
         change,
         kind,
         severity,
-        signal: "report",
+        signal: "report".into(),
         step,
         ts: now,
         start_step: step,

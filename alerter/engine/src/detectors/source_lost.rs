@@ -115,7 +115,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         change,
         kind: Kind::SourceLost,
         severity,
-        signal: "source",
+        signal: "source".into(),
         step,
         ts: now,
         start_step: step,

@@ -203,7 +203,7 @@ impl Book {
             kind: v.kind,
             severity: v.severity,
             state: State::Open,
-            signal: v.signal.to_owned(),
+            signal: v.signal.clone().into_owned(),
             start_step: v.start_step,
             opened_step: v.step,
             detected_step: v.step,

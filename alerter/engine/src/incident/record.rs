@@ -49,7 +49,7 @@ impl IncidentRecord {
         if v.value.is_finite() || v.signal != self.signal {
             self.expected = v.expected;
         }
-        v.signal.clone_into(&mut self.signal);
+        self.signal = v.signal.clone().into_owned();
         (self.value, self.score) = (v.value, v.score);
         self.summary = self.fabric(v).unwrap_or_else(|| v.why.clone());
         self.end_step = None;

@@ -55,7 +55,7 @@ struct Pending {
 
 /// Where a signal stands.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Signal {
+pub(super) struct Signal {
     /// The last step that it was judged at.
     last: Option<i64>,
     /// Steps between two values.
@@ -65,17 +65,22 @@ struct Signal {
 }
 
 impl Signal {
-    fn takes(&self, rank: u32, step: i64) -> bool {
+    pub(super) fn takes(&self, rank: u32, step: i64) -> bool {
         let Some(last) = self.last else { return true };
         let ahead = step.saturating_sub(last);
         ahead > 0 && (rank <= self.rank || ahead > PATIENCE.saturating_mul(self.every.max(1)))
     }
 
     /// Steps since the last value.
-    fn moved(&mut self, rank: u32, step: i64) -> Option<i64> {
+    pub(super) fn moved(&mut self, rank: u32, step: i64) -> Option<i64> {
         let interval = self.last.map(|last| step.saturating_sub(last).max(1));
         *self = Self { last: Some(step), every: interval.unwrap_or(1), rank };
         interval
+    }
+
+    /// Steps begin again.
+    pub(super) fn restart(&mut self) {
+        self.last = None;
     }
 }
 
@@ -160,7 +165,7 @@ impl Align {
         self.pending = None;
         self.last = None;
         self.leader_missed = 0;
-        self.signals.iter_mut().for_each(|s| s.last = None);
+        self.signals.iter_mut().for_each(Signal::restart);
     }
 
     fn accepts_leader(&self, rank: u32) -> bool {
