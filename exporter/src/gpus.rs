@@ -4,9 +4,14 @@
 //! UUID is at which PCI address while NVML does not answer.
 
 use crate::roots::{self, Roots};
+use crate::topology;
 
 /// More GPUs than any node has.
 const MAX_GPUS: usize = 64;
+/// Vendor on the PCI bus.
+const NVIDIA: &str = "0x10de";
+/// Class of a GPU that has no screen. One that has may be there for its screen.
+const CONTROLLER_3D: &str = "0x0302";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
@@ -37,6 +42,20 @@ pub fn addresses(roots: &Roots) -> Vec<String> {
     addresses.retain(in_use);
     addresses.truncate(MAX_GPUS);
     addresses.iter().map(|pci| pci.to_ascii_lowercase()).collect()
+}
+
+/// How many GPUs for computing are on the bus that belong to nobody: without a driver, and not given to a virtual machine. For where
+/// the kernel driver, which would list them, is not loaded.
+pub fn idle(roots: &Roots) -> usize {
+    let devices = roots.sys("bus/pci/devices");
+    let is_idle = |address: &&String| {
+        let dir = devices.join(address);
+        let is = |file: &str, beginning: &str| {
+            roots::read(&dir.join(file)).is_some_and(|text| text.starts_with(beginning))
+        };
+        is("vendor", NVIDIA) && is("class", CONTROLLER_3D) && topology::target(&dir.join("driver")).is_none()
+    };
+    roots::list(&devices).unwrap_or_default().iter().filter(is_idle).take(MAX_GPUS).count()
 }
 
 /// Reads the lines `Key: \t value` of one GPU. A GPU without a UUID is one that the driver cannot talk to.

@@ -11,22 +11,24 @@ mod events;
 mod families;
 mod gpm;
 mod health;
+mod known;
 mod nvlink;
 mod pass;
 mod read;
 mod xid;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 
 pub use families::*;
+use known::Known;
 use pass::{Answer, Plan, Reading};
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::gpus::{self, driver_version, inventory};
+use crate::hub::unix_now;
 use crate::nvml::{Identity, Nvml, OpenError, Refused, Ticket};
 use crate::samples::Samples;
 
@@ -53,7 +55,7 @@ pub struct Config {
     pub slow_interval: Period,
     /// A call into the driver that takes longer is stuck.
     pub stuck_after: Period,
-    /// How many GPUs the node should have; the most that were seen when absent.
+    /// How many GPUs the node should have; those that it had when absent.
     pub expected: Option<usize>,
 }
 
@@ -89,8 +91,9 @@ pub struct Reader {
     /// Why NVML could not be opened.
     closed: Option<OpenError>,
     waited: bool,
-    /// GPUs that were ever seen, by UUID.
-    seen: BTreeMap<String, Arc<Identity>>,
+    /// GPUs that this node has had.
+    known: Known,
+    remembered: bool,
     most: usize,
     watch: events::Watcher,
     health: health::Health,
@@ -103,6 +106,8 @@ struct Listed {
     gpus: Vec<gpus::Gpu>,
     addresses: Vec<String>,
     driver: Option<String>,
+    /// GPUs on the bus that nobody has put to another use; counted only while the driver is not loaded.
+    idle: usize,
     /// Somebody can read of XID errors in the kernel's log.
     log: bool,
     read: Option<Instant>,
@@ -120,7 +125,8 @@ impl Reader {
             slow_new: false,
             closed: None,
             waited: false,
-            seen: BTreeMap::new(),
+            known: Known::default(),
+            remembered: false,
             most: 0,
             watch: events::Watcher::default(),
             health: health::Health::default(),
@@ -134,13 +140,23 @@ impl Reader {
         if self.listed.read.is_some_and(|read| read.elapsed() < every) {
             return;
         }
+        let driver = driver_version(cx.roots);
         self.listed = Listed {
             gpus: inventory(cx.roots),
             addresses: gpus::addresses(cx.roots),
-            driver: driver_version(cx.roots),
+            idle: if driver.is_none() { gpus::idle(cx.roots) } else { 0 },
+            driver,
             log: std::fs::File::open(&cx.roots.kmsg).is_ok(),
             read: Some(Instant::now()),
         };
+        self.most = self.most.max(self.listed.addresses.len());
+    }
+
+    /// What is remembered, unless somebody who knows better has said what there should be.
+    fn remember(&mut self, cx: &Context<'_>) {
+        if !std::mem::replace(&mut self.remembered, true) && self.config.expected.is_none() {
+            self.known = Known::load(unix_now(), cx);
+        }
     }
 
     /// Leaves a question with the thread of NVML, and takes an answer that is there.
@@ -166,7 +182,7 @@ impl Reader {
         match ticket.wait(wait) {
             Some(answer) => {
                 self.pending = None;
-                self.take(answer);
+                self.take(answer, cx);
             }
             None if ticket.is_void() => self.pending = None,
             None => {}
@@ -174,7 +190,7 @@ impl Reader {
         None
     }
 
-    fn take(&mut self, answer: Answer) {
+    fn take(&mut self, answer: Answer, cx: &Context<'_>) {
         match answer {
             Ok(mut reading) => {
                 self.closed = None;
@@ -185,8 +201,8 @@ impl Reader {
                         self.slow.insert(gpu.id.uuid.clone(), slow);
                         self.slow_new = true;
                     }
-                    self.seen.insert(gpu.id.uuid.clone(), Arc::clone(&gpu.id));
                 }
+                self.known.see(unix_now(), cx, reading.gpus.iter().map(|gpu| &gpu.id));
                 self.slow.retain(|uuid, _| reading.gpus.iter().any(|gpu| gpu.id.uuid == *uuid));
                 self.reading = Some(reading);
             }
@@ -249,20 +265,48 @@ impl Reader {
         }
         if let Some(reading) = &self.reading {
             out.set(&COUNT, &[], reading.answering());
+            self.write_missing(out);
+        } else if self.driverless() {
+            out.set(&COUNT, &[], 0u64);
         }
         out.set(&EXPECTED, &[], self.expected());
     }
 
+    /// GPUs that were there and that NVML does not even list.
+    fn write_missing(&self, out: &mut Samples) {
+        let read = |uuid: &str| self.reading.iter().flat_map(|r| &r.gpus).any(|gpu| gpu.id.uuid == uuid);
+        let listed = |uuid: &str| self.listed.gpus.iter().any(|gpu| gpu.uuid == uuid);
+        for id in self.had().filter(|id| !read(&id.uuid)) {
+            out.set(&LOST, &[&id.uuid], true);
+            if !listed(&id.uuid) {
+                let Identity { uuid, name, pci, serial, vbios, minor, .. } = id;
+                out.set(&INFO, &[uuid, "", pci, name, serial, vbios, "", "", minor], 1u64);
+            }
+        }
+    }
+
+    /// GPUs that this node has had.
+    fn had(&self) -> impl Iterator<Item = &Identity> {
+        self.known.gpus().values().map(|id| &**id)
+    }
+
+    /// There should be GPUs, and the kernel has no driver for them.
+    fn driverless(&self) -> bool {
+        let without = matches!(self.closed, Some(OpenError::NoLibrary(_) | OpenError::NoDriver(_)));
+        let listed = self.listed.driver.is_some() || !self.listed.addresses.is_empty();
+        without && !listed && self.reading.is_none() && self.expected() > 0
+    }
+
     /// How many GPUs there should be.
-    fn expected(&mut self) -> usize {
-        self.most = self.most.max(self.seen.len()).max(self.listed.addresses.len());
-        self.config.expected.unwrap_or(self.most)
+    fn expected(&self) -> usize {
+        let most = self.most.max(self.had().count()).max(self.listed.idle);
+        self.config.expected.unwrap_or(most)
     }
 
     /// What GPU this node has, for the peak of MFU; a node of mixed GPUs has no one peak.
     fn name(&self) -> Option<String> {
         let listed = self.listed.gpus.iter().map(|g| g.name.as_str());
-        let mut names = listed.chain(self.seen.values().map(|g| g.name.as_str())).filter(|n| !n.is_empty());
+        let mut names = listed.chain(self.had().map(|g| g.name.as_str())).filter(|n| !n.is_empty());
         let first = names.next()?;
         names.all(|name| name == first).then(|| first.to_owned())
     }
@@ -272,10 +316,15 @@ impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         self.listed.read = None;
         self.list(cx);
+        self.remember(cx);
         self.ask(cx);
         let read = self.reading.as_ref().map(|r| r.gpus.len() + r.unusable.len());
         let count = read.unwrap_or(0).max(self.listed.addresses.len());
         Ok(match (self.name(), self.closed.as_ref()) {
+            (_, closed) if count == 0 && self.expected() > 0 && self.pending.is_none() => {
+                let why = closed.map(|e| format!(": {e}")).unwrap_or_default();
+                Support::Supported(format!("none of {} GPUs{why}", self.expected()))
+            }
             _ if count == 0 && self.config.expected.is_none() && self.pending.is_none() => {
                 let driver = self.listed.driver.is_some() || self.reading.is_some();
                 let why = self.closed.as_ref().filter(|e| driver && !matches!(e, OpenError::NoLibrary(_)));
@@ -292,6 +341,7 @@ impl Collector for Reader {
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
         let nvml = cx.hub.nvml();
+        self.remember(cx);
         self.list(cx);
         let refused = self.ask(cx);
         write_costs(nvml, out);
@@ -312,9 +362,10 @@ impl Collector for Reader {
         self.write(out);
         cx.hub.set_detected_gpu(self.name());
         self.watch.stuck(cx, nvml.stuck(self.config.stuck_after.as_duration()));
+        let expected = self.expected();
+        self.watch.driverless(cx, self.driverless(), expected);
         if let Some(reading) = &self.reading {
-            let expected = self.config.expected.unwrap_or(self.most);
-            self.watch.look(cx, reading, &self.seen, &self.listed.addresses, expected);
+            self.watch.look(cx, reading, self.known.gpus(), &self.listed.addresses, expected);
             if std::mem::take(&mut self.slow_new) {
                 self.watch.look_closely(cx, reading, &self.slow);
             }

@@ -24,6 +24,8 @@ const THROTTLED_FOR: Duration = Duration::from_secs(10);
 const BUSY: f64 = 0.5;
 /// A fabric manager that is starting needs this long.
 const FABRIC_FOR: Duration = Duration::from_mins(1);
+/// A driver that is being loaded, or exchanged for another, needs this long.
+const DRIVERLESS_FOR: Duration = Duration::from_mins(1);
 /// A link that is down is told again this often, as a condition is.
 const AGAIN: Duration = Duration::from_mins(10);
 /// The hardware's own reasons to slow down: broken cooling, a power supply that cannot. A power cap is everyday life.
@@ -106,6 +108,17 @@ impl Watcher {
             };
             Event { level: Some("info".into()), text: Some(text.into()), ..Event::new(Kind::Hw) }
         });
+    }
+
+    /// There should be GPUs, and the kernel has no driver for them; the first reading says that it is over.
+    pub(super) fn driverless(&mut self, cx: &Context<'_>, so: bool, expected: usize) {
+        if self.lasts("driverless", "", so, DRIVERLESS_FOR) {
+            self.conditions.tell(cx, "gpu_lost", "", true, || Event {
+                level: Some("error".into()),
+                text: Some(format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used")),
+                ..Event::new(Kind::Hw)
+            });
+        }
     }
 
     /// Looks at what was read.

@@ -23,7 +23,7 @@ families! {
         "Modes of the GPU and the firmware of its system processor; always 1";
     COUNT gauge "gpu_count" "" &[], "GPUs that answer";
     EXPECTED gauge "gpu_expected_count" "" &[],
-        "GPUs that the node should have: as configured, or the most that this exporter has seen";
+        "GPUs that the node should have: as configured, or those that it has had";
     LOST gauge "gpu_lost" "" GPU, "Whether the GPU was there and no longer answers: it fell off the bus or needs a reset";
     PERSISTENCE gauge "gpu_persistence_mode" "" GPU, "Whether the driver keeps the GPU up while nobody uses it";
     // How busy it is.

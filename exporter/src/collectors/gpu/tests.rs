@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::Arc;
 
 use super::events::Watcher;
 use super::pass::GpuReading;
@@ -367,4 +368,49 @@ fn a_call_that_does_not_return_is_stuck_and_the_inventory_stays() {
         [("nvml_stuck", Some(1), Some("error")), ("nvml_stuck", Some(0), Some("info"))]
     );
     assert_eq!(events[0].extra["function"], Value::Text("nvmlDeviceGetTemperature".into()));
+}
+
+#[test]
+fn gpus_on_the_bus_without_a_driver_are_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |address: &str, class: &str, vendor: &str| {
+        let device = dir.path().join("bus/pci/devices").join(address);
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("class"), format!("{class}\n")).unwrap();
+        std::fs::write(device.join("vendor"), format!("{vendor}\n")).unwrap();
+        device
+    };
+    write("0000:1b:00.0", "0x030200", "0x10de");
+    write("0000:43:00.0", "0x030200", "0x10de");
+    let given_away = write("0000:52:00.0", "0x030200", "0x10de").join("driver");
+    std::os::unix::fs::symlink("../../../bus/pci/drivers/vfio-pci", given_away).unwrap();
+    write("0000:02:00.0", "0x030000", "0x1a03");
+    let library = Path::new("/nonexistent/libnvidia-ml.so.1").into();
+    let roots = Roots {
+        sysfs: dir.path().into(),
+        procfs: dir.path().join("proc"),
+        nvml_library: Some(library),
+        ..Roots::default()
+    };
+    let bench = testing::Bench::new(roots);
+    let mut reader = Reader::new(&Config::default());
+    let Ok(Support::Supported(found)) = reader.probe(&bench.context()) else { panic!() };
+    assert!(found.starts_with("none of 2 GPUs: cannot load NVML"), "{found}");
+    for _ in 0..2 {
+        let mut out = Samples::default();
+        assert!(reader.collect(&bench.context(), &mut out).is_err());
+        assert_eq!((out.get(&COUNT, &[]), out.get(&EXPECTED, &[])), (Some(0.0), Some(2.0)));
+    }
+    assert!(bench.published().is_empty(), "it may still be loading");
+    reader.watch.age(LONG * 3);
+    assert!(reader.collect(&bench.context(), &mut Samples::default()).is_err());
+    let events = bench.published();
+    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(events[0].text.as_deref(), Some("No NVIDIA driver is loaded: none of 2 GPUs can be used"));
+    let config = Config { expected: Some(0), ..Config::default() };
+    let mut content = Reader::new(&config);
+    assert!(content.probe(&bench.context()).is_ok());
+    let mut out = Samples::default();
+    let _ = content.collect(&bench.context(), &mut out);
+    assert_eq!(out.get(&COUNT, &[]), None, "none is missed where none is expected");
 }

@@ -59,7 +59,15 @@ fn count(node: &Node<'_>) -> Findings {
     let value = |family| node.rows(family).next().map(|row| row.value);
     // Without a count, NVML did not answer, which is another finding.
     let Some(answering) = value(&gpu::COUNT) else { return found };
-    if let Some(expected) = value(&gpu::EXPECTED).filter(|expected| *expected > answering) {
+    let expected = value(&gpu::EXPECTED).filter(|expected| *expected > answering);
+    if let Some(expected) = expected.filter(|_| answering == 0.0 && node.rows(&gpu::DRIVER).next().is_none())
+    {
+        found
+            .unhealthy(format!("no NVIDIA driver is loaded, so none of {expected:.0} GPUs can be used"))
+            .action("load it (modprobe nvidia), and see why it was not: dkms status, the kernel log");
+        return found;
+    }
+    if let Some(expected) = expected {
         found
             .unhealthy(format!("{answering:.0} of {expected:.0} GPUs answer{}", silent(node)))
             .action("look for XID 79 in the kernel log, and power-cycle the node");

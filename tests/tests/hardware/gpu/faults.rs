@@ -74,10 +74,32 @@ async fn a_gpu_that_falls_off_the_bus_and_is_gone_when_the_driver_is_loaded_agai
     assert_eq!(node.post("/-/nvml/acquire").await.0, 200);
     let page = node.page_where("three are left", |page| powered(page) == 3).await;
     assert_eq!(exposition::value(&page, "gpu_power_watts", &[("gpu", &gpu)]), None);
+    assert_eq!(exposition::value(&page, "gpu_lost", &[("gpu", &gpu)]), Some(1.0), "{page}");
     let later = FLEET.uuid(3);
     let moved = exposition::value(&page, "gpu_info", &[("gpu", &later), ("index", "2")]);
     assert_eq!(moved, Some(1.0), "those behind it move up: {page}");
     assert_eq!(exposition::value(&page, "gpu_expected_count", &[]), Some(4.0), "one is missing");
+    node.decent();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_does_not_come_back_from_a_restart() {
+    let mut node = start(&script()).await;
+    let gpu = FLEET.uuid(1);
+    node.exporter.daemon.kill().await.unwrap();
+    node.stage.set(&Script { fallen: vec![1], ..script() }).unwrap();
+    node.exporter.restart().await.unwrap();
+    let event = node.event("the GPU is missed", |e| is(e, "gpu_lost", 1, Some(&gpu))).await;
+    assert_eq!(event["pci"], FLEET.pci(1), "{event}");
+    let page = node.page_where("the others are there", |page| powered(page) == 3).await;
+    assert_eq!(exposition::value(&page, "gpu_lost", &[("gpu", &gpu)]), Some(1.0));
+    let slot = [("gpu", &*gpu), ("pci", &*FLEET.pci(1))];
+    assert_eq!(exposition::value(&page, "gpu_info", &slot), Some(1.0), "{page}");
+    assert_eq!(exposition::value(&page, "gpu_expected_count", &[]), Some(4.0));
+    node.stage.set(&script()).unwrap();
+    assert_eq!(node.post("/-/nvml/release").await.0, 200);
+    assert_eq!(node.post("/-/nvml/acquire").await.0, 200);
+    node.event("the GPU is back", |e| is(e, "gpu_lost", 0, Some(&gpu))).await;
     node.decent();
 }
 
