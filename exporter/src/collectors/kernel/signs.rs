@@ -108,7 +108,8 @@ signs! {
     SoftLockup "soft_lockup" once("soft_lockup", Warn, "a CPU made no progress for a long time");
     HardLockup "hard_lockup" once("hard_lockup", Error, "a CPU stopped and takes no interrupts");
     RcuStall "rcu_stall" once("rcu_stall", Warn, "a CPU is stuck in the kernel");
-    OomKill "oom_kill" once("oom_kill", Error, "killed for want of memory");
+    // What it kills is seldom a rank, and a rank that dies is told of by itself.
+    OomKill "oom_kill" once("oom_kill", Warn, "killed for want of memory");
     Oops "oops" once("kernel_oops", Error, "the kernel has a bug in it and goes on damaged");
     Panic "panic" once("kernel_panic", Error, "the kernel panicked");
 }
