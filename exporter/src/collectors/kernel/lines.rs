@@ -58,12 +58,13 @@ pub(super) fn recognise(line: &str) -> Option<Found<'_>> {
             .or_else(|| nvme(line))
             .or_else(|| nfs(line))
             .or_else(|| peermem(line)),
-        b'b' => nvme(line),
+        b'b' => nvme(line).or_else(|| block_error(line)),
+        b'c' => block_error(line),
         b'e' | b'E' => ext4(line).or_else(|| peermem(line)),
         b'X' => xfs(line),
         b'B' => buffer(line).or_else(|| lockup(line)).or_else(|| oops(line)),
         b'U' | b'g' | b'k' => oops(line),
-        b'I' => hung_task(line),
+        b'I' => hung_task(line).or_else(|| block_error(line)),
         b'w' => lockup(line),
         b'r' => (line.starts_with("rcu: INFO: ")
             && (line.contains("stall on CPU") || line.contains("stalls on CPU")))
@@ -293,6 +294,15 @@ fn hardware(line: &str) -> Option<Found<'_>> {
 }
 
 /// `INFO: task python3:4242 blocked for more than 122 seconds.`
+/// `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...`, of a disk: drives that nothing is in, and loops, fail every day.
+fn block_error(line: &str) -> Option<Found<'_>> {
+    let (what, rest) = line.strip_prefix("blk_update_request: ").unwrap_or(line).split_once(" error, dev ")?;
+    let device = rest.split([',', ' ']).next()?;
+    let disk = ["nvme", "sd", "vd", "md", "dm-"].iter().any(|kind| device.starts_with(kind));
+    (disk && matches!(what, "I/O" | "critical medium"))
+        .then(|| Found::Sign(Sign::DiskError, Facts::device(device)))
+}
+
 fn hung_task(line: &str) -> Option<Found<'_>> {
     let (task, rest) = line.strip_prefix("INFO: task ")?.split_once(" blocked ")?;
     let (process, pid) = task.rsplit_once(':')?;

@@ -193,6 +193,19 @@ const SAMPLES: &[(&str, Sign, [&str; 3], Option<u32>)] = &[
         ["sda1", "", ""],
         None,
     ),
+    (
+        "I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+        Sign::DiskError,
+        ["nvme0n1", "", ""],
+        None,
+    ),
+    (
+        "blk_update_request: I/O error, dev sda, sector 99 op 0x0",
+        Sign::DiskError,
+        ["sda", "", ""],
+        None,
+    ),
+    ("critical medium error, dev sdb, sector 99 op 0x0", Sign::DiskError, ["sdb", "", ""], None),
     ("md/raid1:md0: Disk failure on sdb1, disabling device.", Sign::RaidFailure, ["sdb1", "", ""], None),
     (
         "EXT4-fs (nvme0n1p2): Remounting filesystem read-only",
