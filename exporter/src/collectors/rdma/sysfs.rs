@@ -73,8 +73,9 @@ pub(super) fn parse_rate(text: &str) -> Option<f64> {
     (known && gigabits.is_finite() && gigabits > 0.0 && gigabits < 1e6).then_some(gigabits * 125e6)
 }
 
+/// A counter; all ones is what a device says that does not know.
 pub(super) fn parse_counter(text: &str) -> Option<u64> {
-    text.parse().ok()
+    text.parse().ok().filter(|count| *count != u64::MAX)
 }
 
 /// The files of one folder of counters, as far as they could be read.
@@ -250,8 +251,8 @@ mod tests {
         assert_eq!(parse_state("5: LinkUp"), Some((5, "LinkUp".into())));
         assert_eq!(parse_state("ACTIVE"), None);
         assert_eq!(
-            (parse_counter("18446744073709551615"), parse_counter("N/A (no PMA)")),
-            (Some(u64::MAX), None)
+            ["18446744073709551614", "18446744073709551615", "N/A (no PMA)"].map(parse_counter),
+            [Some(u64::MAX - 1), None, None]
         );
     }
 
