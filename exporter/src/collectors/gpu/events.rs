@@ -1,6 +1,6 @@
 //! What of the GPUs is worth an event at once: conditions that begin and end, links that come and go, errors that happen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use super::families::{
     CLOCK, ECC, FABRIC_HEALTH, FABRIC_STATE, NVLINK_UP, RECOVERY, REMAP_FAILED, REMAP_PENDING,
     SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION,
 };
+use super::nvlink;
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
 use crate::condition::Conditions;
@@ -143,12 +144,13 @@ impl Watcher {
         reading: &Reading,
         slow: &BTreeMap<String, Samples>,
     ) {
+        let usual = nvlink::usual(slow.values());
         for gpu in reading.gpus.iter().filter(|gpu| !gpu.lost) {
             let Some(slow) = slow.get(&gpu.id.uuid) else { continue };
             self.recovery(cx, gpu, slow);
             self.memory(cx, gpu, slow);
             self.fabric(cx, gpu, slow);
-            self.links(cx, gpu, slow);
+            self.links(cx, gpu, slow, &usual);
         }
     }
 
@@ -343,12 +345,15 @@ impl Watcher {
         });
     }
 
-    fn links(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
+    fn links(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, usual: &BTreeSet<String>) {
         let now = Instant::now();
+        let any = of(slow, &NVLINK_UP).any(|(_, value)| value == 1.0);
         for (labels, value) in of(slow, &NVLINK_UP) {
             let (uuid, link, up) = (&gpu.id.uuid, labels[1].to_string(), value == 1.0);
             let key = (uuid.clone(), link);
             let again = match self.links.get(&key) {
+                // It was down before anybody looked: after a reboot, or a restart of this program.
+                None if !up && any && usual.contains(&key.1) => false,
                 // A link that leads nowhere was never up.
                 None if !up => continue,
                 None => {

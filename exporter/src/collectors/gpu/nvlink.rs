@@ -3,10 +3,13 @@
 //! All of it in one call: fields with the link as their scope. What a generation does not count it refuses, once. GPUs whose driver
 //! does not know the fields of state and errors are asked by the functions that were there before.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use stepwatch_sys::nvml::field as id;
 use stepwatch_sys::nvml::{Ask, LinkError, Number};
 
 use super::decode;
+use super::events::of;
 use super::families::{
     NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_RX, NVLINK_SPEED, NVLINK_TX, NVLINK_UP,
 };
@@ -125,6 +128,19 @@ fn write(uuid: &str, link: &str, numbers: &[Option<Number>], out: &mut Samples) 
             None => {}
         }
     }
+}
+
+/// Links that are up on most of the GPUs, of three or more: where one of them is down on another GPU that has links, it is missing
+/// there. GPUs that are joined two by two have none in common with the rest.
+pub(super) fn usual<'a>(gpus: impl Iterator<Item = &'a Samples>) -> BTreeSet<String> {
+    let (mut telling, mut up_on) = (0, BTreeMap::<&str, usize>::new());
+    for samples in gpus {
+        let mut links = of(samples, &NVLINK_UP).peekable();
+        telling += usize::from(links.peek().is_some());
+        links.filter(|(_, up)| *up == 1.0).for_each(|(labels, _)| *up_on.entry(&labels[1]).or_default() += 1);
+    }
+    let most = |(_, up): &(&str, usize)| telling >= 3 && up * 2 > telling;
+    up_on.into_iter().filter(most).map(|(link, _)| link.to_owned()).collect()
 }
 
 impl Meaning {

@@ -166,6 +166,33 @@ fn links_that_go_and_come_but_none_that_lead_nowhere() {
 }
 
 #[test]
+fn a_link_that_was_down_before_anybody_looked_is_missed_among_its_peers() {
+    let mut stage = Stage::new();
+    let now = || reading((0..4).map(read).collect());
+    let links = |gpu: &str, up: [bool; 3]| {
+        let mut slow = Samples::default();
+        for (link, up) in ["0", "1", "2"].iter().zip(up) {
+            slow.set(&NVLINK_UP, &[gpu, link], up);
+        }
+        slow
+    };
+    let all = [true, true, false];
+    let well = ["GPU-0", "GPU-1", "GPU-2"].map(|gpu| (gpu, links(gpu, all)));
+    let told_of = |stage: &mut Stage, last: [bool; 3], peers: usize| {
+        let last = links("GPU-3", last);
+        let mut slow: Vec<_> = well.iter().take(peers).map(|(gpu, links)| (*gpu, links)).collect();
+        slow.push(("GPU-3", &last));
+        stage.look(&now(), &slow, &[]).iter().map(|e| (e.name.clone().unwrap(), e.code)).collect::<Vec<_>>()
+    };
+    assert_eq!(told_of(&mut stage, [true, false, false], 1), [], "too few to say what is usual");
+    assert_eq!(told_of(&mut Stage::new(), [false, false, false], 3), [], "it is joined to nobody");
+    let down = [("GPU-3/nvlink1".to_owned(), Some(0))];
+    assert_eq!(told_of(&mut stage, [true, false, false], 3), down);
+    assert_eq!(told_of(&mut stage, [true, false, false], 3), [], "told once");
+    assert_eq!(told_of(&mut stage, all, 3), [("GPU-3/nvlink1".to_owned(), Some(1))]);
+}
+
+#[test]
 fn slowed_down_by_the_hardware_for_a_while_and_under_load() {
     let mut stage = Stage::new();
     let now = |reason: &str, busy: f64| {
