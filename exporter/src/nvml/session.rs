@@ -383,12 +383,8 @@ impl Mig {
 /// `00000000:1B:00.0`, as NVML writes an address, the way the kernel does: `0000:1b:00.0`.
 fn short_address(bus_id: &str) -> String {
     let lower = bus_id.to_ascii_lowercase();
-    match lower.split_once(':') {
-        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
-            format!("{}:{rest}", &domain[4..])
-        }
-        _ => lower,
-    }
+    let parts = lower.split_once(':').and_then(|(d, rest)| Some((u32::from_str_radix(d, 16).ok()?, rest)));
+    parts.map_or_else(|| lower.clone(), |(domain, rest)| format!("{domain:04x}:{rest}"))
 }
 
 /// Fields whose numbers a driver of 580.82 and later has given to others: those of throttling moved up.
@@ -411,7 +407,8 @@ mod tests {
     #[test]
     fn addresses_are_written_as_the_kernel_does() {
         assert_eq!(short_address("00000000:1B:00.0"), "0000:1b:00.0");
-        assert_eq!(short_address("00010000:1B:00.0"), "00010000:1b:00.0", "a domain that needs its digits");
+        assert_eq!(short_address("00010000:1B:00.0"), "10000:1b:00.0", "a domain that needs its digits");
+        assert_eq!(short_address("?:1B:00.0"), "?:1b:00.0");
         assert_eq!(short_address("0000:1B:00.0"), "0000:1b:00.0");
         assert_eq!(short_address(""), "");
     }
