@@ -51,7 +51,7 @@ families! {
     THRESHOLD gauge "gpu_temperature_threshold_celsius" "celsius" &["gpu", "kind"], "Temperature at which the GPU slows down or shuts down";
     MARGIN_THRESHOLD gauge "gpu_temperature_margin_threshold_celsius" "celsius" &["gpu", "kind"],
         "Margin at which the GPU slows down or shuts down, of those that count in margins";
-    POWER gauge "gpu_power_watts" "watts" GPU, "Power of the board, on average over a second since Ampere";
+    POWER gauge "gpu_power_watts" "watts" GPU, "Power of the board, on average over a second since Ampere, the A100 aside";
     POWER_INSTANT gauge "gpu_power_instant_watts" "watts" GPU, "Power of the GPU at one moment";
     POWER_LIMIT gauge "gpu_power_limit_watts" "watts" GPU, "Power that the GPU is held to, by whoever holds it lowest";
     ENERGY counter "gpu_energy_joules_total" "joules" GPU,

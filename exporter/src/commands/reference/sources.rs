@@ -110,7 +110,7 @@ pub static OMISSIONS: &[Omission] = &[
     ),
     omission(
         "GPU: average power as a family of its own (field 185)",
-        "since Ampere it is what gpu_power_watts is",
+        "since Ampere, the A100 aside, it is what gpu_power_watts is; the rate of gpu_energy_joules_total is an average on any GPU",
     ),
     omission(
         "GPU: fan speed, encoder, decoder and graphics",
