@@ -77,3 +77,141 @@ impl Incident {
 fn physical(cause: Cause) -> bool {
     matches!(cause, Cause::Hardware | Cause::Node)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::message::RunSummary;
+    use crate::verdict::Change;
+
+    /// A verdict: how many seconds after the beginning, about whom, and what.
+    type Told = (i64, Party, Kind, Severity);
+
+    fn at(seconds: i64) -> Ts {
+        Ts(1_795_227_416_000) + Span::secs(seconds)
+    }
+
+    fn named(name: &str) -> RunSummary {
+        RunSummary { name: name.into(), ..RunSummary::default() }
+    }
+
+    fn set(nodes: &[&str]) -> BTreeSet<String> {
+        nodes.iter().map(|n| (*n).to_owned()).collect()
+    }
+
+    /// A run on `n1` and `n2` that was well at this second.
+    fn run(name: &str, well: i64) -> Party {
+        Party {
+            scope: Scope::Run(name.into()),
+            run: named(name),
+            nodes: set(&["n1", "n2"]),
+            well_at: at(well),
+        }
+    }
+
+    /// A node, and the run that it hits, or none.
+    fn node(name: &str, run: &str) -> Party {
+        Party { scope: Scope::Node(name.into()), run: named(run), nodes: set(&[name]), well_at: at(0) }
+    }
+
+    fn verdict((seconds, _, kind, severity): &Told) -> Verdict {
+        Verdict {
+            change: Change::Raise,
+            kind: *kind,
+            severity: *severity,
+            signal: "x".into(),
+            step: 1,
+            ts: at(*seconds),
+            start_step: 1,
+            value: 0.0,
+            expected: 0.0,
+            score: 0.0,
+            why: "why".into(),
+            suspects: Vec::new(),
+        }
+    }
+
+    fn book(story: &[Told]) -> Book {
+        let mut book = Book::new(EngineConfig::default());
+        for told in story {
+            book.verdict(at(told.0), &told.1, &verdict(told), &mut Vec::new());
+        }
+        book
+    }
+
+    const TICKET: Severity = Severity::Ticket;
+    const PAGE: Severity = Severity::Page;
+
+    /// Whether two verdicts are one incident.
+    fn one(first: Told, second: Told) -> bool {
+        book(&[first, second]).open.len() == 1
+    }
+
+    #[test]
+    fn a_run_that_stops_or_slows_down_on_a_node_that_was_sick_shortly_before() {
+        let sick = |of: &str| (0, node("n1", of), Kind::GpuFault, TICKET);
+        let hang = |well| (well + 300, run("a", well), Kind::Hang, PAGE);
+        assert!(one(sick(""), hang(600)) && !one(sick(""), hang(601)));
+        let slow = |well| (well + 60, run("a", well), Kind::ThroughputDrop, TICKET);
+        assert!(one(sick(""), slow(1800)) && !one(sick(""), slow(1801)));
+        assert!(one(sick("a"), hang(600)) && !one(sick("b"), hang(600)), "it is another run's");
+        assert!(!one(sick(""), (10, run("a", 5), Kind::LossSpike, PAGE)), "no GPU makes the loss jump");
+        assert!(!one((0, node("n9", ""), Kind::GpuFault, TICKET), hang(60)), "a node of none of its ranks");
+        assert!(!one((0, node("n1", ""), Kind::ConfigDrift, TICKET), hang(60)), "that stops no run");
+    }
+
+    #[test]
+    fn a_node_that_is_sick_under_a_run_that_stopped_or_slowed_down_shortly_before() {
+        let sick = |seconds, kind, of: &str| (seconds, node("n1", of), kind, TICKET);
+        let hang = || (0, run("a", -300), Kind::Hang, PAGE);
+        assert!(one(hang(), sick(5000, Kind::GpuFault, "a")), "it still stands");
+        assert!(one(hang(), sick(5000, Kind::NodeFault, "a")));
+        assert!(!one(hang(), sick(5, Kind::GpuFault, "b")) && !one(hang(), sick(5, Kind::GpuFault, "")));
+        assert!(!one(hang(), sick(5, Kind::ConfigDrift, "a")));
+        let slow = || (0, run("a", -60), Kind::ThroughputDrop, TICKET);
+        assert!(
+            one(slow(), sick(1800, Kind::Throttle, "a")) && !one(slow(), sick(1801, Kind::Throttle, "a"))
+        );
+        assert!(!one(slow(), sick(5, Kind::NodeFault, "a")), "a host has troubles that slow nothing down");
+    }
+
+    #[test]
+    fn nodes_of_one_run_that_fall_sick_together() {
+        let sick = |seconds, name: &str, of: &str| (seconds, node(name, of), Kind::GpuFault, TICKET);
+        assert!(
+            one(sick(0, "n1", "a"), sick(600, "n2", "a")) && !one(sick(0, "n1", "a"), sick(601, "n2", "a"))
+        );
+        assert!(!one(sick(0, "n1", "a"), sick(5, "n2", "b")) && !one(sick(0, "n1", ""), sick(5, "n2", "")));
+        assert!(!one((0, node("n1", "a"), Kind::ConfigDrift, TICKET), sick(5, "n2", "a")));
+    }
+
+    #[test]
+    fn links_that_go_down_together_whoever_uses_them() {
+        let down = |seconds, name: &str, severity| (seconds, node(name, ""), Kind::LinkFault, severity);
+        assert!(one(down(0, "n1", TICKET), down(60, "n2", TICKET)));
+        assert!(!one(down(0, "n1", TICKET), down(61, "n2", TICKET)));
+        assert!(!one(down(0, "n1", TICKET), down(5, "n2", Severity::Info)));
+        assert!(!one((0, node("n1", ""), Kind::GpuFault, TICKET), down(5, "n2", TICKET)));
+    }
+
+    #[test]
+    fn of_several_the_worst_then_the_oldest() {
+        let ecc = |seconds, name: &str| (seconds, node(name, "a"), Kind::EccTrend, TICKET);
+        let lost = (601, node("n2", "a"), Kind::GpuFault, PAGE);
+        let hang = |well| (1500, run("a", well), Kind::Hang, PAGE);
+        for (story, heir) in [
+            (vec![ecc(0, "n1"), lost, hang(600)], "n2"),
+            (vec![ecc(0, "n1"), ecc(601, "n2"), hang(600)], "n1"),
+        ] {
+            let book = book(&story);
+            assert_eq!(book.open.len(), 2);
+            let hang = Subject { scope: Scope::Run("a".into()), cause: Cause::Progress };
+            let heirs: Vec<_> = book.open.values().filter(|i| i.subjects.contains(&hang)).collect();
+            assert_eq!(heirs.len(), 1);
+            assert!(heirs[0].record.nodes.contains(&heir.to_owned()), "{:?}", heirs[0].record);
+        }
+    }
+}
