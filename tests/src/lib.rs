@@ -7,6 +7,7 @@
 pub mod bins;
 pub mod daemon;
 pub mod exposition;
+pub mod fleet;
 pub mod http;
 pub mod peers;
 pub mod poll;

@@ -1,0 +1,123 @@
+//! `cargo run --release -p stepwatch-tests --bin fleet -- --nodes 2048 --hours 2 --seed 1`: a simulated fleet, watched by the engine.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, ValueEnum};
+use stepwatch_engine::time::Ts;
+use stepwatch_tests::fleet::{self, Listener, Mix, Options};
+use stepwatch_wire::Event;
+
+/// How well the engine names who did it, on a fleet whose faults are known
+#[derive(Debug, Parser)]
+#[command(name = "fleet")]
+struct Args {
+    /// Nodes with 8 ranks each
+    #[arg(long, default_value_t = 256)]
+    nodes: usize,
+    /// Virtual hours
+    #[arg(long, default_value_t = 2.0)]
+    hours: f64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Fleets with this seed and the next ones, their results together
+    #[arg(long, default_value_t = 1)]
+    fleets: u64,
+    #[arg(long, default_value_t = 1.0)]
+    step_seconds: f64,
+    /// Minutes from one fault of a run to the next
+    #[arg(long, default_value_t = 15.0)]
+    fault_minutes: f64,
+    #[arg(long, value_enum, default_value_t = Faults::Llama3)]
+    mix: Faults,
+    /// Show wrong answers
+    #[arg(long)]
+    mistakes: bool,
+    /// Serve the fleet in real time, as so many exporters that each carry a share of the nodes, to a real stepwatch-alerter that is
+    /// started for it, for `--hours`
+    #[arg(long, value_name = "EXPORTERS")]
+    live: Option<usize>,
+    /// Generate only: what the simulator itself costs
+    #[arg(long)]
+    deaf: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Faults {
+    /// As often as they were seen to come
+    Llama3,
+    /// Every kind equally often
+    Even,
+    /// None: every page is false
+    Quiet,
+}
+
+/// Hears nothing.
+struct Deaf;
+
+impl Listener for Deaf {
+    fn hear(&mut self, _: Ts, _: &str, _: &Event) {}
+    fn lost(&mut self, _: Ts, _: &str, _: &str) {}
+    fn found(&mut self, _: Ts, _: &str) {}
+    fn mended(&mut self, _: Ts, _: &str) {}
+    fn pass(&mut self, _: Ts) {}
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            stepwatch_tests::say::line(&format!("fleet: {why}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> std::io::Result<()> {
+    let mix = match args.mix {
+        Faults::Llama3 => Mix::Llama3,
+        Faults::Even => Mix::Even,
+        Faults::Quiet => Mix::Quiet,
+    };
+    let options = |seed| Options {
+        nodes: args.nodes,
+        hours: args.hours,
+        seed,
+        step_seconds: args.step_seconds,
+        fault_minutes: args.fault_minutes,
+        mix,
+    };
+    let began = Instant::now();
+    if let Some(exporters) = args.live {
+        let report = fleet::live(&options(args.seed), exporters).map_err(std::io::Error::other)?;
+        return writeln!(std::io::stdout().lock(), "{report}");
+    }
+    let seeds = args.seed..args.seed + args.fleets.max(1);
+    if args.deaf {
+        let events: u64 = seeds.map(|seed| fleet::simulate(&options(seed), &mut Deaf).1.events).sum();
+        return pace(events, began, args.hours * args.fleets as f64);
+    }
+    let Some(score) = seeds.map(|seed| fleet::score(&options(seed))).reduce(fleet::Score::merge) else {
+        return Ok(());
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{score}")?;
+    if args.mistakes {
+        writeln!(out, "{}", score.mistakes())?;
+    }
+    pace(score.volume.events, began, args.hours * args.fleets as f64)
+}
+
+/// What it took, on standard error: it is different every time.
+fn pace(events: u64, began: Instant, hours: f64) -> std::io::Result<()> {
+    let secs = began.elapsed().as_secs_f64();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or(" unknown").trim();
+    writeln!(
+        std::io::stderr().lock(),
+        "{events} events in {secs:.1} s on one core: {:.0} a second, {:.0} times real time; peak memory {peak}",
+        events as f64 / secs,
+        3600.0 * hours / secs
+    )
+}

@@ -1,0 +1,97 @@
+//! What can befall a run, how often, and what a person must be told to look at.
+
+use super::noise::Noise;
+
+macro_rules! kinds {
+    ($($name:ident $text:literal $family:ident $count:literal;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Kind { $($name),* }
+
+        impl Kind {
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+
+            pub fn family(self) -> Family {
+                match self { $(Self::$name => Family::$family),* }
+            }
+
+            /// How often it came, against others of its family.
+            fn count(self) -> f64 {
+                match self { $(Self::$name => $count),* }
+            }
+        }
+    };
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// The run stops.
+    Interruption,
+    /// It goes on, slower.
+    Slow,
+    /// It goes on, and what it learns is wrong.
+    Numeric,
+}
+
+// Interruptions: the 419 unexpected ones of 54 days on 16,384 GPUs, "The Llama 3 Herd of Models" (2024), table 5. "Host" is
+// its power supply, chassis, I/O board, CPU and system memory. The rest has no published counts: stories of BLOOM, OPT, SmolLM3 and
+// MegaScale, evenly.
+kinds! {
+    FaultyGpu "faulty GPU" Interruption 148.0;
+    Hbm "GPU memory" Interruption 72.0;
+    Software "software bug" Interruption 56.0;
+    Network "switch or cable" Interruption 35.0;
+    Maintenance "host maintenance" Interruption 32.0;
+    Sram "GPU SRAM" Interruption 19.0;
+    Gsp "GPU system processor" Interruption 17.0;
+    Host "power, chassis, CPU, RAM" Interruption 11.0;
+    Nic "NIC" Interruption 7.0;
+    NcclTimeout "NCCL watchdog timeout" Interruption 7.0;
+    Ssd "SSD" Interruption 3.0;
+    EvalDeadlock "deadlock at evaluation" Interruption 4.0;
+    LoaderDeadlock "data loader deadlock" Interruption 4.0;
+    Sdc "silent data corruption" Numeric 6.0;
+    DataSpike "bad data" Numeric 3.0;
+    Divergence "divergence" Numeric 3.0;
+    ThermalGpu "throttled GPU" Slow 6.0;
+    SlowHost "slow host" Slow 4.0;
+    SlowNic "slow NIC" Slow 4.0;
+    FlakyLink "flapping link" Slow 4.0;
+    SlowStorage "slow storage" Slow 4.0;
+    LoaderWait "slow loader of a rank" Slow 4.0;
+    GcDroop "garbage collector droop" Slow 3.0;
+    StageImbalance "unbalanced stage" Slow 2.0;
+}
+
+impl Family {
+    const SHARES: [(Self, f64); 3] = [(Self::Interruption, 0.6), (Self::Slow, 0.3), (Self::Numeric, 0.1)];
+}
+
+/// Which faults come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    /// As often as they were seen to.
+    Llama3,
+    /// Each kind as often as any other.
+    Even,
+    /// None at all.
+    Quiet,
+}
+
+impl Mix {
+    pub(super) fn draw(self, noise: &mut Noise) -> Option<Kind> {
+        match self {
+            Self::Quiet => None,
+            Self::Even => Some(*noise.pick(Kind::ALL)),
+            Self::Llama3 => {
+                let family = noise.weighted(&Family::SHARES)?;
+                let of: Vec<_> =
+                    Kind::ALL.iter().filter(|k| k.family() == family).map(|k| (*k, k.count())).collect();
+                noise.weighted(&of)
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! How a fault begins, what can be seen of it, and how it ends.
+
+use super::job::{Effect, Numeric, State};
+use super::kind::{Family, Kind};
+use super::layout::GPUS;
+use super::truth::{Culprit, Truth};
+use super::words;
+use super::world::{Do, World};
+
+mod benign;
+mod numeric;
+mod slow;
+mod stop;
+
+/// Seconds of a healthy run before the next fault, at least.
+const HEALTHY: f64 = 240.0;
+/// Share of faults during which another node of the run has a trouble of its own.
+const DECOY: f64 = 0.25;
+
+/// Whom it befalls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Victim {
+    job: usize,
+    slot: usize,
+    gpu: usize,
+    node: usize,
+}
+
+impl Victim {
+    fn rank(self) -> usize {
+        self.slot * GPUS + self.gpu
+    }
+
+    fn ranks(self) -> core::ops::Range<usize> {
+        self.slot * GPUS..(self.slot + 1) * GPUS
+    }
+}
+
+impl World {
+    pub(super) fn plan_fault(&mut self, job: usize) {
+        let mean = (self.options.fault_minutes * 60.0 - HEALTHY).max(1.0);
+        let wait = HEALTHY + self.noise.exponential(mean);
+        let attempt = self.jobs[job].attempt;
+        self.in_secs(wait, Do::Fault { job, attempt });
+    }
+
+    pub(super) fn fault(&mut self, job: usize) {
+        let Some(kind) = self.options.mix.draw(&mut self.noise) else { return };
+        let busy = self.jobs[job].state != State::Running || self.jobs[job].sick;
+        if busy {
+            return;
+        }
+        let slot = self.noise.index(self.jobs[job].slots.len());
+        let gpu = self.noise.index(GPUS);
+        let victim = Victim { job, slot, gpu, node: self.jobs[job].slots[slot] };
+        self.jobs[job].sick = true;
+        if self.noise.chance(DECOY) {
+            self.decoy(victim);
+        }
+        match kind.family() {
+            Family::Interruption => self.stop(kind, victim),
+            Family::Slow => self.slow(kind, victim),
+            Family::Numeric => self.numeric(kind, victim),
+        }
+    }
+
+    /// Writes down what happened, for the scorer alone.
+    fn note(&mut self, kind: Kind, victim: Victim, culprit: Culprit, seconds: f64) {
+        let j = &self.jobs[victim.job];
+        self.truths.push(Truth {
+            run: j.name.to_owned(),
+            kind,
+            culprit,
+            onset: self.ts(0.0),
+            until: self.ts(seconds),
+            nodes: j.slots.len(),
+        });
+    }
+
+    fn node_of(&self, victim: Victim, ranks: core::ops::Range<usize>) -> Culprit {
+        let ranks = ranks.map(|r| r as u32).collect();
+        Culprit::Node { node: self.nodes[victim.node].name.clone(), ranks }
+    }
+
+    fn this_gpu(&self, victim: Victim) -> Culprit {
+        self.node_of(victim, victim.rank()..victim.rank() + 1)
+    }
+
+    fn this_node(&self, victim: Victim) -> Culprit {
+        self.node_of(victim, victim.ranks())
+    }
+
+    /// The run stands from now on.
+    fn freeze(&mut self, job: usize) {
+        self.jobs[job].epoch += 1;
+        self.jobs[job].state = State::Stuck;
+    }
+}
