@@ -7,8 +7,57 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(crate) struct Placement {
     runs: BTreeMap<String, BTreeSet<String>>,
-    /// By run and node: the median share of their highest clock that its GPUs at work have.
-    clocks: BTreeMap<String, BTreeMap<String, f64>>,
+    clocks: BTreeMap<String, Clocks>,
+}
+
+/// The median share of their highest clock that the GPUs at work on each node of a run have.
+#[derive(Debug, Default)]
+struct Clocks {
+    by_node: BTreeMap<String, f64>,
+    /// The same in order: the median is asked for at every reading of every node, thousands of them.
+    sorted: Vec<f64>,
+}
+
+impl Clocks {
+    fn set(&mut self, node: &str, clock: f64) {
+        match self.by_node.get_mut(node) {
+            Some(had) if had.total_cmp(&clock).is_eq() => return,
+            Some(had) => {
+                let old = core::mem::replace(had, clock);
+                self.unsort(old);
+            }
+            None => {
+                self.by_node.insert(node.to_owned(), clock);
+            }
+        }
+        self.sorted.insert(self.rank(clock), clock);
+    }
+
+    fn remove(&mut self, node: &str) {
+        if let Some(old) = self.by_node.remove(node) {
+            self.unsort(old);
+        }
+    }
+
+    fn unsort(&mut self, clock: f64) {
+        let at = self.rank(clock);
+        if at < self.sorted.len() {
+            self.sorted.remove(at);
+        }
+    }
+
+    /// How many are lower.
+    fn rank(&self, clock: f64) -> usize {
+        self.sorted.partition_point(|c| c.total_cmp(&clock).is_lt())
+    }
+
+    /// The upper median without a node, and of how many.
+    fn median_without(&self, node: &str) -> Option<(f64, usize)> {
+        let own = self.by_node.get(node).map(|clock| self.rank(*clock));
+        let n = self.sorted.len() - usize::from(own.is_some());
+        let at = n / 2 + usize::from(own.is_some_and(|own| own <= n / 2));
+        (n > 0).then_some((*self.sorted.get(at)?, n))
+    }
 }
 
 impl Placement {
@@ -29,7 +78,7 @@ impl Placement {
         }
         if let Some(clocks) = self.clocks.get_mut(run) {
             clocks.remove(node);
-            if clocks.is_empty() {
+            if clocks.by_node.is_empty() {
                 self.clocks.remove(run);
             }
         }
@@ -43,11 +92,9 @@ impl Placement {
     pub(crate) fn set_clock(&mut self, node: &str, clock: Option<f64>) {
         for run in self.runs.get(node).into_iter().flatten() {
             match (self.clocks.get_mut(run), clock) {
-                (Some(clocks), Some(clock)) => drop(clocks.insert(node.to_owned(), clock)),
-                (Some(clocks), None) => drop(clocks.remove(node)),
-                (None, Some(clock)) => {
-                    self.clocks.insert(run.clone(), BTreeMap::from([(node.to_owned(), clock)]));
-                }
+                (Some(clocks), Some(clock)) => clocks.set(node, clock),
+                (Some(clocks), None) => clocks.remove(node),
+                (None, Some(clock)) => self.clocks.entry(run.clone()).or_default().set(node, clock),
                 (None, None) => {}
             }
         }
@@ -55,16 +102,40 @@ impl Placement {
 
     /// The median over the nodes of a run without one of them, and how many these are.
     pub(crate) fn clock_beside(&self, run: &str, node: &str) -> Option<(f64, usize)> {
-        let others = self.clocks.get(run)?.iter().filter(|(name, _)| *name != node);
-        let mut clocks: Vec<f64> = others.map(|(_, clock)| *clock).collect();
-        let (at, n) = (clocks.len() / 2, clocks.len());
-        (n > 0).then(|| (*clocks.select_nth_unstable_by(at, f64::total_cmp).1, n))
+        self.clocks.get(run)?.median_without(node)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_median_is_that_of_the_others(
+            told in proptest::collection::vec((0u8..12, proptest::option::weighted(0.8, 0u8..6)), 1..60),
+            without in 0u8..12,
+        ) {
+            let (mut clocks, mut plain) = (Clocks::default(), BTreeMap::new());
+            for (node, clock) in told {
+                match clock.map(f64::from) {
+                    Some(clock) => {
+                        clocks.set(&node.to_string(), clock);
+                        plain.insert(node, clock);
+                    }
+                    None => {
+                        clocks.remove(&node.to_string());
+                        plain.remove(&node);
+                    }
+                }
+            }
+            let mut others: Vec<f64> = plain.iter().filter(|(n, _)| **n != without).map(|(_, c)| *c).collect();
+            others.sort_by(f64::total_cmp);
+            let want = others.get(others.len() / 2).map(|median| (*median, others.len()));
+            prop_assert_eq!(clocks.median_without(&without.to_string()), want);
+        }
+    }
 
     #[test]
     fn runs_come_and_go() {
