@@ -145,6 +145,8 @@ detectors! {
         flight_recorder_dump: flight_recorder_dump::FlightRecorderDump,
         launcher_dead: launcher_dead::LauncherDead,
         config_drift: config_drift::ConfigDrift,
+        straggler: straggler::Straggler,
+        first_failure: first_failure::FirstFailure,
     }
     node {
         gpu_fault: gpu_fault::GpuFault,
@@ -152,5 +154,6 @@ detectors! {
         node_fault: node_fault::NodeFault,
         throttle: throttle::Throttle,
         ecc_trend: ecc_trend::EccTrend,
+        peer: peer::Peer,
     }
 }

@@ -5,6 +5,7 @@ pub mod config_drift;
 pub mod ecc_trend;
 mod faults;
 pub mod finding;
+pub mod first_failure;
 pub mod flight_recorder_dump;
 pub mod gc_tail;
 pub mod gpu_fault;
@@ -20,12 +21,14 @@ pub mod mfu_droop;
 pub mod mfu_implausible;
 pub mod node_fault;
 pub mod nonfinite;
+pub mod peer;
 pub mod rank_dead;
 mod reported;
 pub mod shared;
 pub mod source_lost;
 pub mod stall;
 pub mod step_time_jitter;
+pub mod straggler;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

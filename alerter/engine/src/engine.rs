@@ -162,7 +162,7 @@ impl Engine {
             well_at: run.facts.last_progress,
         };
         for v in verdicts {
-            self.explain(name, v);
+            self.explain(now, name, v);
             self.book.verdict(now, &party, v, out);
         }
     }

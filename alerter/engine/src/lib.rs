@@ -4,6 +4,7 @@
 //! calls drive it: [`Engine::handle`], [`Engine::tick`], [`Engine::next_deadline`], [`Engine::take_dirty`] and
 //! [`Engine::restore`]. The same engine runs live, in `backtest` and in tests.
 
+mod cause;
 pub mod config;
 pub mod detector;
 pub mod detectors;

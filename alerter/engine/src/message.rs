@@ -62,6 +62,12 @@ pub struct RunSummary {
     pub last_step: Option<i64>,
     pub checkpoint_step: Option<i64>,
     pub checkpoint_at: Option<Ts>,
+    /// Steps of the last checkpoints, oldest first.
+    pub saved: Vec<i64>,
+    /// Seconds of a step.
+    pub step_secs: Option<f64>,
+    /// Seconds that the attempt took to get going.
+    pub start_secs: f64,
 }
 
 impl RunSummary {
@@ -76,6 +82,9 @@ impl RunSummary {
             last_step: f.last_step,
             checkpoint_step: f.checkpoints.last_step,
             checkpoint_at: f.checkpoints.last_at,
+            saved: f.checkpoints.steps.iter().copied().collect(),
+            step_secs: f.pace.quantile(0.5).map(|secs| secs / f.interval.max(1) as f64),
+            start_secs: f.first_gap,
         }
     }
 }
@@ -177,6 +186,9 @@ fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -
         add("Last good checkpoint", checkpoint(now, r, run));
         add("Cost", cost(now, r, run, config));
     }
+    if let Some(advice) = crate::cause::advise(r, run, config.cost_per_gpu_hour) {
+        add("What to do", sentence(&advice));
+    }
     if run.attempt > 0 {
         add("Restarts", run.attempt.to_string());
     }
@@ -196,6 +208,7 @@ fn label_of(signal: &str) -> String {
         "unsaved_work" => "Unsaved work".into(),
         "step" => "Silent for".into(),
         "sm_clock" => "SM clock".into(),
+        "compute_time" => "Compute time against its peers".into(),
         "ecc" => "Corrected errors in an hour".into(),
         other => sentence(other).trim_end_matches('.').replace('_', " "),
     }
@@ -210,7 +223,7 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
         _ => number(v),
     };
     match r.signal.as_str() {
-        "source" | "process" | "report" | "gpu" | "link" | "node" | "config" => None,
+        "peers" | "source" | "process" | "report" | "gpu" | "link" | "node" | "config" => None,
         "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
         _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
         _ => Some(unit(r.value)),

@@ -3,6 +3,7 @@
 mod conditions;
 mod facts;
 mod gpus;
+pub mod vitals;
 pub(crate) mod words;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use stepwatch_wire::{Event, Kind as EventKind};
 pub use conditions::{Condition, Conditions, Key, Level, Topic};
 pub use facts::NodeFacts;
 pub use gpus::{Gpu, Gpus, Reading};
+pub use vitals::{Peers, Vitals};
 
 use crate::detector::{DetectorsConfig, NodeDetectors};
 use crate::run::Setup;
@@ -58,8 +60,8 @@ impl Node {
         Self { facts: NodeFacts::new(name, now), detectors: NodeDetectors::new(config) }
     }
 
-    /// Takes one event of the node itself.
-    pub fn event(&mut self, now: Ts, e: &Event) -> News {
+    /// Takes one event of the node itself; `peers`: what is usual in the run that uses it.
+    pub fn event(&mut self, now: Ts, e: &Event, peers: Option<&Peers>) -> News {
         let f = &mut self.facts;
         f.heard(now, e);
         match (e.kind, e.name.as_deref()) {
@@ -67,7 +69,20 @@ impl Node {
                 let gpu = f.gpus.named(e);
                 News { changed: f.conditions.take(now, e, &gpu), ..News::default() }
             }
-            (EventKind::Health, Some("gpu")) => News { reading: f.gpus.take(now, e), ..News::default() },
+            (EventKind::Health, Some("gpu")) => {
+                let reading = f.gpus.take(now, e);
+                let loaded = e
+                    .extra
+                    .get("gpu")
+                    .and_then(stepwatch_wire::Value::as_str)
+                    .and_then(|uuid| f.gpus.get(uuid));
+                let loaded = loaded.is_some_and(|gpu| gpu.last.is_loaded());
+                f.vitals.take(now, e, loaded, peers);
+                News { reading, ..News::default() }
+            }
+            (EventKind::Health, Some("rdma")) => {
+                News { reading: f.vitals.take(now, e, false, peers), ..News::default() }
+            }
             (EventKind::Health, Some("job")) => News { changed: f.job(e), ..News::default() },
             (EventKind::Health, Some("config")) => News { setup: f.set_up(e), ..News::default() },
             _ => News::default(),

@@ -5,6 +5,7 @@ mod checkpoints;
 mod facts;
 mod pace;
 mod reports;
+pub mod sections;
 mod setups;
 mod signals;
 #[cfg(test)]
@@ -98,7 +99,7 @@ impl Run {
             }
             // A socket closed by a process that lives on is odd, not a death: if the run stops, that will show.
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
-                self.facts.died(now, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default(), false);
+                self.facts.died(now, at, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default(), false);
             }
             EventKind::Event => self.facts.reports.take(now, self.facts.total_steps, e),
             EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health | EventKind::Gap => {}
@@ -158,6 +159,9 @@ impl Run {
         }
         let news = self.beside(Place { step, ts: at, attempt: self.facts.attempt, rank }, e, out);
         self.counters.duplicates += u64::from(repeated && !news);
+        if self.facts.sectioned(rank, step, e) {
+            self.look(now, out);
+        }
     }
 
     fn judge(&mut self, now: Ts, mut sample: StepSample, out: &mut Vec<Verdict>) {

@@ -4,6 +4,7 @@ pub mod attempt;
 pub mod block;
 pub mod cadence;
 pub mod cusum;
+pub mod drift;
 pub mod latch;
 pub mod median;
 pub mod robust;

@@ -110,6 +110,7 @@ kinds! {
     EvalGap "eval_gap" Numerics "eval gap";
     CkptStale "ckpt_stale" Checkpoint "stale checkpoint";
     SourceLost "source_lost" Telemetry "source lost";
+    FirstFailure "first_failure" Progress "first failure";
     RankDead "rank_dead" Progress "dead rank";
     GpuFault "gpu_fault" Hardware "GPU fault";
     LinkFault "link_fault" Hardware "link fault";
@@ -121,6 +122,7 @@ kinds! {
     LauncherDead "launcher_dead" Progress "dead launcher";
     Throttle "throttle" Hardware "slow GPU";
     EccTrend "ecc_trend" Hardware "rising memory errors";
+    Peer "peer" Hardware "unlike its peers";
     NodeFault "node_fault" Node "node fault";
 }
 

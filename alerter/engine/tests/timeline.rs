@@ -212,7 +212,7 @@ fn the_rank_that_stopped_first_is_named() {
     w.forward(Span::secs(70));
     let suspect = &w.only().suspects[0];
     assert_eq!(suspect.what, "rank 5 on node002");
-    assert_eq!(suspect.why, "stopped at step 40, the others reached 41");
+    assert!(suspect.why.starts_with("stopped at step 40, the others reached 41"), "{suspect:?}");
 }
 
 #[test]

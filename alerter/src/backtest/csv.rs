@@ -2,7 +2,7 @@
 
 use stepwatch_formats::Resolution;
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{Event, num};
+use stepwatch_wire::{Event, Value, num};
 
 /// Rows longer than this many cells are not ours.
 const MAX_CELLS: usize = 256;
@@ -15,6 +15,10 @@ enum Column {
     Timestamp,
     Rank,
     Node,
+    /// Of the pipeline.
+    Stage,
+    /// Where a rank spent the step; times of others than its computation say nothing of it alone.
+    Part(&'static str),
     Metric(&'static str),
     /// Not known: left alone.
     Other,
@@ -27,6 +31,12 @@ impl Column {
             "timestamp" => Self::Timestamp,
             "rank" => Self::Rank,
             "node" => Self::Node,
+            "stage" => Self::Stage,
+            "forward_compute" => Self::Part("forward_compute"),
+            "backward_compute" => Self::Part("backward_compute"),
+            "fwd_bwd" => Self::Part("fwd_bwd"),
+            "data" => Self::Part("data"),
+            "gc" => Self::Part("gc"),
             "loss" => Self::Metric(metric::LOSS),
             "grad_norm" => Self::Metric(metric::GRAD_NORM),
             "lr" => Self::Metric(metric::LR),
@@ -45,7 +55,8 @@ impl Header {
     /// `None` if the line is no header of ours: it needs `step` and something measured.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let columns: Vec<_> = line.split(',').take(MAX_CELLS).map(Column::of).collect();
-        let measured = columns.iter().any(|c| matches!(c, Column::Metric(_) | Column::Timestamp));
+        let measured =
+            columns.iter().any(|c| matches!(c, Column::Metric(_) | Column::Part(_) | Column::Timestamp));
         (columns.contains(&Column::Step) && measured).then_some(Self(columns))
     }
 
@@ -105,6 +116,14 @@ fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resoluti
             event.rank = Some(rank);
         }
         Column::Node => event.node = Some(cell.chars().take(stepwatch_wire::MAX_TEXT).collect()),
+        Column::Stage => {
+            let stage =
+                step(number("stage")?).ok_or_else(|| format!("stage is not an integer: {:?}", shown()))?;
+            event.extra.insert("stage".into(), Value::Number(stage as f64));
+        }
+        Column::Part(name) => {
+            event.t.set(name, number(name)?);
+        }
         Column::Metric(name) => {
             event.m.set(name, number(name)?);
             resolution.read(name, cell);
@@ -145,6 +164,17 @@ mod tests {
         let e = rows.event("13,-inf,,nan").unwrap();
         assert_eq!(e.m.get("loss"), Some(f64::NEG_INFINITY));
         assert!(e.m.get("grad_norm").unwrap().is_nan());
+    }
+
+    #[test]
+    fn reads_what_a_rank_did() {
+        let mut rows = Rows::new(Header::parse("step,rank,stage,forward_compute,gc").unwrap());
+        let e = rows.event("16,4,1,17.5,0").unwrap();
+        assert_eq!(
+            (e.step, e.rank, e.extra.get("stage").and_then(Value::as_f64)),
+            (Some(16), Some(4), Some(1.0))
+        );
+        assert_eq!((e.t.get("forward_compute"), e.t.get("gc"), e.m.len()), (Some(17.5), Some(0.0), 0));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hang::place;
+use super::first_failure::{Failure, failures};
 use crate::detector::ClockDetector;
 use crate::run::Facts;
 use crate::time::{Span, Ts};
@@ -25,6 +25,9 @@ impl Default for Config {
         Self { enabled: true, page_after: Span::secs(30) }
     }
 }
+
+/// Ranks named one by one.
+const NAMED: usize = 3;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RankDead {
@@ -78,27 +81,22 @@ impl ClockDetector for RankDead {
 }
 
 fn sentence(now: Ts, f: &Facts) -> String {
-    let Some((rank, first)) = f.deaths.iter().min_by_key(|(_, d)| d.at) else { return String::new() };
-    let node = f.ranks.get(rank).and_then(|r| r.node.as_deref());
+    let failures = failures(f);
+    let Some(first) = failures.first() else { return String::new() };
     let known = f.ranks.len().max(f.deaths.len());
     let at = f.last_step.map_or_else(String::new, |s| {
         format!("; the run stands at step {s} since {}", now - f.last_progress)
     });
     if f.deaths.len() > 1 {
-        format!("{} of {known} ranks died, {} first: {}{at}", f.deaths.len(), place(*rank, node), first.text)
+        format!("{} of {known} ranks died, {} first: {}{at}", f.deaths.len(), first.place, first.text)
     } else {
-        format!("{} died: {}{at}", place(*rank, node), first.text)
+        format!("{} died: {}{at}", first.place, first.text)
     }
 }
 
 fn first_deaths(f: &Facts) -> Vec<Suspect> {
-    let mut deaths: Vec<_> = f.deaths.iter().collect();
-    deaths.sort_by_key(|(rank, d)| (d.at, **rank));
-    let suspect = |(rank, d): &(&u32, &crate::run::Death)| Suspect {
-        what: place(**rank, f.ranks.get(rank).and_then(|r| r.node.as_deref())),
-        why: format!("died at {}: {}", d.at, d.text),
-    };
-    deaths.iter().take(3).map(suspect).collect()
+    let suspect = |d: Failure| Suspect { what: d.place, why: format!("died at {}: {}", d.at, d.text) };
+    failures(f).into_iter().take(NAMED).map(suspect).collect()
 }
 
 /// A note: the end of a run that nobody spoke of.

@@ -5,14 +5,16 @@ use std::fmt::Write as _;
 use stepwatch_wire::Event;
 
 use super::{Engine, Key, LOOK_AGAIN};
+use crate::cause;
 use crate::effect::Effect;
 use crate::incident::Scope;
 use crate::incident::book::Party;
 use crate::message::RunSummary;
-use crate::node::{self, Level, Node, Tenant, words};
+use crate::node::vitals::VITALS;
+use crate::node::{self, Node, Peers, Tenant};
 use crate::run::Run;
 use crate::time::{Span, Ts};
-use crate::verdict::{Cause, Change, Verdict};
+use crate::verdict::{Cause, Change, Kind, Verdict};
 
 /// Nodes watched at once; events of further ones are counted and dropped.
 const MAX_NODES: usize = 50_000;
@@ -20,10 +22,10 @@ const MAX_NODES: usize = 50_000;
 const USES_FOR: Span = Span::secs(3600);
 /// Readings of a node alone are stored this often: a crash of ours costs a statistic the rest.
 const KEEP_EVERY: Span = Span::secs(60);
-/// How long before a run stopped its nodes are asked what happened.
-const EVIDENCE_FROM: Span = Span::secs(600);
-/// Nodes and their faults named in an incident of a run.
-const NAMED: usize = 3;
+/// Exporters read their GPUs this often: sooner there is nothing new to compare.
+const COMPARE_EVERY: Span = Span::secs(10);
+/// Causes that the nodes of a run may have.
+const EXPLAINED: [Cause; 3] = [Cause::Numerics, Cause::Speed, Cause::Progress];
 
 impl Engine {
     pub(super) fn node_event(&mut self, now: Ts, event: &Event, out: &mut Vec<Effect>) {
@@ -35,8 +37,13 @@ impl Engine {
             }
             self.nodes.insert(name.to_owned(), Node::new(name, now, &self.book.config.detectors));
         }
+        let run = self.placement.on(name).find_map(|run| self.runs.get(run));
         let Some(node) = self.nodes.get_mut(name) else { return };
-        let news = node.event(now, event);
+        let news = node.event(now, event, run.map(|run| &run.facts.peers));
+        if news.reading {
+            self.compare(now, name);
+        }
+        let Some(node) = self.nodes.get(name) else { return };
         if news.reading {
             self.placement.set_clock(name, node.facts.gpus.loaded_clock("").map(|(clock, _)| clock));
         }
@@ -50,6 +57,24 @@ impl Engine {
             }
         }
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
+    }
+
+    /// Works out anew what the devices of the runs on a node usually read, where that is old.
+    fn compare(&mut self, now: Ts, node: &str) {
+        for name in self.placement.on(node) {
+            let Some(run) = self
+                .runs
+                .get_mut(name)
+                .filter(|r| r.facts.peers.at.is_none_or(|at| now - at >= COMPARE_EVERY))
+            else {
+                continue;
+            };
+            let mut values = vec![Vec::new(); VITALS.len()];
+            let nodes = run.facts.nodes.keys().filter_map(|node| self.nodes.get(node));
+            nodes.for_each(|node| node.facts.vitals.gather(now, &mut values));
+            run.facts.peers = Peers::of(now, values);
+            self.dirty.insert(Key::Run(name.clone()));
+        }
     }
 
     /// Lets the detectors of a node look, and carries their verdicts to the incidents.
@@ -140,20 +165,24 @@ impl Engine {
         }
     }
 
-    /// What happens to a run that stops is explained by what its nodes said shortly before: they are the first suspects.
-    pub(super) fn explain(&self, name: &str, v: &mut Verdict) {
-        if v.change != Change::Raise || v.kind.cause() != Cause::Progress {
+    /// What happens to a run is explained by what sets its ranks and nodes apart: they are the suspects.
+    pub(super) fn explain(&self, now: Ts, name: &str, v: &mut Verdict) {
+        if v.change != Change::Raise || !EXPLAINED.contains(&v.kind.cause()) {
             return;
         }
         let Some(run) = self.runs.get(name) else { return };
-        let since = Ts(run.facts.last_progress.0.saturating_sub(EVIDENCE_FROM.0));
-        let nodes = run.facts.nodes.keys().filter_map(|node| self.nodes.get(node));
-        let mut said: Vec<_> = nodes.flat_map(|node| words::evidence(&node.facts, since)).collect();
-        said.sort_by_key(|e| (core::cmp::Reverse(e.level), e.at));
-        said.truncate(NAMED);
-        if let Some(first) = said.first().filter(|e| e.level > Level::Info) {
-            let _ = write!(v.why, "; {}: {}", first.suspect.what, first.suspect.why);
+        let nodes = run.facts.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.facts));
+        v.suspects = cause::rank(v, &run.facts, nodes.clone());
+        if v.kind == Kind::Hang {
+            let seen = cause::standstill(now, run.facts.last_progress, nodes);
+            if !seen.what.is_empty() {
+                let _ = write!(v.why, "; {}", seen.what);
+            }
         }
-        v.suspects.splice(0..0, said.into_iter().map(|e| e.suspect));
+        if let Some(first) =
+            v.suspects.first().filter(|s| v.kind.cause() == Cause::Progress && !v.why.contains(&s.what))
+        {
+            let _ = write!(v.why, "; {}: {}", first.what, first.why);
+        }
     }
 }

@@ -245,7 +245,7 @@ impl Book {
         i.raised.insert((subject.clone(), v.kind), v.severity);
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
-        i.record.suspect(v, party.is_node());
+        i.record.suspect(v);
         if leads {
             i.record.follow(v);
         } else if v.kind != had_kind {

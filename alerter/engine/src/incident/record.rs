@@ -64,19 +64,11 @@ impl IncidentRecord {
         })
     }
 
-    /// Whoever is suspected stays so, whichever kind names the incident. What a node says of itself comes first: it explains
-    /// what its ranks do.
-    pub(super) fn suspect(&mut self, v: &Verdict, first: bool) {
-        if first {
-            self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
-            self.suspects.splice(0..0, v.suspects.iter().cloned());
-            return self.suspects.truncate(MAX_SUSPECTS);
-        }
-        for s in &v.suspects {
-            if self.suspects.len() < MAX_SUSPECTS && !self.suspects.iter().any(|had| had.what == s.what) {
-                self.suspects.push(s.clone());
-            }
-        }
+    /// Whoever is suspected stays so, whichever kind names the incident. The last verdict knows most: whom it suspects comes first.
+    pub(super) fn suspect(&mut self, v: &Verdict) {
+        self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
+        self.suspects.splice(0..0, v.suspects.iter().cloned());
+        self.suspects.truncate(MAX_SUSPECTS);
     }
 }
 
@@ -92,7 +84,7 @@ pub(super) fn worse(kind: Kind) -> u8 {
         Kind::LossSpike | Kind::RankDead => 4,
         Kind::GradInstability | Kind::Hang => 3,
         Kind::LossShift | Kind::ThroughputDrop => 2,
-        Kind::GradSpike | Kind::MfuDroop => 1,
+        Kind::GradSpike | Kind::MfuDroop | Kind::Throttle => 1,
         _ => 0,
     }
 }

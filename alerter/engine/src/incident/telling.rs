@@ -3,6 +3,7 @@
 use super::State;
 use super::book::{Book, by_actor, timeline};
 use super::escalation::Ladder;
+use crate::cause;
 use crate::effect::{Action, Effect, Notification};
 use crate::message::{self, Status};
 use crate::time::{Span, Ts};
@@ -23,6 +24,9 @@ impl Book {
             return;
         }
         let from = if now - at > LATE { now + BACKLOG } else { now };
+        if let Some(advice) = cause::advise(&i.record, &i.summary, self.config.cost_per_gpu_hour) {
+            out.push(timeline(now, id, format!("what to do: {advice}")));
+        }
         i.ladder = Some(Ladder::new(from, self.router.levels(&self.config, &i.record)));
         self.climb(now, id, reason, out);
     }

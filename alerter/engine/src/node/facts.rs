@@ -7,6 +7,7 @@ use stepwatch_wire::{Event, Value};
 
 use super::conditions::Conditions;
 use super::gpus::Gpus;
+use super::vitals::Vitals;
 use crate::run::Setup;
 use crate::time::Ts;
 
@@ -28,6 +29,8 @@ pub struct NodeFacts {
     pub(crate) kept_at: Ts,
     pub conditions: Conditions,
     pub gpus: Gpus,
+    /// What its GPUs and ports read, beside those of the other nodes of the run.
+    pub vitals: Vitals,
     /// What a scheduler runs here, in words, by its id.
     pub jobs: BTreeMap<String, String>,
     /// By the run whose configuration it is; that of the node has no name.
@@ -50,6 +53,7 @@ impl NodeFacts {
             kept_at: now,
             conditions: Conditions::default(),
             gpus: Gpus::default(),
+            vitals: Vitals::default(),
             jobs: BTreeMap::new(),
             setups: BTreeMap::new(),
         }

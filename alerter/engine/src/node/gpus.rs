@@ -16,6 +16,9 @@ const MAX_REASONS: usize = 16;
 const BUSY: f64 = 0.5;
 const TENSOR: f64 = 0.05;
 const POWER: f64 = 0.5;
+/// Weight of a reading in what a GPU usually draws, of more and of less than that.
+const RISES: f64 = 0.1;
+const FALLS: f64 = 0.01;
 /// What the driver calls a reason and is none to complain of.
 const NO_COMPLAINT: [&str; 5] =
     ["gpu_idle", "idle", "applications_clocks_setting", "display_clock_setting", "none"];
@@ -27,6 +30,8 @@ pub struct Gpu {
     /// Readings ever taken.
     pub readings: u64,
     pub last: Reading,
+    /// What it draws at work, in watts; 0 before it has worked.
+    pub usual_power: f64,
     /// Seconds that each reason has throttled it for, as last read.
     throttled: BTreeMap<String, f64>,
 }
@@ -135,6 +140,7 @@ impl Gpus {
         };
         gpu.last = Reading::of(now, &e.m);
         gpu.readings += 1;
+        gpu.worked();
         for (name, v) in e.m.iter() {
             let Some(reason) = gpu.throttled_by(name, v) else { continue };
             if !NO_COMPLAINT.contains(&reason) && !gpu.last.reasons.iter().any(|had| had == reason) {
@@ -155,6 +161,15 @@ impl Gpus {
 }
 
 impl Gpu {
+    /// A standstill lasts for minutes and must not become what is usual.
+    fn worked(&mut self) {
+        let busy = self.last.utilization.is_some_and(|u| u >= BUSY);
+        let Some(power) = self.last.power.filter(|_| busy) else { return };
+        let weight = if power > self.usual_power { RISES } else { FALLS };
+        let first = self.usual_power == 0.0;
+        self.usual_power += if first { power } else { weight * (power - self.usual_power) };
+    }
+
     /// The reason that a metric says it is throttled by.
     fn throttled_by<'a>(&mut self, name: &'a str, v: f64) -> Option<&'a str> {
         if let Some(reason) = name.strip_prefix("throttle_") {

@@ -1,12 +1,9 @@
 //! How a node's troubles read.
 
-use super::conditions::{Condition, Key, Level, Topic};
+use super::conditions::{Condition, Key, Topic};
 use super::{NodeFacts, Tenants};
 use crate::time::{Span, Ts};
 use crate::verdict::Suspect;
-
-/// Suspects named of one node.
-const NAMED: usize = 3;
 
 /// `GPU 3 (GPU-2f3c…)`, or as much of it as is known; empty if nothing is.
 pub(crate) fn gpu(f: &NodeFacts, uuid: &str, pci: &str) -> String {
@@ -116,24 +113,6 @@ pub(crate) fn suspect(f: &NodeFacts, key: &Key, c: &Condition) -> Suspect {
         _ => text.to_owned(),
     };
     Suspect { what, why }
-}
-
-/// One thing that a node has to say for itself.
-pub(crate) struct Evidence {
-    pub(crate) level: Level,
-    pub(crate) at: Ts,
-    pub(crate) suspect: Suspect,
-}
-
-/// What the node has to say for itself since `since`: the worst first, then the earliest.
-pub(crate) fn evidence(f: &NodeFacts, since: Ts) -> Vec<Evidence> {
-    let recent = f.conditions.iter().filter(|(_, c)| c.touches(since));
-    let mut all: Vec<Evidence> = recent
-        .map(|(key, c)| Evidence { level: c.level, at: c.first, suspect: suspect(f, key, c) })
-        .collect();
-    all.sort_by_key(|e| (core::cmp::Reverse(e.level), e.at));
-    all.truncate(NAMED);
-    all
 }
 
 /// Who is hit.

@@ -17,6 +17,8 @@ pub struct Checkpoints {
     /// When the last success arrived, by our clock.
     pub last_at: Option<Ts>,
     pub last_step: Option<i64>,
+    /// Steps of the last ones, oldest first.
+    pub steps: VecDeque<i64>,
     pub in_progress: Option<Ts>,
     /// Seconds of work since the last success or the start of the attempt.
     pub work: f64,
@@ -59,6 +61,7 @@ impl Checkpoints {
     pub(super) fn found(&mut self, at: Ts, step: Option<i64>) {
         if self.last_at.is_none_or(|last| last < at) {
             (self.last_at, self.last_step) = (Some(at), step);
+            self.saved(step);
         }
     }
 
@@ -75,8 +78,19 @@ impl Checkpoints {
         }
         self.last_at = Some(now);
         self.last_step = step;
+        self.saved(step);
         self.failure = None;
         self.reset_work();
+    }
+
+    fn saved(&mut self, step: Option<i64>) {
+        let Some(step) = step else { return };
+        // One that is written again after a roll-back replaces those that came after it.
+        self.steps.retain(|had| *had < step);
+        if self.steps.len() == CHECKPOINTS_KEPT {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
     }
 
     pub(super) fn failed(&mut self, now: Ts, why: &str) {

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::hello;
-use stepwatch_wire::{Event, Kind};
+use stepwatch_wire::{Event, Kind, Value};
 
 use super::align::Arrival;
 use super::checkpoints::Checkpoints;
 use super::pace::Pace;
 use super::reports::Reports;
+use super::sections::Sections;
 use super::setups::{Setup, Setups};
+use crate::node::Peers;
 use crate::sample::{StepClass, StepSample};
 use crate::time::{Span, Ts};
 
@@ -73,6 +75,10 @@ pub struct Facts {
     pub checkpoints: Checkpoints,
     pub deaths: BTreeMap<u32, Death>,
     pub reports: Reports,
+    /// How long each rank computes.
+    pub sections: Sections,
+    /// What its GPUs and ports usually read.
+    pub peers: Peers,
     steps_since_death: u64,
     pub ended: Option<Ended>,
     /// Sources that feed the run, and when each did so last.
@@ -87,6 +93,10 @@ pub struct Facts {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Rank {
     pub node: Option<String>,
+    /// Its number among the ranks of its node.
+    pub local_rank: Option<u32>,
+    /// Stage of the pipeline that it computes.
+    pub stage: Option<u32>,
     pub attempt: Option<u32>,
     pub last_step: Option<i64>,
     pub last_seen: Ts,
@@ -106,6 +116,8 @@ pub struct Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
     pub at: Ts,
+    /// By the clock of whoever saw it.
+    pub when: Ts,
     pub text: String,
 }
 
@@ -135,6 +147,22 @@ pub(super) fn phase_class(name: &str) -> Option<StepClass> {
     } else {
         None
     }
+}
+
+/// The stage of a rank, told or worked out: Megatron, torchtitan and DeepSpeed all give neighbouring ranks to one stage.
+fn stage(rank: u32, world: Option<u32>, e: &Event) -> Option<u32> {
+    let told = ["stage", "pp_stage", "pp_rank", "pipeline_rank"].iter().find_map(|key| number(e, key));
+    told.or_else(|| {
+        let stages = number(e, "pp").filter(|n| *n > 1)?;
+        let world = world.filter(|world| world % stages == 0 && *world >= stages)?;
+        Some(rank / (world / stages))
+    })
+}
+
+/// A small number that stands beside the metrics, or, in a step, among them.
+fn number(e: &Event, key: &str) -> Option<u32> {
+    let v = e.extra.get(key).and_then(Value::as_f64).or_else(|| e.m.get(key))?;
+    (v >= 0.0 && v <= f64::from(u32::MAX) && v.fract() == 0.0).then_some(v as u32)
 }
 
 impl Ended {
@@ -179,6 +207,8 @@ impl Facts {
             checkpoints: Checkpoints::default(),
             deaths: BTreeMap::new(),
             reports: Reports::default(),
+            sections: Sections::default(),
+            peers: Peers::default(),
             steps_since_death: 0,
             ended: None,
             live: BTreeMap::new(),
@@ -260,12 +290,24 @@ impl Facts {
 
     pub(super) fn hello(&mut self, e: &Event) {
         let rank = e.rank.unwrap_or(0);
+        let world = self.world;
         if let Some(r) = self.ranks.get_mut(&rank) {
             r.done = false;
+            r.local_rank = number(e, "local_rank").or(r.local_rank);
+            r.stage = stage(rank, world, e).or(r.stage);
         }
         if self.ended.take().is_some() {
             self.wants_look = true;
         }
+    }
+
+    /// Takes the parts of a rank's step; true if that made a step comparable.
+    pub(super) fn sectioned(&mut self, rank: u32, step: i64, e: &Event) -> bool {
+        let Some(r) = self.ranks.get_mut(&rank).filter(|r| !r.stale && r.last_step == Some(step)) else {
+            return false;
+        };
+        r.stage = number(e, "stage").or(r.stage);
+        self.sections.take(rank, r.stage, step, e)
     }
 
     pub(super) fn bye(&mut self, now: Ts, e: &Event) {
@@ -281,7 +323,8 @@ impl Facts {
         let failed = code != 0 && !STOPPED.contains(&code);
         if failed {
             let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
-            self.died(now, rank, format!("exited with code {code}{last_words}"), true);
+            let when = e.ts.map_or(now, Ts::from_secs_f64);
+            self.died(now, when, rank, format!("exited with code {code}{last_words}"), true);
         }
         if failed || self.worst_code == 0 {
             self.worst_code = code;
@@ -299,14 +342,14 @@ impl Facts {
     }
 
     /// `told`: somebody knows how, and it was not only seen that it is gone.
-    pub(super) fn died(&mut self, now: Ts, rank: u32, text: String, told: bool) {
+    pub(super) fn died(&mut self, now: Ts, when: Ts, rank: u32, text: String, told: bool) {
         self.steps_since_death = 0;
         // A rank may die again in a later life.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
         if news && self.deaths.len() < MAX_DEATHS {
-            self.deaths.insert(rank, Death { at: now, text });
+            self.deaths.insert(rank, Death { at: now, when, text });
         } else if let Some(death) = self.deaths.get_mut(&rank).filter(|_| told) {
-            death.text = text;
+            (death.text, death.when) = (text, death.when.min(when));
         }
     }
 
@@ -365,6 +408,7 @@ impl Facts {
             p.ranks.clear();
         });
         self.checkpoints.restarted();
+        self.sections.restarted();
         for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
             r.stale = r.last_step.is_some();
         }

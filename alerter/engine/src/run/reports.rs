@@ -26,6 +26,8 @@ pub enum Topic {
 pub struct Report {
     pub topic: Topic,
     pub at: Ts,
+    /// By the clock of whoever wrote it.
+    pub when: Ts,
     /// Samples that the run had had: a few more prove that it goes on.
     pub steps: u64,
     pub rank: Option<u32>,
@@ -74,6 +76,7 @@ impl Reports {
         self.0.push_back(Report {
             topic,
             at: now,
+            when: e.ts.map_or(now, Ts::from_secs_f64),
             steps,
             rank: e.rank.filter(|_| local.is_none()),
             local_rank: local.map(|n| n as u32),

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 mod bench;
+mod causes;
 mod chaos;
 mod faults;
 mod gpus;

@@ -97,8 +97,7 @@ async fn news_that_pile_up_become_one() {
 async fn an_incident_that_ends_during_an_outage_is_told_in_one_message() {
     let up = Arc::new(AtomicBool::new(false));
     let is_up = Arc::clone(&up);
-    let answer =
-        move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() };
+    let answer = move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() };
     let pager = Scripted::new(answer).waking();
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     bench.incident(ID, State::Open).await;

@@ -1,0 +1,162 @@
+//! Why a run is sick: who is suspected, in which order, and on what evidence.
+//!
+//! Evidence is what sets one place apart from its peers, and what a place said of itself: a rank that computes longer than the others of
+//! its stage, a GPU or port that reads unlike those of the other nodes, an XID, a link, a mount, a setup that differs, a rank that died
+//! first or stopped early. Each piece is weighed alike:
+//!
+//! ```text
+//! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets) + 2·(1 − share of nodes that have it) + prior(kind)
+//! ```
+//!
+//! `strength` is 1 of what was told, and ln(1 + S/h) of a statistic that stands at S with its bound at h. Pieces of one place add up: the
+//! best counts whole, each further one a quarter. What many nodes have alike is one suspect, the thing that they share. Where ranks or
+//! devices were compared and none stands out, that is said too: then it is the data, an evaluation or the software.
+//!
+//! Pure: facts in, suspects out, the same every time.
+
+mod action;
+mod evidence;
+mod standstill;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::node::NodeFacts;
+use crate::run::Facts;
+use crate::time::{Span, Ts};
+use crate::verdict::{Cause, Kind, Suspect, Verdict};
+
+pub(crate) use action::advise;
+use evidence::{Piece, Sort};
+pub(crate) use standstill::look as standstill;
+
+/// Suspects named.
+const NAMED: usize = 5;
+/// What began within this time before the onset may have caused it, and, since neither is exact, within this time after it.
+const BEFORE: Span = Span::secs(600);
+const AFTER: Span = Span::secs(60);
+/// Less is not worth a word.
+const WORTH: f64 = 3.0;
+/// Weight of every piece of a place after its best.
+const FURTHER: f64 = 0.25;
+/// So many nodes, and this share of the run, have the same: it is not theirs.
+const SHARED_NODES: usize = 3;
+const SHARED: f64 = 0.3;
+/// Weight of an incident's own detector: it looked at the run itself.
+const OWN: f64 = 3.0;
+
+/// A place and everything that speaks against it.
+#[derive(Debug, Default)]
+struct Case {
+    score: f64,
+    pieces: Vec<(f64, Suspect)>,
+}
+
+/// The suspects of a verdict about a run, the first one first.
+pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a NodeFacts>) -> Vec<Suspect> {
+    if v.kind == Kind::Straggler && v.suspects.iter().any(is_nobody) {
+        return v.suspects.clone(); // it compared all ranks, and none is to blame
+    }
+    let onset = onset(v, f);
+    let mut pieces = evidence::of_run(v, f);
+    let nodes: Vec<&NodeFacts> = nodes.collect();
+    if v.kind == Kind::Hang {
+        pieces.extend(standstill(v.ts, onset, nodes.iter().copied()).pieces);
+    }
+    nodes.iter().for_each(|node| evidence::of_node(node, v.kind.cause(), onset, &mut pieces));
+    let n = f.nodes.len().max(nodes.len()).max(1);
+    let pieces = share(pieces, n);
+    let cases = weigh(pieces, onset, n);
+    let mut ranked: Vec<(String, Case)> = cases.into_iter().filter(|(_, c)| c.score >= WORTH).collect();
+    ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score).then_with(|| a.0.cmp(&b.0)));
+    let mut suspects: Vec<Suspect> = ranked.into_iter().take(NAMED).map(|(_, case)| case.suspect()).collect();
+    let (nobody, named): (Vec<&Suspect>, Vec<&Suspect>) = v.suspects.iter().partition(|s| is_nobody(s));
+    for s in named {
+        let known = suspects.iter().any(|had| evidence::place(&had.what) == evidence::place(&s.what));
+        if !known && suspects.len() < NAMED {
+            suspects.push(s.clone());
+        }
+    }
+    if suspects.is_empty() {
+        suspects.extend(nobody.into_iter().cloned());
+    }
+    if suspects.is_empty() {
+        suspects.extend(evidence::whole_fleet(v, f));
+    }
+    suspects
+}
+
+fn is_nobody(s: &Suspect) -> bool {
+    s.what.starts_with("no single")
+}
+
+/// When it began, by our clock, as nearly as is known.
+fn onset(v: &Verdict, f: &Facts) -> Ts {
+    if v.kind.cause() == Cause::Progress {
+        return f.last_progress;
+    }
+    evidence::when(f, v.start_step).min(v.ts)
+}
+
+/// What many nodes have alike becomes one piece.
+fn share(pieces: Vec<Piece>, nodes: usize) -> Vec<Piece> {
+    let mut holders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for p in pieces.iter().filter(|p| p.sort.is_shared()) {
+        holders.entry(&p.alike).or_default().insert(&p.place);
+    }
+    let many = |places: &BTreeSet<&str>| {
+        places.len() >= SHARED_NODES && places.len() as f64 >= SHARED * nodes as f64
+    };
+    let common: BTreeMap<String, Piece> = holders
+        .iter()
+        .filter(|(_, places)| many(places))
+        .filter_map(|(alike, places)| {
+            Some(((*alike).to_owned(), evidence::common(alike, places.len(), &pieces, nodes)?))
+        })
+        .collect();
+    let mut left: Vec<Piece> = pieces.into_iter().filter(|p| !common.contains_key(&p.alike)).collect();
+    left.extend(common.into_values());
+    left
+}
+
+fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<String, Case> {
+    pieces.sort_by(|a, b| a.began.cmp(&b.began).then_with(|| a.suspect.what.cmp(&b.suspect.what)));
+    let mut holders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for p in &pieces {
+        holders.entry(&p.alike).or_default().insert(&p.place);
+    }
+    let held = |p: &Piece| holders.get(p.alike.as_str()).map_or(1, BTreeSet::len);
+    let shares: Vec<f64> = pieces.iter().map(|p| held(p) as f64 / nodes.max(2) as f64).collect();
+    let mut cases: BTreeMap<String, Case> = BTreeMap::new();
+    let mut order = 0.0;
+    for (p, share) in pieces.into_iter().zip(shares) {
+        let recent = p.began <= onset + AFTER && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
+        order += f64::from(u8::from(recent));
+        let early = if recent { 1.0 + 1.0 / order } else { 0.0 };
+        let specific = if p.sort == Sort::Common { 2.0 } else { 2.0 * (1.0 - share.min(1.0)) };
+        let score = p.strength + early + specific + p.prior;
+        cases.entry(p.place).or_default().pieces.push((score, p.suspect));
+    }
+    for case in cases.values_mut() {
+        case.pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let further: f64 = case.pieces.iter().skip(1).map(|(score, _)| FURTHER * score).sum();
+        case.score = case.pieces.first().map_or(0.0, |(best, _)| best + further.min(OWN));
+    }
+    cases
+}
+
+impl Case {
+    /// The best piece names the place; the others are told after it.
+    fn suspect(self) -> Suspect {
+        let mut whys: Vec<String> = Vec::new();
+        let mut what = String::new();
+        for (_, s) in self.pieces.into_iter().take(3) {
+            if what.is_empty() {
+                what = s.what;
+                whys.push(s.why);
+            } else if !whys.contains(&s.why) {
+                whys.push(if s.what == what { s.why } else { format!("{}: {}", s.what, s.why) });
+            }
+        }
+        Suspect { what, why: format!("{} (score {:.1})", whys.join("; "), self.score) }
+    }
+}

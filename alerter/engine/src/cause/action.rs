@@ -1,0 +1,221 @@
+//! What to do about an incident, with the arithmetic that speaks for it.
+//!
+//! Only from what is known: the checkpoints that the run wrote, how long its steps take, how long it took to start, what a GPU costs. An
+//! advice whose figures are not known is given without them, and none is given where there is nothing to choose.
+
+use std::fmt::Write as _;
+
+use super::evidence::place;
+use crate::incident::IncidentRecord;
+use crate::message::{RunSummary, number};
+use crate::time::Span;
+use crate::verdict::{Cause, Kind, Severity, Suspect};
+
+/// Batches after the onset that are skipped too: what PaLM skipped at the least.
+const SKIP: i64 = 200;
+/// A restart that pays back later than this is not worth the risk.
+const WORTHWHILE: f64 = 7.0 * 86_400.0;
+
+/// One sentence, or none.
+pub(crate) fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
+    if r.severity == Severity::Info || r.run.is_empty() {
+        return None;
+    }
+    let money = Money { gpus: f64::from(run.gpus), rate };
+    match r.kind {
+        Kind::Nonfinite | Kind::Divergence | Kind::LossSpike | Kind::GradInstability | Kind::LossShift => {
+            known_batch(r).or_else(|| roll_back(r, run, &money))
+        }
+        Kind::MfuDroop | Kind::ThroughputDrop | Kind::GcTail => match node(r) {
+            Some(node) => drain_later(r, run, node, &money),
+            None => restart(r, run, &money),
+        },
+        Kind::Straggler => node(r).and_then(|node| drain_later(r, run, node, &money)),
+        Kind::EccTrend | Kind::Peer | Kind::Throttle => {
+            Some(format!("drain {} at the next checkpoint{}", node(r)?, resume(run)))
+        }
+        _ => match r.cause {
+            Cause::Progress | Cause::Hardware if r.severity == Severity::Page => stands(r, run, &money),
+            _ => None,
+        },
+    }
+}
+
+struct Money {
+    gpus: f64,
+    rate: Option<f64>,
+}
+
+impl Money {
+    /// `2h 5m of 512 GPUs ($2666)`
+    fn of(&self, secs: f64) -> String {
+        let mut s = format!(
+            "{} of {} GPU{}",
+            Span::from_secs_f64(secs),
+            self.gpus,
+            if self.gpus == 1.0 { "" } else { "s" }
+        );
+        if let Some(rate) = self.rate {
+            let _ = write!(s, " (${:.0})", rate * self.gpus * secs / 3600.0);
+        }
+        s
+    }
+
+    fn hourly(&self, share: f64) -> String {
+        let rate = self.rate.map(|rate| format!(", ${:.0} an hour", rate * self.gpus * share));
+        format!(
+            "{} % of {} GPUs{}",
+            number((100.0 * share * 10.0).round() / 10.0),
+            self.gpus,
+            rate.unwrap_or_default()
+        )
+    }
+}
+
+/// The node of the first suspect, if it is one.
+fn node(r: &IncidentRecord) -> Option<&str> {
+    let named = |s: &Suspect| s.what.starts_with("node ") || s.what.contains(" on ");
+    let first = r.suspects.first().filter(|s| named(s)).map(|s| place(&s.what));
+    first.or_else(|| r.nodes.first().map(String::as_str))
+}
+
+/// The same data did it before, and training went on.
+fn known_batch(r: &IncidentRecord) -> Option<String> {
+    let batch = r.suspects.iter().find(|s| s.what.starts_with("data batch"))?;
+    (r.severity < Severity::Page).then(|| format!("leave it: {}, {}", batch.what, batch.why))
+}
+
+fn roll_back(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String> {
+    let last = run.last_step?;
+    let good = run.saved.iter().rev().find(|step| **step < r.start_step);
+    let Some(good) = good else {
+        let none = if run.saved.is_empty() {
+            "no checkpoint was reported"
+        } else {
+            "no checkpoint from before the onset is known"
+        };
+        return (r.severity == Severity::Page).then(|| format!("stop and look: {none}"));
+    };
+    let to = (r.detected_step + SKIP).min(r.start_step + 2 * SKIP).max(r.start_step);
+    let wait = if r.kind == Kind::LossSpike { "if it does not come back by itself, " } else { "" };
+    let steps = last - good;
+    let mut s = format!(
+        "{wait}roll back to checkpoint {good} and skip the batches of steps {} to {to}",
+        r.start_step
+    );
+    let _ = write!(s, ": {steps} steps are done again");
+    if let Some(secs) = run.step_secs {
+        let _ = write!(s, ", {}", money.of(steps as f64 * secs));
+    }
+    let after = run.saved.iter().filter(|step| **step >= r.start_step).count();
+    if after > 0 {
+        let _ = write!(
+            s,
+            "; {after} later checkpoint{} from after the onset",
+            if after == 1 { " is" } else { "s are" }
+        );
+    }
+    Some(s)
+}
+
+/// The share of its speed that the run has lost.
+fn lost(r: &IncidentRecord) -> Option<f64> {
+    let slower = match r.signal.as_str() {
+        "step_time" | "compute_time" => r.value / r.expected,
+        _ => r.expected / r.value,
+    };
+    (slower.is_finite() && slower > 1.0).then(|| 1.0 - 1.0 / slower)
+}
+
+/// Seconds that a restart costs now, and right after a checkpoint.
+fn restart_costs(run: &RunSummary) -> Option<(f64, f64)> {
+    let done = (run.last_step? - run.checkpoint_step?).max(0) as f64;
+    let start = run.start_secs;
+    Some((done * run.step_secs? + start, start))
+}
+
+fn restart(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String> {
+    let lost = lost(r)?;
+    let (now, after) = restart_costs(run)?;
+    let back = now / lost;
+    if back > WORTHWHILE {
+        return None;
+    }
+    let mut s =
+        format!("it costs {}; if a restart cures it, one now costs {}", money.hourly(lost), money.of(now));
+    let _ = write!(s, " and pays back in {}", Span::from_secs_f64(back));
+    if after > 0.0 && after < 0.5 * now {
+        let _ = write!(s, "; right after the next checkpoint it costs {}", Span::from_secs_f64(after));
+    }
+    Some(s)
+}
+
+fn drain_later(r: &IncidentRecord, run: &RunSummary, node: &str, money: &Money) -> Option<String> {
+    let mut s = format!("drain {node} at the next checkpoint{}", resume(run));
+    if let Some(lost) = lost(r) {
+        let _ = write!(s, ": it costs {}", money.hourly(lost));
+        if let Some((now, _)) = restart_costs(run) {
+            let _ = write!(
+                s,
+                "; a restart now costs {} and pays back in {}",
+                money.of(now),
+                Span::from_secs_f64(now / lost)
+            );
+        }
+    }
+    Some(s)
+}
+
+fn resume(run: &RunSummary) -> String {
+    run.checkpoint_step.map_or_else(String::new, |step| format!(" (the last is {step})"))
+}
+
+fn stands(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String> {
+    let mut s = match node(r) {
+        Some(node) => format!("drain {node} and restart"),
+        None if r.kind == Kind::Hang => "take the stacks of all ranks, then restart".to_owned(),
+        None => "restart".to_owned(),
+    };
+    match (run.checkpoint_step, run.last_step) {
+        (Some(saved), Some(last)) => {
+            let steps = (last - saved).max(0);
+            let _ = write!(s, " from checkpoint {saved}: {steps} steps are done again");
+            if let Some(secs) = run.step_secs {
+                let _ = write!(s, ", {}", money.of(steps as f64 * secs));
+            }
+        }
+        _ => s.push_str("; no checkpoint was reported"),
+    }
+    if let Some(rate) = money.rate {
+        let _ = write!(s, "; standing still costs ${:.0} an hour", rate * money.gpus);
+    }
+    Some(s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MONEY: Money = Money { gpus: 512.0, rate: Some(2.5) };
+
+    fn run() -> RunSummary {
+        RunSummary {
+            name: "llama".into(),
+            gpus: 512,
+            last_step: Some(10_500),
+            checkpoint_step: Some(10_000),
+            saved: vec![9_000, 9_500, 10_000],
+            step_secs: Some(4.0),
+            start_secs: 120.0,
+            ..RunSummary::default()
+        }
+    }
+
+    #[test]
+    fn a_restart_is_weighed_against_what_it_cures() {
+        let costs = restart_costs(&run()).unwrap();
+        assert_eq!(costs, (2120.0, 120.0));
+        assert_eq!(MONEY.of(2120.0), "35m 20s of 512 GPUs ($754)");
+        assert_eq!(MONEY.hourly(0.1), "10 % of 512 GPUs, $128 an hour");
+    }
+}

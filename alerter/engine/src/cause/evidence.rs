@@ -1,0 +1,277 @@
+//! The pieces of evidence: what each part of the facts says against which place.
+
+use super::OWN;
+use crate::detectors::{first_failure, peer, straggler};
+use crate::message::number;
+use crate::node::{Condition, Key, Level, NodeFacts, Topic, words};
+use crate::run::Facts;
+use crate::time::Ts;
+use crate::verdict::{Cause, Kind, Suspect, Verdict};
+
+/// Names of conditions that are of storage, by their beginnings.
+const STORAGE: [&str; 6] = ["mount", "nfs", "lustre", "filesystem", "disk", "nvme"];
+/// A statistic is evidence from this share of its bound on.
+const HALF: f64 = 0.5;
+/// Waiting for data counts from this share of a step on, and from this many times the usual.
+const WAITS: f64 = 0.05;
+const ROSE: f64 = 1.5;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// The run's own detector said so.
+    Own,
+    Rank,
+    Reading,
+    Condition,
+    Setup,
+    /// What many nodes have alike.
+    Common,
+    Phase,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    pub(crate) sort: Sort,
+    /// Node, or rank where its node is not known, or what the nodes share.
+    pub(crate) place: String,
+    /// What makes pieces of two nodes the same thing.
+    pub(crate) alike: String,
+    pub(crate) began: Ts,
+    pub(crate) strength: f64,
+    pub(crate) prior: f64,
+    pub(crate) suspect: Suspect,
+}
+
+impl Sort {
+    pub(super) fn is_shared(self) -> bool {
+        matches!(self, Self::Reading | Self::Condition)
+    }
+}
+
+/// The node that a suspect's name speaks of, or the whole name.
+pub(super) fn place(what: &str) -> &str {
+    let end = |s: &str| s.find([' ', ',']).unwrap_or(s.len());
+    if let Some(node) = what.strip_prefix("node ") {
+        return &node[..end(node)];
+    }
+    match what.find(" on ") {
+        Some(at) => {
+            let node = &what[at + 4..];
+            &node[..end(node)]
+        }
+        None => what,
+    }
+}
+
+/// When the run was at a step, by our clock.
+pub(super) fn when(f: &Facts, step: i64) -> Ts {
+    let (Some(last), Some(pace)) = (f.last_step, f.pace.quantile(0.5)) else { return f.last_progress };
+    let back = last.saturating_sub(step).max(0) as f64 / f.interval.max(1) as f64;
+    Ts(f.last_progress.0.saturating_sub((back * pace * 1000.0).min(1e15) as i64))
+}
+
+/// What the run itself shows.
+pub(super) fn of_run(v: &Verdict, f: &Facts) -> Vec<Piece> {
+    let mut pieces = own(v, f);
+    stragglers(v.kind.cause(), f, &mut pieces);
+    setups(v.kind.cause(), f, &mut pieces);
+    phases(v.kind.cause(), f, &mut pieces);
+    pieces
+}
+
+/// Whom the detector names comes with what it saw; the order is its own.
+fn own(v: &Verdict, f: &Facts) -> Vec<Piece> {
+    let mut named: Vec<Suspect> = v.suspects.iter().filter(|s| !super::is_nobody(s)).cloned().collect();
+    if v.kind.cause() == Cause::Progress {
+        let first = dead(f).filter(|d| named.iter().all(|s| place(&s.what) != place(&d.what)));
+        named.extend(first);
+    }
+    let piece = |(i, suspect): (usize, Suspect)| Piece {
+        sort: Sort::Own,
+        place: place(&suspect.what).to_owned(),
+        alike: format!("own {}", suspect.what),
+        began: f.last_progress,
+        strength: 1.0,
+        prior: OWN - 0.2 * i as f64,
+        suspect,
+    };
+    named.into_iter().enumerate().map(piece).collect()
+}
+
+/// The rank that failed first.
+fn dead(f: &Facts) -> Option<Suspect> {
+    let first = first_failure::failures(f).into_iter().next()?;
+    Some(Suspect { why: format!("died at {}: {}", first.at, first.text), what: first.place })
+}
+
+fn stragglers(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
+    if !matches!(cause, Cause::Speed | Cause::Progress) {
+        return;
+    }
+    for (rank, m) in f.sections.members.iter().filter(|(_, m)| m.drift.level() >= HALF) {
+        let suspect = straggler::suspect(f, *rank, m);
+        pieces.push(Piece {
+            sort: Sort::Rank,
+            place: place(&suspect.what).to_owned(),
+            alike: format!("slow {}", place(&suspect.what)),
+            began: when(f, m.drift.onset()),
+            strength: m.drift.level().ln_1p(),
+            prior: 2.5,
+            suspect,
+        });
+    }
+}
+
+fn setups(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
+    for of_run in [false, true] {
+        let variants = f.setups.of(of_run);
+        let [usual, others @ ..] = variants.as_slice() else { continue };
+        for other in others.iter().filter(|_| cause != Cause::Numerics) {
+            let differs = |key: &&String| usual.setup.keys.get(*key) != other.setup.keys.get(*key);
+            let keys = other.setup.keys.keys().chain(usual.setup.keys.keys());
+            let Some(key) = keys.clone().find(differs) else { continue };
+            for node in other.nodes.iter().take(super::NAMED) {
+                pieces.push(Piece {
+                    sort: Sort::Setup,
+                    place: node.clone(),
+                    alike: format!("setup {}", other.setup.fingerprint),
+                    began: f.setups.changed_at.unwrap_or(f.first_seen),
+                    strength: 0.0,
+                    prior: 1.0,
+                    suspect: Suspect {
+                        what: format!("node {node}"),
+                        why: format!("is set up differently: {key}"),
+                    },
+                });
+            }
+        }
+    }
+}
+
+/// What the run waits for, all ranks alike.
+fn phases(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
+    let (data, compute) = (&f.sections.data, &f.sections.compute);
+    let waits = data.lately > ROSE * data.usual && data.lately > WAITS * compute.usual;
+    if cause == Cause::Speed && data.n > 20 && waits {
+        let why = format!(
+            "every rank waits for data {} s a step, usually {} s: look at the loader and at the storage behind it",
+            number(data.lately),
+            number(data.usual)
+        );
+        pieces.push(phase("data loading", f.last_progress, 3.0, why));
+    }
+    if cause == Cause::Progress && f.checkpoints.in_progress.is_some() {
+        let why =
+            "a checkpoint had begun and did not end: look at the storage that it is written to".to_owned();
+        pieces.push(phase("storage of the checkpoints", f.last_progress, 1.5, why));
+    }
+}
+
+fn phase(what: &str, began: Ts, prior: f64, why: String) -> Piece {
+    Piece {
+        sort: Sort::Phase,
+        place: what.to_owned(),
+        alike: what.to_owned(),
+        began,
+        strength: 1.0,
+        prior,
+        suspect: Suspect { what: what.to_owned(), why },
+    }
+}
+
+/// What a node reads and what it said of itself.
+pub(super) fn of_node(node: &NodeFacts, cause: Cause, onset: Ts, pieces: &mut Vec<Piece>) {
+    let since = Ts(onset.0.saturating_sub(super::BEFORE.0));
+    for (key, c) in node.conditions.iter().filter(|(_, c)| c.touches(since)) {
+        // A loss that jumps has a cause in hardware only where hardware is broken.
+        if cause == Cause::Numerics && (c.level < Level::Error || c.first < since || key.topic == Topic::Link)
+        {
+            continue;
+        }
+        let suspect = words::suspect(node, key, c);
+        let topic = if key.topic == Topic::Link { "link" } else { key.name.as_str() };
+        pieces.push(Piece {
+            sort: Sort::Condition,
+            place: place(&suspect.what).to_owned(),
+            alike: format!("{topic} {}", key.number),
+            began: c.first,
+            strength: 1.0,
+            prior: prior(key, c),
+            suspect,
+        });
+    }
+    if cause == Cause::Numerics {
+        return;
+    }
+    for o in node.vitals.outliers().filter(|o| o.sign.drift.level() >= HALF) {
+        pieces.push(Piece {
+            sort: Sort::Reading,
+            place: node.name.clone(),
+            alike: o.vital.words.to_owned(),
+            began: Ts(o.sign.drift.onset()),
+            strength: o.sign.drift.level().ln_1p(),
+            prior: o.vital.prior,
+            suspect: peer::suspect(node, &o),
+        });
+    }
+}
+
+/// How often such a thing is the cause, before anything else is known.
+fn prior(key: &Key, c: &Condition) -> f64 {
+    let kind = match key.topic {
+        // What another XID brought about causes nothing.
+        Topic::Xid if c.caused_by.is_some() => 0.5,
+        Topic::Xid => 3.0,
+        Topic::Link => 2.0,
+        Topic::Hw if key.name == "gpu_throttled" => 2.0,
+        Topic::Hw => 2.5,
+    };
+    match c.level {
+        Level::Error => kind + 0.5,
+        Level::Warn => kind - 0.5,
+        // What an application does to itself.
+        Level::Info => (kind - 2.5).max(0.0),
+    }
+}
+
+/// The one thing that so many places share.
+pub(super) fn common(alike: &str, places: usize, pieces: &[Piece], nodes: usize) -> Option<Piece> {
+    let mine = || pieces.iter().filter(|p| p.alike == alike);
+    let first = mine().min_by_key(|p| p.began)?;
+    let what = if STORAGE.iter().any(|s| alike.starts_with(s)) {
+        "storage that the nodes share"
+    } else if alike.starts_with("link") {
+        "switch or fabric that the nodes share"
+    } else {
+        return None;
+    };
+    let why =
+        format!("{places} of {nodes} nodes have it alike, {} first: {}", first.place, first.suspect.why);
+    Some(Piece {
+        sort: Sort::Common,
+        place: what.to_owned(),
+        alike: alike.to_owned(),
+        began: first.began,
+        strength: 1.0,
+        prior: mine().map(|p| p.prior).fold(0.0, f64::max) + 0.5,
+        suspect: Suspect { what: what.to_owned(), why },
+    })
+}
+
+/// Nothing stands out where things were compared: that is an answer too.
+pub(super) fn whole_fleet(v: &Verdict, f: &Facts) -> Option<Suspect> {
+    if v.kind.cause() != Cause::Speed || v.kind == Kind::Straggler {
+        return None;
+    }
+    let (ranks, devices) = (f.sections.members.len(), f.peers.compared());
+    let compared = match (ranks > 1, devices > 0) {
+        (true, true) => format!("{ranks} ranks and {devices} GPUs and ports"),
+        (true, false) => format!("{ranks} ranks"),
+        (false, true) => format!("{devices} GPUs and ports"),
+        (false, false) => return None,
+    };
+    let why = format!(
+        "the whole run slowed alike and none of {compared} stands out: look at data, evaluation or software"
+    );
+    Some(Suspect { what: "no single node".into(), why })
+}

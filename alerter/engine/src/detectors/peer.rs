@@ -1,0 +1,108 @@
+//! A GPU or a port that reads unlike those of the other nodes of its run: slower clocks, a lower power limit or link speed, a higher
+//! temperature, more errors.
+//!
+//! [`crate::node::vitals`] compares each reading with the median of the peers at that moment, in robust standard deviations, and adds up
+//! what goes beyond ([`crate::stats::drift`]). It takes about six readings far out, or many that are out a little, and an excess that
+//! matters: 5 % of a clock, 12 °C, five times the rate of errors at which one begins to look. What all have sets nobody apart.
+//!
+//! It foretells and explains; the run that becomes slow is what pages. A ticket at most.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::of_node;
+use crate::detector::NodeDetector;
+use crate::node::vitals::Outlier;
+use crate::node::{NodeFacts, Tenants, words};
+use crate::time::Ts;
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+/// Outliers named one by one.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Peer {
+    config: Config,
+    readings: u64,
+    /// Device and what it reads.
+    told: BTreeSet<(String, String)>,
+}
+
+impl Peer {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), readings: 0, told: BTreeSet::new() }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+}
+
+/// `GPU 3 (GPU-2f3c…)`, `mlx5_0/1`.
+pub(crate) fn device(f: &NodeFacts, o: &Outlier<'_>) -> String {
+    if o.device.starts_with("GPU-") { words::gpu(f, o.device, "") } else { o.device.to_owned() }
+}
+
+pub(crate) fn suspect(f: &NodeFacts, o: &Outlier<'_>) -> Suspect {
+    Suspect { what: format!("node {}, {}", f.name, device(f, o)), why: o.why() }
+}
+
+fn tell(now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Option<Verdict> {
+    let worst = out.iter().max_by(|a, b| a.sign.drift.level().total_cmp(&b.sign.drift.level()))?;
+    let mut v = of_node(Kind::Peer, "peers", now, Change::Raise, Severity::Ticket, tenants);
+    (v.value, v.expected) = (worst.sign.drift.excess(), 0.0);
+    v.score = worst.sign.drift.level();
+    v.why = format!("{} of {}: {}", device(f, worst), f.name, worst.why());
+    if out.len() > 1 {
+        let _ = write!(v.why, "; {} more readings of the node are out of line", out.len() - 1);
+    }
+    let _ = write!(v.why, "; {}", words::hit(f, tenants, now));
+    v.suspects = out.iter().take(NAMED).map(|o| suspect(f, o)).collect();
+    Some(v)
+}
+
+impl NodeDetector for Peer {
+    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if !self.config.enabled || self.readings == f.vitals.readings {
+            return;
+        }
+        self.readings = f.vitals.readings;
+        let key = |o: &Outlier<'_>| (o.device.to_owned(), o.vital.words.to_owned());
+        let far: Vec<Outlier<'_>> = f.vitals.outliers().collect();
+        let found: Vec<Outlier<'_>> = far
+            .into_iter()
+            .filter(|o| o.sign.drift.is_out() || !self.told.is_empty() && self.told.contains(&key(o)))
+            .collect();
+        let news = found.iter().any(|o| !self.told.contains(&key(o)));
+        let had = !self.told.is_empty();
+        if found.is_empty() && !had {
+            return;
+        }
+        self.told = found.iter().map(key).collect();
+        if news {
+            out.extend(tell(now, f, tenants, &found));
+        } else if had && found.is_empty() {
+            let mut v = of_node(Kind::Peer, "peers", now, Change::Clear, Severity::Info, tenants);
+            v.why = format!("{} reads as its peers do again", f.name);
+            out.push(v);
+        }
+    }
+
+    fn deadline(&self, _: &NodeFacts) -> Option<Ts> {
+        None
+    }
+}

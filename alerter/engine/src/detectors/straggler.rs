@@ -1,0 +1,373 @@
+//! A rank that computes longer than its peers, and the other reasons for which a step waits for its slowest rank.
+//!
+//! [`crate::run::sections`] compares ranks of one pipeline stage by the time that they compute. Three pictures are told apart, as in
+//! "Understanding stragglers in large model training" (OSDI 2025):
+//! * *persistent*: one rank is slow in 5 of its last 8 steps, by more than 10 % and 6 sigmas in each and on average: its host or GPU. 5 %
+//!   are enough where it lasts for 32 steps. A few ranks only: where a quarter are slow, the work is uneven.
+//! * *rotating*: each step loses time to its slowest rank, and that is another one each time (normalised entropy of who was slowest above
+//!   0.6, the same one twice running in less than a fifth). Pauses of about one length on ranks that are otherwise alike are
+//!   garbage collection; times that are spread over all ranks are sequences of uneven length.
+//! * *stage*: the ranks of one stage agree with each other and take longer than those of the other stages: the partitioning.
+//!
+//! One slow rank is a ticket, and a page when it has held for `page_after`: every GPU of the job waits for it in every step. The others
+//! are the researcher's to change, and tickets at most.
+
+use core::fmt::Write as _;
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::hang::place;
+use crate::detector::ClockDetector;
+use crate::message::number;
+use crate::run::Facts;
+use crate::run::sections::{Group, Member, SEEN, Sections};
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Compute time of a rank against its peers that is told within 8 steps.
+    pub ratio: f64,
+    /// The same over 32 steps.
+    pub ticket_ratio: f64,
+    /// How long one rank may hold back the others before it pages.
+    pub page_after: Span,
+    /// Share of the compute time that is lost to whichever rank is slowest.
+    pub rotating: f64,
+    /// Compute time of a stage against the others.
+    pub stage: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            ratio: 1.10,
+            ticket_ratio: 1.05,
+            page_after: Span::secs(600),
+            rotating: 0.10,
+            stage: 1.25,
+        }
+    }
+}
+
+/// Steps of the short and the long look, and how many of them must be slow.
+const SHORT: u32 = 8;
+const SHORT_SLOW: u32 = 5;
+const LONG: u32 = 32;
+const LONG_SLOW: u32 = 24;
+/// Standard deviations of the ranks' mean excess.
+const FAR: f32 = 6.0;
+/// Steps that show who is slowest.
+const PICTURE: usize = 16;
+const EVENLY: f64 = 0.6;
+const REPEATS: f64 = 0.2;
+/// It is over at this share of what began it.
+const HYSTERESIS: f64 = 0.4;
+/// Of the pauses of a collector: spread of their lengths, distance from ranks without one, share that the trainer itself calls so.
+const ALIKE: f64 = 0.35;
+const APART: f64 = 8.0;
+const CALLED_GC: f64 = 0.5;
+/// Correlation from which the time of a rank is that of its work.
+const FOLLOWS: f64 = 0.6;
+/// Ranks named one by one.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Straggler {
+    config: Config,
+    /// Steps that were judged.
+    judged: u64,
+    named: BTreeSet<u32>,
+    told: Option<Told>,
+    /// A stage was told of; it will not change.
+    staged: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Told {
+    picture: Picture,
+    severity: Severity,
+    since: Ts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Picture {
+    Stage,
+    Rotating,
+    Uneven,
+    Persistent,
+}
+
+impl Straggler {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), judged: 0, named: BTreeSet::new(), told: None, staged: false }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn is_slow(&self, m: &Member, g: &Group) -> bool {
+        let far = m.excess > FAR * g.spread;
+        let over = |ratio: f64| f64::from(m.excess) > ratio.ln();
+        let soon = m.steps >= SHORT && m.slow.of(SHORT) >= SHORT_SLOW && over(self.config.ratio);
+        let later = m.steps >= LONG && m.slower.of(LONG) >= LONG_SLOW && over(self.config.ticket_ratio);
+        far && (soon || later)
+    }
+
+    /// The ranks that are slow now, and were found so.
+    fn persistent(&self, s: &Sections) -> BTreeSet<u32> {
+        let slow = s.members.iter().filter(|(rank, m)| {
+            let held = self.named.contains(rank) && m.slower.of(SHORT) > 0;
+            held || s.groups.get(&m.stage).is_some_and(|g| self.is_slow(m, g))
+        });
+        slow.map(|(rank, _)| *rank).collect()
+    }
+
+    /// The stage that loses most to whichever rank is slowest, and what share of its time that is.
+    fn rotating<'a>(&self, s: &'a Sections) -> Option<(u32, &'a Group, f64)> {
+        let known = self.told.is_some_and(|t| t.picture == Picture::Rotating);
+        let bound = self.config.rotating * if known { HYSTERESIS } else { 1.0 };
+        let loses = |(stage, g): (&u32, &'a Group)| {
+            let n = g.peak.len();
+            let lost = g.peak.iter().sum::<f64>() / n.max(1) as f64;
+            let (evenness, repeats) = g.rotation();
+            let rotates = n >= PICTURE && evenness > EVENLY && repeats < REPEATS;
+            (rotates && lost > bound).then_some((*stage, g, lost))
+        };
+        s.groups.iter().filter_map(loses).max_by(|a, b| a.2.total_cmp(&b.2))
+    }
+
+    fn judge(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let s = &f.sections;
+        let slow = self.persistent(s);
+        let few = slow.len() <= (s.members.len() / 4).max(1);
+        if !slow.is_empty() {
+            let picture = if few { Picture::Persistent } else { Picture::Uneven };
+            let news = slow.iter().any(|rank| !self.named.contains(rank));
+            self.named = slow;
+            if news || self.told.is_none_or(|t| t.picture < picture) {
+                let why = if few { who(f, &self.named) } else { split(s, &self.named) };
+                self.tell(now, f, picture, why, out);
+            }
+            return;
+        }
+        self.named.clear();
+        if let Some((stage, group, lost)) = self.rotating(s) {
+            if self.told.is_none_or(|t| t.picture != Picture::Rotating) {
+                self.tell(now, f, Picture::Rotating, rotation(stage, s, group, lost), out);
+            }
+            return;
+        }
+        if self.told.take().is_some() {
+            let mut v = verdict(now, f, Change::Clear, Severity::Info);
+            v.why = "the ranks compute equally long again".into();
+            out.push(v);
+        }
+        self.stage(now, f, out);
+    }
+
+    fn stage(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let full = f.sections.groups.values().all(|g| g.peak.len() >= SEEN);
+        let longest = f.sections.longest_stage().filter(|_| full && !self.staged);
+        let Some((stage, ratio)) = longest.filter(|(_, ratio)| *ratio > 1.10) else { return };
+        self.staged = true;
+        let severity = if ratio > self.config.stage { Severity::Ticket } else { Severity::Info };
+        let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
+        let mut v = verdict(now, f, change, severity);
+        (v.value, v.score) = (ratio, ratio);
+        let why = format!(
+            "the ranks of stage {stage} compute {} times as long as those of the other stages, and agree with each other: the layers are \
+             not evenly partitioned",
+            number(ratio)
+        );
+        v.suspects = vec![Suspect { what: format!("stage {stage}"), why: why.clone() }];
+        v.why = why;
+        out.push(v);
+        if change == Change::Raise {
+            self.told = Some(Told { picture: Picture::Stage, severity, since: now });
+        }
+    }
+
+    fn tell(&mut self, now: Ts, f: &Facts, picture: Picture, why: String, out: &mut Vec<Verdict>) {
+        let had = self.told.filter(|t| t.picture == picture);
+        let since = had.map_or(now, |t| t.since);
+        let page =
+            picture == Picture::Persistent && now >= since + self.config.page_after && self.is_costly(f);
+        let severity = if page { Severity::Page } else { Severity::Ticket };
+        self.told =
+            Some(Told { picture, severity: had.map_or(severity, |t| t.severity.max(severity)), since });
+        let mut v = verdict(now, f, Change::Raise, severity);
+        v.why = why;
+        v.suspects = self.suspects(f, picture);
+        if let Some((_, worst)) = worst(f, &self.named) {
+            v.value = f64::from(worst.excess).exp();
+            v.score = worst.drift.level();
+            v.start_step = worst.drift.onset().min(v.step);
+        } else if let Some((_, _, lost)) = self.rotating(&f.sections) {
+            (v.value, v.score) = (1.0 + lost, lost / self.config.rotating);
+        }
+        out.push(v);
+    }
+
+    fn is_costly(&self, f: &Facts) -> bool {
+        worst(f, &self.named).is_some_and(|(_, m)| f64::from(m.excess) > self.config.ratio.ln())
+    }
+
+    fn suspects(&self, f: &Facts, picture: Picture) -> Vec<Suspect> {
+        match picture {
+            Picture::Persistent => {
+                ranked(f, &self.named).take(NAMED).map(|(rank, m)| suspect(f, rank, m)).collect()
+            }
+            Picture::Uneven => vec![no_host("many ranks are slow alike: look at how the work is split")],
+            Picture::Rotating => {
+                vec![no_host("the slowest rank changes from step to step: look at the work, not at a host")]
+            }
+            Picture::Stage => Vec::new(),
+        }
+    }
+}
+
+fn no_host(why: &str) -> Suspect {
+    Suspect { what: "no single rank".into(), why: why.into() }
+}
+
+/// Slowest first.
+fn ranked<'a>(f: &'a Facts, named: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &'a Member)> {
+    let mut all: Vec<_> =
+        named.iter().filter_map(|rank| Some((*rank, f.sections.members.get(rank)?))).collect();
+    all.sort_by(|a, b| b.1.excess.total_cmp(&a.1.excess).then(a.0.cmp(&b.0)));
+    all.into_iter()
+}
+
+fn worst<'a>(f: &'a Facts, named: &BTreeSet<u32>) -> Option<(u32, &'a Member)> {
+    ranked(f, named).next()
+}
+
+fn peers(f: &Facts, m: &Member) -> String {
+    let others = f.sections.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
+    let stage = if f.sections.groups.len() > 1 { format!(" of stage {}", m.stage) } else { String::new() };
+    match others {
+        1 => format!("the other rank{stage}"),
+        _ => format!("the other {others} ranks{stage}"),
+    }
+}
+
+/// A rank and what sets it apart, for a list of suspects.
+pub(crate) fn suspect(f: &Facts, rank: u32, m: &Member) -> Suspect {
+    let why = format!(
+        "computes {} times as long as {} since step {}",
+        number(f64::from(m.excess).exp()),
+        peers(f, m),
+        m.drift.onset()
+    );
+    Suspect { what: at(f, rank), why }
+}
+
+pub(crate) fn at(f: &Facts, rank: u32) -> String {
+    let r = f.ranks.get(&rank);
+    let node = r.and_then(|r| r.node.as_deref());
+    let gpu = r.filter(|_| node.is_some()).and_then(|r| r.local_rank);
+    let gpu = gpu.map(|n| format!(" (local rank {n})")).unwrap_or_default();
+    format!("{}{gpu}", place(rank, node))
+}
+
+fn who(f: &Facts, named: &BTreeSet<u32>) -> String {
+    let Some((rank, m)) = worst(f, named) else { return String::new() };
+    let ratio = f64::from(m.excess).exp();
+    let secs = f.sections.groups.get(&m.stage).map_or(0.0, |g| g.secs);
+    let mut why = format!(
+        "{} computes {} times as long as {}: {} s a step against {} s, and every step waits for it",
+        at(f, rank),
+        number(ratio),
+        peers(f, m),
+        number(ratio * secs),
+        number(secs)
+    );
+    if named.len() > 1 {
+        let others: Vec<String> = ranked(f, named).skip(1).take(NAMED).map(|(rank, _)| at(f, rank)).collect();
+        let _ = write!(why, "; {} more are slow: {}", named.len() - 1, others.join(", "));
+    }
+    why
+}
+
+fn split(s: &Sections, named: &BTreeSet<u32>) -> String {
+    format!(
+        "{} of {} ranks compute longer than the others in every step: the work is not evenly split, or they are of another kind",
+        named.len(),
+        s.members.len()
+    )
+}
+
+fn rotation(stage: u32, s: &Sections, g: &Group, lost: f64) -> String {
+    let of = if s.groups.len() > 1 { format!(" of stage {stage}") } else { String::new() };
+    let mean = |w: &crate::stats::median::Window<SEEN>| w.iter().sum::<f64>() / w.len().max(1) as f64;
+    format!(
+        "each step waits {} s ({:.0} % of its compute time) for its slowest rank{of}, which is another one each time: {}",
+        number(mean(&g.lost)),
+        100.0 * lost,
+        reason(g)
+    )
+}
+
+fn reason(g: &Group) -> &'static str {
+    let (lost, spread) = g.lost.location_scale();
+    let alike = spread < ALIKE * lost && g.sigmas.median() > APART;
+    if g.gc.median() > CALLED_GC {
+        "garbage collection that the ranks do not do at the same time; collect on all of them at the same steps"
+    } else if g.follows_load.median() > FOLLOWS || g.sigmas.median() < FAR.into() {
+        "the work differs, as with sequences of uneven length; balance the lengths over the ranks"
+    } else if alike {
+        "pauses of about the same length on ranks that are otherwise alike, as garbage collection makes that the ranks do not do at the \
+         same time; collect on all of them at the same steps"
+    } else {
+        "look at the work and at pauses of the process, not at a host"
+    }
+}
+
+impl ClockDetector for Straggler {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !self.config.enabled || f.ended.is_some() {
+            return;
+        }
+        if self.judged != f.sections.judged {
+            if f.sections.members.is_empty() && self.told.is_none() {
+                return;
+            }
+            self.judged = f.sections.judged;
+            self.judge(now, f, out);
+        }
+        let due = self.deadline(f).is_some_and(|at| at <= now);
+        if due && self.is_costly(f) {
+            self.tell(now, f, Picture::Persistent, who(f, &self.named), out);
+        }
+    }
+
+    fn deadline(&self, f: &Facts) -> Option<Ts> {
+        let told = self.told.filter(|t| t.picture == Picture::Persistent && t.severity < Severity::Page)?;
+        (self.config.enabled && f.ended.is_none() && self.is_costly(f))
+            .then(|| told.since + self.config.page_after)
+    }
+}
+
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity) -> Verdict {
+    let step = f.sections.last.or(f.last_step).unwrap_or(0);
+    Verdict {
+        change,
+        kind: Kind::Straggler,
+        severity,
+        signal: "compute_time".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: 1.0,
+        expected: 1.0,
+        score: 0.0,
+        why: String::new(),
+        suspects: Vec::new(),
+    }
+}

@@ -1,0 +1,172 @@
+//! Who is suspected when a run is sick: one node among its peers, what they share, or nobody.
+
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_wire::{Event, Kind as EventKind, Value};
+
+use super::bench::{Bench, dead, fell_off, hw, reading, said};
+
+const NODES: [&str; 8] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"];
+
+/// What one node's part of a step is like.
+#[derive(Clone, Copy)]
+struct Part {
+    compute: f64,
+    data: f64,
+    clock: f64,
+}
+
+const WELL: Part = Part { compute: 1.8, data: 0.02, clock: 1.75e9 };
+
+/// A fleet that steps every two seconds and reads its devices every ten.
+struct Fleet {
+    b: Bench,
+    step: i64,
+    symbol_errors: f64,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        Self { b: Bench::new(), step: 0, symbol_errors: 0.0 }
+    }
+
+    fn run(&mut self, steps: i64, of: impl Fn(&str) -> Part, bad_port: Option<&str>) {
+        for _ in 0..steps {
+            self.step += 1;
+            self.b.wait(2);
+            let wobble = |i: usize| 1.0 + 0.002 * ((self.step as usize * 7 + i * 13) % 11) as f64;
+            let slowest = NODES.iter().map(|n| of(n).compute + of(n).data).fold(0.0, f64::max);
+            for (rank, node) in NODES.iter().enumerate() {
+                let part = of(node);
+                let mut e = Event::step("llama", self.step);
+                (e.rank, e.attempt, e.node) = (Some(rank as u32), Some(0), Some((*node).to_owned()));
+                e.m.set("loss", 2.0);
+                e.m.set("step_time", (0.2 + slowest) * wobble(3));
+                e.t.set("fwd_bwd", part.compute * wobble(rank));
+                e.t.set("data", part.data);
+                self.b.feed(e);
+            }
+            if self.step % 5 == 0 {
+                self.read(&of, bad_port);
+            }
+        }
+    }
+
+    fn read(&mut self, of: &impl Fn(&str) -> Part, bad_port: Option<&str>) {
+        self.symbol_errors += 200.0;
+        for node in NODES {
+            let m = [
+                ("sm_clock_hertz", of(node).clock),
+                ("sm_clock_max_hertz", 1.98e9),
+                ("utilization_ratio", 1.0),
+            ];
+            self.b.feed(reading(node, 0, &m));
+            let mut e =
+                Event { node: Some(node.into()), name: Some("rdma".into()), ..Event::new(EventKind::Health) };
+            for (key, value) in [("device", "mlx5_0"), ("port", "1")] {
+                e.extra.insert(key.into(), Value::Text(value.into()));
+            }
+            e.m.set("symbol_errors", if bad_port == Some(node) { self.symbol_errors } else { 0.0 });
+            self.b.feed(e);
+        }
+    }
+
+    fn suspects(&self, kind: Kind) -> Vec<(&str, &str)> {
+        let found = self.b.incidents.iter().find(|i| i.kind == kind && i.severity > Severity::Info);
+        let i = found.unwrap_or_else(|| panic!("no {kind:?} in {:#?}", self.b.incidents));
+        i.suspects.iter().map(|s| (s.what.as_str(), s.why.as_str())).collect()
+    }
+}
+
+#[test]
+fn a_healthy_fleet_is_silent() {
+    let mut f = Fleet::new();
+    f.run(600, |_| WELL, None);
+    assert_eq!((f.b.summary(), f.b.notes()), (vec![], 0));
+}
+
+#[test]
+fn the_node_whose_gpu_slowed_first_is_named_with_both_pieces_of_evidence() {
+    let mut f = Fleet::new();
+    f.run(200, |_| WELL, None);
+    let slow = |node: &str| if node == "n5" { Part { compute: 2.4, clock: 1.3e9, ..WELL } } else { WELL };
+    f.run(200, slow, None);
+    let loud: Vec<_> = f.b.incidents.iter().filter(|i| i.severity > Severity::Info).collect();
+    let speed = loud.iter().find(|i| i.run == "llama").unwrap_or_else(|| panic!("{loud:#?}"));
+    let first = &speed.suspects[0];
+    assert!(first.what.contains("n5"), "{:#?}", speed.suspects);
+    let all: Vec<&str> = speed.suspects.iter().map(|s| s.why.as_str()).collect();
+    let all = all.join(" ");
+    assert!(all.contains("times as long as the other 7 ranks") && all.contains("SM clock"), "{all}");
+    assert!(speed.suspects.iter().all(|s| s.what.contains("n5")), "nobody else: {:#?}", speed.suspects);
+}
+
+#[test]
+fn a_fleet_that_slows_as_one_has_no_culprit() {
+    let mut f = Fleet::new();
+    f.run(200, |_| WELL, None);
+    f.run(300, |_| Part { compute: 2.3, ..WELL }, None);
+    let kind = f.b.last().kind;
+    let [(what, why)] = f.suspects(kind)[..] else { panic!("{:?}", f.suspects(kind)) };
+    assert_eq!(what, "no single node");
+    assert!(why.contains("none of 8 ranks and 8 GPUs and ports stands out"), "{why}");
+}
+
+#[test]
+fn a_loader_that_everybody_waits_for_is_named() {
+    let mut f = Fleet::new();
+    f.run(200, |_| WELL, None);
+    f.run(300, |_| Part { data: 0.9, ..WELL }, None);
+    let kind = f.b.last().kind;
+    assert_eq!(f.suspects(kind)[0].0, "data loading", "{:?}", f.suspects(kind));
+}
+
+#[test]
+fn a_port_with_errors_is_a_ticket_before_anything_breaks() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    f.run(100, |_| WELL, Some("n2"));
+    let loud = f.b.summary();
+    assert_eq!(loud.len(), 1, "{loud:?}");
+    assert_eq!((loud[0].0, loud[0].1), (Kind::Peer, Severity::Ticket));
+    assert_eq!(f.suspects(Kind::Peer)[0].0, "node n2, mlx5_0/1");
+}
+
+#[test]
+fn the_gpu_that_fell_off_comes_before_those_that_died_of_it() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    f.b.feed(fell_off("n6"));
+    for (rank, node) in [(1, "n1"), (6, "n6"), (2, "n2"), (3, "n3")] {
+        f.b.feed(dead("llama", rank, node));
+    }
+    f.b.wait(120);
+    let suspects = &f.b.last().suspects;
+    assert!(suspects[0].what.contains("n6"), "{suspects:#?}");
+}
+
+#[test]
+fn storage_that_all_nodes_wait_for_is_one_suspect() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    for node in ["n0", "n1", "n2", "n4", "n5"] {
+        f.b.feed(hw(node, "mount_stuck", true, "error", "/data does not answer", &[("mount", "/data")]));
+    }
+    f.b.wait(900);
+    let stands = f.b.incidents.iter().rfind(|i| i.suspects.iter().any(|s| s.what.starts_with("storage")));
+    let suspects = &stands.unwrap_or_else(|| panic!("{:#?}", f.b.incidents)).suspects;
+    assert!(suspects[0].what.starts_with("storage that the nodes share"), "{suspects:#?}");
+}
+
+#[test]
+fn ras_names_the_rank_that_did_not_join() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    let mut e = said(EventKind::Hw, "n0", "ras_stuck", "warn", "rank 3 did not join an AllReduce for 60 s");
+    e.code = Some(1);
+    e.extra.insert("ranks".into(), Value::List(vec![Value::Number(3.0)]));
+    e.extra.insert("hosts".into(), Value::List(vec![Value::Text("n3".into())]));
+    f.b.feed(e);
+    f.b.wait(1200);
+    let hang = f.suspects(Kind::Hang);
+    assert_eq!(hang[0].0, "rank 3 on n3", "{hang:?}");
+}
