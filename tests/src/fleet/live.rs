@@ -165,15 +165,14 @@ fn wait(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// A number of the alerter's own page.
+/// A counter of the alerter's own page, over all its labels.
 fn metric(addr: SocketAddr, name: &str) -> anyhow::Result<u64> {
     let mut stream = TcpStream::connect(addr)?;
     write!(stream, "GET /metrics HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n")?;
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let line =
-        lines.filter_map(|l| l.strip_prefix(name).map(|v| v.trim().to_owned())).find(|v| !v.starts_with('#'));
-    let value = line.and_then(|v| v.parse::<f64>().ok()).with_context(|| format!("no {name}"))?;
-    Ok(value as u64)
+    let values =
+        lines.filter(|l| l.starts_with(name)).filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(values.sum::<f64>() as u64)
 }
 
 /// Lets a fleet run in real time, with a real alerter behind `exporters` streams.
@@ -205,7 +204,7 @@ pub fn live(options: &Options, exporters: usize) -> anyhow::Result<Live> {
     let mut fed = 0;
     while fed < volume.events && sent.elapsed() < PATIENCE {
         wait(Duration::from_millis(100));
-        fed = metric(page, "stepwatch_alerter_events_total ")?;
+        fed = metric(page, "stepwatch_alerter_events_total{")?;
     }
     let (cpu_secs, memory) = alerter.cost()?;
     Ok(Live {

@@ -48,11 +48,11 @@ impl World {
                     continue;
                 }
                 fill(&mut e, j, rank, (rank == leader).then_some((loss, grad)));
-                self.said += 1;
                 if late && rank != leader {
                     let way = self.static_noise.exponential(700.0) as i64;
                     self.at(way, Do::Say { node, event: Box::new(e.clone()) });
                 } else {
+                    self.said += 1;
                     ears.hear(at, &self.nodes[node].source, &e);
                 }
             }
