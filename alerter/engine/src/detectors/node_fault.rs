@@ -19,13 +19,20 @@ pub struct Config {
     pub enabled: bool,
     /// How long an error may hold under a run before it pages.
     pub page_after: Span,
+    /// How long a network file system may be away: it fails over and comes back, and whom it stops meanwhile says so by itself.
+    pub mount_page_after: Span,
     /// How long what happens once counts after it was last told.
     pub quiet_after: Span,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, page_after: Span::secs(15), quiet_after: Span::secs(600) }
+        Self {
+            enabled: true,
+            page_after: Span::secs(15),
+            mount_page_after: Span::secs(300),
+            quiet_after: Span::secs(600),
+        }
     }
 }
 
@@ -43,6 +50,8 @@ const NOT_OURS: [&str; 9] = [
 ];
 /// Evidence of harm, and no harm by itself: ranks that wait for each other, a driver that does not answer us.
 const EVIDENCE: [&str; 2] = ["ras_stuck", "nvml_stuck"];
+/// Network file systems that do not answer.
+const MOUNTS: [&str; 3] = ["mount_stuck", "nfs_stall", "lustre_stall"];
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeFault {
@@ -60,6 +69,13 @@ impl NodeFault {
     }
 }
 
+impl Config {
+    fn pages_at(&self, key: &Key, c: &Condition) -> Ts {
+        let mount = MOUNTS.contains(&key.name.as_str());
+        c.first + if mount { self.mount_page_after } else { self.page_after }
+    }
+}
+
 impl Sort for Config {
     const KIND: Kind = Kind::NodeFault;
     const SIGNAL: &'static str = "node";
@@ -69,7 +85,7 @@ impl Sort for Config {
     }
 
     fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
-        let lasted = c.once || now >= c.first + self.page_after;
+        let lasted = c.once || now >= self.pages_at(key, c);
         let evidence = EVIDENCE.contains(&key.name.as_str());
         match c.level {
             Level::Error if lasted && !tenants.is_empty() && !evidence => Severity::Page,
@@ -78,8 +94,8 @@ impl Sort for Config {
         }
     }
 
-    fn rises_at(&self, _: &Key, c: &Condition) -> Option<Ts> {
-        (c.level == Level::Error && c.holds()).then(|| c.first + self.page_after)
+    fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts> {
+        (c.level == Level::Error && c.holds()).then(|| self.pages_at(key, c))
     }
 
     fn lasts(&self, _: &Key, _: &Condition) -> Span {

@@ -23,6 +23,8 @@ const MAX_BLAMED: usize = 8;
 const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
 /// Conditions of a GPU whose end means that it was reset, and its XIDs are history.
 const MENDED: [&str; 2] = ["gpu_lost", "gpu_recovery_action"];
+/// And the driver's own word for it.
+const RESET: &str = "gpu_reset";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Topic {
@@ -170,6 +172,9 @@ impl Conditions {
         }
         let again = matches!(e.extra.get("again"), Some(Value::Bool(true)));
         let told = Condition::of(now, e, &key, gpu);
+        if key.topic == Topic::Hw && key.name == RESET {
+            self.mend(now, &told.gpu, &told.pci);
+        }
         if let Some(c) = self.all.get_mut(&key) {
             return c.again(told, again);
         }
@@ -186,11 +191,16 @@ impl Conditions {
         c.over = Some(now);
         let (gpu, pci) = (c.gpu.clone(), c.pci.clone());
         if key.topic == Topic::Hw && MENDED.contains(&key.name.as_str()) {
-            let same = |c: &Condition| !gpu.is_empty() && c.gpu == gpu || !pci.is_empty() && c.pci == pci;
-            let xids = self.all.iter_mut().filter(|(key, c)| key.topic == Topic::Xid && same(c));
-            xids.for_each(|(_, c)| c.over = Some(now));
+            self.mend(now, &gpu, &pci);
         }
         true
+    }
+
+    /// Makes the XIDs of a GPU history.
+    fn mend(&mut self, now: Ts, gpu: &str, pci: &str) {
+        let same = |c: &Condition| !gpu.is_empty() && c.gpu == gpu || !pci.is_empty() && c.pci == pci;
+        let xids = self.all.iter_mut().filter(|(key, c)| key.topic == Topic::Xid && same(c));
+        xids.for_each(|(_, c)| c.over = Some(now));
     }
 
     fn make_room(&mut self) -> bool {

@@ -134,8 +134,9 @@ fn what_is_told_no_more_is_over() {
 
 #[test]
 fn an_error_of_the_host_pages_when_it_has_held_under_a_run() {
-    let stuck =
-        |holds| hw("gpu-7", "mount_stuck", holds, "error", "/ckpt does not answer", &[("mount", "/ckpt")]);
+    let stuck = |holds| {
+        hw("gpu-7", "filesystem_readonly", holds, "error", "/scratch is read-only", &[("device", "sda1")])
+    };
     let mut b = Bench::with_run("llama", &["gpu-7"]);
     b.feed(stuck(true));
     b.wait(8);
@@ -145,6 +146,35 @@ fn an_error_of_the_host_pages_when_it_has_held_under_a_run() {
     b.feed(stuck(true));
     b.wait(16);
     assert_eq!(b.summary()[1], (Kind::NodeFault, Severity::Page, State::Open));
+}
+
+#[test]
+fn a_file_server_may_fail_over_before_it_pages() {
+    let stuck =
+        |holds| hw("gpu-7", "mount_stuck", holds, "error", "/home does not answer", &[("mount", "/home")]);
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(stuck(true));
+    b.steps("llama", &["gpu-7"], 90);
+    b.feed(stuck(false));
+    b.steps("llama", &["gpu-7"], 60);
+    assert_eq!(b.summary(), [(Kind::NodeFault, Severity::Ticket, State::Resolved)]);
+    b.feed(stuck(true));
+    b.steps("llama", &["gpu-7"], 301);
+    assert_eq!(b.summary()[1], (Kind::NodeFault, Severity::Page, State::Open));
+}
+
+#[test]
+fn a_reset_makes_the_xids_of_its_gpu_history() {
+    let reset =
+        |gpu| hw("gpu-7", "gpu_reset", true, "info", "the GPU was reset", &[("gpu", gpu), ("once", "true")]);
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(fell_off("gpu-7"));
+    b.feed(reset("GPU-another"));
+    b.steps("llama", &["gpu-7"], 60);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)]);
+    b.feed(reset(UUID));
+    b.steps("llama", &["gpu-7"], 60);
+    assert_eq!(b.summary()[0], (Kind::GpuFault, Severity::Page, State::Resolved));
 }
 
 #[test]

@@ -126,7 +126,9 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
         return Some(Found::Sign(Sign::NetdevWatchdog, Facts::pci(pci, netdev)));
     }
     if let Some(at) = RESET.find(bytes) {
-        return line[at..].contains("success: true").then(|| Found::Sign(Sign::GpuReset, Facts::default()));
+        let (gpu, outcome) = line[at + RESET.needle().len() - "GPU-".len()..].split_once(',')?;
+        let sign = if outcome.contains("success: true") { Sign::GpuReset } else { Sign::GpuResetFailed };
+        return Some(Found::Sign(sign, Facts::device(gpu)));
     }
     (FABRIC.find(bytes).is_some() || MANAGER.find(bytes).is_some()).then(|| fabric(line)).flatten()
 }

@@ -53,7 +53,7 @@ const fn link(medium: &'static str, state: &'static str, level: Level, phrase: &
     Tell::Link { medium, state, level, phrase }
 }
 
-use Level::{Error, Warn};
+use Level::{Error, Info, Warn};
 use Tell::Count;
 
 signs! {
@@ -61,7 +61,8 @@ signs! {
     SxidFatal "nvswitch_sxid_fatal" Count;
     SxidNonfatal "nvswitch_sxid_non_fatal" Count;
     GpuFallenOff "gpu_fallen_off_bus" once("gpu_lost", Error, "the GPU has fallen off the bus");
-    GpuReset "gpu_reset" Count;
+    GpuReset "gpu_reset" once("gpu_reset", Info, "the GPU was reset");
+    GpuResetFailed "gpu_reset_failed" once("gpu_reset_failed", Warn, "the GPU could not be reset");
     NvlinkRxDetect "nvlink_rx_detect" link("nvlink", "errors", Warn, "the driver could not find the other end of an NVLink");
     NvlinkFailure "nvlink_failure" link("nvlink", "errors", Error, "fabric manager reports a failed NVLink");
     NvswitchFatal "nvswitch_fatal" once("fabric_unhealthy", Error, "fabric manager found a fatal NVSwitch error");

@@ -109,11 +109,12 @@ pub(super) fn sign(
         }
     };
     number(&mut event, "pid", facts.pid);
+    let device = if facts.device.starts_with("GPU-") { "gpu" } else { "device" };
     words(
         &mut event,
         &[
             ("pci", pci.as_deref().unwrap_or_default()),
-            ("device", facts.device),
+            (device, facts.device),
             ("process", facts.process),
             ("cgroup", oom.map_or("", |oom| &oom.cgroup)),
             ("constraint", oom.map_or("", |oom| &oom.constraint)),

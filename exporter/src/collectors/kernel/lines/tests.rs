@@ -262,7 +262,8 @@ const SAMPLES: &[(&str, Sign, [&str; 3], Option<u32>)] = &[
         None,
     ),
     ("Kernel panic - not syncing: Fatal exception", Sign::Panic, ["", "", ""], None),
-    ("GPU reset executed: GPU-3c6e8a4b, success: true", Sign::GpuReset, ["", "", ""], None),
+    ("GPU reset executed: GPU-3c6e8a4b, success: true", Sign::GpuReset, ["GPU-3c6e8a4b", "", ""], None),
+    ("GPU reset executed: GPU-3c6e8a4b, success: false", Sign::GpuResetFailed, ["GPU-3c6e8a4b", "", ""], None),
     (
         "nv-fabricmanager: detected NVSwitch fatal error 20034 on NVSwitch pci 0000:c2:00.0",
         Sign::NvswitchFatal,
