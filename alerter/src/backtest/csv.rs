@@ -1,6 +1,7 @@
-//! CSV with a header: one row a step, an empty cell where something was not logged.
+//! CSV with a header: one row a step, an empty cell where something was not logged. Columns have our names or those of frameworks, and
+//! are parted by commas, semicolons or tabs.
 
-use stepwatch_formats::Resolution;
+use stepwatch_formats::{Resolution, canonical};
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Value, num};
 
@@ -8,8 +9,10 @@ use stepwatch_wire::{Event, Value, num};
 const MAX_CELLS: usize = 256;
 /// Characters of a bad cell that are shown.
 const SHOWN: usize = 32;
+/// What may part the columns.
+const SEPARATORS: [char; 3] = [',', '\t', ';'];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Column {
     Step,
     Timestamp,
@@ -19,16 +22,24 @@ enum Column {
     Stage,
     /// Where a rank spent the step; times of others than its computation say nothing of it alone.
     Part(&'static str),
-    Metric(&'static str),
+    /// What the number must be divided by to be ours.
+    Metric(&'static str, f64),
     /// Not known: left alone.
     Other,
 }
 
 impl Column {
     fn of(name: &str) -> Self {
-        match name.trim().trim_matches('"').to_ascii_lowercase().as_str() {
-            "step" => Self::Step,
-            "timestamp" => Self::Timestamp,
+        let name = name.trim().trim_matches('"');
+        match name.to_ascii_lowercase().as_str() {
+            "step"
+            | "_step"
+            | "iteration"
+            | "iter"
+            | "global_step"
+            | "train/global_step"
+            | "trainer/global_step" => Self::Step,
+            "timestamp" | "_timestamp" | "wall_time" => Self::Timestamp,
             "rank" => Self::Rank,
             "node" => Self::Node,
             "stage" => Self::Stage,
@@ -37,32 +48,40 @@ impl Column {
             "fwd_bwd" => Self::Part("fwd_bwd"),
             "data" => Self::Part("data"),
             "gc" => Self::Part("gc"),
-            "loss" => Self::Metric(metric::LOSS),
-            "grad_norm" => Self::Metric(metric::GRAD_NORM),
-            "lr" => Self::Metric(metric::LR),
-            "step_time_seconds" => Self::Metric(metric::STEP_TIME),
-            "tokens_per_second" => Self::Metric(metric::TOKENS_PER_SECOND),
-            "mfu" => Self::Metric(metric::MFU),
-            _ => Self::Other,
+            "loss" => Self::Metric(metric::LOSS, 1.0),
+            "grad_norm" => Self::Metric(metric::GRAD_NORM, 1.0),
+            "lr" => Self::Metric(metric::LR, 1.0),
+            "step_time_seconds" => Self::Metric(metric::STEP_TIME, 1.0),
+            "tokens_per_second" => Self::Metric(metric::TOKENS_PER_SECOND, 1.0),
+            "mfu" => Self::Metric(metric::MFU, 1.0),
+            _ => canonical(name).map_or(Self::Other, |(name, divisor)| Self::Metric(name, divisor)),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Header(Vec<Column>);
+pub(super) struct Header {
+    columns: Vec<Column>,
+    separator: char,
+}
 
 impl Header {
     /// `None` if the line is no header of ours: it needs `step` and something measured.
     pub(super) fn parse(line: &str) -> Option<Self> {
-        let columns: Vec<_> = line.split(',').take(MAX_CELLS).map(Column::of).collect();
+        SEPARATORS.into_iter().find_map(|separator| Self::parted(line, separator))
+    }
+
+    fn parted(line: &str, separator: char) -> Option<Self> {
+        let columns: Vec<_> = line.split(separator).take(MAX_CELLS).map(Column::of).collect();
         let measured =
-            columns.iter().any(|c| matches!(c, Column::Metric(_) | Column::Part(_) | Column::Timestamp));
-        (columns.contains(&Column::Step) && measured).then_some(Self(columns))
+            columns.iter().any(|c| matches!(c, Column::Metric(..) | Column::Part(_) | Column::Timestamp));
+        // Of two columns for the step, as exports have them, one is enough.
+        (columns.contains(&Column::Step) && measured).then_some(Self { columns, separator })
     }
 
     /// Every column is one that we know.
     pub(super) fn is_all_ours(&self) -> bool {
-        !self.0.contains(&Column::Other)
+        !self.columns.contains(&Column::Other)
     }
 }
 
@@ -81,7 +100,7 @@ impl Rows {
         let mut event = Event::step("", 0);
         (event.run, event.step) = (None, None);
         let mut cells = 0;
-        for (column, cell) in self.header.0.iter().zip(line.split(',')) {
+        for (column, cell) in self.header.columns.iter().zip(line.split(self.header.separator)) {
             cells += 1;
             let cell = cell.trim().trim_matches('"').trim();
             if !cell.is_empty() {
@@ -124,9 +143,12 @@ fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resoluti
         Column::Part(name) => {
             event.t.set(name, number(name)?);
         }
-        Column::Metric(name) => {
-            event.m.set(name, number(name)?);
-            resolution.read(name, cell);
+        Column::Metric(name, divisor) => {
+            event.m.set(name, number(name)? / divisor);
+            // Of a number in another unit it is not known how finely ours would be printed.
+            if divisor == 1.0 {
+                resolution.read(name, cell);
+            }
         }
         Column::Other => {}
     }
@@ -175,6 +197,17 @@ mod tests {
             (Some(16), Some(4), Some(1.0))
         );
         assert_eq!((e.t.get("forward_compute"), e.t.get("gc"), e.m.len()), (Some(17.5), Some(0.0), 0));
+    }
+
+    #[test]
+    fn reads_what_others_export() {
+        let mut rows =
+            Rows::new(Header::parse("iteration\ttrain/loss\tlearning_rate\tstep_time_ms").unwrap());
+        let e = rows.event("7\t2.5\t3e-4\t250").unwrap();
+        assert_eq!((e.step, e.m.get("loss"), e.m.get("lr")), (Some(7), Some(2.5), Some(3e-4)));
+        assert_eq!(e.m.get("step_time"), Some(0.25));
+        let mut rows = Rows::new(Header::parse("\"Step\";\"loss\"").unwrap());
+        assert_eq!(rows.event("\"8\";\"2.5\"").unwrap().step, Some(8));
     }
 
     #[test]

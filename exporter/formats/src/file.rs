@@ -23,9 +23,9 @@ use crate::format::Out;
 use crate::latest::Latest;
 use crate::lightning_csv::{LightningCsv, is_lightning};
 use crate::number::Resolution;
-use crate::tfevents::TfEvents;
+use crate::tfevents::{self, TfEvents};
 use crate::trainer_state::{self, TrainerState};
-use crate::wandb::WandbLog;
+use crate::wandb::{self, WandbLog};
 
 /// The longest record that is looked into; a longer one (an image, a model graph) is passed over and counted.
 pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
@@ -128,12 +128,16 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
             records(|path, _| Box::new(TfEvents::new(path)))
         }
         // A copy of it under another name.
-        _ if path.extension().is_some_and(|e| e == "json") && trainer_state::is_one(head) => {
+        _ if (path.extension().is_some_and(|e| e == "json") || name.contains("trainer_state"))
+            && trainer_state::is_one(head) =>
+        {
             whole(|path, _| Box::new(TrainerState::new(path)))
         }
-        _ if path.extension().is_some_and(|e| e == "wandb") => {
+        _ if path.extension().is_some_and(|e| e == "wandb") || wandb::is_one(head) => {
             records(|_, head| Box::new(WandbLog::new(head)))
         }
+        // One that was renamed: no text begins with a length and its checksum.
+        _ if tfevents::is_one(head) => records(|path, _| Box::new(TfEvents::new(path))),
         _ => None,
     }
 }

@@ -287,6 +287,14 @@ fn is_checksum(stored: &[u8], data: &[u8]) -> bool {
     stored == masked_crc(data).to_le_bytes()
 }
 
+/// Whether a file begins with a record: a length, and the checksum of it.
+pub(crate) fn is_one(head: &[u8]) -> bool {
+    match (head.get(..8), head.get(8..12)) {
+        (Some(len), Some(crc)) => is_checksum(crc, len),
+        _ => false,
+    }
+}
+
 /// A checksum of bytes that hold checksums would be weak, so it is rotated and moved.
 fn masked_crc(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)

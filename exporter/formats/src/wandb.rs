@@ -25,6 +25,11 @@ const PIECE_HEADER_BYTES: usize = 7;
 
 const NOT_WANDB: &str = "it does not begin as a W&B log of version 0";
 
+/// Whether a file begins as one.
+pub(crate) fn is_one(head: &[u8]) -> bool {
+    head.starts_with(HEADER)
+}
+
 /// Reads the records of one file.
 #[derive(Debug, Default)]
 pub(crate) struct WandbLog {
