@@ -10,10 +10,12 @@
 pub mod api;
 pub mod app;
 pub mod backtest;
+pub mod chart;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod ingest;
+mod markup;
 pub mod metrics;
 pub mod notify;
 pub mod outbox;
