@@ -1,42 +1,73 @@
 //! What the alerter would have said about recorded runs: the same engine, fed from files instead of streams.
 //!
 //! A file is CSV with a header, JSON lines of events, or anything that [`stepwatch_formats`] reads: a training log, an event file of
-//! TensorBoard, a `.wandb` file, `trainer_state.json`; which one is found out from its name and what stands in it. Time is the recording's own where it has one, else it passes by the step times. Nothing is sent to anybody and no
-//! receiver is needed: of a configuration only the detectors and the hold count.
+//! TensorBoard, a `.wandb` file, `trainer_state.json`; which one is found out from its name and what stands in it. Time is the recording's own where it has one, else it passes by the step times. Nothing is sent to
+//! anybody: of a configuration the detectors, the hold, the routes and the policies count, and receivers are but names.
 
 mod csv;
+mod files;
+mod html;
 mod input;
+mod labels;
+mod picture;
 mod records;
 mod replay;
 mod report;
+mod signals;
+mod story;
 #[cfg(test)]
 mod tests;
+mod trade_off;
+mod tune;
+mod words;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
 use stepwatch_engine::config::EngineConfig;
-use stepwatch_kit::config::{self, ConfigError};
+use stepwatch_kit::build_info;
+use stepwatch_kit::config::ConfigError;
 
-use crate::config::File;
+use crate::config::Config;
+use crate::config::sensitivity::{SENSITIVITY, Sensitivity};
 use input::{Input, InputError};
+use labels::Labels;
+pub use labels::LabelsError;
 use replay::Replay;
+use report::{Counts, Style};
+use tune::Tune;
 
 /// Bad lines told one by one, a file; the rest is counted.
 const MAX_TOLD: u64 = 20;
+/// Who is told where no configuration says who there is.
+const EVERYBODY: &str = "every receiver";
+/// All detectors that can be tuned.
+const ALL: &str = "all";
 
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// Recorded runs: CSV, JSON lines, training logs, event files of TensorBoard, .wandb files, trainer_state.json, metrics.csv
+    /// Recorded runs: CSV, JSON lines, training logs, event files of TensorBoard, .wandb files, trainer_state.json, metrics.csv; a directory
+    /// stands for the runs in it
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-    /// Take the settings of the detectors from this configuration
+    /// Take detectors, routes and policies from this configuration; no secret is read and nothing is sent
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Write a page with the pictures of every incident, its evidence and who would have been told
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Show what the sensitivity of this detector costs and gains on these runs
+    #[arg(long, value_name = "DETECTOR", value_parser = PossibleValuesParser::new(SENSITIVITY.iter().map(|s| s.detector).chain([ALL])))]
+    pub tune: Option<String>,
+    /// What is known to have been wrong with these runs: CSV or JSON lines with file, start_step, end_step, severity
+    #[arg(long, value_name = "FILE", requires = "tune")]
+    pub labels: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -51,69 +82,157 @@ pub enum Format {
 pub enum BacktestError {
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Labels(#[from] LabelsError),
+    #[error("cannot write {path}")]
+    Page { path: String, source: io::Error },
     #[error("cannot write")]
     Write(#[from] io::Error),
 }
 
+/// One file, replayed.
+#[derive(Debug)]
+struct Replayed {
+    name: String,
+    replay: Replay,
+    /// What a reader of the report must know of the file.
+    notes: Vec<String>,
+}
+
 /// Replays every file. False if one of them could not be read or held no steps; the others are replayed all the same.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool, BacktestError> {
-    let engine = settings(args.config.as_deref())?;
-    let mut ok = true;
-    for path in &args.files {
-        match replay(path, engine.clone(), err)? {
-            Ok(replay) => report::write(&path.to_string_lossy(), &replay, args.format, out)?,
+    let config = settings(args.config.as_deref())?;
+    let labels = args.labels.as_deref().map(Labels::read).transpose()?;
+    let mut tunes = tunes(args, &config);
+    let style = Style { format: args.format, config: &config };
+    let (found, errors) = files::expand(&args.files);
+    let mut failed: Vec<String> = errors.iter().map(|(p, e)| format!("{}: {e}", p.display())).collect();
+    for e in &failed {
+        writeln!(err, "{e}")?;
+    }
+    let (mut kept, mut totals, mut passed_over) = (Vec::new(), Vec::new(), 0);
+    for file in &found {
+        let first = Replay::new(config.clone());
+        let mut replays = vec![if args.html.is_some() { first.drawing() } else { first }];
+        replays.extend(tunes.iter().flat_map(Tune::replays));
+        let name = file.path.to_string_lossy().into_owned();
+        match feed(&file.path, file.named, &mut replays, err)? {
+            Ok(notes) => {
+                let mut rest = replays.split_off(1);
+                for tune in &mut tunes {
+                    let others = rest.split_off(tune.settings.len().min(rest.len()));
+                    tune.add(&name, &rest, labels.as_ref());
+                    rest = others;
+                }
+                for replay in replays {
+                    report::write(&name, &replay, style, out)?;
+                    totals.push((Counts::of(&replay), words::weeks(std::iter::once(replay.lasted()))));
+                    if args.html.is_some() {
+                        kept.push(Replayed { name: name.clone(), replay, notes: notes.clone() });
+                    }
+                }
+            }
+            Err(_) if !file.named => passed_over += 1,
             Err(e) => {
-                writeln!(err, "{}: {e}", path.display())?;
-                ok = false;
+                writeln!(err, "{name}: {e}")?;
+                failed.push(format!("{name}: {e}"));
             }
         }
     }
-    Ok(ok)
+    if totals.is_empty() && passed_over > 0 {
+        failed.push(format!("no training run in {passed_over} files"));
+        writeln!(err, "no training run in {passed_over} files")?;
+    }
+    tunes.iter_mut().for_each(Tune::finish);
+    conclude(args, &totals, &tunes, out)?;
+    if let Some(path) = &args.html {
+        let more: String = tunes.iter().map(trade_off::html).collect();
+        let page = html::Page {
+            files: &kept,
+            failed: &failed,
+            config: &config,
+            more: &more,
+            version: build_info::VERSION,
+        };
+        let told = |source| BacktestError::Page { path: path.display().to_string(), source };
+        fs::write(path, page.to_string()).map_err(told)?;
+    }
+    Ok(failed.is_empty())
+}
+
+fn conclude(args: &Args, totals: &[(Counts, f64)], tunes: &[Tune], out: &mut dyn Write) -> io::Result<()> {
+    if args.format == Format::Json {
+        return tunes.iter().try_for_each(|t| trade_off::json(t, out));
+    }
+    if totals.len() > 1 {
+        report::total(totals, out)?;
+    }
+    for tune in tunes {
+        writeln!(out)?;
+        trade_off::text(tune, out)?;
+    }
+    Ok(())
 }
 
 fn settings(config: Option<&Path>) -> Result<EngineConfig, ConfigError> {
-    let Some(path) = config else { return Ok(EngineConfig::default()) };
-    let file: File = config::load(path)?;
-    Ok(EngineConfig {
-        resolve_after: file.resolve_after,
-        detectors: file.detectors,
-        ..EngineConfig::default()
-    })
+    match config {
+        Some(path) => Config::for_replay(path),
+        None => Ok(EngineConfig { receivers: vec![EVERYBODY.into()], ..EngineConfig::default() }),
+    }
 }
 
-fn replay(path: &Path, engine: EngineConfig, err: &mut dyn Write) -> io::Result<Result<Replay, InputError>> {
+fn tunes(args: &Args, config: &EngineConfig) -> Vec<Tune> {
+    let wanted = |s: &&Sensitivity| args.tune.as_deref().is_some_and(|t| t == ALL || t == s.detector);
+    let all = SENSITIVITY.iter().filter(wanted);
+    all.filter_map(|s| Tune::new(s, config, args.labels.is_some())).collect()
+}
+
+/// Feeds a file to all of these, and gives what must be known of it.
+fn feed(
+    path: &Path,
+    named: bool,
+    replays: &mut [Replay],
+    err: &mut dyn Write,
+) -> io::Result<Result<Vec<String>, InputError>> {
     let mut input = match Input::open(path) {
         Ok(input) => input,
         Err(e) => return Ok(Err(e)),
     };
-    let name = path.file_stem().map_or_else(|| "run".into(), |n| n.to_string_lossy().into_owned());
-    let mut replay = Replay::new(engine, name);
+    let run = path.file_stem().map_or_else(|| "run".into(), |n| n.to_string_lossy().into_owned());
     let mut bad = 0;
+    let mut notes = Vec::new();
     let mut found: BTreeMap<&str, u64> = BTreeMap::new();
     loop {
         match input.next() {
             Ok(Some(events)) => {
-                for event in events {
+                for mut event in events {
                     *found.entry(event.kind.as_str()).or_default() += 1;
-                    replay.feed(event);
+                    event.run.get_or_insert_with(|| run.clone());
+                    replays.iter_mut().for_each(|r| r.feed(&event));
                 }
             }
             Ok(None) => break,
             Err(InputError::Line { line, reason }) => {
                 bad += 1;
-                if bad <= MAX_TOLD {
+                if bad <= MAX_TOLD && named {
                     writeln!(err, "{}:{line}: {reason}", path.display())?;
                 }
             }
-            Err(InputError::Records(reason)) => writeln!(err, "{}: {reason}", path.display())?,
+            Err(InputError::Records(reason)) => {
+                writeln!(err, "{}: {reason}", path.display())?;
+                notes.push(reason);
+            }
             Err(e) => return Ok(Err(e)),
         }
+    }
+    if bad > 0 {
+        notes.push(format!("{bad} bad lines were left out"));
     }
     if bad > MAX_TOLD {
         writeln!(err, "{}: {} bad lines in all", path.display(), bad)?;
     }
-    if replay.samples() > 0 {
-        return Ok(Ok(replay));
+    if replays.first().is_some_and(|r| r.samples() > 0) {
+        return Ok(Ok(notes));
     }
     let listed: Vec<_> = found.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
     let found = if listed.is_empty() { "nothing".to_owned() } else { listed.join(", ") };

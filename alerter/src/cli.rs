@@ -163,6 +163,7 @@ fn replay(args: &backtest::Args, out: &mut dyn Write, err: &mut dyn Write) -> Re
         Ok(false) => Err(CliError::Said(1)),
         Err(BacktestError::Config(e)) => Err(CliError::Config(e)),
         Err(BacktestError::Write(e)) => Err(CliError::Write(e)),
+        Err(e) => Err(CliError::Other(chain(&e))),
     }
 }
 

@@ -7,6 +7,7 @@
 mod check;
 mod describe;
 mod matchers;
+pub mod sensitivity;
 #[cfg(test)]
 mod tests;
 mod thresholds;
@@ -110,6 +111,21 @@ impl Config {
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file: File = stepwatch_kit::config::parse(&path.display().to_string(), text)?;
         Self::check(path, text, file)
+    }
+
+    /// What a replay of recorded runs needs of a file: nothing is sent, so that no secret is read and no source is looked for.
+    pub fn for_replay(path: &Path) -> Result<EngineConfig, ConfigError> {
+        let text = stepwatch_kit::config::read(path)?;
+        let file: File = stepwatch_kit::config::parse(&path.display().to_string(), &text)?;
+        let mut errors = Vec::new();
+        check::values(&file, &mut errors);
+        check::references(&file, &mut errors);
+        thresholds::check(&file.detectors, &mut errors);
+        if !errors.is_empty() {
+            return Err(ConfigError::at_paths(path.display().to_string(), &text, errors));
+        }
+        // The incidents of a replay are nowhere to be looked up.
+        Ok(EngineConfig { external_url: None, ..file.engine() })
     }
 
     fn check(path: &Path, text: &str, mut file: File) -> Result<Self, ConfigError> {

@@ -39,7 +39,7 @@ fn data() -> PathBuf {
 }
 
 fn replay(files: Vec<PathBuf>) -> BTreeMap<String, Vec<Incident>> {
-    let args = Args { files, format: Format::Json, config: None };
+    let args = Args { files, format: Format::Json, ..Args::default() };
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let ok = backtest::run(&args, &mut out, &mut err).unwrap();
     assert!(ok && err.is_empty(), "{}", String::from_utf8_lossy(&err));

@@ -10,7 +10,7 @@ use stepwatch_alerter::backtest::{self, Args, Format};
 
 fn incidents(name: &str) -> Vec<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/straggler").join(name);
-    let args = Args { files: vec![file], format: Format::Json, config: None };
+    let args = Args { files: vec![file], format: Format::Json, ..Args::default() };
     let (mut out, mut err) = (Vec::new(), Vec::new());
     assert!(backtest::run(&args, &mut out, &mut err).unwrap(), "{}", String::from_utf8_lossy(&err));
     let lines = String::from_utf8(out).unwrap();

@@ -89,10 +89,16 @@ impl Router {
         if errors.is_empty() { Ok(Self { routes: parsed }) } else { Err(errors) }
     }
 
+    /// The place of the route that an incident takes; `None` if none wants it.
+    pub fn route(&self, r: &IncidentRecord) -> Option<usize> {
+        self.routes.iter().position(|(matchers, _)| matchers.iter().all(|m| m.matches(r)))
+    }
+
     /// The levels an incident climbs. An incident that no route wants goes to every receiver: a page must not fall through.
     pub fn levels(&self, config: &EngineConfig, r: &IncidentRecord) -> Vec<Level> {
-        let found = self.routes.iter().find(|(matchers, _)| matchers.iter().all(|m| m.matches(r)));
-        let Some((_, route)) = found else { return vec![at_once(config.receivers.clone())] };
+        let Some((_, route)) = self.route(r).and_then(|i| self.routes.get(i)) else {
+            return vec![at_once(config.receivers.clone())];
+        };
         let mut levels = Vec::new();
         if !route.notify.is_empty() {
             levels.push(at_once(route.notify.clone()));

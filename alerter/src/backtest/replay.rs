@@ -10,6 +10,9 @@ use stepwatch_engine::time::{Span, Ts};
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
+use super::signals::Signals;
+use super::story::{Story, id_of};
+
 /// The name that the engine knows the file by.
 const SOURCE: &str = "backtest";
 /// Seconds a step, while none is known.
@@ -35,47 +38,78 @@ const SIGNALS: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct Replay {
     engine: Engine,
-    run: String,
     now: Ts,
+    began: Ts,
+    /// Some events told their time.
+    timed: bool,
     step_time: f64,
     effects: Vec<Effect>,
     /// In the order they were opened.
-    incidents: Vec<IncidentRecord>,
+    stories: Vec<Story>,
     by_id: BTreeMap<String, usize>,
     samples: u64,
     first_step: i64,
     last_step: i64,
     signals: BTreeSet<usize>,
+    /// What is drawn, if something is.
+    drawn: Option<Signals>,
 }
 
 impl Replay {
-    /// `run` names the run of events that do not name theirs.
-    pub(super) fn new(config: EngineConfig, run: String) -> Self {
+    pub(super) fn new(config: EngineConfig) -> Self {
         Self {
             engine: Engine::new(config),
-            run,
             now: Ts(0),
+            began: Ts(0),
+            timed: false,
             step_time: UNKNOWN_STEP,
             effects: Vec::new(),
-            incidents: Vec::new(),
+            stories: Vec::new(),
             by_id: BTreeMap::new(),
             samples: 0,
             first_step: 0,
             last_step: 0,
             signals: BTreeSet::new(),
+            drawn: None,
         }
     }
 
-    pub(super) fn feed(&mut self, mut event: Event) {
-        event.run.get_or_insert_with(|| self.run.clone());
-        self.advance(&event);
-        self.count(&event);
-        self.engine.handle(self.now, Input::Event { source: SOURCE, event: &event }, &mut self.effects);
+    /// Keeps the signals too, for pictures of them.
+    pub(super) fn drawing(self) -> Self {
+        Self { drawn: Some(Signals::default()), ..self }
+    }
+
+    /// The event must name its run.
+    pub(super) fn feed(&mut self, event: &Event) {
+        self.advance(event);
+        self.count(event);
+        self.engine.handle(self.now, Input::Event { source: SOURCE, event }, &mut self.effects);
+        if let Some(drawn) = &mut self.drawn {
+            drawn.record(event);
+        }
         self.absorb();
     }
 
-    pub(super) fn incidents(&self) -> &[IncidentRecord] {
-        &self.incidents
+    pub(super) fn stories(&self) -> &[Story] {
+        &self.stories
+    }
+
+    pub(super) fn incidents(&self) -> impl Iterator<Item = &IncidentRecord> {
+        self.stories.iter().map(|s| &s.record)
+    }
+
+    pub(super) fn drawn(&self) -> Option<&Signals> {
+        self.drawn.as_ref()
+    }
+
+    /// How long the recording is.
+    pub(super) fn lasted(&self) -> Span {
+        self.now - self.began
+    }
+
+    /// Whether that is the recording's own word, and not made of step times.
+    pub(super) fn is_timed(&self) -> bool {
+        self.timed
     }
 
     pub(super) fn samples(&self) -> u64 {
@@ -95,8 +129,9 @@ impl Replay {
     fn advance(&mut self, event: &Event) {
         let at = event.ts.map_or_else(|| self.now + self.took(event), Ts::from_secs_f64);
         if self.samples == 0 {
-            self.now = at;
+            (self.now, self.began) = (at, at);
         }
+        self.timed |= event.ts.is_some();
         for _ in 0..MAX_TICKS {
             let Some((due, _)) = self.engine.next_deadline().filter(|(due, _)| *due <= at) else { break };
             self.now = self.now.max(due);
@@ -138,14 +173,18 @@ impl Replay {
         }
     }
 
+    /// An effect may come before the incident that it is of.
     fn absorb(&mut self) {
-        for effect in self.effects.drain(..) {
+        for effect in &self.effects {
             let Effect::Incident(record) = effect else { continue };
-            if let Some(at) = self.by_id.get(&record.id) {
-                self.incidents[*at] = *record;
-            } else {
-                self.by_id.insert(record.id.clone(), self.incidents.len());
-                self.incidents.push(*record);
+            if !self.by_id.contains_key(&record.id) {
+                self.by_id.insert(record.id.clone(), self.stories.len());
+                self.stories.push(Story::new((**record).clone()));
+            }
+        }
+        for effect in self.effects.drain(..) {
+            if let Some(at) = self.by_id.get(id_of(&effect)) {
+                self.stories[*at].add(self.last_step, effect);
             }
         }
     }

@@ -1,14 +1,21 @@
-//! What a replay found, for programs and for people.
+//! What a replay found, for programs and for a terminal.
 
 use std::io::{self, Write};
+use std::iter::Sum;
 
 use serde::Serialize;
+use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::message::number;
+use stepwatch_engine::route::Router;
 use stepwatch_engine::verdict::{Kind, Severity, Suspect};
 
-use super::Format;
 use super::replay::Replay;
+use super::{Format, words};
+
+/// Columns of a terminal that a sentence may fill.
+const WIDTH: usize = 100;
+const INDENT: &str = "          ";
 
 /// One incident, with the members that scripts rely on.
 #[derive(Debug, Serialize)]
@@ -45,17 +52,24 @@ struct Summary<'a> {
     incidents: Counts,
 }
 
-#[derive(Debug, Default, Serialize)]
-struct Counts {
-    page: usize,
-    ticket: usize,
-    info: usize,
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+pub(super) struct Counts {
+    pub(super) page: usize,
+    pub(super) ticket: usize,
+    pub(super) info: usize,
 }
 
-pub(super) fn write(file: &str, replay: &Replay, format: Format, out: &mut dyn Write) -> io::Result<()> {
-    match format {
+/// How a report is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Style<'a> {
+    pub(super) format: Format,
+    pub(super) config: &'a EngineConfig,
+}
+
+pub(super) fn write(file: &str, replay: &Replay, style: Style<'_>, out: &mut dyn Write) -> io::Result<()> {
+    match style.format {
         Format::Json => json(file, replay, out),
-        Format::Text => text(file, replay, out),
+        Format::Text => text(file, replay, style.config, out),
     }
 }
 
@@ -65,37 +79,78 @@ fn json(file: &str, replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
     }
     let (first_step, last_step) = replay.steps();
-    let (samples, signals, incidents) = (replay.samples(), replay.signals(), Counts::of(replay.incidents()));
+    let (samples, signals, incidents) = (replay.samples(), replay.signals(), Counts::of(replay));
     let summary = Summary { file, samples, first_step, last_step, signals, incidents };
     serde_json::to_writer(&mut *out, &Line { summary })?;
     writeln!(out)
 }
 
-fn text(file: &str, replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
+fn text(file: &str, replay: &Replay, config: &EngineConfig, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = replay.steps();
-    let c = Counts::of(replay.incidents());
+    writeln!(out, "{file}")?;
     writeln!(
         out,
-        "{file}: {} samples, steps {first} to {last}: {}",
+        "  {} samples of steps {first} to {last} in {}: {}",
         replay.samples(),
+        words::lasted(replay),
         replay.signals().join(", ")
     )?;
-    for r in replay.incidents() {
-        let until = r.end_step.map_or("still open".into(), |end| format!("over at {end}"));
+    writeln!(out, "  {}", Counts::of(replay))?;
+    let router = Router::new(&config.routes).unwrap_or_default();
+    for story in replay.stories() {
+        let r = &story.record;
+        writeln!(out)?;
         writeln!(
             out,
-            "  {:<6} {:<16} at step {}, since {}, {until}; {} is {}{}",
-            r.severity.as_str(),
-            r.kind.as_str(),
-            r.detected_step,
-            r.start_step,
-            r.signal,
-            number(r.value),
-            if r.expected.is_finite() { format!(", expected {}", number(r.expected)) } else { String::new() },
+            "  {:<7} {} at step {}",
+            r.severity.as_str().to_uppercase(),
+            r.kind.title(),
+            r.detected_step
         )?;
-        writeln!(out, "         {}", r.summary)?;
+        let mut line = |text: &str| wrap(out, text);
+        line(story.message.as_ref().map_or(&r.summary, |m| &m.summary))?;
+        line(&words::course(r))?;
+        for s in &r.suspects {
+            line(&format!("suspect {}: {}", s.what, s.why))?;
+        }
+        if r.severity > Severity::Info && !config.routes.is_empty() {
+            line(&words::rule(config, &router, r))?;
+        }
     }
-    writeln!(out, "  pages: {}, tickets: {}, annotations: {}", c.page, c.ticket, c.info)
+    writeln!(out)
+}
+
+/// The last word about several files.
+pub(super) fn total(replays: &[(Counts, f64)], out: &mut dyn Write) -> io::Result<()> {
+    let counts: Counts = replays.iter().map(|(c, _)| *c).sum();
+    let weeks: f64 = replays.iter().map(|(_, w)| w).sum();
+    let rate = if weeks > 0.0 {
+        format!(
+            "; {} pages and {} tickets a run-week",
+            number(counts.page as f64 / weeks),
+            number(counts.ticket as f64 / weeks)
+        )
+    } else {
+        String::new()
+    };
+    writeln!(out, "{} runs, {} of training: {counts}{rate}", replays.len(), words::length(weeks))
+}
+
+/// Text under its heading, broken between words.
+fn wrap(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && INDENT.len() + line.chars().count() + 1 + word.chars().count() > WIDTH {
+            writeln!(out, "{INDENT}{line}")?;
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        // Names in a log must not move the cursor.
+        line.extend(word.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
+    }
+    writeln!(out, "{INDENT}{line}")
 }
 
 impl<'a> Incident<'a> {
@@ -118,8 +173,24 @@ impl<'a> Incident<'a> {
 }
 
 impl Counts {
-    fn of(incidents: &[IncidentRecord]) -> Self {
-        let of = |s| incidents.iter().filter(|i| i.severity == s).count();
+    pub(super) fn of(replay: &Replay) -> Self {
+        let of = |s| replay.incidents().filter(|i| i.severity == s).count();
         Self { page: of(Severity::Page), ticket: of(Severity::Ticket), info: of(Severity::Info) }
+    }
+}
+
+impl core::fmt::Display for Counts {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "pages: {}, tickets: {}, annotations: {}", self.page, self.ticket, self.info)
+    }
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            page: a.page + b.page,
+            ticket: a.ticket + b.ticket,
+            info: a.info + b.info,
+        })
     }
 }

@@ -6,6 +6,10 @@ use serde_json::Value;
 
 use super::*;
 
+fn args(files: Vec<PathBuf>) -> Args {
+    Args { files, ..Args::default() }
+}
+
 /// Replays files made of these texts, and gives the status, the objects and what was complained about.
 fn backtest(files: &[(&str, &str)], config: Option<&str>) -> (bool, Vec<Value>, String) {
     let dir = tempfile::tempdir().unwrap();
@@ -18,6 +22,7 @@ fn backtest(files: &[(&str, &str)], config: Option<&str>) -> (bool, Vec<Value>, 
         files: files.iter().map(|(name, text)| put(name, text)).collect(),
         format: Format::Json,
         config: config.map(|text| put("alerter.yaml", text)),
+        ..args(Vec::new())
     };
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let ok = run(&args, &mut out, &mut err).unwrap();
@@ -110,7 +115,7 @@ fn recorded(name: &str) -> PathBuf {
 }
 
 fn summary(path: PathBuf) -> (Value, String) {
-    let args = Args { files: vec![path], format: Format::Json, config: None };
+    let args = Args { format: Format::Json, ..args(vec![path]) };
     let (mut out, mut err) = (Vec::new(), Vec::new());
     run(&args, &mut out, &mut err).unwrap();
     let last =
@@ -161,8 +166,6 @@ fn whatever_a_trainer_writes_is_read() {
 #[test]
 fn what_cannot_be_read_is_told_what_can() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, err) = summary(dir.path().into());
-    assert!(err.ends_with(": is a directory; name the files in it\n"), "{err}");
     let notes = dir.path().join("notes.txt");
     fs::write(&notes, "dear diary\n").unwrap();
     let (_, err) = summary(notes);
@@ -189,16 +192,15 @@ fn people_get_sentences() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.csv");
     fs::write(&path, csv(300, |step| (step == 200).then_some(f64::NAN))).unwrap();
-    let args = Args { files: vec![path], format: Format::Text, config: None };
+    let args = args(vec![path]);
     let mut out = Vec::new();
     run(&args, &mut out, &mut Vec::new()).unwrap();
     let text = String::from_utf8(out).unwrap();
-    assert!(
-        text.contains("page   nonfinite        at step 200, since 200, over at 216; loss is NaN"),
-        "{text}"
-    );
-    assert!(text.contains("every further step is wasted until the run is rolled back"), "{text}");
-    assert!(text.ends_with("pages: 1, tickets: 0, annotations: 0\n"), "{text}");
+    let sentence = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("\n  PAGE    NaN or infinity at step 200\n"), "{text}");
+    assert!(text.contains("began at step 200, page at 200 (at once), over at 216, resolved after"), "{text}");
+    assert!(sentence.contains("every further step is wasted until the run is rolled back"), "{text}");
+    assert!(text.contains("\n  pages: 1, tickets: 0, annotations: 0\n"), "{text}");
 }
 
 #[test]
@@ -225,4 +227,180 @@ fn a_file_without_a_step_is_told_by_what_is_in_it() {
     assert!(err.contains("old.log: no training step found; this reads CSV"), "{err}");
     let (ok, objects, err) = backtest(&[("run_7_state.json", &state("{\"loss\": 2.5, \"step\": 5}"))], None);
     assert!(ok && objects[0]["summary"]["samples"] == 1, "{err}");
+}
+
+#[test]
+fn a_file_is_known_by_what_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (from, to) in [
+        ("events.out.tfevents.1795226853.vm.2246.0", "board.bin"),
+        ("wandb_nan_inf.wandb", "old-run"),
+        ("hf_trainer_state.json", "trainer_state.json.bak"),
+        ("nemo_automodel.jsonl", "metrics.txt"),
+    ] {
+        let path = dir.path().join(to);
+        fs::copy(recorded(from), &path).unwrap();
+        let (summary, err) = summary(path);
+        assert!(err.is_empty() && summary["samples"].as_u64().unwrap() >= 20, "{from}: {err} {summary}");
+    }
+    let table = dir.path().join("sheet.tsv");
+    fs::write(&table, "global_step\ttrain/loss\n1\t2.5\n2\t2.4\n").unwrap();
+    assert_eq!(summary(table).0["signals"], serde_json::json!(["loss"]));
+}
+
+#[test]
+fn a_directory_stands_for_the_runs_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("a")).unwrap();
+    fs::write(dir.path().join("a/run.csv"), csv(30, |_| None)).unwrap();
+    fs::write(dir.path().join("notes.txt"), "dear diary\n").unwrap();
+    fs::copy(recorded("torchtitan_2026.log"), dir.path().join("train.log")).unwrap();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let ok = run(&args(vec![dir.path().into()]), &mut out, &mut err).unwrap();
+    let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
+    assert!(ok && err.is_empty(), "{err}");
+    assert!(out.contains("/a/run.csv\n") && out.contains("/train.log\n"), "{out}");
+    assert!(out.lines().last().unwrap().starts_with("2 runs, "), "{out}");
+    fs::remove_file(dir.path().join("a/run.csv")).unwrap();
+    fs::remove_file(dir.path().join("train.log")).unwrap();
+    let mut err = Vec::new();
+    assert!(!run(&args(vec![dir.path().into()]), &mut Vec::new(), &mut err).unwrap());
+    assert_eq!(String::from_utf8(err).unwrap(), "no training run in 1 files\n");
+}
+
+/// The page about these files.
+fn page(files: &[(&str, &str)], config: Option<&str>, tune: Option<&str>) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| -> PathBuf {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let html = dir.path().join("report.html");
+    let args = Args {
+        html: Some(html.clone()),
+        config: config.map(|text| put("alerter.yaml", text)),
+        tune: tune.map(str::to_owned),
+        ..args(files.iter().map(|(name, text)| put(name, text)).collect())
+    };
+    run(&args, &mut Vec::new(), &mut Vec::new()).unwrap();
+    fs::read_to_string(html).unwrap()
+}
+
+const CONFIG: &str = "\
+cost_per_gpu_hour: 2.5
+receivers:
+  - {name: chat, slack: {channel: '#training', token_file: /nowhere/slack}}
+  - {name: primary, pagerduty: {routing_key_file: /nowhere/pd}}
+policies:
+  - name: wake
+    levels: [{after: 0s, notify: [chat]}, {after: 5m, notify: [primary], repeat: 2}]
+routes:
+  - {match: ['severity=\"page\"', 'signal=\"loss\"'], policy: wake}
+  - {notify: [chat]}
+";
+
+#[test]
+fn the_page_tells_who_would_have_been_told_by_which_rule() {
+    let text = csv(600, |step| (step >= 200).then_some(f64::NAN));
+    let page = page(&[("run.csv", &text)], Some(CONFIG), None);
+    for part in [
+        "routes[0], severity=&quot;page&quot; and signal=&quot;loss&quot; -&gt; policy wake: chat at once; primary after 5m, 2 more times",
+        "chat: at once, at step 200 (new incident)",
+        "primary: after 5m, at step 349 (escalated to level 2: no answer for 5m)",
+        "NaN / inf",
+        "onset, page 200",
+        "$2.50/h (1 GPU at $2.50)",
+        "still open at the end",
+    ] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+}
+
+#[test]
+fn the_page_needs_nothing_and_runs_nothing() {
+    let text = csv(300, |step| (step == 200).then_some(f64::NAN));
+    let page = page(&[("run.csv", &text)], None, Some("loss_spike"));
+    for part in ["<script", "src=", "style=", "@import", "url(", "onload", "javascript:"] {
+        assert!(!page.contains(part), "{part}");
+    }
+    assert!(page.contains("default-src 'none'; style-src 'sha256-"));
+    assert!(page.contains("Sensitivity of loss_spike"), "the trade-off is part of it");
+    assert!(page.ends_with("</body></html>\n"));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let mut events = String::new();
+    for step in 1..=120 {
+        let loss = if step == 100 { "\"NaN\"" } else { "2.5" };
+        writeln!(events, "{{\"v\":1,\"k\":\"step\",\"run\":\"</title><script>alert(1)</script>\",\"node\":\"<b>\",\"step\":{step},\"m\":{{\"loss\":{loss},\"<img src=x>\":1}}}}").unwrap();
+    }
+    let page = page(&[("<script>alert(2)<&\"'.jsonl", &events)], None, None);
+    assert!(!page.contains("<script") && !page.contains("<img") && !page.contains("<b>NaN"), "{page}");
+    assert!(page.contains("&lt;script&gt;alert(2)&lt;&amp;&quot;&#39;.jsonl"), "{page}");
+}
+
+/// A run with spikes of these sizes at round steps.
+fn spiky(sizes: &[f64]) -> String {
+    csv(300 * (sizes.len() as i64 + 1), |step| {
+        let at = (step % 300 == 0).then_some(step / 300 - 1)?;
+        sizes.get(at as usize).map(|size| 2.5 + size)
+    })
+}
+
+fn tuned(labels: Option<&str>) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.csv");
+    fs::write(&path, spiky(&[1.0, 1.2, 3.0])).unwrap();
+    let labels = labels.map(|text| {
+        let path = dir.path().join("labels.csv");
+        fs::write(&path, text).unwrap();
+        path
+    });
+    let args = Args { format: Format::Json, tune: Some("loss_spike".into()), labels, ..args(vec![path]) };
+    let mut out = Vec::new();
+    run(&args, &mut out, &mut Vec::new()).unwrap();
+    let last = String::from_utf8(out).unwrap().lines().last().unwrap().to_owned();
+    serde_json::from_str::<Value>(&last).unwrap()["tune"].clone()
+}
+
+fn of<'a>(tune: &'a Value, setting: &str) -> &'a Value {
+    tune["settings"].as_array().unwrap().iter().find(|s| s["setting"] == setting).unwrap()
+}
+
+#[test]
+fn less_sensitive_is_quieter_and_finds_less() {
+    let tune = tuned(None);
+    let (off, now) = (of(&tune, "off"), of(&tune, "now"));
+    assert_eq!((off["tickets"].as_u64(), now["tickets"].as_u64()), (Some(0), Some(3)), "{tune}");
+    assert_eq!(
+        (now["found"].as_u64(), now["of"].as_u64(), off["found"].as_u64()),
+        (Some(3), Some(3), Some(0))
+    );
+    assert_eq!(now["median_delay_steps"], 0.0);
+    let settings = tune["settings"].as_array().unwrap();
+    assert_eq!(settings.len(), 26);
+    let bluntest = settings.last().unwrap();
+    assert!(bluntest["found"].as_u64() < now["found"].as_u64(), "{bluntest}");
+    assert!(tune["run_weeks"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn labels_tell_what_is_false_and_what_must_be_found() {
+    let tune = tuned(Some("file,start_step,end_step,severity\nrun,600,605,ticket\nrun,900,905,info\n"));
+    let now = of(&tune, "now");
+    assert_eq!((now["found"].as_u64(), now["of"].as_u64()), (Some(1), Some(1)), "{tune}");
+    assert_eq!((now["false_pages"].as_u64(), now["false_tickets"].as_u64()), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_configuration_that_contradicts_itself_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run_file, config) = (dir.path().join("run.csv"), dir.path().join("alerter.yaml"));
+    fs::write(&run_file, csv(30, |_| None)).unwrap();
+    fs::write(&config, "routes:\n  - {notify: [nobody]}\n").unwrap();
+    let args = Args { config: Some(config), ..args(vec![run_file]) };
+    let e = run(&args, &mut Vec::new(), &mut Vec::new()).unwrap_err();
+    assert!(e.to_string().contains("there is no receiver \"nobody\""), "{e}");
 }

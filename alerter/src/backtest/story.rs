@@ -1,0 +1,87 @@
+//! The life of one incident of a replay: what was decided at which step, and who would have been told.
+
+use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
+use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_engine::message::Message;
+use stepwatch_engine::time::Ts;
+
+/// Lines of history, and rounds of messages, that are kept of an incident: nobody answers in a replay, and a page is repeated for as
+/// long as it holds.
+const MAX_LINES: usize = 40;
+
+#[derive(Debug)]
+pub(super) struct Story {
+    pub(super) record: IncidentRecord,
+    pub(super) lines: Vec<Line>,
+    pub(super) told: Vec<Told>,
+    /// Lines and messages beyond the limit.
+    pub(super) dropped_lines: u64,
+    pub(super) dropped_told: u64,
+    /// What its people would have read first of the kind and at the severity that it reached.
+    pub(super) message: Option<Message>,
+}
+
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) step: i64,
+    pub(super) at: Ts,
+    pub(super) what: String,
+}
+
+/// A message that would have gone out.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) step: i64,
+    pub(super) at: Ts,
+    pub(super) receiver: String,
+    pub(super) reason: String,
+}
+
+impl Story {
+    pub(super) fn new(record: IncidentRecord) -> Self {
+        Self { record, lines: Vec::new(), told: Vec::new(), dropped_lines: 0, dropped_told: 0, message: None }
+    }
+
+    /// `step`: the last one that the engine had been fed.
+    pub(super) fn add(&mut self, step: i64, effect: Effect) {
+        match effect {
+            Effect::Incident(record) => self.record = *record,
+            Effect::Timeline(entry) => self.line(step, entry),
+            Effect::Notify(n) => self.tell(step, *n),
+        }
+    }
+
+    fn line(&mut self, step: i64, entry: TimelineEntry) {
+        if self.lines.len() < MAX_LINES {
+            self.lines.push(Line { step, at: entry.at, what: entry.what });
+        } else {
+            self.dropped_lines += 1;
+        }
+    }
+
+    fn tell(&mut self, step: i64, n: Notification) {
+        let worse = self.message.as_ref().is_none_or(|m| {
+            n.message.severity > m.severity || n.message.severity == m.severity && n.message.kind != m.kind
+        });
+        if n.action == Action::Trigger {
+            if self.told.len() < MAX_LINES {
+                let (at, reason) = (n.message.at, n.message.reason.clone());
+                self.told.push(Told { step, at, receiver: n.receiver, reason });
+            } else {
+                self.dropped_told += 1;
+            }
+        }
+        if worse {
+            self.message = Some(n.message);
+        }
+    }
+}
+
+/// The incident that an effect is of.
+pub(super) fn id_of(effect: &Effect) -> &str {
+    match effect {
+        Effect::Incident(record) => &record.id,
+        Effect::Timeline(entry) => &entry.incident,
+        Effect::Notify(n) => &n.incident,
+    }
+}

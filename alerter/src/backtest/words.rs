@@ -1,0 +1,84 @@
+//! Facts of a replay in words, the same in the report for a terminal and in the page.
+
+use stepwatch_engine::config::{EngineConfig, Level};
+use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_engine::message::number;
+use stepwatch_engine::route::Router;
+use stepwatch_engine::time::Span;
+use stepwatch_engine::verdict::Severity;
+
+use super::replay::Replay;
+
+const WEEK: f64 = 7.0 * 86_400.0;
+
+pub(super) fn plural<'a>(n: usize, one: &'a str, many: &'a str) -> &'a str {
+    if n == 1 { one } else { many }
+}
+
+pub(super) fn weeks(lasted: impl Iterator<Item = Span>) -> f64 {
+    lasted.map(Span::as_secs_f64).sum::<f64>() / WEEK
+}
+
+/// A length of time given in weeks.
+pub(super) fn length(weeks: f64) -> String {
+    Span::from_secs_f64(weeks * WEEK).to_string()
+}
+
+pub(super) fn lasted(replay: &Replay) -> String {
+    format!("{}{}", if replay.is_timed() { "" } else { "about " }, replay.lasted())
+}
+
+/// From the onset to the end.
+pub(super) fn course(r: &IncidentRecord) -> String {
+    let at = |severity: Severity, step: i64| {
+        let after = match step.saturating_sub(r.start_step) {
+            0 => "at once".to_owned(),
+            1 => "1 step later".to_owned(),
+            n => format!("{n} steps later"),
+        };
+        format!("{} at {step} ({after})", severity.as_str())
+    };
+    let mut parts = vec![format!("began at step {}", r.start_step)];
+    if r.severity == Severity::Page && r.opened_step != r.detected_step {
+        parts.push(at(Severity::Ticket, r.opened_step));
+    }
+    parts.push(at(r.severity, r.detected_step));
+    match (r.end_step, r.resolved_at) {
+        (Some(end), Some(at)) if r.severity > Severity::Info => {
+            parts.push(format!("over at {end}, resolved after {}", at - r.opened_at));
+        }
+        (Some(end), _) => parts.push(format!("over at {end}")),
+        (None, _) => parts.push("still open at the end of the file".into()),
+    }
+    parts.join(", ")
+}
+
+pub(super) fn value(r: &IncidentRecord) -> String {
+    let expected =
+        if r.expected.is_finite() { format!(" (expected {})", number(r.expected)) } else { String::new() };
+    format!("{} is {}{expected}", r.signal, number(r.value))
+}
+
+/// The route that an incident takes, and who stands on it.
+pub(super) fn rule(config: &EngineConfig, router: &Router, r: &IncidentRecord) -> String {
+    let levels = router.levels(config, r).iter().map(level).collect::<Vec<_>>().join("; ");
+    let levels = if levels.is_empty() { "nobody".to_owned() } else { levels };
+    match router.route(r).and_then(|i| Some((i, config.routes.get(i)?))) {
+        Some((i, route)) => {
+            let matched =
+                if route.matchers.is_empty() { "everything".into() } else { route.matchers.join(" and ") };
+            let policy = route.policy.as_ref().map_or(String::new(), |p| format!("policy {p}: "));
+            format!("routes[{i}], {matched} -> {policy}{levels}")
+        }
+        None if config.routes.is_empty() => format!("no routes: page and ticket -> {levels}"),
+        None => format!("no route matches: page and ticket -> {levels}"),
+    }
+}
+
+fn level(level: &Level) -> String {
+    let when =
+        if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) };
+    let again = if level.repeat > 0 { format!(", {} more times", level.repeat) } else { String::new() };
+    let who = if level.notify.is_empty() { "nobody".into() } else { level.notify.join(", ") };
+    format!("{who} {when}{again}")
+}
