@@ -38,9 +38,8 @@ const AFTER: Span = Span::secs(60);
 const WORTH: f64 = 3.0;
 /// Weight of every piece of a place after its best.
 const FURTHER: f64 = 0.25;
-/// So many nodes, and this share of the run, have the same: it is not theirs.
+/// So many nodes that have the same have it from what they share.
 const SHARED_NODES: usize = 3;
-const SHARED: f64 = 0.3;
 /// Weight of an incident's own detector: it looked at the run itself.
 const OWN: f64 = 3.0;
 
@@ -48,6 +47,8 @@ const OWN: f64 = 3.0;
 #[derive(Debug, Default)]
 struct Case {
     score: f64,
+    /// A piece of it began about when the sickness did.
+    recent: bool,
     pieces: Vec<(f64, Suspect)>,
 }
 
@@ -64,10 +65,11 @@ pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a N
     }
     nodes.iter().for_each(|node| evidence::of_node(node, v.kind.cause(), onset, &mut pieces));
     let n = f.nodes.len().max(nodes.len()).max(1);
-    let pieces = share(pieces, n);
+    let pieces = share(pieces, onset, n);
     let cases = weigh(pieces, onset, n);
     let mut ranked: Vec<(String, Case)> = cases.into_iter().filter(|(_, c)| c.score >= WORTH).collect();
     ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score).then_with(|| a.0.cmp(&b.0)));
+    let recent = ranked.iter().any(|(_, case)| case.recent);
     let mut suspects: Vec<Suspect> = ranked.into_iter().take(NAMED).map(|(_, case)| case.suspect()).collect();
     let (nobody, named): (Vec<&Suspect>, Vec<&Suspect>) = v.suspects.iter().partition(|s| is_nobody(s));
     for s in named {
@@ -79,8 +81,9 @@ pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a N
     if suspects.is_empty() {
         suspects.extend(nobody.into_iter().cloned());
     }
-    if suspects.is_empty() {
-        suspects.extend(evidence::whole_fleet(v, f));
+    // What has long been so is no reason for a change.
+    if suspects.is_empty() || !recent && v.kind.cause() != Cause::Progress {
+        suspects.splice(0..0, evidence::whole_fleet(v, f));
     }
     suspects
 }
@@ -98,17 +101,17 @@ fn onset(v: &Verdict, f: &Facts) -> Ts {
 }
 
 /// What many nodes have alike becomes one piece.
-fn share(pieces: Vec<Piece>, nodes: usize) -> Vec<Piece> {
+fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
     let mut holders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for p in pieces.iter().filter(|p| p.sort.is_shared()) {
+    let recent = |p: &&Piece| p.sort.is_shared() && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
+    for p in pieces.iter().filter(recent) {
         holders.entry(&p.alike).or_default().insert(&p.place);
     }
-    let many = |places: &BTreeSet<&str>| {
-        places.len() >= SHARED_NODES && places.len() as f64 >= SHARED * nodes as f64
-    };
+    // Links of two nodes share a switch.
+    let many = |alike: &str, n: usize| n >= if alike.starts_with("link") { 2 } else { SHARED_NODES };
     let common: BTreeMap<String, Piece> = holders
         .iter()
-        .filter(|(_, places)| many(places))
+        .filter(|(alike, places)| many(alike, places.len()))
         .filter_map(|(alike, places)| {
             Some(((*alike).to_owned(), evidence::common(alike, places.len(), &pieces, nodes)?))
         })
@@ -134,7 +137,9 @@ fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<String, Ca
         let early = if recent { 1.0 + 1.0 / order } else { 0.0 };
         let specific = if p.sort == Sort::Common { 2.0 } else { 2.0 * (1.0 - share.min(1.0)) };
         let score = p.strength + early + specific + p.prior;
-        cases.entry(p.place).or_default().pieces.push((score, p.suspect));
+        let case = cases.entry(p.place).or_default();
+        case.recent |= recent;
+        case.pieces.push((score, p.suspect));
     }
     for case in cases.values_mut() {
         case.pieces.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -74,8 +74,13 @@ pub(super) fn when(f: &Facts, step: i64) -> Ts {
 pub(super) fn of_run(v: &Verdict, f: &Facts) -> Vec<Piece> {
     let mut pieces = own(v, f);
     stragglers(v.kind.cause(), f, &mut pieces);
+    loaders(v.kind.cause(), f, &mut pieces);
     setups(v.kind.cause(), f, &mut pieces);
     phases(v.kind.cause(), f, &mut pieces);
+    if v.kind.cause() == Cause::Progress {
+        out_of_reach(f, &mut pieces);
+        behind(f, &mut pieces);
+    }
     pieces
 }
 
@@ -90,9 +95,9 @@ fn own(v: &Verdict, f: &Facts) -> Vec<Piece> {
         sort: Sort::Own,
         place: place(&suspect.what).to_owned(),
         alike: format!("own {}", suspect.what),
-        began: f.last_progress,
+        began: super::onset(v, f),
         strength: 1.0,
-        prior: OWN - 0.2 * i as f64,
+        prior: OWN - 0.2 * i as f64 - f64::from(first_failure::follows(&suspect.why)),
         suspect,
     };
     named.into_iter().enumerate().map(piece).collect()
@@ -102,6 +107,47 @@ fn own(v: &Verdict, f: &Facts) -> Vec<Piece> {
 fn dead(f: &Facts) -> Option<Suspect> {
     let first = first_failure::failures(f).into_iter().next()?;
     Some(Suspect { why: format!("died at {}: {}", first.at, first.text), what: first.place })
+}
+
+/// Nodes whose exporter stopped answering about when the run stopped: the host is gone, and the others' ranks follow it.
+fn out_of_reach(f: &Facts, pieces: &mut Vec<Piece>) {
+    for (source, lost) in &f.lost {
+        let host = source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
+        if f.nodes.contains_key(host) {
+            let why = format!("its exporter does not answer since {}: {}", lost.since, lost.reason);
+            pieces.push(Piece {
+                sort: Sort::Own,
+                place: host.to_owned(),
+                alike: format!("lost {host}"),
+                began: lost.since.min(f.last_progress),
+                strength: 1.0,
+                prior: OWN,
+                suspect: Suspect { what: format!("node {host}"), why },
+            });
+        }
+    }
+}
+
+/// The few ranks that did not make the last step that others made.
+fn behind(f: &Facts, pieces: &mut Vec<Piece>) {
+    let steps = || f.members().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r.last_step?)));
+    let Some(high) = steps().map(|s| s.1).max() else { return };
+    let late: Vec<(u32, i64)> = steps().filter(|s| s.1 < high).collect();
+    if late.len() * 4 > steps().count() {
+        return;
+    }
+    for (rank, step) in late.into_iter().take(super::NAMED) {
+        let what = straggler::at(f, rank);
+        pieces.push(Piece {
+            sort: Sort::Own,
+            place: place(&what).to_owned(),
+            alike: format!("behind {}", place(&what)),
+            began: f.last_progress,
+            strength: 1.0,
+            prior: 1.5,
+            suspect: Suspect { what, why: format!("stopped at step {step}, the others reached {high}") },
+        });
+    }
 }
 
 fn stragglers(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
@@ -118,6 +164,29 @@ fn stragglers(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
             strength: m.drift.level().ln_1p(),
             prior: 2.5,
             suspect,
+        });
+    }
+}
+
+/// Ranks that wait for data longer than the others.
+fn loaders(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
+    let waits = |m: &crate::run::sections::Member| cause == Cause::Speed && m.waits.level() >= HALF;
+    for (rank, m) in f.sections.members.iter().filter(|(_, m)| waits(m)) {
+        let what = straggler::at(f, *rank);
+        let why = format!(
+            "waits for data longer than the other ranks since step {}, by {} % of the compute time of a step: look at its loader and \
+             at the storage of its node",
+            m.waits.onset(),
+            number(100.0 * m.waits.excess())
+        );
+        pieces.push(Piece {
+            sort: Sort::Rank,
+            place: place(&what).to_owned(),
+            alike: format!("waits {}", place(&what)),
+            began: when(f, m.waits.onset()),
+            strength: m.waits.level().ln_1p(),
+            prior: 2.5,
+            suspect: Suspect { what, why },
         });
     }
 }
@@ -234,14 +303,18 @@ fn prior(key: &Key, c: &Condition) -> f64 {
     }
 }
 
+pub(super) fn is_storage(alike: &str) -> bool {
+    STORAGE.iter().any(|s| alike.starts_with(s))
+}
+
 /// The one thing that so many places share.
 pub(super) fn common(alike: &str, places: usize, pieces: &[Piece], nodes: usize) -> Option<Piece> {
     let mine = || pieces.iter().filter(|p| p.alike == alike);
     let first = mine().min_by_key(|p| p.began)?;
-    let what = if STORAGE.iter().any(|s| alike.starts_with(s)) {
+    let what = if is_storage(alike) {
         "storage that the nodes share"
     } else if alike.starts_with("link") {
-        "switch or fabric that the nodes share"
+        words::SWITCH
     } else {
         return None;
     };
@@ -260,6 +333,10 @@ pub(super) fn common(alike: &str, places: usize, pieces: &[Piece], nodes: usize)
 
 /// Nothing stands out where things were compared: that is an answer too.
 pub(super) fn whole_fleet(v: &Verdict, f: &Facts) -> Option<Suspect> {
+    if v.kind.cause() == Cause::Numerics && f.nodes.len() > 1 {
+        let why = format!("none of {} nodes reported a fault in the ten minutes before", f.nodes.len());
+        return Some(Suspect { what: format!("the batch of step {}, or the recipe", v.start_step), why });
+    }
     if v.kind.cause() != Cause::Speed || v.kind == Kind::Straggler {
         return None;
     }

@@ -62,11 +62,15 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
+/// It broke by itself, as far as its words tell: 0; it says nothing: 1; it followed another: 2.
+pub(crate) fn follows(words: &str) -> u8 {
+    let text = words.to_lowercase();
+    if FOLLOWED.iter().any(|word| text.contains(word)) { 2 } else { u8::from(text.contains(WORDLESS)) }
+}
+
 impl Failure {
-    /// It broke by itself, as far as its words tell: 0; it says nothing: 1; it followed another: 2.
     fn rank(&self) -> u8 {
-        let text = self.text.to_lowercase();
-        if FOLLOWED.iter().any(|word| text.contains(word)) { 2 } else { u8::from(text.contains(WORDLESS)) }
+        follows(&self.text)
     }
 }
 

@@ -96,8 +96,9 @@ impl Engine {
                 nodes: [name.to_owned()].into(),
                 well_at: now,
             };
-            for v in &verdicts {
+            for v in &mut verdicts {
                 party.well_at = v.ts;
+                self.rank_again(&party.run.name, v);
                 self.book.verdict(now, &party, v, out);
             }
             verdicts.clear();
@@ -162,6 +163,19 @@ impl Engine {
     pub(super) fn leave(&mut self, name: &str) {
         for node in self.runs.get(name).into_iter().flat_map(|run| run.facts.nodes.keys()) {
             self.placement.left(name, node);
+        }
+    }
+
+    /// What a node says while its run is sick is weighed with all that is known of the run.
+    fn rank_again(&self, run: &str, v: &mut Verdict) {
+        let sick = self.book.sickness(run).filter(|_| v.change == Change::Raise);
+        let (Some(kind), Some(run)) = (sick, self.runs.get(run)) else { return };
+        let own = core::mem::take(&mut v.suspects);
+        let nodes = run.facts.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.facts));
+        let asked = Verdict { kind, start_step: run.facts.last_step.unwrap_or(v.start_step), ..v.clone() };
+        v.suspects = cause::rank(&asked, &run.facts, nodes);
+        if v.suspects.is_empty() {
+            v.suspects = own;
         }
     }
 

@@ -85,6 +85,15 @@ impl Book {
         self.config = config;
     }
 
+    /// Why a run stands still, or is slow, if it does: the kind that is raised of it.
+    pub(crate) fn sickness(&self, run: &str) -> Option<Kind> {
+        let causes = [Cause::Progress, Cause::Speed];
+        let of_run =
+            |s: &Subject| matches!(&s.scope, Scope::Run(name) if name == run) && causes.contains(&s.cause);
+        let raised = self.open.values().flat_map(|i| i.raised.keys()).filter(|(s, _)| of_run(s));
+        raised.map(|(s, kind)| (causes.iter().position(|c| *c == s.cause), *kind)).min().map(|(_, kind)| kind)
+    }
+
     fn find(&self, subject: &Subject) -> Option<String> {
         self.open.values().find(|i| i.subjects.contains(subject)).map(|i| i.record.id.clone())
     }

@@ -3,8 +3,9 @@
 use super::book::{Incident, MAX_SUSPECTS, Party};
 use super::{IncidentRecord, Scope};
 use crate::message::RunSummary;
+use crate::node::words;
 use crate::time::Ts;
-use crate::verdict::{Kind, Verdict};
+use crate::verdict::{Kind, Suspect, Verdict};
 
 impl Incident {
     /// Takes in whom a verdict is about.
@@ -68,6 +69,10 @@ impl IncidentRecord {
     pub(super) fn suspect(&mut self, v: &Verdict) {
         self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
         self.suspects.splice(0..0, v.suspects.iter().cloned());
+        if let Some(why) = self.fabric(v) {
+            self.suspects.retain(|had| had.what != words::SWITCH);
+            self.suspects.insert(0, Suspect { what: words::SWITCH.into(), why });
+        }
         self.suspects.truncate(MAX_SUSPECTS);
     }
 }

@@ -5,6 +5,9 @@ use super::{NodeFacts, Tenants};
 use crate::time::{Span, Ts};
 use crate::verdict::Suspect;
 
+/// What links of several nodes that go down at once have in common.
+pub(crate) const SWITCH: &str = "switch or cable that the nodes share";
+
 /// `GPU 3 (GPU-2f3c…)`, or as much of it as is known; empty if nothing is.
 pub(crate) fn gpu(f: &NodeFacts, uuid: &str, pci: &str) -> String {
     let known = f.gpus.find(uuid, pci);

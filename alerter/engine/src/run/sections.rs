@@ -81,6 +81,8 @@ pub struct Member {
     pub excess: f32,
     /// Since when it is out of line, by steps.
     pub drift: Drift,
+    /// The same of its wait for data, as a share of the compute time of its peers.
+    pub waits: Drift,
     /// Steps in which it was more than 10 % and more than 5 % slower than its peers, and far out.
     pub slow: Votes,
     pub slower: Votes,
@@ -256,6 +258,19 @@ impl Sections {
     }
 }
 
+/// A rank that waits for data longer than the others; what all wait is no rank's.
+fn compare_waits(step: i64, compute: f64, reports: &[Report], members: &mut BTreeMap<u32, Member>) {
+    let mut data: Vec<f32> = reports.iter().map(|r| r.data).filter(|v| v.is_finite()).collect();
+    let usual = lower_median(&mut data);
+    data.iter_mut().for_each(|v| *v = (f64::from(*v) - usual).abs() as f32);
+    let sigma = (MAD_TO_SIGMA * lower_median(&mut data) / compute).max(FLOOR);
+    for r in reports.iter().filter(|r| r.data.is_finite()) {
+        if let Some(m) = members.get_mut(&r.rank) {
+            m.waits.add(step, (f64::from(r.data) - usual) / compute, sigma);
+        }
+    }
+}
+
 fn judge_group(step: i64, group: &mut Group, reports: &[Report], members: &mut BTreeMap<u32, Member>) {
     let mut secs: Vec<f32> = reports.iter().map(|r| r.compute).collect();
     let median = lower_median(&mut secs);
@@ -272,6 +287,7 @@ fn judge_group(step: i64, group: &mut Group, reports: &[Report], members: &mut B
         m.slower.push(excess > 1.05f64.ln());
         means.push(m.excess.abs());
     }
+    compare_waits(step, median, reports, members);
     group.spread = (MAD_TO_SIGMA * lower_median(&mut means)).max(FLOOR) as f32;
     let n = group.peak.len() as f64 + 1.0;
     group.secs += (1.0 / n).max(0.05) * (median - group.secs);

@@ -3,7 +3,7 @@
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
-use super::bench::{Bench, dead, fell_off, hw, reading, said};
+use super::bench::{Bench, dead, fell_off, hw, link, reading, said, xid};
 
 const NODES: [&str; 8] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"];
 
@@ -169,4 +169,69 @@ fn ras_names_the_rank_that_did_not_join() {
     f.b.wait(1200);
     let hang = f.suspects(Kind::Hang);
     assert_eq!(hang[0].0, "rank 3 on n3", "{hang:?}");
+}
+
+#[test]
+fn one_loader_that_all_wait_for_is_of_its_rank() {
+    let mut f = Fleet::new();
+    f.run(200, |_| WELL, None);
+    f.run(200, |node| if node == "n4" { Part { data: 0.9, ..WELL } } else { WELL }, None);
+    let kind = f.b.last().kind;
+    let suspects = f.suspects(kind);
+    assert!(suspects[0].0.contains("n4") && suspects[0].1.contains("waits for data"), "{suspects:?}");
+}
+
+#[test]
+fn ports_that_go_down_at_once_share_a_switch() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    for node in ["n1", "n2", "n3"] {
+        f.b.feed(link(node, "mlx5_0", false));
+    }
+    f.b.wait(120);
+    let suspects = &f.b.last().suspects;
+    assert!(suspects[0].what.starts_with("switch or cable"), "{suspects:#?}");
+}
+
+#[test]
+fn the_first_to_fail_is_named_and_not_those_that_followed() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    let bye = |rank: u32, node: &str, text: &str| Event {
+        run: Some("llama".into()),
+        rank: Some(rank),
+        node: Some(node.into()),
+        code: Some(1),
+        text: Some(text.into()),
+        ..Event::new(EventKind::Bye)
+    };
+    for (rank, node) in [(0, "n0"), (1, "n1"), (2, "n2")] {
+        f.b.feed(bye(rank, node, "NCCL error: remote process exited or there was a network error"));
+    }
+    f.b.feed(bye(5, "n5", "KeyError: 'input_ids'"));
+    // Long before that: it explains nothing, and comes late.
+    f.b.feed(xid("n7", 43, "info", "restart_app", "GPU stopped processing"));
+    f.b.wait(60);
+    let i = f.b.last();
+    assert!(i.suspects[0].what.starts_with("rank 5 on n5"), "{:#?}", i.suspects);
+    assert!(i.summary.contains("KeyError"), "{}", i.summary);
+}
+
+#[test]
+fn what_has_long_been_so_is_not_the_reason() {
+    let mut f = Fleet::new();
+    f.b.feed(hw(
+        "n3",
+        "clock_unsynchronised",
+        true,
+        "warn",
+        "the clock has not been synchronised for 1h",
+        &[],
+    ));
+    f.run(600, |_| WELL, None);
+    f.run(300, |_| Part { compute: 2.3, ..WELL }, None);
+    let i =
+        f.b.incidents.iter().find(|i| i.run == "llama" && i.cause == stepwatch_engine::verdict::Cause::Speed);
+    let suspects = &i.unwrap_or_else(|| panic!("{:#?}", f.b.incidents)).suspects;
+    assert_eq!(suspects[0].what, "no single node", "{suspects:#?}");
 }
