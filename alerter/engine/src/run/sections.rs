@@ -238,7 +238,7 @@ impl Sections {
         self.data.add(data);
         let judged = self.judged;
         self.awaited = self.members.values().filter(|m| judged - m.seen < PATIENCE).count();
-        if judged % FORGET == 0 {
+        if judged.is_multiple_of(FORGET) {
             self.members.retain(|_, m| judged - m.seen < FORGET);
             for (stage, group) in &mut self.groups {
                 group.ranks = self.members.values().filter(|m| m.stage == *stage).count() as u32;
