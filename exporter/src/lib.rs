@@ -9,6 +9,7 @@
 //! Nothing here decides what is wrong: the alerter does. Nothing waits for a trainer, and no trainer waits for it.
 
 pub mod app;
+mod background;
 pub mod cli;
 pub mod collector;
 pub mod collectors;

@@ -4,10 +4,13 @@
 //! waits for one: the page takes what each collector left behind last, leaves it out when it is too old, and shows the
 //! collector as stuck. A thread that is stuck is not replaced; the next would only join it.
 
+mod ticks;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::background;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::collectors::{CollectorsConfig, Entry};
 use crate::family::Family;
@@ -15,6 +18,7 @@ use crate::hub::{Hub, unix_now};
 use crate::lock::Locked as _;
 use crate::roots::Roots;
 use crate::samples::{Samples, Shared};
+use ticks::Ticks;
 
 const COLLECTOR: &[&str] = &["collector"];
 
@@ -146,7 +150,7 @@ impl Schedule {
         hub: &Hub,
     ) -> Self {
         let stop = Arc::new(Stop::default());
-        let start = |entry: &'static Entry| {
+        let start = |(i, entry): (usize, &'static Entry)| {
             let Some((collector, rhythm)) = (entry.build)(config) else {
                 let rhythm = Rhythm { interval: Duration::MAX, deadline: Duration::MAX };
                 return Arc::new(Slot::new(entry.name, rhythm, State::Disabled));
@@ -160,6 +164,7 @@ impl Schedule {
                 found: String::new(),
                 roots: Arc::clone(roots),
                 hub: hub.clone(),
+                ticks: Ticks::new(rhythm.interval, i, Instant::now()),
                 slot: Arc::clone(&slot),
                 stop: Arc::clone(&stop),
             };
@@ -169,7 +174,7 @@ impl Schedule {
             }
             slot
         };
-        Self { slots: entries.into_iter().map(start).collect(), stop }
+        Self { slots: entries.into_iter().enumerate().map(start).collect(), stop }
     }
 
     /// Waits until every collector has made a pass, or its deadline has passed.
@@ -276,6 +281,7 @@ struct Worker {
     found: String,
     roots: Arc<Roots>,
     hub: Hub,
+    ticks: Ticks,
     slot: Arc<Slot>,
     stop: Arc<Stop>,
 }
@@ -290,13 +296,14 @@ enum Pass {
 
 impl Worker {
     fn run(mut self) {
+        background::yield_to_others();
         loop {
             let began = Instant::now();
             self.slot.now.locked().busy_since = Some(began);
             let result = catch_unwind(AssertUnwindSafe(|| self.pass()));
             let wait = match self.settle(began, result) {
                 State::Unsupported => PROBE_AGAIN,
-                _ => self.slot.rhythm.interval.saturating_sub(began.elapsed()),
+                _ => self.ticks.wait(Instant::now()),
             };
             let asked = self.stop.asked.locked();
             let stopped = self.stop.wake.wait_timeout_while(asked, wait, |asked| !*asked);
