@@ -105,7 +105,7 @@ async fn status(State(api): State<Arc<Api>>) -> Json<Status> {
 }
 
 async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
-    exposition::respond(&exposition::Encoded::from_registry(&api.registry), &headers)
+    exposition::respond(&exposition::Encoded::from_registry(&api.registry), exposition::Form::asked(&headers))
 }
 
 async fn unknown(uri: axum::http::Uri) -> Response {

@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use stepwatch_kit::admin::{Admin, ReloadRequest};
+use stepwatch_kit::exposition::{self, Form};
 use stepwatch_kit::logging::LogControl;
 use stepwatch_kit::serve::{self, ListenAddr, ServeMetrics};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
@@ -186,7 +187,7 @@ fn contents(
 pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
     let (_trigger, shutdown) = Shutdown::manual();
     let contents = contents(setup, config, &hub(config, None)?, Arc::default(), &shutdown);
-    Ok(stepwatch_kit::exposition::to_text_004(crate::page::once(&contents).openmetrics()))
+    Ok(crate::page::once(&contents).text())
 }
 
 fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin: &Admin) -> Router {
@@ -207,7 +208,8 @@ fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin:
 }
 
 async fn metrics(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> Response {
-    stepwatch_kit::exposition::respond(&pages.last(), &headers)
+    let form = Form::asked(&headers);
+    exposition::respond(&pages.last(form), form)
 }
 
 async fn index() -> impl IntoResponse {

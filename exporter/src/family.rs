@@ -54,15 +54,11 @@ impl Family {
         Self { name, kind: Kind::Histogram, unit, labels, help }
     }
 
-    /// The name without the parts that the encoder appends by itself.
-    pub fn base_name(&self) -> &'static str {
-        let name = match self.kind {
+    /// What OpenMetrics calls the family as a whole: the name of a counter is that of its series without the ending.
+    pub fn metadata_name(&self) -> &'static str {
+        match self.kind {
             Kind::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),
             Kind::Gauge | Kind::Histogram | Kind::Unknown => self.name,
-        };
-        match name.strip_suffix(self.unit) {
-            Some(base) if !self.unit.is_empty() => base.strip_suffix('_').unwrap_or(name),
-            _ => name,
         }
     }
 }
@@ -74,24 +70,6 @@ impl Kind {
             Self::Gauge => "gauge",
             Self::Histogram => "histogram",
             Self::Unknown => "unknown",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_encoder_gets_the_name_without_what_it_appends() {
-        for (family, base) in [
-            (Family::counter("train_tokens_total", "", &[], ""), "train_tokens"),
-            (Family::counter("cpu_seconds_total", "seconds", &[], ""), "cpu"),
-            (Family::gauge("train_loss", "", &[], ""), "train_loss"),
-            (Family::gauge("train_mfu_ratio", "ratio", &[], ""), "train_mfu"),
-            (Family::histogram("train_step_duration_seconds", "seconds", &[], ""), "train_step_duration"),
-        ] {
-            assert_eq!(family.base_name(), base);
         }
     }
 }

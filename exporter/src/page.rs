@@ -1,27 +1,30 @@
-//! The metrics page: rendered on a thread of its own at a fixed rhythm, kept, and served as it is.
+//! The metrics page: made on a thread of its own at a fixed rhythm, kept, and served as it is.
 //!
 //! A scrape never touches a source, a lock of the training state or the encoder: it gets the last page, whose time is on
-//! it. How many series it holds is bounded; what does not fit is left out and counted.
+//! it, in a form that was put together before the page was shown. How many series it holds is bounded; what does not fit is
+//! left out and counted.
+
+mod blocks;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
-use stepwatch_kit::exposition::Encoded;
+use prometheus_client::registry::Registry;
+use stepwatch_kit::exposition::{Encoded, Form};
 use stepwatch_kit::serve::ServeMetrics;
 
+use blocks::Blocks;
+
+use crate::background;
 use crate::collectors::process;
-use crate::family::{Family, Kind};
+use crate::family::Family;
 use crate::hub::{Hub, unix_now};
 use crate::roots::Roots;
-use crate::samples::{Sample, Samples, Value};
+use crate::samples::{Sample, Samples};
 use crate::schedule::Schedule;
 use crate::stream::StreamState;
 
@@ -62,70 +65,8 @@ pub static CPU: Family =
 
 pub static FAMILIES: &[&Family] = &[&RENDERED, &RENDER_TIME, &SERIES, &LEFT_OUT, &START, &RESIDENT, &CPU];
 
-/// One page's worth of constant metrics, in the order of the exposition.
-#[derive(Debug)]
-struct Page(Vec<Sample>);
-
-impl Page {
-    fn new(mut samples: Vec<Sample>) -> Self {
-        samples.sort_by(|a, b| (a.family.name, &a.labels).cmp(&(b.family.name, &b.labels)));
-        // Two sources of one name would spoil the page for both.
-        samples.dedup_by(|a, b| a.family.name == b.family.name && a.labels == b.labels);
-        Self(samples)
-    }
-}
-
-impl Collector for Page {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        for group in self.0.chunk_by(|a, b| a.family.name == b.family.name) {
-            let Some(Sample { family, .. }) = group.first() else { continue };
-            let unit = (!family.unit.is_empty()).then(|| Unit::Other(family.unit.to_owned()));
-            let kind = match family.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Histogram => MetricType::Histogram,
-                Kind::Unknown => MetricType::Unknown,
-            };
-            // The registry ends the help of its own metrics so.
-            let help = format!("{}.", family.help);
-            let mut metric = encoder.encode_descriptor(family.base_name(), &help, unit.as_ref(), kind)?;
-            for sample in group {
-                let labels: Vec<(&str, &str)> =
-                    family.labels.iter().copied().zip(sample.labels.iter().map(AsRef::as_ref)).collect();
-                if labels.is_empty() {
-                    write_value(&mut metric, sample)?;
-                } else {
-                    write_value(&mut metric.encode_family(&labels)?, sample)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn write_value(metric: &mut MetricEncoder<'_>, sample: &Sample) -> Result<(), std::fmt::Error> {
-    match &sample.value {
-        // Whole numbers without a fraction: shorter, and what a person expects of a count.
-        Value::Number(v) if v.fract() == 0.0 && v.abs() < EXACT => {
-            write_number(metric, sample.family, *v as i64)
-        }
-        Value::Number(v) if sample.family.kind == Kind::Counter => {
-            metric.encode_counter::<NoLabelSet, _, f64>(v, None)
-        }
-        Value::Number(v) => metric.encode_gauge(v),
-        Value::Histogram(h) => metric.encode_histogram::<NoLabelSet>(h.sum, h.count, &h.buckets, None),
-    }
-}
-
-/// Below this every whole number is exact.
-const EXACT: f64 = 9_007_199_254_740_992.0;
-
-fn write_number(metric: &mut MetricEncoder<'_>, family: &Family, v: i64) -> Result<(), std::fmt::Error> {
-    match (family.kind, u64::try_from(v)) {
-        (Kind::Counter, Ok(v)) => metric.encode_counter::<NoLabelSet, _, f64>(&v, None),
-        _ => metric.encode_gauge(&v),
-    }
-}
+/// How long a form is made of every page after somebody asked for it: longer than any Prometheus waits between two scrapes.
+const WANTED: Duration = Duration::from_mins(3);
 
 /// Everything that has something to say on the page.
 #[derive(Debug)]
@@ -145,6 +86,9 @@ pub struct Contents {
 struct Maker {
     render_time: Option<Duration>,
     left_out: u64,
+    blocks: Blocks,
+    /// When each form was last asked for.
+    asked: [Option<Instant>; Form::ALL.len()],
 }
 
 impl Maker {
@@ -164,14 +108,25 @@ impl Maker {
         own.set(&LEFT_OUT, &[], self.left_out);
         own.set(&START, &[], contents.started);
         write_own_usage(&mut own);
-        kept.extend(own.iter().cloned());
+        kept.extend(own.into_vec());
         let mut registry = Registry::default();
         stepwatch_kit::build_info::register(&mut registry, "stepwatch_exporter");
         contents.serve.register(&mut registry, "stepwatch_exporter");
-        registry.register_collector(Box::new(Page::new(kept)));
-        let encoded = Encoded::from_registry(&registry);
+        let encoded = Encoded::new(&registry, self.blocks.of(kept));
         self.render_time = Some(began.elapsed());
         encoded
+    }
+
+    /// Puts together what scrapers will ask for, so that none of them waits for it.
+    fn prepare(&mut self, page: &Encoded, wanted: &Wanted) {
+        for (form, asked) in Form::ALL.into_iter().zip(&mut self.asked) {
+            if wanted.0[form.index()].swap(false, Ordering::Relaxed) {
+                *asked = Some(Instant::now());
+            }
+            if asked.is_some_and(|at| at.elapsed() < WANTED) {
+                page.form(form);
+            }
+        }
     }
 }
 
@@ -203,10 +158,15 @@ pub fn once(contents: &Contents) -> Encoded {
     Maker::default().make(contents)
 }
 
+/// Forms of the page that were asked for since the last one was made.
+#[derive(Debug, Default)]
+struct Wanted([AtomicBool; Form::ALL.len()]);
+
 /// The last page, made anew at a rhythm for as long as this lives.
 #[derive(Debug)]
 pub struct Pages {
     last: Arc<ArcSwap<Encoded>>,
+    wanted: Arc<Wanted>,
     /// Sent a new interval on reload; dropped to end the thread.
     interval: mpsc::SyncSender<Duration>,
 }
@@ -217,15 +177,21 @@ impl Pages {
         let mut maker = Maker::default();
         let last = Arc::new(ArcSwap::from_pointee(maker.make(&contents)));
         let (sender, changes) = mpsc::sync_channel(1);
-        let pages = Arc::clone(&last);
+        let (pages, wanted) = (Arc::clone(&last), Arc::<Wanted>::default());
+        let asked = Arc::clone(&wanted);
         std::thread::Builder::new().name("page".into()).spawn(move || {
+            background::yield_to_others();
             let mut interval = interval;
             loop {
                 match changes.recv_timeout(interval) {
                     Ok(changed) => interval = changed,
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         // The page before stays, and its time shows that it does.
-                        let made = catch_unwind(AssertUnwindSafe(|| maker.make(&contents)));
+                        let made = catch_unwind(AssertUnwindSafe(|| {
+                            let page = maker.make(&contents);
+                            maker.prepare(&page, &asked);
+                            page
+                        }));
                         let Ok(page) = made else {
                             tracing::error!("making the page panicked; the one before stays");
                             continue;
@@ -236,10 +202,12 @@ impl Pages {
                 }
             }
         })?;
-        Ok(Self { last, interval: sender })
+        Ok(Self { last, wanted, interval: sender })
     }
 
-    pub fn last(&self) -> Arc<Encoded> {
+    /// The last page, for somebody who wants it in this form.
+    pub fn last(&self, form: Form) -> Arc<Encoded> {
+        self.wanted.0[form.index()].store(true, Ordering::Relaxed);
         self.last.load_full()
     }
 
@@ -251,47 +219,8 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::Distribution;
 
     static COUNT: Family = Family::counter("x_things_total", "", &["a", "b"], "Things");
-    static BYTES: Family = Family::gauge("x_size_bytes", "bytes", &[], "Size");
-    static TIME: Family = Family::histogram("x_time_seconds", "seconds", &["a"], "Time");
-
-    fn text(samples: Vec<Sample>) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Page::new(samples)));
-        Encoded::from_registry(&registry).openmetrics().to_owned()
-    }
-
-    #[test]
-    fn one_block_a_family_whatever_the_order() {
-        let mut s = Samples::default();
-        s.set(&COUNT, &["2", "quote \" slash \\ line\n"], 2u64);
-        s.set(&BYTES, &[], 1.5);
-        s.set(&COUNT, &["1", ""], 1u64);
-        s.set(&COUNT, &["1", ""], 99u64);
-        s.set(&BYTES, &[], f64::NAN);
-        let buckets = vec![(0.5, 1), (f64::INFINITY, 2)];
-        s.distribution(&TIME, &["x"], Distribution { sum: 9.0, count: 3, buckets });
-        insta::assert_snapshot!(text(s.into_vec()), @r#"
-        # HELP x_size_bytes Size.
-        # TYPE x_size_bytes gauge
-        # UNIT x_size_bytes bytes
-        x_size_bytes 1.5
-        # HELP x_things Things.
-        # TYPE x_things counter
-        x_things_total{a="1",b=""} 1
-        x_things_total{a="2",b="quote \" slash \\ line\n"} 2
-        # HELP x_time_seconds Time.
-        # TYPE x_time_seconds histogram
-        # UNIT x_time_seconds seconds
-        x_time_seconds_sum{a="x"} 9.0
-        x_time_seconds_count{a="x"} 3
-        x_time_seconds_bucket{le="0.5",a="x"} 1
-        x_time_seconds_bucket{le="+Inf",a="x"} 3
-        # EOF
-        "#);
-    }
 
     #[test]
     fn a_full_page_keeps_what_was_written_first() {

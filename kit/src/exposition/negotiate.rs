@@ -3,8 +3,34 @@
 /// The two text formats this page exists in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
-    OpenMetrics,
     Text004,
+    OpenMetrics,
+}
+
+impl Format {
+    pub(super) const COUNT: usize = 2;
+}
+
+/// A format, packed or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    pub(super) format: Format,
+    pub(super) gzip: bool,
+}
+
+impl Form {
+    /// In the order of their numbers.
+    pub const ALL: [Self; 2 * Format::COUNT] = [
+        Self { format: Format::Text004, gzip: false },
+        Self { format: Format::Text004, gzip: true },
+        Self { format: Format::OpenMetrics, gzip: false },
+        Self { format: Format::OpenMetrics, gzip: true },
+    ];
+
+    /// Its number.
+    pub fn index(self) -> usize {
+        self.format as usize * 2 + usize::from(self.gzip)
+    }
 }
 
 /// One element of an `Accept` list: a lower-cased media range or coding, its version parameter and its weight.
@@ -84,6 +110,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn forms_are_numbered() {
+        assert!(Form::ALL.iter().enumerate().all(|(i, form)| form.index() == i));
+    }
 
     #[test]
     fn the_format_table() {
