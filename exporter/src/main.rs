@@ -14,6 +14,8 @@ use stepwatch_kit::shutdown::Shutdown;
 
 /// Serving takes little; two threads keep a slow request from delaying the ingest.
 const WORKERS: usize = 2;
+/// Its threads are many and allocate little, one after the other.
+const HEAPS: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -74,6 +76,7 @@ fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCod
 }
 
 fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
+    stepwatch_sys::heap::share(HEAPS);
     let config = setup.config()?;
     let log = stepwatch_kit::logging::init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;

@@ -3,4 +3,5 @@
 
 pub mod adjtimex;
 pub mod ethtool;
+pub mod heap;
 pub mod nvml;
