@@ -42,7 +42,7 @@ impl<T> Reading<T> {
 
 /// Reads a file and what stands in it; text that does not parse, such as `N/A (no PMA)`, is an absent value.
 pub(super) fn read<T>(path: &Path, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
-    match std::fs::read(path) {
+    match crate::roots::read_bytes(path) {
         Ok(bytes) => std::str::from_utf8(&bytes)
             .ok()
             .and_then(|t| parse(t.trim()))
