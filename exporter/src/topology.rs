@@ -8,6 +8,8 @@ use crate::roots::{self, Roots};
 
 /// More bridges above a device than any machine has.
 const MAX_DEPTH: usize = 16;
+/// Devices below a PCIe switch with nothing between: the port of the switch, and the device.
+const BELOW_ONE_SWITCH: usize = 2;
 
 /// The place of a PCI device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,9 @@ impl Place {
     }
 
     fn at(device: &Path) -> Option<Self> {
+        // In a virtual machine a device of the hypervisor's is one below the device on the bus.
+        let hosted = device.file_name()?.to_str()?.starts_with("virtio");
+        let device = if hosted { device.parent()? } else { device };
         let numa_node = numa_node(device);
         let parts: Vec<&str> = device.iter().filter_map(|part| part.to_str()).collect();
         let root = parts.iter().rposition(|part| is_root(part))?;
@@ -49,11 +54,31 @@ impl Place {
     /// The bridge nearest to both devices: the switch, or port, that their traffic to each other turns round at. `None` when it is the
     /// host bridge, or when it has to cross to another one.
     pub fn common_bridge(&self, other: &Self) -> Option<&str> {
-        if self.root != other.root {
-            return None;
+        let shared = self.shared_bridges(other).checked_sub(1)?;
+        self.bridges.get(shared).map(String::as_str)
+    }
+
+    /// What lies between the two, in the words of `nvidia-smi topo`, without `phb`: what goes through a host bridge of one socket is
+    /// `node`.
+    pub fn path_to(&self, other: &Self) -> &'static str {
+        let shared = self.shared_bridges(other);
+        if shared > 0 {
+            let below = |place: &Self| place.bridges.len() + 1 - shared;
+            return if below(self).max(below(other)) <= BELOW_ONE_SWITCH { "pix" } else { "pxb" };
         }
-        let shared = self.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b);
-        shared.last().map(|(bridge, _)| bridge.as_str())
+        match (self.numa_node, other.numa_node) {
+            (Some(a), Some(b)) if a == b => "node",
+            (Some(_), Some(_)) => "sys",
+            // A virtual machine tells neither bridges nor NUMA nodes.
+            _ if self.root == other.root => "node",
+            _ => "sys",
+        }
+    }
+
+    /// How many bridges are above both, from the root port down.
+    fn shared_bridges(&self, other: &Self) -> usize {
+        let same = self.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b).count();
+        if self.root == other.root { same } else { 0 }
     }
 }
 
@@ -127,6 +152,12 @@ mod tests {
         let entry = dir.path().join("class/net/eth0");
         symlink("../../devices/pci0000:97/0000:97:01.0/0000:98:00.0/net/eth0", &entry).unwrap();
         assert_eq!(Place::behind(&entry), Some(place("0000:98:00.0")));
+        fs::create_dir_all(dir.path().join("devices/pci0000:97/0000:97:01.0/0000:98:00.0/virtio3")).unwrap();
+        fs::remove_file(net.join("device")).unwrap();
+        symlink("../../virtio3", net.join("device")).unwrap();
+        assert_eq!(Place::behind(&entry), Some(place("0000:98:00.0")), "what a hypervisor puts on the bus");
+        fs::remove_file(net.join("device")).unwrap();
+        symlink("../../../0000:98:00.0", net.join("device")).unwrap();
         assert_eq!(target(&net.join("device")).as_deref(), Some("0000:98:00.0"));
     }
 

@@ -5,7 +5,6 @@
 //! It is no measurement: what a path can carry is for `nccl-tests` to say.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
@@ -13,6 +12,7 @@ use crate::family::Family;
 use crate::gpus::inventory;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
+use crate::topology::Place;
 
 pub const ABOUT: &str = "which NIC is near which GPU, and the rails of the fabric";
 
@@ -33,8 +33,6 @@ pub static FAMILIES: &[&Family] = &[&AFFINITY, &RAIL];
 
 /// More NICs than any node has.
 const MAX_NICS: usize = 64;
-/// Devices below a PCIe switch with nothing between: the port of the switch, and the device.
-const BELOW_ONE_SWITCH: usize = 2;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -62,15 +60,6 @@ pub struct Reader {
     exclude: Vec<glob::Pattern>,
     /// Names by address of the NICs that were ever seen.
     known: BTreeMap<String, String>,
-}
-
-/// Where a device hangs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    /// Root complex, bridges, the device itself.
-    path: Vec<String>,
-    /// `None` where the firmware does not say.
-    numa_node: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +104,7 @@ impl Reader {
                 && !self.exclude.iter().any(|p| p.matches(name))
         };
         let nic = |name: String| {
-            let place = Place::of(&dir.join(&name).join("device"))?;
+            let place = Place::behind(&dir.join(&name))?;
             let told =
                 ["board_id", "hca_type"].map(|f| roots::read(&dir.join(&name).join(f)).unwrap_or_default());
             let pci = ["vendor", "device"]
@@ -132,7 +121,7 @@ impl Reader {
         }
         for nic in nics {
             if self.known.len() < MAX_NICS {
-                self.known.insert(nic.place.address().to_owned(), nic.name.clone());
+                self.known.insert(nic.place.address.clone(), nic.name.clone());
             }
         }
         self.known.values().enumerate().map(|(rail, name)| (name.clone(), rail)).collect()
@@ -154,72 +143,24 @@ impl Collector for Reader {
         let rails = self.number(&nics);
         let rail = |nic: &Nic| rails.get(&nic.name).map(usize::to_string).unwrap_or_default();
         for nic in &nics {
-            out.set(&RAIL, &[&nic.name, &rail(nic), nic.place.address(), &nic.place.numa()], true);
+            out.set(&RAIL, &[&nic.name, &rail(nic), &nic.place.address, &nic.numa()], true);
         }
         for gpu in inventory(cx.roots) {
-            let Some(place) = Place::of(&cx.roots.sys("bus/pci/devices").join(&gpu.pci)) else { continue };
+            let Some(place) = Place::of(cx.roots, &gpu.pci) else { continue };
             for nic in &nics {
                 let path = place.path_to(&nic.place);
-                out.set(&AFFINITY, &[&gpu.uuid, &nic.name, &nic.place.numa(), path, &rail(nic)], true);
+                out.set(&AFFINITY, &[&gpu.uuid, &nic.name, &nic.numa(), path, &rail(nic)], true);
             }
         }
         Ok(())
     }
 }
 
-impl Place {
-    /// Follows the link to where the device hangs.
-    fn of(device: &Path) -> Option<Self> {
-        let real = std::fs::canonicalize(device).ok()?;
-        let path: Vec<String> = real
-            .components()
-            .filter_map(|c| c.as_os_str().to_str())
-            .skip_while(|c| !is_root_complex(c))
-            .take_while(|c| is_root_complex(c) || is_address(c))
-            .map(str::to_owned)
-            .collect();
-        let numa_node = roots::read_number(&real.join("numa_node")).and_then(|n: i32| u32::try_from(n).ok());
-        (path.len() > 1).then_some(Self { path, numa_node })
-    }
-
-    fn address(&self) -> &str {
-        self.path.last().map(String::as_str).unwrap_or_default()
-    }
-
+impl Nic {
+    /// Empty where the firmware does not say.
     fn numa(&self) -> String {
-        self.numa_node.map(|n| n.to_string()).unwrap_or_default()
+        self.place.numa_node.map(|n| n.to_string()).unwrap_or_default()
     }
-
-    /// In the words of `nvidia-smi topo`, without `phb`: what goes through a host bridge of one socket is `node`.
-    fn path_to(&self, other: &Self) -> &'static str {
-        let common = self.path.iter().zip(&other.path).take_while(|(a, b)| a == b).count();
-        // The root complex alone is no switch.
-        if common > 1 {
-            let apart = self.path.len().max(other.path.len()) - common;
-            return if apart <= BELOW_ONE_SWITCH { "pix" } else { "pxb" };
-        }
-        match (self.numa_node, other.numa_node) {
-            (Some(a), Some(b)) if a == b => "node",
-            (Some(_), Some(_)) => "sys",
-            // A virtual machine tells neither bridges nor NUMA nodes.
-            _ if common == 1 => "node",
-            _ => "sys",
-        }
-    }
-}
-
-/// `pci0000:15`
-fn is_root_complex(name: &str) -> bool {
-    name.strip_prefix("pci").is_some_and(|rest| rest.split(':').count() == 2 && is_hex(rest))
-}
-
-/// `0000:18:00.0`
-fn is_address(name: &str) -> bool {
-    name.split(':').count() == 3 && name.contains('.') && is_hex(name)
-}
-
-fn is_hex(name: &str) -> bool {
-    name.bytes().all(|b| b.is_ascii_hexdigit() || b":.".contains(&b))
 }
 
 #[cfg(test)]
@@ -354,12 +295,5 @@ mod tests {
         assert!(matches!(reader.probe(&node.bench().context()), Ok(Support::Unsupported(_))));
         node.gpu(0, "pci0000:00", "0000:00:06.0", 0);
         assert_eq!(reader.probe(&node.bench().context()).unwrap(), Support::Supported("1 rails".into()));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn names_of_folders(name: String) {
-            let _ = (is_root_complex(&name), is_address(&name));
-        }
     }
 }
