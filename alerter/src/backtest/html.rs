@@ -38,10 +38,12 @@ pub(super) struct Page<'a> {
 fn common<'a>(mut names: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = names.next() else { return 0 };
     let directory = |name: &str| name.rfind('/').map_or(0, |at| at + 1);
-    names.fold(directory(first), |common, name| {
+    let common = names.fold(directory(first), |common, name| {
         let same = first.bytes().zip(name.bytes()).take(common).take_while(|(a, b)| a == b).count();
         first.get(..same).map_or(0, directory)
-    })
+    });
+    // All that two paths share may be the root.
+    if common > 1 { common } else { 0 }
 }
 
 impl fmt::Display for Page<'_> {

@@ -170,10 +170,11 @@ fn line(out: &mut String, drawn: &[Column], y_of: &dyn Fn(f64) -> f64) {
             }
             let command = if pen_down { 'L' } else { 'M' };
             let (x, low, high) = (LEFT + c.x, y_of(c.low), y_of(c.high));
-            let _ = write!(path, "{command}{x:.1},{low:.1}");
+            // The line runs through the last value; what else was there hangs on it.
+            let last = if c.last.is_finite() { y_of(c.last) } else { high };
+            let _ = write!(path, "{command}{x:.1},{last:.1}");
             if (low - high).abs() >= 0.1 {
-                let last = y_of(if c.last.is_finite() { c.last } else { c.high });
-                let _ = write!(path, "V{high:.1}V{last:.1}");
+                let _ = write!(path, "V{low:.1}V{high:.1}V{last:.1}");
             }
             pen_down = true;
         }
