@@ -78,12 +78,10 @@ pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a N
             suspects.push(s.clone());
         }
     }
-    if suspects.is_empty() {
-        suspects.extend(nobody.into_iter().cloned());
-    }
     // What has long been so is no reason for a change.
-    if suspects.is_empty() || !recent && v.kind.cause() != Cause::Progress {
-        suspects.splice(0..0, evidence::whole_fleet(v, f));
+    if suspects.is_empty() || !recent {
+        let whole = nobody.into_iter().next().cloned().or_else(|| evidence::whole_fleet(v, f));
+        suspects.splice(0..0, whole);
     }
     suspects
 }

@@ -1,5 +1,7 @@
 //! The pieces of evidence: what each part of the facts says against which place.
 
+use std::collections::BTreeMap;
+
 use super::OWN;
 use crate::detectors::{first_failure, peer, straggler};
 use crate::message::number;
@@ -10,6 +12,8 @@ use crate::verdict::{Cause, Kind, Suspect, Verdict};
 
 /// Names of conditions that are of storage, by their beginnings.
 const STORAGE: [&str; 6] = ["mount", "nfs", "lustre", "filesystem", "disk", "nvme"];
+/// Conditions that do not stop or slow a run while they are no errors.
+const HARMLESS: [&str; 2] = ["clock", "disk_filling"];
 /// A statistic is evidence from this share of its bound on.
 const HALF: f64 = 0.5;
 /// Waiting for data counts from this share of a step on, and from this many times the usual.
@@ -79,6 +83,7 @@ pub(super) fn of_run(v: &Verdict, f: &Facts) -> Vec<Piece> {
     phases(v.kind.cause(), f, &mut pieces);
     if v.kind.cause() == Cause::Progress {
         out_of_reach(f, &mut pieces);
+        quiet(f, &mut pieces);
         behind(f, &mut pieces);
     }
     pieces
@@ -125,6 +130,34 @@ fn out_of_reach(f: &Facts, pieces: &mut Vec<Piece>) {
                 suspect: Suspect { what: format!("node {host}"), why },
             });
         }
+    }
+}
+
+/// The few nodes of which nothing was heard since ranks of all the others began to die: theirs had no time to.
+fn quiet(f: &Facts, pieces: &mut Vec<Piece>) {
+    let Some(first) = f.deaths.values().map(|d| d.at).min() else { return };
+    let mut seen: BTreeMap<&str, Ts> = BTreeMap::new();
+    for (_, r) in f.members() {
+        if let Some(node) = &r.node {
+            let at = seen.entry(node).or_default();
+            *at = (*at).max(r.last_seen);
+        }
+    }
+    let silent: Vec<&str> = seen.iter().filter(|(_, at)| **at < first).map(|(node, _)| *node).collect();
+    if silent.len() * 4 > seen.len() {
+        return;
+    }
+    for node in silent.into_iter().take(super::NAMED) {
+        let why = "nothing was heard of its ranks since those of the other nodes began to die".to_owned();
+        pieces.push(Piece {
+            sort: Sort::Own,
+            place: node.to_owned(),
+            alike: format!("quiet {node}"),
+            began: f.last_progress,
+            strength: 1.0,
+            prior: 2.5,
+            suspect: Suspect { what: format!("node {node}"), why },
+        });
     }
 }
 
@@ -291,7 +324,9 @@ fn prior(key: &Key, c: &Condition) -> f64 {
         // What another XID brought about causes nothing.
         Topic::Xid if c.caused_by.is_some() => 0.5,
         Topic::Xid => 3.0,
+        Topic::Link if c.medium == "ethernet" => 0.5,
         Topic::Link => 2.0,
+        Topic::Hw if c.level < Level::Error && HARMLESS.iter().any(|name| key.name.starts_with(name)) => 0.5,
         Topic::Hw if key.name == "gpu_throttled" => 2.0,
         Topic::Hw => 2.5,
     };

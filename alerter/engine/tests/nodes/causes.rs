@@ -235,3 +235,16 @@ fn what_has_long_been_so_is_not_the_reason() {
     let suspects = &i.unwrap_or_else(|| panic!("{:#?}", f.b.incidents)).suspects;
     assert_eq!(suspects[0].what, "no single node", "{suspects:#?}");
 }
+
+#[test]
+fn a_host_that_is_gone_comes_before_those_whose_collective_broke() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    f.b.wait(5);
+    for (rank, node) in NODES.iter().enumerate().filter(|(_, node)| **node != "n3") {
+        f.b.feed(dead("llama", rank as u32, node));
+    }
+    f.b.wait(60);
+    let suspects = &f.b.last().suspects;
+    assert_eq!(suspects[0].what, "node n3", "{suspects:#?}");
+}
