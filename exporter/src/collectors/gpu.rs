@@ -57,6 +57,8 @@ pub struct Config {
     pub stuck_after: Period,
     /// How many GPUs the node should have; those that it had when absent.
     pub expected: Option<usize>,
+    /// Whether to tell of each NVLink of the fifth generation how many blocks had how many errors corrected: 288 series a GPU.
+    pub fec_history: bool,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             slow_interval: Period::secs(30),
             stuck_after: Period::secs(5),
             expected: None,
+            fec_history: false,
         }
     }
 }
@@ -165,7 +168,7 @@ impl Reader {
         if self.pending.is_none() {
             let every = self.config.slow_interval.as_duration();
             let slow = self.slow_asked.is_none_or(|asked| asked.elapsed() >= every);
-            let plan = Plan { slow, xids: !self.listed.log };
+            let plan = Plan { slow, fec: self.config.fec_history, xids: !self.listed.log };
             match nvml.submit(cx.roots.nvml_library.as_deref(), move |session| pass::read(session, plan)) {
                 Ok(ticket) => {
                     self.pending = Some(ticket);

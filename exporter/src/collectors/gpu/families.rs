@@ -92,6 +92,8 @@ families! {
     NVLINK_ERRORS counter "gpu_nvlink_errors_total" "" &["gpu", "link", "kind"], "Errors of the link";
     NVLINK_BER gauge "gpu_nvlink_symbol_ber" "" LINK, "Bit error ratio of the symbols of the link, uncorrected";
     NVLINK_EFFECTIVE_BER gauge "gpu_nvlink_effective_ber" "" LINK, "Bit error ratio of the link after correction";
+    NVLINK_FEC counter "gpu_nvlink_fec_history_total" "" &["gpu", "link", "errors"],
+        "Blocks received over the link by how many symbols of them had to be corrected; only where the configuration asks for it";
     FABRIC_STATE gauge "gpu_fabric_state" "" &["gpu", "state"], "Registration with the NVLink fabric: 1 for the state it is in";
     FABRIC_HEALTH gauge "gpu_fabric_health" "" &["gpu", "condition"], "Whether something is wrong with the NVLink fabric of the GPU";
     FABRIC_INFO gauge "gpu_fabric_info" "" &["gpu", "cluster_uuid", "clique_id"], "NVLink domain of the GPU; always 1";

@@ -11,7 +11,7 @@ use stepwatch_sys::nvml::{Ask, LinkError, Number};
 use super::decode;
 use super::events::of;
 use super::families::{
-    NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_RX, NVLINK_SPEED, NVLINK_TX, NVLINK_UP,
+    NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_FEC, NVLINK_RX, NVLINK_SPEED, NVLINK_TX, NVLINK_UP,
 };
 use crate::family::Family;
 use crate::nvml::Gpu;
@@ -109,6 +109,19 @@ pub(super) fn read(gpu: &mut Gpu, out: &mut Samples) {
                 out.maybe(&NVLINK_ERRORS, &[&uuid, &name, kind], count.and_then(decode::count));
             }
         }
+    }
+}
+
+/// How many blocks had how many errors corrected: 16 counters a link.
+pub(super) fn read_fec_history(gpu: &mut Gpu, out: &mut Samples) {
+    let fields = id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0..=id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15;
+    let asked = |link: u32| fields.clone().map(move |field| (field, link));
+    let asked: Vec<(u32, u32)> = (0..links(gpu)).flat_map(asked).collect();
+    let numbers = gpu.fields(&asked.iter().map(|(field, link)| Ask::scoped(*field, *link)).collect::<Vec<_>>());
+    let uuid = &gpu.id.uuid;
+    for ((field, link), number) in asked.into_iter().zip(numbers) {
+        let errors = (field - id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0).to_string();
+        out.maybe(&NVLINK_FEC, &[uuid, &link.to_string(), &errors], number.and_then(|n| COUNT.of(n)));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::read;
+use super::{nvlink, read};
 use crate::hub::unix_now;
 use crate::nvml::{Gpu, Identity, OpenError, Session, Xid};
 use crate::samples::Samples;
@@ -30,6 +30,8 @@ pub(super) struct Reading {
 pub(super) struct Plan {
     /// What is dear or changes from day to day.
     pub(super) slow: bool,
+    /// Then the histories of error correction too.
+    pub(super) fec: bool,
     pub(super) xids: bool,
 }
 
@@ -67,7 +69,7 @@ pub(super) fn read(session: &mut Session, plan: Plan) -> Answer {
         live.retry_unusable();
     }
     let (at, time) = (Instant::now(), unix_now());
-    let gpus = live.gpus.iter_mut().map(|gpu| read_gpu(gpu, at, slow)).collect();
+    let gpus = live.gpus.iter_mut().map(|gpu| read_gpu(gpu, at, slow, plan.fec)).collect();
     let xids = if plan.xids { live.xids() } else { Vec::new() };
     Ok(Reading {
         at,
@@ -80,7 +82,7 @@ pub(super) fn read(session: &mut Session, plan: Plan) -> Answer {
     })
 }
 
-fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool) -> GpuReading {
+fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
     if slow {
         gpu.sign_of_life();
     }
@@ -96,6 +98,9 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool) -> GpuReading {
     if slow {
         let mut out = Samples::default();
         read::slow(gpu, &mut out);
+        if fec {
+            nvlink::read_fec_history(gpu, &mut out);
+        }
         reading.slow = Some(out);
     }
     read::fast(gpu, now, &mut reading.fast);

@@ -97,10 +97,6 @@ pub static OMISSIONS: &[Omission] = &[
         "each call waits 20 ms for a sample; gpu_pcie_transmit_bytes_total and its fellows tell the same and wait for nothing",
     ),
     omission(
-        "GPU: FEC histories of NVLink 5 (fields 235 to 250)",
-        "16 counters a link, 288 a GPU, that only the vendor reads; the error ratios after and before correction are there",
-    ),
-    omission(
         "GPU: memory and utilisation of each process",
         "a series a process never ends; the processes of runs and jobs are told by job_process_info and gpu_job_info",
     ),

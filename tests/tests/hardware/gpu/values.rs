@@ -1,6 +1,6 @@
 //! What the page says of a healthy node of each kind: every number that the driver gave, in base units, under its name.
 
-use stepwatch_fake_nvml::{Fault, Fleet, Quantity, Script};
+use stepwatch_fake_nvml::{Fault, Fleet, Quantity, Script, library};
 use stepwatch_tests::exposition;
 
 use crate::node::{Node, gpu_families, of_gpus};
@@ -173,6 +173,20 @@ async fn eight_b200_count_nvlink_otherwise() {
     ];
     check(&page, &gpu, rows);
     node.decent();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_of_error_correction_are_told_to_who_asks() {
+    let script = Script::of(Fleet::B200).at(NOW).one(2, "nvlink.fec.3.17", 44u64);
+    let node =
+        Node::start_with(&script, &library().unwrap(), "collectors:\n  gpu: {fec_history: true}\n").await;
+    let page = settled(&node, false, 8).await;
+    let rows: &[Row] = &[("gpu_nvlink_fec_history_total", &[("link", "17"), ("errors", "3")], 44.0)];
+    check(&page, &Fleet::B200.uuid(2), rows);
+    let told = |page: &str| page.lines().filter(|l| l.starts_with("gpu_nvlink_fec_history_total")).count();
+    assert_eq!(told(&page), 8 * 18 * 16);
+    let reserved = Node::start(&script).await;
+    assert_eq!(told(&settled(&reserved, false, 8).await), 0, "too many to be told unasked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
