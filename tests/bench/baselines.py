@@ -7,7 +7,8 @@ Writes OUT/DETECTOR/NAME.jsonl for the CSV files of DIR. Each detector sees one 
 so all get the same mapping, which is kinder to them than a page for every anomaly:
 
 * an anomalous sample opens an incident of the signal (a ticket), which ends 20 samples after the last anomalous one;
-* the incident is a page from the third anomalous sample among five on, as `for:` or "3 of 5" would have it;
+* the incident is a page from the third anomalous sample among five on, as `for:` or "3 of 5" would have it; a detector of changes
+  (Page-Hinkley, ADWIN), which speaks once a change, pages at once;
 * an anomaly is an upward one where the detector can tell (a loss that falls is no alarm), and a value that is not finite is seen by the static rules alone: the others cannot take one in and leave it out.
 
 Parameters are the ones that each project publishes or defaults to; nothing is tuned to the data, in either direction.
@@ -229,6 +230,8 @@ class Rrcf:
 class PageHinkley:
     """river's Page-Hinkley test with its defaults, upward, on the logarithm of the value relative to the first samples' spread."""
 
+    AT_ONCE = True
+
     def __init__(self, signal):
         self.first, self.scale, self.test = [], None, drift.PageHinkley(mode="up")
 
@@ -245,8 +248,10 @@ class PageHinkley:
 class Adwin:
     """river's ADWIN with its defaults; a change counts if the mean went up."""
 
+    AT_ONCE = True
+
     def __init__(self, signal):
-        self.test, self.mean = drift.ADWIN(), None
+        self.test = drift.ADWIN()
 
     def __call__(self, x):
         before = self.test.estimation
@@ -282,7 +287,7 @@ def incidents(detector, signal, samples, file):
         if not said:
             continue
         last = row
-        page = sum(recent) >= PAGE_AT or said == NONFINITE
+        page = sum(recent) >= PAGE_AT or said == NONFINITE or getattr(detector, "AT_ONCE", False)
         if open_ is None:
             kind = NONFINITE if said == NONFINITE else SIGNALS[signal]
             open_ = {"file": file, "kind": kind, "severity": "ticket", "signal": signal, "start_step": step, "opened_step": step,

@@ -114,19 +114,64 @@ pub fn detectors(title: &str, tallies: &[(String, Tally)]) -> String {
         "false pages and tickets a run-week (120,960 samples)",
     );
     svg.text((left, top - 10.0), 12.0, INK, Anchor::Start, "labels noticed");
-    let mut taken: Vec<(f64, f64)> = Vec::new();
-    for (i, (name, tally)) in tallies.iter().enumerate() {
-        let alarms = share(tally.false_pages + tally.false_tickets, tally.samples) * RUN_WEEK;
-        let at = (x(alarms), y(tally.recall()));
-        let colour = if i == 0 { PAGED } else { NOTICED };
-        svg.dot(at, if i == 0 { 6.0 } else { 4.0 }, colour);
-        let (anchor, dx) = if at.0 > right - 130.0 { (Anchor::End, -9.0) } else { (Anchor::Start, 9.0) };
-        let mut words = (at.0 + dx, at.1 + 4.0);
-        while taken.iter().any(|t| (t.0 - words.0).abs() < 110.0 && (t.1 - words.1).abs() < 12.0) {
-            words.1 += 12.0;
-        }
-        taken.push(words);
-        svg.text(words, 12.0, INK, anchor, name);
+    let dots: Vec<_> = tallies
+        .iter()
+        .map(|(_, t)| {
+            let alarms = share(t.false_pages + t.false_tickets, t.samples) * RUN_WEEK;
+            (x(alarms), y(t.recall()))
+        })
+        .collect();
+    let mut taken: Vec<Area> = dots.iter().map(|(x, y)| (x - 5.0, y - 5.0, x + 5.0, y + 5.0)).collect();
+    for (i, ((name, _), at)) in tallies.iter().zip(&dots).enumerate() {
+        svg.dot(*at, if i == 0 { 6.0 } else { 4.0 }, if i == 0 { PAGED } else { NOTICED });
+        let (words, area) = place(name, *at, right, &taken);
+        taken.push(area);
+        svg.text(words, 12.0, INK, Anchor::Start, name);
     }
     svg.finish()
+}
+
+/// Left, top, right and bottom.
+type Area = (f64, f64, f64, f64);
+
+/// Where the name of a dot covers nothing: beside it, above it or below it.
+fn place(name: &str, at: (f64, f64), right: f64, taken: &[Area]) -> ((f64, f64), Area) {
+    /// Of a letter, on average.
+    const WIDTH: f64 = 7.2;
+    let width = WIDTH * name.len() as f64;
+    let area = |(x, y): (f64, f64)| (x, y - 10.0, x + width, y + 3.0);
+    let free =
+        |a: &Area| a.2 <= right && taken.iter().all(|t| a.2 < t.0 || t.2 < a.0 || a.3 < t.1 || t.3 < a.1);
+    let beside = (at.0 + 9.0, at.1 + 4.0);
+    let above = |n: f64| (at.0 - width / 2.0, at.1 - 9.0 - 13.0 * n);
+    let below = |n: f64| (at.0 - width / 2.0, at.1 + 17.0 + 13.0 * n);
+    let places = [beside, (at.0 - 9.0 - width, at.1 + 4.0), above(0.0), below(0.0), above(1.0), below(1.0)];
+    let best = places.into_iter().find(|p| free(&area(*p))).unwrap_or(beside);
+    (best, area(best))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_cover_each_other() {
+        let tally =
+            |noticed| Tally { samples: 100_000, false_tickets: 10, labels: 100, noticed, ..Tally::default() };
+        let tallies: Vec<_> = [50, 51, 52].map(|n| (format!("detector {n}"), tally(n))).into();
+        let picture = detectors("title", &tallies);
+        let at = |name: &str| {
+            let line = picture.lines().find(|l| l.contains(name)).unwrap();
+            let number =
+                |key: &str| line.split(key).nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+            (number(" x=\""), number(" y=\""))
+        };
+        let places: Vec<(f64, f64)> = tallies.iter().map(|(n, _)| at(n)).collect();
+        for (i, a) in places.iter().enumerate() {
+            assert!(
+                places[..i].iter().all(|b| (a.0 - b.0).abs() > 80.0 || (a.1 - b.1).abs() > 12.0),
+                "{places:?}"
+            );
+        }
+    }
 }

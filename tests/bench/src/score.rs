@@ -162,10 +162,18 @@ impl Tally {
     }
 
     fn time(&mut self, samples: usize, alarms: &[Alarm<'_>], spans: &[Span<'_>]) {
-        for row in 0..samples {
-            let labelled =
-                spans.iter().any(|s| s.label.severity != Urgency::Info && (s.start..=s.to).contains(&row));
-            let alarmed = alarms.iter().any(|a| (a.opened..=a.end).contains(&row));
+        let within = |ranges: &mut dyn Iterator<Item = (usize, usize)>| {
+            let mut rows = vec![false; samples];
+            for (from, to) in ranges {
+                let to = (to + 1).min(samples);
+                rows[from.min(to)..to].fill(true);
+            }
+            rows
+        };
+        let wanted = spans.iter().filter(|s| s.label.severity != Urgency::Info);
+        let labelled = within(&mut wanted.map(|s| (s.start, s.to)));
+        let alarmed = within(&mut alarms.iter().map(|a| (a.opened, a.end)));
+        for (labelled, alarmed) in labelled.into_iter().zip(alarmed) {
             self.labelled += usize::from(labelled);
             self.alarmed_within += usize::from(alarmed && labelled);
             self.alarmed_outside += usize::from(alarmed && !labelled);
