@@ -202,6 +202,16 @@ impl Tree {
         self.interface(&device, address, &format!("ib{i}"), "32");
     }
 
+    /// What each adapter has sent and received by now, in words of four bytes.
+    pub(crate) fn traffic(&self, words: u64) {
+        for i in 0..8u64 {
+            let port = format!("sys/class/infiniband/mlx5_{i}/ports/1/counters");
+            for file in ["port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"] {
+                self.write(&format!("{port}/{file}"), &(words + i).to_string());
+            }
+        }
+    }
+
     fn ethernet(&self, i: u32, address: &str) {
         let device = self.pci(address, &[("class", "0x020000"), ("vendor", "0x15b3"), ("device", "0x101d")]);
         self.link(&format!("{device}/driver"), "../../../bus/pci/drivers/mlx5_core");
