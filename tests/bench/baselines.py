@@ -11,7 +11,8 @@ so all get the same mapping, which is kinder to them than a page for every anoma
   (Page-Hinkley, ADWIN), which speaks once a change, pages at once;
 * an anomaly is an upward one where the detector can tell (a loss that falls is no alarm), and a value that is not finite is seen by the static rules alone: the others cannot take one in and leave it out.
 
-Parameters are the ones that each project publishes or defaults to; nothing is tuned to the data, in either direction.
+Parameters are those that a project publishes or defaults to where it does; the others are chosen here and stand beside each detector: the static thresholds, the weight of the EMA, the band without a margin, the times of fitting, and the
+size of the forest, cut for speed, with its threshold. None was searched for on the data.
 """
 import argparse
 import bisect
