@@ -1,4 +1,5 @@
-//! NaN, infinities, and their disguises: a loss that is missing from its line, a loss that never changes, a loss scale in free fall.
+//! NaN, infinities, and their disguises: a loss that is missing from its line, that is zero or never changes, a loss scale in free fall,
+//! steps that are skipped.
 //!
 //! * A non-finite loss pages at once; so does a line without the loss it should carry (Megatron prints no loss when it is NaN).
 //!   Under dynamic loss scaling a skipped iteration explains one such line, so two in a row are needed then.
@@ -6,6 +7,10 @@
 //!   thousand steps (Micikevicius et al., "Mixed Precision Training", ICLR 2018): a note.
 //! * The loss scale halves once every few thousand steps in health. With an exponential memory of 200 samples, 4 halvings are a
 //!   ticket, 8 a page. The first steps, in which the scale is found, do not count.
+//! * Where steps are skipped without a loss scale that tells why, 5 % of them, by a memory of 64 samples, are a ticket and 30 % a page:
+//!   a scale that is right costs one step in a thousand or two.
+//! * Three zeros in a row page when the loss was never zero in 50 samples and stood well above what its printer rounds to zero: a mask
+//!   that covers every token, or a sum over no data.
 //! * A loss repeated n times is dead when `n ≥ 50` and `pⁿ < 1e-9`, p being the share of repeats so far: printing with two
 //!   decimals makes repeats, and so do losses that are truly zero. A loss that usually moves by no more than two steps of its
 //!   printer is not judged: nobody sees it stand still.
@@ -32,8 +37,13 @@ pub struct Config {
     /// Halvings of the loss scale within about 200 samples.
     pub halvings_ticket: f64,
     pub halvings_page: f64,
+    /// Share of the steps that are skipped.
+    pub skipped_ticket: f64,
+    pub skipped_page: f64,
     /// Identical losses in a row, at least.
     pub constant_samples: u32,
+    /// Losses of exactly zero in a row.
+    pub zero_samples: u32,
     /// Finite samples in a row that end the incident.
     pub clear_after: u32,
 }
@@ -45,7 +55,10 @@ impl Default for Config {
             grad_samples: 2,
             halvings_ticket: 4.0,
             halvings_page: 8.0,
+            skipped_ticket: 0.05,
+            skipped_page: 0.3,
             constant_samples: 50,
+            zero_samples: 3,
             clear_after: 16,
         }
     }
@@ -56,6 +69,10 @@ const GRAD_WINDOW: u32 = 8;
 const SCALE_SEARCH: u32 = 50;
 /// Memory of the halvings, in samples.
 const SCALE_MEMORY: f64 = 200.0;
+/// Weight of a sample in the share of skipped steps.
+const SKIPPED_RATE: f64 = 1.0 / 64.0;
+/// Steps of the printer that a loss stood above zero, at least, for a zero to be news.
+const ABOVE_ZERO: f64 = 16.0;
 /// Weight of a sample in how far the loss usually moves.
 const MOVES_RATE: f64 = 1.0 / 256.0;
 /// Probability of an innocent run of equal losses.
@@ -82,6 +99,12 @@ pub struct Nonfinite {
     moves: f64,
     scale: Option<f64>,
     halvings: f64,
+    /// Share of the steps that were skipped lately.
+    skipped: f64,
+    /// Zeros in a row, whether there were any before, and the usual loss.
+    zeros: u32,
+    was_zero: bool,
+    level: f64,
 }
 
 /// The worst thing known about a sample.
@@ -100,6 +123,8 @@ enum What {
     Loss { value: Option<f64>, samples: u32, last: Option<f64> },
     Grad { value: f64, samples: u32 },
     Scale { scale: f64, halvings: f64 },
+    Skipped { share: f64 },
+    Zero { samples: u32, level: f64 },
     Constant { loss: f64, samples: u32 },
 }
 
@@ -130,6 +155,16 @@ impl fmt::Display for What {
                 "loss scale fell to {}, halved {halvings:.0} times in a few hundred samples: gradients overflow again and again, and those steps are skipped",
                 number(scale)
             ),
+            Self::Skipped { share } => write!(
+                f,
+                "{:.0} % of the steps are skipped: their gradients are not finite, and the model learns nothing from their data",
+                100.0 * share
+            ),
+            Self::Zero { samples, level } => write!(
+                f,
+                "loss is exactly 0 for {samples} samples and was about {}: every token is masked, or there is no data",
+                number(level)
+            ),
             Self::Constant { loss, samples } => write!(
                 f,
                 "loss has been exactly {} for {samples} samples: nothing is being learned, or the number is stale",
@@ -158,6 +193,10 @@ impl Nonfinite {
             moves: 0.0,
             scale: None,
             halvings: 0.0,
+            skipped: 0.0,
+            zeros: 0,
+            was_zero: false,
+            level: 0.0,
         }
     }
 
@@ -244,6 +283,54 @@ impl Nonfinite {
         })
     }
 
+    fn skipped(&mut self, s: &StepSample) -> Option<Trouble> {
+        let skipped = s.skipped.filter(|n| n.is_finite() && *n >= 0.0)?;
+        let share = (skipped / s.interval.max(1) as f64).min(1.0);
+        if self.samples <= SCALE_SEARCH {
+            return None;
+        }
+        self.skipped += (share - self.skipped) * SKIPPED_RATE;
+        let severity = if self.skipped >= self.config.skipped_page {
+            Severity::Page
+        } else if self.skipped >= self.config.skipped_ticket {
+            Severity::Ticket
+        } else {
+            return None;
+        };
+        Some(Trouble {
+            severity,
+            signal: "skipped_iterations",
+            value: self.skipped,
+            expected: 0.0,
+            score: self.skipped / self.config.skipped_ticket,
+            what: What::Skipped { share: self.skipped },
+        })
+    }
+
+    fn zero(&mut self, s: &StepSample) -> Option<Trouble> {
+        let loss = s.loss.filter(|v| v.is_finite())?;
+        if loss != 0.0 {
+            self.was_zero |= core::mem::take(&mut self.zeros) > 0;
+            let rate = MOVES_RATE.max(1.0 / (f64::from(self.losses) + 1.0));
+            // A loss that nears zero must be judged by where it is, not by where it was.
+            self.level = self.level.min(8.0 * loss.abs());
+            self.level += (loss.abs() - self.level) * rate;
+            return None;
+        }
+        self.zeros = self.zeros.saturating_add(1);
+        let known = self.losses >= self.config.constant_samples && !self.was_zero;
+        (known && self.zeros >= self.config.zero_samples && self.level > ABOVE_ZERO * s.q.loss).then(|| {
+            Trouble {
+                severity: Severity::Page,
+                signal: "loss",
+                value: loss,
+                expected: self.level,
+                score: f64::from(self.zeros),
+                what: What::Zero { samples: self.zeros, level: self.level },
+            }
+        })
+    }
+
     fn constant(&mut self, s: &StepSample) -> Option<Trouble> {
         let loss = s.loss.filter(|v| v.is_finite())?;
         let same = self.last_loss == Some(loss);
@@ -323,6 +410,7 @@ impl StepDetector for Nonfinite {
             self.samples = 0;
             self.halvings = 0.0;
             self.scale = None;
+            self.skipped = 0.0;
             self.equal = 0;
             // A new attempt is judged afresh: what was bad before it says nothing about it.
             self.finite = self.config.clear_after;
@@ -330,7 +418,8 @@ impl StepDetector for Nonfinite {
             self.finite = 0;
         }
         self.samples = self.samples.saturating_add(u32::from(!s.adds));
-        let troubles = [self.loss(s), self.grad(s), self.loss_scale(s), self.constant(s)];
+        let troubles =
+            [self.loss(s), self.grad(s), self.loss_scale(s), self.skipped(s), self.zero(s), self.constant(s)];
         if let Some(v) = s.loss.filter(|v| v.is_finite()) {
             self.last_loss = Some(v);
         }
@@ -418,6 +507,41 @@ mod tests {
         }
         let severities: Vec<_> = raised(&judge(&run)).into_iter().map(|(_, s, _)| s).collect();
         assert_eq!(severities, [Severity::Ticket, Severity::Page]);
+    }
+
+    #[test]
+    fn skipped_steps_are_a_ticket_and_then_a_page() {
+        let mut run = healthy(9, 600);
+        run.iter_mut().for_each(|s| s.skipped = Some(0.0));
+        for at in [80, 200, 320] {
+            run[at].skipped = Some(1.0);
+        }
+        assert!(raised(&judge(&run)).is_empty(), "now and then is how a loss scale is kept");
+        run[400..].iter_mut().for_each(|s| s.skipped = Some(f64::from(u8::from(s.step % 2 == 0))));
+        let found = raised(&judge(&run));
+        assert!(
+            matches!(found[..], [(_, Severity::Ticket, 404..410), (_, Severity::Page, 440..480)]),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_loss_of_zero_pages_at_the_third_unless_zeros_are_usual() {
+        let mut run = healthy(10, 300);
+        run[200].loss = Some(0.0);
+        assert!(pages(&judge(&run)).is_empty(), "one of them is a batch without a token");
+        run[200..].iter_mut().for_each(|s| s.loss = Some(0.0));
+        assert_eq!(pages(&judge(&run)), [(Kind::Nonfinite, 203)]);
+        run[100].loss = Some(0.0);
+        assert!(!pages(&judge(&run)).contains(&(Kind::Nonfinite, 203)));
+        // Memorised, and printed with two decimals.
+        let mut fine_tune = healthy(11, 400);
+        for s in &mut fine_tune {
+            s.q.loss = 0.01;
+            s.loss = s.loss.map(|v| (100.0 * v * (-(s.step as f64) / 60.0).exp()).round() / 100.0);
+        }
+        let found = raised(&judge(&fine_tune));
+        assert!(found.iter().all(|(k, ..)| *k != Kind::Nonfinite), "{found:?}");
     }
 
     #[test]
