@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detectors::shared::Shared;
+use crate::detectors::shared::{Shared, Speed};
 use crate::node::{NodeFacts, Tenants};
 use crate::run::Facts;
 use crate::sample::{Extra, StepSample};
@@ -86,6 +86,14 @@ macro_rules! detectors {
                 $(self.$field.extra(e, &self.shared, out);)*
             }
 
+            pub fn speed(&self) -> &Speed {
+                &self.shared.speed
+            }
+
+            pub fn speed_mut(&mut self) -> &mut Speed {
+                &mut self.shared.speed
+            }
+
             pub fn look(&mut self, now: Ts, run: &Facts, out: &mut Vec<Verdict>) {
                 $(self.$cfield.look(now, run, out);)*
             }
@@ -130,6 +138,7 @@ detectors! {
         grad_spike: grad_spike::GradSpike,
         grad_level_shift: grad_level_shift::GradLevelShift,
         mfu_droop: mfu_droop::MfuDroop,
+        slow_start: slow_start::SlowStart,
         stall: stall::Stall,
         gc_tail: gc_tail::GcTail,
         step_time_jitter: step_time_jitter::StepTimeJitter,

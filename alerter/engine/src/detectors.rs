@@ -25,6 +25,7 @@ pub mod peer;
 pub mod rank_dead;
 mod reported;
 pub mod shared;
+pub mod slow_start;
 pub mod source_lost;
 pub mod stall;
 pub mod step_time_jitter;

@@ -1,6 +1,7 @@
 //! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines to whoever set them.
 
 mod nodes;
+mod standards;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +45,8 @@ pub struct Engine {
     dirty: BTreeSet<Key>,
     dropped_runs: u64,
     dropped_nodes: u64,
+    standards: BTreeMap<String, standards::Held>,
+    dropped_standards: u64,
     scratch: Vec<Verdict>,
 }
 
@@ -54,6 +57,7 @@ enum Key {
     Node(String),
     Run(String),
     Source(String),
+    Standard(String),
 }
 
 /// Which runs a source feeds: when it is lost, they are blind.
@@ -140,6 +144,7 @@ impl Engine {
         if !run.facts.moved.is_empty() {
             self.place(now, name);
         }
+        self.measure(now, name);
         if !verdicts.is_empty() {
             self.judge_run(now, name, &mut verdicts, out);
             verdicts.clear();
@@ -199,7 +204,7 @@ impl Engine {
                 Key::Incident(id) => self.book.tick(now, id, out),
                 Key::Run(name) => self.tick_run(now, name, out),
                 Key::Node(name) => self.tick_node(now, name, out),
-                Key::Ledger | Key::Source(_) => {}
+                Key::Ledger | Key::Source(_) | Key::Standard(_) => {}
             }
             if let Key::Incident(id) = &key {
                 self.book.touched.push(id.clone());

@@ -24,6 +24,7 @@ pub use reports::{Report, Topic};
 pub use setups::{Setup, Setups, Variant};
 
 use crate::detector::{Detectors, DetectorsConfig};
+use crate::detectors::shared::Standard;
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use crate::time::{Span, Ts};
 use crate::verdict::Verdict;
@@ -130,6 +131,21 @@ impl Run {
 
     pub fn deadline(&self) -> Option<Ts> {
         self.detectors.deadline(&self.facts)
+    }
+
+    /// A block of steps has been measured: what it says may be compared with other runs.
+    pub(crate) fn wants_standard(&self) -> bool {
+        let speed = self.detectors.speed();
+        speed.block.is_some() && (speed.standard.is_none() || speed.settled.is_some())
+    }
+
+    pub(crate) fn measure_by(&mut self, standard: Standard) {
+        self.detectors.speed_mut().standard.get_or_insert(standard);
+    }
+
+    /// What this run holds, if it has just been measured.
+    pub(crate) fn settled(&self) -> Option<Standard> {
+        self.detectors.speed().settled
     }
 
     fn step(&mut self, now: Ts, at: Ts, e: &Event, out: &mut Vec<Verdict>) {

@@ -124,6 +124,7 @@ kinds! {
     EccTrend "ecc_trend" Hardware "rising memory errors";
     Peer "peer" Hardware "unlike its peers";
     NodeFault "node_fault" Node "node fault";
+    SlowStart "slow_start" Speed "slow start";
 }
 
 /// Someone or something to look at first, with the reason.

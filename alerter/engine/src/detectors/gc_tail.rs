@@ -126,7 +126,7 @@ impl StepDetector for GcTail {
             self.medians.push(block.median);
             self.first.rotate_left(1);
             self.first[MEDIANS - 1] = block.first;
-            self.judge(s, timing.slowness.exp() / ratio, out);
+            self.judge(s, timing.seconds / ratio, out);
         }
     }
 }

@@ -84,8 +84,9 @@ impl GradLevelShift {
         if apart < 0.5 * self.config.ratio.ln() {
             self.onset = s.step;
         }
-        let printed = self.fast.location().exp() - self.slow.exp() > PRINTED * s.q.grad_norm;
-        let far = printed && apart > self.config.ratio.ln() && apart > self.config.sigmas * self.fast.scale();
+        let printed = || self.fast.location().exp() - self.slow.exp() > PRINTED * s.q.grad_norm;
+        let far =
+            apart > self.config.ratio.ln() && apart > self.config.sigmas * self.fast.scale() && printed();
         if far && self.latch.raise(Severity::Ticket) {
             out.push(self.finding("has settled at").raise(s, Severity::Ticket));
         } else if apart < self.config.clear_ratio.ln() && self.latch.clear() {

@@ -120,11 +120,27 @@ pub struct GradSpike {
 /// A gradient norm against its baseline.
 struct Reading {
     norm: f64,
-    expected: f64,
+    /// Logarithm of the baseline.
+    location: f64,
     dev: Deviation,
     interval: i64,
+    /// How finely the norm is printed.
+    quantum: f64,
+}
+
+impl Reading {
+    fn expected(&self) -> f64 {
+        self.location.exp()
+    }
+
     /// It is above its baseline by more than rounding makes of nothing.
-    printed: bool,
+    fn printed(&self) -> bool {
+        self.norm - self.expected() > PRINTED * self.quantum
+    }
+
+    fn is_above(&self, z: f64, ratio: f64) -> bool {
+        self.dev.z > z && self.dev.d > ratio.ln() && self.printed()
+    }
 }
 
 impl GradSpike {
@@ -158,11 +174,20 @@ impl GradSpike {
     }
 
     fn is_hit(&self, r: &Reading) -> bool {
-        r.printed && r.dev.z > self.config.hit_z && r.dev.d > self.config.hit_ratio.ln()
+        r.is_above(self.config.hit_z, self.config.hit_ratio)
     }
 
     fn is_spike(&self, r: &Reading) -> bool {
-        r.printed && r.dev.z > self.config.spike_z && r.dev.d > self.config.spike_ratio.ln()
+        r.is_above(self.config.spike_z, self.config.spike_ratio)
+    }
+
+    /// The smallest scale.
+    fn floor(&self, norm: f64, quantum: f64) -> f64 {
+        if quantum == 0.0 {
+            return FLOOR;
+        }
+        let level = if self.base.is_warm() { norm.min(self.base.location().exp()) } else { norm };
+        FLOOR.max(rounding(quantum) / level)
     }
 
     fn count_rises(&mut self, norm: f64) {
@@ -195,7 +220,7 @@ impl GradSpike {
                 (self.onset, self.peak) = (s.step, 0.0);
             }
             if r.norm > self.peak {
-                (self.peak, self.peak_expected) = (r.norm, r.expected);
+                (self.peak, self.peak_expected) = (r.norm, r.expected());
             }
             self.since_hit = 0;
         } else {
@@ -211,7 +236,7 @@ impl GradSpike {
         let extreme = self.extreme.of(WINDOW);
         let spike = self.is_spike(r);
         let times = number(r.dev.d.exp());
-        let usual = number(r.expected);
+        let usual = number(r.expected());
         let now = number(r.norm);
         let ticket_or = |page: bool| if page { Severity::Page } else { Severity::Ticket };
         if spike && self.rises >= c.run_up {
@@ -268,7 +293,7 @@ impl GradSpike {
             signal: "grad_norm",
             start_step: self.onset,
             value: r.norm,
-            expected: r.expected,
+            expected: r.expected(),
             score: r.dev.z,
             why,
         }
@@ -320,7 +345,7 @@ impl GradSpike {
             out.push(self.finding(Kind::GradSpike, r, why).clear(s));
         }
         if self.rate < 0.4 * self.config.unstable_ticket && self.unstable.clear() {
-            let why = format!("grad norm steady again at {}", number(r.expected));
+            let why = format!("grad norm steady again at {}", number(r.expected()));
             out.push(self.finding(Kind::GradInstability, r, why).clear(s));
         }
     }
@@ -366,9 +391,8 @@ impl StepDetector for GradSpike {
         self.count_rises(norm);
         let x = norm.ln();
         if let Some(dev) = self.base.deviation(x) {
-            let expected = self.base.location().exp();
-            let printed = norm - expected > PRINTED * s.q.grad_norm;
-            let r = Reading { norm, expected, dev, interval: beat.interval, printed };
+            let location = self.base.location();
+            let r = Reading { norm, location, dev, interval: beat.interval, quantum: s.q.grad_norm };
             if restarted {
                 self.close(s, &r, out);
             }
@@ -379,8 +403,7 @@ impl StepDetector for GradSpike {
             self.settle(s, &r, out);
             self.follow_level(&r);
         }
-        let level = if self.base.is_warm() { norm.min(self.base.location().exp()) } else { norm };
-        self.base.update(x, RATE, FLOOR.max(rounding(s.q.grad_norm) / level));
+        self.base.update(x, RATE, self.floor(norm, s.q.grad_norm));
     }
 }
 

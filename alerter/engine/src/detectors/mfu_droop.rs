@@ -15,12 +15,13 @@
 //! caches and expert routers settle. Nothing is told before it has lasted `ticket_after`, nobody woken before `page_after`.
 //!
 //! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays one incident until a
-//! whole cycle passes without it.
+//! whole cycle passes without it. Its price is told with it: a step of t seconds that grows by a share g within L steps loses `L·t·g/2` seconds
+//! a cycle, and half of that where it is restarted twice as often.
 
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::shared::{PRINTED, Shared, Source};
+use super::shared::{PRINTED, Shared, Source, Standard};
 use crate::detector::StepDetector;
 use crate::message::number;
 use crate::sample::{StepSample, rounding};
@@ -87,6 +88,8 @@ const SKIPPED: u32 = 2;
 const YOUNG: u32 = 8;
 /// Blocks after which the usual level is taken anew: that of a cold machine is not it.
 const SETTLED: u32 = 32;
+/// Blocks from one measure of the run for others to the next.
+const MEASURED: u32 = 32;
 /// Blocks that make a slow-down a lasting one.
 const LASTING: u32 = 16;
 /// Share of the worst of the last blocks, of the peak, that makes an end a sudden one.
@@ -130,6 +133,8 @@ struct Cycles {
     cured: i64,
     length: i64,
     growth: f64,
+    /// Share of the growth that was gone after the cure.
+    recovery: f64,
 }
 
 impl MfuDroop {
@@ -189,6 +194,12 @@ impl MfuDroop {
 
     fn reference(&self) -> f64 {
         self.level.location()
+    }
+
+    /// What the run holds, now and then.
+    fn settled(&self) -> Option<Standard> {
+        let due = self.blocks > SETTLED && self.blocks.is_multiple_of(MEASURED);
+        due.then(|| Standard { source: self.source, slowness: self.reference(), runs: 1 })
     }
 
     /// The smallest scale of a block.
@@ -289,10 +300,22 @@ impl MfuDroop {
 
     fn habit(&self) -> String {
         let c = &self.cycles;
+        let growth = c.growth.exp_m1();
+        let price = match self.source {
+            Source::StepTime => {
+                let lost = c.length as f64 * self.reference().exp() * growth / 2.0;
+                format!(
+                    "it costs about {} s a cycle, half of which a restart in the middle would save: worth it if a restart takes less",
+                    number(lost)
+                )
+            }
+            _ => format!("it costs about {:.1} % of the time", 50.0 * growth),
+        };
         format!(
-            "for the {}rd time the usual step grew {:.0} % slower and was cured at once, about every {} steps: a restart cures it, for a while",
+            "for the {}rd time the usual step grew {:.0} % slower and {:.0} % of that was cured at once, about every {} steps: a restart cures it, for a while; {price}",
             c.n,
-            c.growth.exp_m1() * 100.0,
+            100.0 * growth,
+            100.0 * c.recovery.clamp(0.0, 1.0),
             c.length
         )
     }
@@ -301,7 +324,7 @@ impl MfuDroop {
         self.peak = self.peak.max(self.rise());
         let gone = b.median - self.reference() < self.config.clear * self.peak.max(self.config.ticket);
         self.better = if gone { self.better + 1 } else { 0 };
-        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(s) {
+        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(s, b) {
             out.push(self.finding(b.median, self.habit()).raise(s, Severity::Ticket));
         }
         if self.better >= 2 {
@@ -317,7 +340,8 @@ impl MfuDroop {
     }
 
     /// A slope that ends at once was cured by something, mostly a restart. True when that has become a habit.
-    fn count_cure(&mut self, s: &StepSample) -> bool {
+    fn count_cure(&mut self, s: &StepSample, b: Block) -> bool {
+        let left = b.median - self.reference();
         let c = &mut self.cycles;
         if self.kind != Kind::MfuDroop || self.peak < self.config.page {
             return false;
@@ -325,7 +349,9 @@ impl MfuDroop {
         let length = s.step.saturating_sub(c.cured);
         let regular = c.n < 2 || (length / 2 < c.length && c.length / 2 < length);
         c.n = if regular { c.n + 1 } else { 1 };
-        (c.length, c.cured, c.growth) = (length, s.step, self.peak);
+        // The cycle began where the cure has come back to, which may be below the usual level.
+        let growth = self.peak - left.min(0.0);
+        (c.length, c.cured, c.growth, c.recovery) = (length, s.step, growth, (self.peak - left) / growth);
         c.n == CYCLES
     }
 
@@ -354,6 +380,7 @@ impl StepDetector for MfuDroop {
         if let Some(block) = shared.speed.block {
             let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
             self.block(s, block, grain, out);
+            shared.speed.settled = self.settled();
         }
     }
 }
@@ -421,7 +448,7 @@ mod tests {
             .iter()
             .rfind(|v| v.kind == Kind::MfuDroop && v.change == crate::verdict::Change::Raise)
             .unwrap();
-        assert!(last.why.contains("a restart cures it, for a while"), "{}", last.why);
+        assert!(last.why.contains("a restart cures it, for a while; it costs about 1"), "{}", last.why);
         assert!(
             last.step < 4000 && open(&verdicts) == [Kind::MfuDroop],
             "one incident once it is known: {verdicts:?}"

@@ -48,15 +48,30 @@ pub struct Speed {
     blocks: Blocks,
     levels: [f32; LEVEL_BLOCKS],
     n_levels: u8,
+    usual_seconds: f64,
     season: Season,
     attempts: Attempts,
     last_step: Option<i64>,
+    /// What runs before this one held, as far as the engine knows.
+    pub standard: Option<Standard>,
+    /// What this run holds, each time that it has been measured anew.
+    #[serde(skip)]
+    pub settled: Option<Standard>,
     /// This sample, if it carried a step time of a training step.
     #[serde(skip)]
     pub now: Option<Timing>,
     /// The block that this sample finished.
     #[serde(skip)]
     pub block: Option<Block>,
+}
+
+/// The usual slowness of runs of one configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Standard {
+    pub source: Source,
+    pub slowness: f64,
+    /// Runs that it was learned from.
+    pub runs: u32,
 }
 
 /// The signal that speed is judged by: the first of these that the run reports.
@@ -86,15 +101,15 @@ impl Source {
         }
     }
 
-    /// The best signal of a sample, its slowness, and how fine that is.
+    /// The best signal of a sample, what rises as the run slows, and how fine that is.
     fn of(s: &StepSample) -> Option<(Self, f64, f64)> {
         let usable = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
         if let Some(v) = usable(s.step_time) {
-            Some((Self::StepTime, v.ln(), s.q.step_time / v))
+            Some((Self::StepTime, v, s.q.step_time / v))
         } else if let Some(v) = usable(s.tokens_per_second) {
-            Some((Self::Tokens, -v.ln(), s.q.tokens_per_second / v))
+            Some((Self::Tokens, v.recip(), s.q.tokens_per_second / v))
         } else {
-            usable(s.mfu).map(|v| (Self::Mfu, -v.ln(), s.q.mfu / v))
+            usable(s.mfu).map(|v| (Self::Mfu, v.recip(), s.q.mfu / v))
         }
     }
 }
@@ -102,8 +117,8 @@ impl Source {
 /// One timed training step.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Logarithm of the step time, or minus that of the throughput.
-    pub slowness: f64,
+    /// Of a step, or the inverse of the throughput.
+    pub seconds: f64,
     /// Times the usual step; `None` until there is one.
     pub ratio: Option<f64>,
     /// Share by which two neighbouring values differ, as they are printed.
@@ -114,16 +129,17 @@ pub struct Timing {
 
 impl Speed {
     fn observe(&mut self, s: &StepSample) {
-        (self.now, self.block) = (None, None);
+        (self.now, self.block, self.settled) = (None, None, None);
         let told = Source::of(s).filter(|(source, ..)| s.interval > 0 && *source >= self.source);
-        let Some((source, slowness, grain)) = told else { return };
+        let Some((source, seconds, grain)) = told else { return };
         if self.attempts.restarted(s.attempt) {
             self.blocks.clear();
             self.season.clear();
             self.last_step = None;
         }
         if source > self.source {
-            *self = Self { source, attempts: self.attempts.clone(), ..Self::default() };
+            let (attempts, standard) = (self.attempts.clone(), self.standard);
+            *self = Self { source, attempts, standard, ..Self::default() };
         }
         let interval = self.last_step.map_or(s.interval, |last| s.step.saturating_sub(last)).max(1);
         let first = self.last_step.is_none();
@@ -131,15 +147,16 @@ impl Speed {
         if first || s.class != StepClass::Train {
             return; // compilation, loading, or a pause that the trainer declared
         }
-        let ratio = self.usual().map(|usual| (slowness - usual).exp());
+        let ratio = (self.n_levels > 0).then(|| seconds / self.usual_seconds);
         let expected_pause =
             ratio.filter(|r| *r > PAUSE).is_some_and(|r| self.is_expected(s.step, r - 1.0, interval));
-        self.now = Some(Timing { slowness, ratio, grain, expected_pause });
-        self.block = self.blocks.add(s.step, slowness);
+        self.now = Some(Timing { seconds, ratio, grain, expected_pause });
+        self.block = self.blocks.add(s.step, seconds.ln());
         if let Some(b) = self.block {
             self.levels.rotate_left(1);
             self.levels[LEVEL_BLOCKS - 1] = b.median as f32;
             self.n_levels = (self.n_levels + 1).min(LEVEL_BLOCKS as u8);
+            self.usual_seconds = self.usual().exp();
         }
     }
 
@@ -147,11 +164,10 @@ impl Speed {
         self.season.add(step, size, interval).is_some() || is_round(step, interval)
     }
 
-    /// Slowness of the usual step.
-    pub fn usual(&self) -> Option<f64> {
-        let n = usize::from(self.n_levels);
+    /// Slowness of the usual step; NaN before the first block.
+    fn usual(&self) -> f64 {
         let mut levels = self.levels;
-        (n > 0).then(|| median(&mut levels[LEVEL_BLOCKS - n..]))
+        median(&mut levels[LEVEL_BLOCKS - usize::from(self.n_levels)..])
     }
 
     pub fn source(&self) -> Source {

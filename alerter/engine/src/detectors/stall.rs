@@ -123,7 +123,7 @@ impl Stall {
     fn judge(&mut self, s: &StepSample, t: Timing, out: &mut Vec<Verdict>) {
         let Some(ratio) = t.ratio else { return };
         self.usual_for = if ratio < PAUSE { self.usual_for.saturating_add(1) } else { 0 };
-        let seconds = t.slowness.exp();
+        let seconds = t.seconds;
         let usual = seconds / ratio;
         let long = ratio >= self.config.ratio && seconds - usual >= self.config.lost_seconds;
         if long && !t.expected_pause && self.samples >= SETTLED {

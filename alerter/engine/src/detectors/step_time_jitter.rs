@@ -110,7 +110,7 @@ impl StepDetector for StepTimeJitter {
         if self.n < SETTLED {
             return;
         }
-        let usual = timing.slowness.exp() / ratio;
+        let usual = timing.seconds / ratio;
         let many = self.slow_votes.of(WINDOW) >= self.config.slow_steps;
         let bad = many && self.fast > self.config.cost && self.fast > self.config.ratio * self.slow;
         self.bad_since = if bad { self.bad_since.or(Some(s.ts)) } else { None };

@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::testing::{healthy, judge, raised};
+use super::testing::{Noise, healthy, judge, pages, raised};
 use crate::detector::{Detectors, DetectorsConfig};
-use crate::sample::StepSample;
+use crate::sample::{Quanta, StepSample};
+use crate::verdict::{Kind, Severity};
 
 /// A run with one of everything.
 fn eventful(seed: u64) -> Vec<StepSample> {
@@ -37,8 +38,115 @@ fn the_state_of_a_run_is_small_and_does_not_grow() {
     assert!(bytes < 3 * 1024, "{bytes}");
 }
 
+/// Every signal that a run can have.
+fn full(seed: u64, n: i64) -> Vec<StepSample> {
+    let mut run = healthy(seed, n);
+    for s in &mut run {
+        s.tokens_per_second = s.step_time.map(|t| 4e6 / t);
+        s.mfu = s.step_time.map(|t| 0.9 / t);
+        (s.loss_scale, s.skipped) = (Some(65536.0), Some(0.0));
+    }
+    run
+}
+
+/// One fault of each kind that a detector of steps knows; none is told by another fault of the list.
+fn faults(seed: u64) -> Vec<StepSample> {
+    let mut noise = Noise::new(seed ^ 0xfa17);
+    let mut run = full(seed, 6000);
+    let times = |v: Option<f64>, factor: f64| v.map(|v| v * factor);
+    run[400..406].iter_mut().for_each(|s| s.grad_norm = times(s.grad_norm, 20.0));
+    run[700..730].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v + 1.0));
+    run[1036].step_time = Some(200.0);
+    for s in &mut run[1300..1400] {
+        let slow = if noise.uniform() < 0.4 { 1.7 } else { 1.0 };
+        s.step_time = times(s.step_time, slow);
+    }
+    run[2000..2400].iter_mut().for_each(|s| s.step_time = times(s.step_time, 1.12));
+    (0..12).for_each(|i| run[2800 + 20 * i].grad_norm = Some(2.0));
+    run[3600..].iter_mut().for_each(|s| s.grad_norm = times(s.grad_norm, 8.0));
+    run[5800..].iter_mut().for_each(|s| s.loss = Some(f64::NAN));
+    run
+}
+
+const FOUND: [Kind; 8] = [
+    Kind::GradSpike,
+    Kind::LossSpike,
+    Kind::Stall,
+    Kind::StepTimeJitter,
+    Kind::ThroughputDrop,
+    Kind::GradInstability,
+    Kind::GradLevelShift,
+    Kind::Nonfinite,
+];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn every_kind_of_fault_is_found_whatever_the_units(seed: u64, grad in -30i32..30, speed in 0i32..5) {
+        let plain = faults(seed);
+        let found = raised(&judge(&plain));
+        for kind in FOUND {
+            prop_assert!(found.iter().any(|(k, ..)| *k == kind), "{kind:?} is not in {found:?}");
+        }
+        let mut scaled = plain;
+        for s in &mut scaled {
+            // Powers of two change no digit. A stall is told by seconds lost, so a second stays one.
+            s.grad_norm = s.grad_norm.map(|v| v * f64::from(grad).exp2());
+            s.tokens_per_second = s.tokens_per_second.map(|v| v * f64::from(speed).exp2());
+            s.mfu = s.mfu.map(|v| v * f64::from(speed).exp2());
+        }
+        prop_assert_eq!(raised(&judge(&scaled)), found);
+    }
+
+    #[test]
+    fn one_bad_number_in_any_signal_pages_nobody(
+        seed: u64, at in 100usize..1100, signal in 0usize..7, exponent in -12.0f64..12.0,
+    ) {
+        let mut run = full(seed, 1200);
+        let factor = exponent.exp2();
+        let s = &mut run[at];
+        let signals = [
+            &mut s.loss, &mut s.grad_norm, &mut s.lr, &mut s.step_time, &mut s.tokens_per_second, &mut s.mfu, &mut s.skipped,
+        ];
+        for (i, v) in signals.into_iter().enumerate() {
+            *v = v.map(|v| if i == signal { if v == 0.0 { 1.0 } else { v * factor } } else { v });
+        }
+        let verdicts = judge(&run);
+        prop_assert!(pages(&verdicts).is_empty(), "{verdicts:?}");
+    }
+
+    #[test]
+    fn no_number_that_is_none_enters_a_baseline(seed: u64, at in proptest::collection::vec(60usize..390, 1..60), which: u8) {
+        let mut poisoned = faults(seed);
+        let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        for at in at {
+            let s = &mut poisoned[at];
+            let signals = [&mut s.grad_norm, &mut s.lr, &mut s.step_time, &mut s.tokens_per_second, &mut s.mfu, &mut s.loss_scale, &mut s.skipped];
+            for (i, v) in signals.into_iter().enumerate().filter(|(i, _)| which >> i & 1 == 1) {
+                *v = Some(bad[(at + i) % bad.len()]);
+            }
+        }
+        let found = raised(&judge(&poisoned));
+        for kind in FOUND {
+            prop_assert!(found.iter().any(|(k, _, step)| *k == kind && *step > 400), "{kind:?} is not in {found:?}");
+        }
+    }
+
+    #[test]
+    fn printing_fewer_digits_makes_no_alarms(seed: u64, digits in 1i32..4) {
+        let mut run = full(seed, 3000);
+        let quantum = 10f64.powi(-digits);
+        let print = |v: &mut Option<f64>| *v = v.map(|v| (v / quantum).round() * quantum);
+        for s in &mut run {
+            print(&mut s.loss);
+            print(&mut s.step_time);
+            print(&mut s.grad_norm);
+            s.q = Quanta { loss: quantum, step_time: quantum, grad_norm: quantum, ..Quanta::default() };
+        }
+        let found = raised(&judge(&run));
+        prop_assert!(found.iter().all(|(_, severity, _)| *severity < Severity::Ticket), "{found:?}");
+    }
 
     #[test]
     fn a_snapshot_at_any_point_changes_nothing(seed: u64, at in 0usize..1500) {

@@ -30,6 +30,7 @@ impl Engine {
             Key::Node(name) => self.nodes.get(name).and_then(encode),
             Key::Run(name) => self.runs.get(name).and_then(encode),
             Key::Source(name) => self.sources.get(name).and_then(encode),
+            Key::Standard(key) => self.standards.get(key).and_then(encode),
         }
     }
 
@@ -60,6 +61,9 @@ impl Engine {
                 }),
                 Some(Key::Source(source)) => decode(&bytes).map(|s| {
                     engine.sources.insert(source, s);
+                }),
+                Some(Key::Standard(key)) => decode(&bytes).map(|s| {
+                    engine.standards.insert(key, s);
                 }),
                 None => None,
             };
@@ -93,6 +97,7 @@ impl Key {
             Self::Node(name) => format!("node/{name}"),
             Self::Run(name) => format!("run/{name}"),
             Self::Source(name) => format!("source/{name}"),
+            Self::Standard(key) => format!("standard/{key}"),
         }
     }
 
@@ -102,6 +107,7 @@ impl Key {
             Some(("node", node)) => Some(Self::Node(node.to_owned())),
             Some(("run", run)) => Some(Self::Run(run.to_owned())),
             Some(("source", source)) => Some(Self::Source(source.to_owned())),
+            Some(("standard", key)) => Some(Self::Standard(key.to_owned())),
             _ => (name == "ledger").then_some(Self::Ledger),
         }
     }

@@ -1,0 +1,188 @@
+//! A run that is slow from its first step, which no baseline of its own can show: a slow node in the new set, a link that came up at half its
+//! speed, another library.
+//!
+//! Runs of one configuration and size hold much the same step time. The engine remembers what they held ([`Standard`]) by the fingerprint of
+//! their configuration; a run whose medians of 8 steps all lie 2 % above it, and 3.5 sigmas of a single step, in each of the last three blocks,
+//! is a ticket. Only the beginning is judged: of what comes later the run has its own reference ([`super::mfu_droop`]).
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::Finding;
+use super::shared::{PRINTED, Shared, Standard};
+use crate::detector::StepDetector;
+use crate::message::number;
+use crate::sample::StepSample;
+use crate::stats::block::Block;
+use crate::stats::latch::Latch;
+use crate::time::{Span, Ts};
+use crate::verdict::{Kind, Severity, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Share by which the usual step is slower than that of earlier runs, at least.
+    pub ticket: f64,
+    /// The same in sigmas of a single step.
+    pub sigmas: f64,
+    /// Share of the slow-down that may be left when the incident ends.
+    pub clear: f64,
+    /// How long it must have lasted, by the clock.
+    pub ticket_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ticket: 0.02, sigmas: 3.5, clear: 0.4, ticket_after: Span::secs(60) }
+    }
+}
+
+/// Blocks that must agree.
+const HELD: usize = 3;
+/// Blocks at the start that are no measure of anything: compilation, cold caches.
+const YOUNG: u32 = 8;
+/// Blocks after which it is no start any more.
+const GROWN: u32 = 64;
+/// Weight of a block in the noise, in the long run.
+const RATE: f64 = 1.0 / 32.0;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SlowStart {
+    config: Config,
+    latch: Latch,
+    held: [f32; HELD],
+    blocks: u32,
+    /// Scale of a single step within its block.
+    sigma: f64,
+    first_step: i64,
+    since: Option<Ts>,
+}
+
+impl SlowStart {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            latch: Latch::default(),
+            held: [0.0; HELD],
+            blocks: 0,
+            sigma: 0.0,
+            first_step: 0,
+            since: None,
+        }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn learn(&mut self, b: Block) {
+        if self.blocks == 0 {
+            self.first_step = b.first;
+        }
+        self.blocks = self.blocks.saturating_add(1);
+        self.held.rotate_left(1);
+        self.held[HELD - 1] = b.median as f32;
+        let spread = if self.blocks > HELD as u32 { b.sigma.min(2.5 * self.sigma) } else { b.sigma };
+        self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks));
+    }
+
+    fn judge(&mut self, s: &StepSample, standard: Standard, grain: f64, out: &mut Vec<Verdict>) {
+        let above = |held: f32| f64::from(held) - standard.slowness;
+        let least = self.config.ticket.ln_1p().max(self.config.sigmas * self.sigma).max(PRINTED * grain);
+        let slow = self.held.iter().all(|h| above(*h) >= least);
+        self.since = if slow { self.since.or(Some(s.ts)) } else { None };
+        let lasted = self.since.is_some_and(|since| s.ts - since >= self.config.ticket_after);
+        let rise = above(crate::stats::median::median(&mut self.held.clone()) as f32);
+        if lasted && self.blocks <= GROWN && self.latch.raise(Severity::Ticket) {
+            out.push(
+                finding(standard, self.first_step, rise, sentence(standard, rise)).raise(s, Severity::Ticket),
+            );
+        }
+        let gone = self.held.iter().all(|h| above(*h) < self.config.clear * self.config.ticket);
+        if gone && self.latch.clear() {
+            let why = "the usual step is what runs of this configuration need".to_owned();
+            out.push(finding(standard, self.first_step, rise, why).clear(s));
+        }
+    }
+}
+
+fn sentence(standard: Standard, rise: f64) -> String {
+    let value = |slowness| number(standard.source.value(slowness));
+    let runs = match standard.runs {
+        1 => "the run before it".to_owned(),
+        n => format!("the {n} runs before it"),
+    };
+    format!(
+        "{:.1} % slower from the start than {runs} with this configuration and size: {} is {} where it was {}; look for a slow node or link, or other software",
+        100.0 * rise.exp_m1(),
+        standard.source.signal(),
+        value(standard.slowness + rise),
+        value(standard.slowness)
+    )
+}
+
+fn finding(standard: Standard, start_step: i64, rise: f64, why: String) -> Finding {
+    Finding {
+        kind: Kind::SlowStart,
+        signal: standard.source.signal(),
+        start_step,
+        value: standard.source.value(standard.slowness + rise),
+        expected: standard.source.value(standard.slowness),
+        score: rise,
+        why,
+    }
+}
+
+impl StepDetector for SlowStart {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        let Some(block) = shared.speed.block.filter(|_| self.config.enabled) else { return };
+        self.learn(block);
+        let standard = shared.speed.standard.filter(|standard| standard.source == shared.speed.source());
+        let judged = self.blocks >= YOUNG && (self.blocks <= GROWN || self.latch.is_raised());
+        if let Some(standard) = standard.filter(|_| judged) {
+            let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
+            self.judge(s, standard, grain, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detector::{Detectors, DetectorsConfig};
+    use crate::detectors::shared::Source;
+    use crate::detectors::testing::{healthy, open, raised};
+
+    /// A run of `seconds` a step, where runs before it held 2.
+    fn run(seconds: f64, later: f64) -> Vec<Verdict> {
+        let standard = Standard { source: Source::StepTime, slowness: 2f64.ln(), runs: 3 };
+        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        detectors.speed_mut().standard = Some(standard);
+        let mut out = Vec::new();
+        for mut s in healthy(121, 1000) {
+            let seconds = if s.step < 500 { seconds } else { later };
+            s.step_time = s.step_time.map(|t| t * seconds / 2.0);
+            detectors.step(&s, &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn a_run_that_begins_slow_is_a_ticket_until_it_is_not() {
+        let verdicts = run(2.08, 2.0);
+        assert!(
+            matches!(raised(&verdicts)[..], [(Kind::SlowStart, Severity::Ticket, 60..130)]),
+            "{verdicts:?}"
+        );
+        let why = &verdicts[0].why;
+        assert!(why.contains("slower from the start than the 3 runs before it"), "{why}");
+        assert!(open(&verdicts).is_empty(), "{verdicts:?}");
+    }
+
+    #[test]
+    fn as_fast_or_faster_is_nothing_and_later_is_another_matter() {
+        assert!(run(2.02, 2.0).is_empty() && run(1.8, 1.8).is_empty());
+        let verdicts = run(2.0, 2.2);
+        assert!(raised(&verdicts).iter().all(|(k, ..)| *k == Kind::ThroughputDrop), "{verdicts:?}");
+    }
+}
