@@ -13,6 +13,8 @@ const DECAY: f32 = 0.998;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Pace {
     counts: Vec<f32>,
+    /// The lowest bucket that was ever used: quantiles are asked for at every step, and most runs use a few neighbours.
+    lowest: u8,
     /// Weight of the next sample; grows instead of decaying every bucket.
     weight: f32,
     total: f32,
@@ -26,10 +28,12 @@ impl Pace {
         }
         if self.counts.is_empty() {
             self.counts = vec![0.0; BUCKETS];
+            self.lowest = BUCKETS as u8 - 1;
             self.weight = 1.0;
         }
-        let at = ((secs.max(SMALLEST) / SMALLEST).ln() / RATIO.ln()) as usize;
-        self.counts[at.min(BUCKETS - 1)] += self.weight;
+        let at = (((secs.max(SMALLEST) / SMALLEST).ln() / RATIO.ln()) as usize).min(BUCKETS - 1);
+        self.lowest = self.lowest.min(at as u8);
+        self.counts[at] += self.weight;
         self.total += self.weight;
         self.weight /= DECAY;
         self.n += 1;
@@ -52,7 +56,7 @@ impl Pace {
         }
         let want = q as f32 * self.total;
         let mut sum = 0.0;
-        for (i, c) in self.counts.iter().enumerate() {
+        for (i, c) in self.counts.iter().enumerate().skip(usize::from(self.lowest)) {
             sum += c;
             if sum >= want && *c > 0.0 {
                 return Some(SMALLEST * RATIO.powi(i as i32 + 1));
