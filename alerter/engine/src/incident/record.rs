@@ -69,7 +69,7 @@ impl IncidentRecord {
     pub(super) fn suspect(&mut self, v: &Verdict) {
         self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
         self.suspects.splice(0..0, v.suspects.iter().cloned());
-        if let Some(why) = self.fabric(v) {
+        if let Some(why) = self.fabric(v).filter(|_| self.kind == Kind::LinkFault) {
             self.suspects.retain(|had| had.what != words::SWITCH);
             self.suspects.insert(0, Suspect { what: words::SWITCH.into(), why });
         }
