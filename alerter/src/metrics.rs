@@ -88,6 +88,8 @@ pub struct RuntimeMetrics {
     pub steps: Counter,
     pub runs: Gauge,
     pub over_limit: Counter,
+    pub signals_over_limit: Counter,
+    pub batches_forgotten: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
     pub opened: Family<OpenedLabels, Counter>,
     pub engine_seconds: Histogram,
@@ -119,6 +121,8 @@ impl Default for RuntimeMetrics {
             steps: Counter::default(),
             runs: Gauge::default(),
             over_limit: Counter::default(),
+            signals_over_limit: Counter::default(),
+            batches_forgotten: Counter::default(),
             incidents: Family::default(),
             opened: Family::default(),
             // 1 us of an idle pass to 1 s of a backlog after an outage.
@@ -179,6 +183,16 @@ impl RuntimeMetrics {
             "events_over_limit",
             "Stream records of runs and nodes beyond the most that are watched at once; they are not judged",
             m.over_limit.clone(),
+        );
+        r.register(
+            "signals_over_limit",
+            "Numbers of series beyond the most that are known of one run; they are not judged",
+            m.signals_over_limit.clone(),
+        );
+        r.register(
+            "batches_forgotten",
+            "Spikes whose place in the data was forgotten for want of room",
+            m.batches_forgotten.clone(),
         );
         r.register("incidents", "Incidents that are not resolved", m.incidents.clone());
         r.register(

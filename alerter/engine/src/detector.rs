@@ -143,11 +143,18 @@ detectors! {
         gc_tail: gc_tail::GcTail,
         step_time_jitter: step_time_jitter::StepTimeJitter,
         mfu_implausible: mfu_implausible::MfuImplausible,
+        eval_gap: eval_gap::EvalGap,
+        data_wait: data_wait::DataWait,
+        activation_shift: activation_shift::ActivationShift,
+        generic: generic::Generic,
+        lr_coupling: lr_coupling::LrCoupling,
+        layer_grad: layer_grad::LayerGrad,
     }
     clock {
         hang: hang::Hang,
         rank_dead: rank_dead::RankDead,
         ckpt_stale: ckpt_stale::CkptStale,
+        ckpt_slow: ckpt_slow::CkptSlow,
         source_lost: source_lost::SourceLost,
         user_alert: user_alert::UserAlert,
         torchelastic_error: torchelastic_error::TorchelasticError,

@@ -4,11 +4,13 @@ mod nodes;
 mod standards;
 mod state;
 
+use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
+use crate::batches::{Batches, Elsewhere};
 use crate::config::EngineConfig;
 use crate::effect::{Effect, Input};
 use crate::incident::book::{Book, Party, by_actor};
@@ -19,7 +21,7 @@ use crate::placement::Placement;
 use crate::run::{FORGET_AFTER, Run};
 use crate::time::{Span, Ts};
 use crate::timers::Timers;
-use crate::verdict::Verdict;
+use crate::verdict::{Suspect, Verdict};
 
 /// The name under which sources that feed no run are watched.
 pub const NO_RUN: &str = "-";
@@ -41,6 +43,8 @@ pub struct Engine {
     placement: Placement,
     sources: BTreeMap<String, Source>,
     book: Book,
+    /// Where runs spiked in their data.
+    batches: Batches,
     timers: Timers<Key>,
     dirty: BTreeSet<Key>,
     dropped_runs: u64,
@@ -52,6 +56,7 @@ pub struct Engine {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
+    Batches,
     Incident(String),
     Ledger,
     Node(String),
@@ -168,8 +173,39 @@ impl Engine {
         };
         for v in verdicts {
             self.explain(now, name, v);
+            self.remember_batch(now, name, v);
             self.book.verdict(now, &party, v, out);
         }
+    }
+
+    /// A spike at data that made others spike is told as that.
+    fn remember_batch(&mut self, now: Ts, name: &str, v: &mut Verdict) {
+        let Some(run) = self.runs.get(name) else { return };
+        let Some(stretch) = run.facts.batch_size.of(v, run.facts.interval) else { return };
+        let attempt = run.facts.attempt;
+        let elsewhere = self.batches.elsewhere(&stretch, name, attempt);
+        if !elsewhere.is_empty() {
+            let words = elsewhere.words();
+            v.suspects.insert(
+                0,
+                Suspect {
+                    what: format!("data batch of step {}", v.start_step),
+                    why: format!("{words} spiked at the same place in the data"),
+                },
+            );
+            let _ = write!(v.why, "; so did {words} at the same place in the data");
+        }
+        if self.batches.remember(now, stretch, name, attempt) {
+            self.dirty.insert(Key::Batches);
+        }
+    }
+
+    /// Which other runs, or attempts of this one, spiked at the data of `step`.
+    pub fn spiked_elsewhere(&self, run: &str, step: i64) -> Elsewhere {
+        let found = self.runs.get(run);
+        found.map_or_else(Elsewhere::default, |r| {
+            self.batches.elsewhere(&r.facts.batch_size.at(step), run, r.facts.attempt)
+        })
     }
 
     fn each_run_of(&mut self, now: Ts, source: &str, out: &mut Vec<Effect>, act: impl Fn(&mut Run)) {
@@ -204,7 +240,7 @@ impl Engine {
                 Key::Incident(id) => self.book.tick(now, id, out),
                 Key::Run(name) => self.tick_run(now, name, out),
                 Key::Node(name) => self.tick_node(now, name, out),
-                Key::Ledger | Key::Source(_) | Key::Standard(_) => {}
+                Key::Batches | Key::Ledger | Key::Source(_) | Key::Standard(_) => {}
             }
             if let Key::Incident(id) = &key {
                 self.book.touched.push(id.clone());
@@ -298,6 +334,16 @@ impl Engine {
     /// Events of runs beyond the limit.
     pub fn dropped_runs(&self) -> u64 {
         self.dropped_runs
+    }
+
+    /// Numbers of series beyond the limit of their run, of the runs that are watched.
+    pub fn dropped_signals(&self) -> u64 {
+        self.runs.values().map(|r| r.counters.signals_over_limit).sum()
+    }
+
+    /// Spikes whose place in the data was forgotten for want of room.
+    pub fn forgotten_batches(&self) -> u64 {
+        self.batches.forgotten()
     }
 
     /// Events of nodes beyond the limit.

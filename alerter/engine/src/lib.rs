@@ -4,12 +4,14 @@
 //! calls drive it: [`Engine::handle`], [`Engine::tick`], [`Engine::next_deadline`], [`Engine::take_dirty`] and
 //! [`Engine::restore`]. The same engine runs live, in `backtest` and in tests.
 
+pub mod batches;
 mod cause;
 pub mod config;
 pub mod detector;
 pub mod detectors;
 pub mod effect;
 mod engine;
+mod glob;
 pub mod incident;
 pub mod message;
 pub mod node;

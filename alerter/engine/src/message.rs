@@ -68,6 +68,10 @@ pub struct RunSummary {
     pub step_secs: Option<f64>,
     /// Seconds that the attempt took to get going.
     pub start_secs: f64,
+    /// Seconds of work since then, which a crash would lose.
+    pub unsaved: f64,
+    /// The same at worst, just before the next checkpoint ends; 0 while that is not known.
+    pub unsaved_at_most: f64,
 }
 
 impl RunSummary {
@@ -85,6 +89,8 @@ impl RunSummary {
             saved: f.checkpoints.steps.iter().copied().collect(),
             step_secs: f.pace.quantile(0.5).map(|secs| secs / f.interval.max(1) as f64),
             start_secs: f.first_gap,
+            unsaved: f.checkpoints.work,
+            unsaved_at_most: f.checkpoints.at_most(),
         }
     }
 }
@@ -184,6 +190,9 @@ fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -
         add("Runs", "none on this node".into());
     } else {
         add("Last good checkpoint", checkpoint(now, r, run));
+        if r.cause == Cause::Checkpoint {
+            add("Work at risk", at_risk(run, config));
+        }
         add("Cost", cost(now, r, run, config));
     }
     if let Some(advice) = crate::cause::advise(r, run, config.cost_per_gpu_hour) {
@@ -206,6 +215,8 @@ fn label_of(signal: &str) -> String {
         "mfu" => "MFU".into(),
         "tokens_per_second" => "Tokens/s".into(),
         "unsaved_work" => "Unsaved work".into(),
+        "checkpoint_time" => "Checkpoint took".into(),
+        "data_wait" => "Waiting for data".into(),
         "step" => "Silent for".into(),
         "sm_clock" => "SM clock".into(),
         "compute_time" => "Compute time against its peers".into(),
@@ -217,8 +228,10 @@ fn label_of(signal: &str) -> String {
 fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     let unit = |v: f64| match r.signal.as_str() {
         "step_time" => format!("{} s", number(v)),
-        "unsaved_work" | "step" if v.is_finite() => crate::time::Span::from_secs_f64(v).to_string(),
-        "mfu" => format!("{:.1} %", 100.0 * v),
+        "unsaved_work" | "checkpoint_time" | "step" if v.is_finite() => {
+            crate::time::Span::from_secs_f64(v).to_string()
+        }
+        "mfu" | "data_wait" => format!("{:.1} %", 100.0 * v),
         "sm_clock" => format!("{} GHz", number(v / 1e9)),
         _ => number(v),
     };
@@ -260,6 +273,26 @@ fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
         ""
     };
     format!("step {step}, {} ago{doubt}", now - at)
+}
+
+/// What a crash now would lose, in the run's own time and in dollars.
+fn at_risk(run: &RunSummary, config: &EngineConfig) -> String {
+    let lost = |secs: f64| {
+        let hours = secs / 3600.0 * f64::from(run.gpus);
+        let dollars = config.cost_per_gpu_hour.map(|rate| format!(" = ${:.2}", rate * hours));
+        format!("{} GPU hours{}", number(hours), dollars.unwrap_or_default())
+    };
+    let span = crate::time::Span::from_secs_f64;
+    let gpus = format!("{} GPU{}", run.gpus, if run.gpus == 1 { "" } else { "s" });
+    let now = format!("{} of {gpus} = {}", span(run.unsaved), lost(run.unsaved));
+    if run.unsaved_at_most <= run.unsaved {
+        return now;
+    }
+    format!(
+        "{now}; up to {} before the next checkpoint = {}",
+        span(run.unsaved_at_most),
+        lost(run.unsaved_at_most)
+    )
 }
 
 fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -> String {

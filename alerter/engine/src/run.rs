@@ -17,7 +17,9 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
 
-pub use checkpoints::Checkpoints;
+use checkpoints::Told;
+pub(crate) use checkpoints::median;
+pub use checkpoints::{Checkpoints, Save};
 pub use facts::{Death, Ended, Facts, Lost, Phase, Rank};
 pub use pace::Pace;
 pub use reports::{Report, Topic};
@@ -197,6 +199,9 @@ impl Run {
 
     /// What a report of a step tells beside its sample; false if it was nothing new.
     fn beside(&mut self, p: Place, e: &Event, out: &mut Vec<Verdict>) -> bool {
+        if let Some(samples) = e.m.get(metric::SAMPLES) {
+            self.facts.batch_size.told(samples);
+        }
         let mut left = Left::default();
         let readings = self.signals.readings(p, e, &mut left);
         self.counters.signals_over_limit += left.over_limit;
@@ -282,7 +287,9 @@ impl Run {
         self.class = self.class.max(Some(ClassMark::Checkpoint));
         match e.ckpt {
             Some(CkptPhase::Start) => c.start(now),
-            Some(CkptPhase::End) | None => c.success(now, e.step.or(self.facts.last_step)),
+            Some(CkptPhase::End) | None => {
+                c.success(now, e.step.or(self.facts.last_step), Told::of(e));
+            }
             Some(CkptPhase::Fail) => {
                 c.failed(now, e.text.as_deref().unwrap_or("the trainer reported a failure"))
             }

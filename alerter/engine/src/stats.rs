@@ -3,11 +3,14 @@
 pub mod attempt;
 pub mod block;
 pub mod cadence;
+pub mod calendar;
 pub mod cusum;
 pub mod drift;
 pub mod latch;
+pub mod level;
 pub mod median;
 pub mod robust;
 pub mod season;
+pub mod series;
 pub mod trend;
 pub mod votes;

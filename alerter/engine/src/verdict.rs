@@ -46,6 +46,8 @@ pub enum Cause {
     User,
     /// A host, apart from its accelerators and links: storage, clock, memory, kernel.
     Node,
+    /// A number that only its owner knows the meaning of.
+    Signal,
 }
 
 impl Cause {
@@ -60,6 +62,7 @@ impl Cause {
             Self::Config => "config",
             Self::User => "user",
             Self::Node => "node",
+            Self::Signal => "signal",
         }
     }
 }
@@ -125,6 +128,12 @@ kinds! {
     Peer "peer" Hardware "unlike its peers";
     NodeFault "node_fault" Node "node fault";
     SlowStart "slow_start" Speed "slow start";
+    LrCoupling "lr_coupling" Numerics "learning rate too high";
+    DataWait "data_wait" Speed "waiting for data";
+    CkptSlow "ckpt_slow" Checkpoint "slow checkpoint";
+    LayerGrad "layer_grad" Numerics "gradient of a layer";
+    ActivationShift "activation_shift" Numerics "activations of a layer";
+    Generic "generic" Signal "signal out of place";
 }
 
 /// Someone or something to look at first, with the reason.

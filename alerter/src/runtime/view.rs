@@ -86,6 +86,12 @@ impl Runtime {
         over_limit.inc_by(
             (self.engine.dropped_runs() + self.engine.dropped_nodes()).saturating_sub(over_limit.get()),
         );
+        for (counter, now) in [
+            (&self.metrics.signals_over_limit, self.engine.dropped_signals()),
+            (&self.metrics.batches_forgotten, self.engine.forgotten_batches()),
+        ] {
+            counter.inc_by(now.saturating_sub(counter.get()));
+        }
         for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
             for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
                 let count = self

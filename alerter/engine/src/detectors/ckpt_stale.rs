@@ -1,8 +1,8 @@
-//! Work at risk: no checkpoint for more work than this run usually does between two, one that takes far too long, or one that failed.
+//! Work at risk: no checkpoint for more work than this run usually does between two, or one that failed.
 //!
 //! Work is the run's own time while it moves (`run::Checkpoints`): a queue, a pause or a clock that differs from ours adds none. What is usual
 //! is the median of the last 8 intervals, once two are known. A ticket at 1.5 times that (plus the usual duration), a page
-//! at 3 times; a save that runs 3 times its usual duration is a ticket. No ticket before `floor`, no page before
+//! at 3 times. No ticket before `floor`, no page before
 //! twice of it: losing a few minutes is not worth a word.
 
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,11 @@ pub struct Config {
     /// Multiples of the usual interval.
     pub ticket_at: f64,
     pub page_at: f64,
-    /// Multiple of the usual duration of a save.
-    pub slow_at: f64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, floor: Span::secs(300), ticket_at: 1.5, page_at: 3.0, slow_at: 3.0 }
+        Self { enabled: true, floor: Span::secs(300), ticket_at: 1.5, page_at: 3.0 }
     }
 }
 
@@ -56,12 +54,6 @@ impl CkptStale {
         let floor = self.config.floor.as_secs_f64();
         let at = |times: f64, floor: f64| (times * interval + takes).max(floor);
         Some((at(self.config.ticket_at, floor), at(self.config.page_at, 2.0 * floor)))
-    }
-
-    fn slow_at(&self, f: &Facts) -> Option<Ts> {
-        let c = &f.checkpoints;
-        let allowed = Span::from_secs_f64(self.config.slow_at * c.usual_duration()?).max(Span::secs(60));
-        (self.config.enabled && f.ended.is_none()).then_some(c.in_progress? + allowed)
     }
 
     fn clear(&mut self, now: Ts, f: &Facts, why: &str, out: &mut Vec<Verdict>) {
@@ -97,10 +89,9 @@ impl ClockDetector for CkptStale {
         }
         self.failure(now, f, out);
         let work = f.checkpoints.work;
-        let severity = match (self.due(f), self.slow_at(f)) {
-            (Some((_, page)), _) if work >= page => Some(Severity::Page),
-            (Some((ticket, _)), _) if work >= ticket => Some(Severity::Ticket),
-            (_, Some(slow)) if now >= slow => Some(Severity::Ticket),
+        let severity = match self.due(f) {
+            Some((_, page)) if work >= page => Some(Severity::Page),
+            Some((ticket, _)) if work >= ticket => Some(Severity::Ticket),
             _ => None,
         };
         match severity {
@@ -113,8 +104,8 @@ impl ClockDetector for CkptStale {
         }
     }
 
-    fn deadline(&self, f: &Facts) -> Option<Ts> {
-        self.slow_at(f).filter(|_| self.raised.is_none())
+    fn deadline(&self, _: &Facts) -> Option<Ts> {
+        None // work passes with the steps, which make it look
     }
 }
 

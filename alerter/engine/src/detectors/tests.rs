@@ -34,8 +34,8 @@ fn the_state_of_a_run_is_small_and_does_not_grow() {
     let mut out = Vec::new();
     eventful(1).iter().for_each(|s| detectors.step(s, &mut out));
     let bytes = postcard::to_stdvec(&detectors).unwrap().len();
-    // Three series (loss, gradient norm, step time), settings included.
-    assert!(bytes < 3 * 1024, "{bytes}");
+    // Three series (loss, gradient norm, step time), settings included, of which names of signals that are not watched are the most.
+    assert!(bytes < 4 * 1024, "{bytes}");
 }
 
 /// Every signal that a run can have.

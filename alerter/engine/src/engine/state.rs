@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Engine, Key, run_deadline};
+use crate::batches::Batches;
 use crate::config::EngineConfig;
 use crate::incident::book::Incident;
 use crate::incident::ledger::Ledger;
@@ -26,6 +27,7 @@ impl Engine {
     fn part(&self, key: &Key) -> Option<Vec<u8>> {
         match key {
             Key::Incident(id) => self.book.open.get(id).and_then(encode),
+            Key::Batches => encode(&self.batches),
             Key::Ledger => encode(&self.book.ledger),
             Key::Node(name) => self.nodes.get(name).and_then(encode),
             Key::Run(name) => self.runs.get(name).and_then(encode),
@@ -48,6 +50,7 @@ impl Engine {
                     engine.book.touched.push(id.clone());
                     engine.book.open.insert(id, i);
                 }),
+                Some(Key::Batches) => decode::<Batches>(&bytes).map(|b| engine.batches = b),
                 Some(Key::Ledger) => decode::<Ledger>(&bytes).map(|l| engine.book.ledger = l),
                 Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
                     r.configure(&engine.book.config.detectors);
@@ -93,6 +96,7 @@ impl Key {
     fn name(&self) -> String {
         match self {
             Self::Incident(id) => format!("incident/{id}"),
+            Self::Batches => "batches".into(),
             Self::Ledger => "ledger".into(),
             Self::Node(name) => format!("node/{name}"),
             Self::Run(name) => format!("run/{name}"),
@@ -108,7 +112,11 @@ impl Key {
             Some(("run", run)) => Some(Self::Run(run.to_owned())),
             Some(("source", source)) => Some(Self::Source(source.to_owned())),
             Some(("standard", key)) => Some(Self::Standard(key.to_owned())),
-            _ => (name == "ledger").then_some(Self::Ledger),
+            _ => match name {
+                "batches" => Some(Self::Batches),
+                "ledger" => Some(Self::Ledger),
+                _ => None,
+            },
         }
     }
 }

@@ -125,8 +125,11 @@ impl Book {
             Change::Note => {
                 match own.or_else(|| self.hang_that_was(party, v)).or_else(|| self.kin(now, party, v)) {
                     Some(id) => {
-                        self.touched.push(id.clone());
                         out.push(timeline(now, &id, format!("also seen: {}", v.why)));
+                        if let Some(i) = self.open.get_mut(&id).filter(|_| !v.suspects.is_empty()) {
+                            i.record.suspect(v);
+                        }
+                        self.finish(&id, out);
                     }
                     None => self.annotate(now, party, v, out),
                 }

@@ -87,9 +87,9 @@ pub(super) fn worse(kind: Kind) -> u8 {
         Kind::Nonfinite => 6,
         Kind::Divergence => 5,
         Kind::LossSpike | Kind::RankDead => 4,
-        Kind::GradInstability | Kind::Hang => 3,
+        Kind::GradInstability | Kind::Hang | Kind::DataWait => 3,
         Kind::LossShift | Kind::ThroughputDrop => 2,
-        Kind::GradSpike | Kind::MfuDroop | Kind::Throttle => 1,
+        Kind::GradSpike | Kind::MfuDroop | Kind::Throttle | Kind::CkptStale => 1,
         _ => 0,
     }
 }

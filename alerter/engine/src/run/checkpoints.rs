@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Value};
 
 use crate::time::Ts;
 
@@ -25,10 +26,33 @@ pub struct Checkpoints {
     pub(super) looked_at: f64,
     /// The work since the last success was not all seen: it is no measure of what is usual.
     pub(super) unsure: bool,
-    /// Seconds of work between the last successes, and seconds each save took.
+    /// Seconds of work between the last successes, and the saves themselves, where their start or their duration was told.
     pub intervals: VecDeque<f64>,
-    pub durations: VecDeque<f64>,
+    pub saves: VecDeque<Save>,
     pub failure: Option<(Ts, String)>,
+}
+
+/// One save.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Save {
+    pub at: Ts,
+    pub secs: f64,
+    pub bytes: Option<f64>,
+}
+
+/// What the trainer says of a save that ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Told {
+    pub(super) secs: Option<f64>,
+    pub(super) bytes: Option<f64>,
+}
+
+impl Told {
+    pub(super) fn of(e: &Event) -> Self {
+        let number =
+            |key| e.extra.get(key).and_then(Value::as_f64).filter(|v: &f64| v.is_finite() && *v > 0.0);
+        Self { secs: number("seconds"), bytes: number("bytes") }
+    }
 }
 
 impl Checkpoints {
@@ -65,7 +89,7 @@ impl Checkpoints {
         }
     }
 
-    pub(super) fn success(&mut self, now: Ts, step: Option<i64>) {
+    pub(super) fn success(&mut self, now: Ts, step: Option<i64>, told: Told) {
         if step.is_some() && step == self.last_step && !self.unsure {
             self.in_progress = None;
             return; // another rank's word for the same checkpoint, or that of whoever looks at the disk, however late
@@ -73,8 +97,12 @@ impl Checkpoints {
         if self.last_at.is_some() && !self.unsure {
             keep(&mut self.intervals, self.work);
         }
-        if let Some(start) = self.in_progress.take() {
-            keep(&mut self.durations, (now - start).as_secs_f64());
+        let watched = self.in_progress.take().map(|start| (now - start).as_secs_f64());
+        if let Some(secs) = told.secs.or(watched) {
+            if self.saves.len() == CHECKPOINTS_KEPT {
+                self.saves.pop_front();
+            }
+            self.saves.push_back(Save { at: now, secs: secs.max(0.0), bytes: told.bytes });
         }
         self.last_at = Some(now);
         self.last_step = step;
@@ -100,11 +128,17 @@ impl Checkpoints {
 
     /// Median of the last intervals, once there are two.
     pub fn usual_interval(&self) -> Option<f64> {
-        (self.intervals.len() >= 2).then(|| median(&self.intervals))
+        (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
+    }
+
+    /// Work that is unsaved just before a checkpoint ends, at the last one's duration.
+    pub fn at_most(&self) -> f64 {
+        let takes = self.saves.back().map_or(0.0, |s| s.secs);
+        self.usual_interval().map_or(0.0, |interval| interval + takes)
     }
 
     pub fn usual_duration(&self) -> Option<f64> {
-        (self.durations.len() >= 2).then(|| median(&self.durations))
+        (self.saves.len() >= 2).then(|| median(self.saves.iter().map(|s| s.secs)))
     }
 }
 
@@ -115,8 +149,9 @@ fn keep(ring: &mut VecDeque<f64>, secs: f64) {
     ring.push_back(secs.max(0.0));
 }
 
-fn median(ring: &VecDeque<f64>) -> f64 {
-    let mut v: Vec<f64> = ring.iter().copied().collect();
+/// The upper one of two; 0 of none.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut v: Vec<f64> = values.collect();
     v.sort_by(f64::total_cmp);
-    v[v.len() / 2]
+    v.get(v.len() / 2).copied().unwrap_or(0.0)
 }

@@ -12,6 +12,7 @@ use super::pace::Pace;
 use super::reports::Reports;
 use super::sections::Sections;
 use super::setups::{Setup, Setups};
+use crate::batches::BatchSize;
 use crate::node::Peers;
 use crate::sample::{StepClass, StepSample};
 use crate::time::{Span, Ts};
@@ -73,6 +74,8 @@ pub struct Facts {
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
+    /// Samples a step, to know where in its data the run is.
+    pub batch_size: BatchSize,
     pub deaths: BTreeMap<u32, Death>,
     pub reports: Reports,
     /// How long each rank computes.
@@ -205,6 +208,7 @@ impl Facts {
             setups: Setups::default(),
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
+            batch_size: BatchSize::default(),
             deaths: BTreeMap::new(),
             reports: Reports::default(),
             sections: Sections::default(),

@@ -12,7 +12,7 @@ use crate::sample::{Eval, Reading};
 use crate::time::Ts;
 
 /// Signals known a run; further ones are counted and left out.
-pub(super) const MAX_SIGNALS: usize = 1024;
+pub(super) const MAX_SIGNALS: usize = 512;
 
 /// Name of an evaluation that does not say which.
 const UNNAMED: &str = "eval";
@@ -101,8 +101,8 @@ impl Signals {
 
 /// Metrics with a name of ours that no detector of samples reads.
 fn ours(e: &Event) -> impl Iterator<Item = (&str, f64)> {
-    const READ_AS_SERIES: [&str; 2] = [metric::PARAMS_NORM, metric::NUM_ZEROS];
-    READ_AS_SERIES.into_iter().filter_map(|name| Some((name, e.m.get(name)?)))
+    let name = metric::PARAMS_NORM;
+    e.m.get(name).map(|value| (name, value)).into_iter()
 }
 
 fn set_of(e: &Event) -> &str {

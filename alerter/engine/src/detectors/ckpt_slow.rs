@@ -1,0 +1,253 @@
+//! A checkpoint that takes far longer than usual: storage that is slow now, and work at risk for longer.
+//!
+//! Usual is the median of the saves before it, three at least; where every one told its size, of their seconds a byte: a run may save much
+//! and little by turns. Too long is `times` of that and `margin` more than it (both: a minute is nothing to a save of an hour, and
+//! twice nothing to one of a second). A save that still runs is told when it has taken `running` times as long; the page for work at
+//! risk is that of [`super::ckpt_stale`].
+
+use core::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::ClockDetector;
+use crate::message::number;
+use crate::run::{Facts, Save, median};
+use crate::stats::latch::Latch;
+use crate::time::{Span, Ts};
+use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Times the usual duration of a save that ended, and of one that runs.
+    pub times: f64,
+    pub running: f64,
+    /// What it must take longer, at least.
+    pub margin: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, times: 2.0, running: 3.0, margin: Span::secs(60) }
+    }
+}
+
+/// Saves that make one usual.
+const KNOWN: usize = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CkptSlow {
+    config: Config,
+    latch: Latch,
+    /// The last save that was judged.
+    judged: Option<Ts>,
+    /// The running save that was told.
+    told: Option<Ts>,
+}
+
+impl CkptSlow {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), latch: Latch::default(), judged: None, told: None }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn limit(&self, usual: f64, times: f64) -> f64 {
+        (times * usual).max(usual + self.config.margin.as_secs_f64())
+    }
+
+    /// When the save that runs has taken too long.
+    fn due(&self, f: &Facts) -> Option<Ts> {
+        let c = &f.checkpoints;
+        if !self.config.enabled || f.ended.is_some() || c.saves.len() < KNOWN {
+            return None;
+        }
+        let usual = median(c.saves.iter().map(|s| s.secs));
+        Some(c.in_progress? + Span::from_secs_f64(self.limit(usual, self.config.running)))
+    }
+
+    fn judge_running(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let since = f.checkpoints.in_progress;
+        if self.due(f).is_none_or(|due| now < due) || self.told == since {
+            return;
+        }
+        self.told = since;
+        self.latch.raise(Severity::Ticket);
+        let usual = median(f.checkpoints.saves.iter().map(|s| s.secs));
+        let secs = since.map_or(0.0, |since| (now - since).as_secs_f64());
+        let why = format!(
+            "a checkpoint has been running for {}, {} is usual; {}",
+            Span::from_secs_f64(secs),
+            Span::from_secs_f64(usual),
+            at_risk(f)
+        );
+        out.push(verdict(now, f, Change::Raise, secs, usual, why));
+    }
+
+    fn judge_ended(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let saves: Vec<Save> = f.checkpoints.saves.iter().copied().collect();
+        let Some((last, before)) = saves.split_last() else { return };
+        if self.judged == Some(last.at) {
+            return;
+        }
+        self.judged = Some(last.at);
+        if before.len() < KNOWN {
+            return;
+        }
+        let usual = usual(last, before);
+        if last.secs > self.limit(usual, self.config.times) {
+            self.latch.raise(Severity::Ticket);
+            out.push(verdict(now, f, Change::Raise, last.secs, usual, sentence(last, usual, f)));
+        } else if self.latch.clear() {
+            let why = format!("a checkpoint took {}, as usual", Span::from_secs_f64(last.secs));
+            out.push(verdict(now, f, Change::Clear, last.secs, usual, why));
+        }
+    }
+}
+
+fn sentence(last: &Save, usual: f64, f: &Facts) -> String {
+    let took = Span::from_secs_f64(last.secs);
+    let mut why = format!("a checkpoint took {took}, {} is usual", Span::from_secs_f64(usual));
+    if let Some(bytes) = last.bytes {
+        let [size, rate, before] = [bytes, bytes / last.secs, bytes / usual].map(|v| number(v / 1e9));
+        let _ = write!(why, " ({size} GB at {rate} GB/s, {before} GB/s before)");
+    }
+    if let Some(interval) = f.checkpoints.usual_interval() {
+        let _ = write!(why, "; one is written every {} of work", Span::from_secs_f64(interval));
+    }
+    why
+}
+
+/// What the last save should have taken.
+fn usual(last: &Save, before: &[Save]) -> f64 {
+    let sized = before.iter().filter_map(|s| Some(s.secs / s.bytes?)).collect::<Vec<_>>();
+    match last.bytes {
+        Some(bytes) if sized.len() == before.len() => bytes * median(sized.into_iter()),
+        _ => median(before.iter().map(|s| s.secs)),
+    }
+}
+
+fn at_risk(f: &Facts) -> String {
+    format!("{} of work would be lost", Span::from_secs_f64(f.checkpoints.work))
+}
+
+impl ClockDetector for CkptSlow {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !self.config.enabled {
+            return;
+        }
+        if f.ended.is_some() {
+            if self.latch.clear() {
+                out.push(verdict(now, f, Change::Clear, 0.0, 0.0, "the run ended".to_owned()));
+            }
+            return;
+        }
+        self.judge_ended(now, f, out);
+        self.judge_running(now, f, out);
+    }
+
+    fn deadline(&self, f: &Facts) -> Option<Ts> {
+        self.due(f).filter(|_| self.told != f.checkpoints.in_progress)
+    }
+}
+
+fn verdict(now: Ts, f: &Facts, change: Change, secs: f64, usual: f64, why: String) -> Verdict {
+    let storage =
+        Suspect { what: "checkpoint storage".into(), why: "it takes longer to write than before".into() };
+    let raises = change == Change::Raise;
+    let step = f.last_step.unwrap_or(0);
+    Verdict {
+        change,
+        kind: Kind::CkptSlow,
+        severity: if raises { Severity::Ticket } else { Severity::Info },
+        signal: "checkpoint_time".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: secs,
+        expected: usual,
+        score: if usual > 0.0 { secs / usual } else { 0.0 },
+        why,
+        suspects: if raises { vec![storage] } else { Vec::new() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn save(at: i64, secs: f64, bytes: Option<f64>) -> Save {
+        Save { at: Ts(1000 * at), secs, bytes }
+    }
+
+    /// Verdicts of a run that makes these saves, one after the other.
+    fn judged(saves: &[Save]) -> Vec<(Change, String)> {
+        let (mut detector, mut out) = (CkptSlow::new(&Config::default()), Vec::new());
+        let mut f = Facts::new("r", Ts(0));
+        for s in saves {
+            f.checkpoints.saves.push_back(*s);
+            detector.look(s.at, &f, &mut out);
+            detector.look(s.at, &f, &mut out);
+        }
+        out.into_iter().map(|v| (v.change, v.why)).collect()
+    }
+
+    #[test]
+    fn a_save_that_takes_twice_as_long_is_a_ticket_until_one_is_as_usual() {
+        let saves: Vec<Save> =
+            [100.0, 110.0, 95.0, 300.0, 105.0].iter().zip(0..).map(|(s, i)| save(i, *s, None)).collect();
+        let found = judged(&saves);
+        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Change::Raise, Change::Clear]);
+        assert_eq!(found[0].1, "a checkpoint took 5m, 1m 40s is usual");
+    }
+
+    #[test]
+    fn large_and_small_saves_by_turns_are_told_apart_by_their_size() {
+        let turns = |slow: f64| -> Vec<Save> {
+            (0..8)
+                .map(|i| {
+                    let bytes = if i % 2 == 0 { 1e12 } else { 1e11 };
+                    save(i, bytes / 4e9 * if i == 7 { slow } else { 1.0 }, Some(bytes))
+                })
+                .collect()
+        };
+        assert!(judged(&turns(1.0)).is_empty());
+        let found = judged(&turns(4.0));
+        assert_eq!(found[0].1, "a checkpoint took 1m 40s, 25s is usual (100 GB at 1 GB/s, 4 GB/s before)");
+    }
+
+    #[test]
+    fn one_that_runs_too_long_is_told_once_at_its_deadline() {
+        let (mut detector, mut out) = (CkptSlow::new(&Config::default()), Vec::new());
+        let mut f = Facts::new("r", Ts(0));
+        f.checkpoints.saves.extend((0..3).map(|i| save(i, 100.0, None)));
+        detector.look(Ts(0), &f, &mut out);
+        f.checkpoints.in_progress = Some(Ts(1_000_000));
+        let due = detector.deadline(&f).unwrap();
+        assert_eq!(due, Ts(1_300_000));
+        detector.look(Ts(due.0 - 1), &f, &mut out);
+        assert!(out.is_empty());
+        detector.look(due, &f, &mut out);
+        detector.look(due + Span::secs(60), &f, &mut out);
+        assert_eq!((out.len(), detector.deadline(&f)), (1, None));
+        assert!(
+            out[0].why.starts_with("a checkpoint has been running for 5m, 1m 40s is usual"),
+            "{}",
+            out[0].why
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn small_or_equal_saves_raise_nothing(secs in proptest::collection::vec(0.1f64..60.0, 0..20), scale in 1.0f64..100.0) {
+            let saves: Vec<Save> = secs.iter().zip(0..).map(|(s, i)| save(i, *s, None)).collect();
+            prop_assert!(judged(&saves).is_empty(), "less than a minute more");
+            let saves: Vec<Save> = secs.iter().zip(0..).map(|(s, i)| save(i, scale * (100.0 + 0.5 * s), None)).collect();
+            prop_assert!(judged(&saves).is_empty(), "a third more");
+        }
+    }
+}
