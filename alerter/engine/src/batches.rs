@@ -17,6 +17,8 @@ const MAX_SIGHTINGS: usize = 2048;
 const WIDEST: i64 = 8;
 /// Steps by which the onset of a loss spike may be off.
 const LOSS_SLACK: i64 = 1;
+/// First steps, in which runs fail of how they were set up, whatever they read.
+const BEGINNING: i64 = 50;
 /// Runs named one by one.
 const NAMED: usize = 3;
 
@@ -96,7 +98,7 @@ impl BatchSize {
             _ => return None,
         };
         let width = interval.max(1).saturating_add(2 * slack);
-        let spike = v.change != Change::Clear && width <= WIDEST;
+        let spike = v.change != Change::Clear && width <= WIDEST && v.start_step >= BEGINNING;
         spike.then(|| self.stretch(v.start_step.saturating_add(slack), width))
     }
 }

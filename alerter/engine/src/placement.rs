@@ -119,15 +119,12 @@ mod tests {
         ) {
             let (mut clocks, mut plain) = (Clocks::default(), BTreeMap::new());
             for (node, clock) in told {
-                match clock.map(f64::from) {
-                    Some(clock) => {
-                        clocks.set(&node.to_string(), clock);
-                        plain.insert(node, clock);
-                    }
-                    None => {
-                        clocks.remove(&node.to_string());
-                        plain.remove(&node);
-                    }
+                if let Some(clock) = clock.map(f64::from) {
+                    clocks.set(&node.to_string(), clock);
+                    plain.insert(node, clock);
+                } else {
+                    clocks.remove(&node.to_string());
+                    plain.remove(&node);
                 }
             }
             let mut others: Vec<f64> = plain.iter().filter(|(n, _)| **n != without).map(|(_, c)| *c).collect();

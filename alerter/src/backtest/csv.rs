@@ -24,7 +24,7 @@ enum Column {
     Part(&'static str),
     /// What the number must be divided by to be ours.
     Metric(&'static str, f64),
-    /// Not known: left alone.
+    /// Somebody's own: a series of its name, where it is a number.
     Other,
 }
 
@@ -62,6 +62,8 @@ impl Column {
 #[derive(Debug)]
 pub(super) struct Header {
     columns: Vec<Column>,
+    /// What they are called.
+    names: Vec<String>,
     separator: char,
 }
 
@@ -76,7 +78,11 @@ impl Header {
         let measured =
             columns.iter().any(|c| matches!(c, Column::Metric(..) | Column::Part(_) | Column::Timestamp));
         // Of two columns for the step, as exports have them, one is enough.
-        (columns.contains(&Column::Step) && measured).then_some(Self { columns, separator })
+        (columns.contains(&Column::Step) && measured).then(|| {
+            let names = line.split(separator).map(|name| name.trim().trim_matches('"').to_owned());
+            let names = names.take(columns.len()).collect();
+            Self { columns, names, separator }
+        })
     }
 
     /// Every column is one that we know.
@@ -100,11 +106,15 @@ impl Rows {
         let mut event = Event::step("", 0);
         (event.run, event.step) = (None, None);
         let mut cells = 0;
-        for (column, cell) in self.header.columns.iter().zip(line.split(self.header.separator)) {
+        let columns = self.header.columns.iter().zip(&self.header.names);
+        for ((column, name), cell) in columns.zip(line.split(self.header.separator)) {
             cells += 1;
             let cell = cell.trim().trim_matches('"').trim();
             if !cell.is_empty() {
-                take(&mut event, *column, cell, &mut self.resolution)?;
+                match column {
+                    Column::Other => own(&mut event, name, cell),
+                    column => take(&mut event, *column, cell, &mut self.resolution)?,
+                }
             }
         }
         if event.step.is_none() {
@@ -166,9 +176,23 @@ fn timestamp(cell: &str) -> Option<f64> {
     unix.or_else(|| cell.parse::<jiff::Timestamp>().ok().map(|t| t.as_millisecond() as f64 / 1000.0))
 }
 
+/// Whatever else the table holds: words are none of our business.
+fn own(event: &mut Event, name: &str, cell: &str) {
+    if let Some(value) = num::parse(cell).filter(|_| !name.is_empty()) {
+        event.m.set(name, value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_of_other_names_are_series_where_they_are_numbers() {
+        let mut rows = Rows::new(Header::parse("step,loss,\"rollout/reward\",note").unwrap());
+        let e = rows.event("7,2.5,-0.5,fine").unwrap();
+        assert_eq!(e.m.iter().collect::<Vec<_>>(), [("loss", 2.5), ("rollout/reward", -0.5)]);
+    }
 
     #[test]
     fn reads_what_the_header_names() {
