@@ -237,6 +237,28 @@ fn a_declared_evaluation_is_not_a_hang_and_a_hung_one_is() {
 }
 
 #[test]
+fn a_save_under_way_is_not_a_hang_and_one_that_hangs_is() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 1);
+    let save = |phase| {
+        let mut e = Event::new(EventKind::Ckpt);
+        (e.run, e.rank, e.step, e.ckpt) = (Some("llama".into()), Some(0), Some(40), Some(phase));
+        e
+    };
+    w.event(save(CkptPhase::Start));
+    w.forward(Span::secs(400));
+    w.event(save(CkptPhase::End));
+    w.train(41, 30, 1);
+    assert!(w.sent.is_empty(), "{:?}", w.history);
+    w.event(save(CkptPhase::Start));
+    w.forward(Span::secs(1150));
+    let hangs = |w: &World| w.records.iter().filter(|r| r.kind == Kind::Hang).count();
+    assert_eq!(hangs(&w), 0, "three times the longest is allowed: {:?}", w.history);
+    w.forward(Span::secs(100));
+    assert_eq!(hangs(&w), 1, "{:?}", w.history);
+}
+
+#[test]
 fn a_bare_log_gets_a_ticket_before_the_page() {
     let mut w = World::new(two_levels());
     for step in 1..60 {

@@ -93,11 +93,27 @@ impl Hang {
     }
 
     fn allowed(&self, f: &Facts) -> (Span, &'static str) {
-        let c = &self.config;
         if let Some((_, phase, _)) = f.open_phase() {
-            let known = Span::from_secs_f64(3.0 * phase.longest);
-            return (if phase.longest > 0.0 { known.max(c.floor) } else { c.first_phase }, "for this phase");
+            return (self.phase(phase.longest), "for this phase");
         }
+        let paced = self.paced(f);
+        if f.checkpoints.in_progress.is_none() {
+            return paced;
+        }
+        // Steps may go on during a save, at their own pace.
+        let longest = f.checkpoints.saves.iter().map(|s| s.secs).fold(0.0, f64::max);
+        let save = (self.phase(longest), "for a checkpoint");
+        if save.0 > paced.0 { save } else { paced }
+    }
+
+    /// For what took so many seconds at most, or is done for the first time.
+    fn phase(&self, longest: f64) -> Span {
+        let known = Span::from_secs_f64(3.0 * longest);
+        if longest > 0.0 { known.max(self.config.floor) } else { self.config.first_phase }
+    }
+
+    fn paced(&self, f: &Facts) -> (Span, &'static str) {
+        let c = &self.config;
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
         if f.attempt_steps < STARTED_SAMPLES || f.pace.samples() < PACE_SAMPLES {
             // A log that prints every 500th step may take hours to show its pace.
