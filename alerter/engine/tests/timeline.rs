@@ -215,47 +215,36 @@ fn the_rank_that_stopped_first_is_named() {
     assert!(suspect.why.starts_with("stopped at step 40, the others reached 41"), "{suspect:?}");
 }
 
-#[test]
-fn a_declared_evaluation_is_not_a_hang_and_a_hung_one_is() {
+/// A pause of 400 s between these two is none, and the next may take three times as long.
+fn pauses(begin: &Event, end: &Event) -> World {
     let mut w = World::new(two_levels());
     w.train(1, 40, 1);
-    let phase = |edge| {
-        let mut e = Event::new(EventKind::Phase);
-        (e.run, e.rank, e.name, e.edge) = (Some("llama".into()), Some(0), Some("eval".into()), Some(edge));
-        e
-    };
-    w.event(phase(stepwatch_wire::Edge::Begin));
+    w.event(begin.clone());
     w.forward(Span::secs(400));
-    w.event(phase(stepwatch_wire::Edge::End));
+    w.event(end.clone());
     w.train(41, 30, 1);
     assert!(w.sent.is_empty(), "{:?}", w.history);
-    w.event(phase(stepwatch_wire::Edge::Begin));
+    w.event(begin.clone());
     w.forward(Span::secs(1190));
-    assert!(w.sent.is_empty(), "three times the longest is allowed: {:?}", w.history);
+    let hung = |w: &World| w.records.iter().any(|r| r.kind == Kind::Hang);
+    assert!(!hung(&w), "three times the longest is allowed: {:?}", w.history);
     w.forward(Span::secs(20));
-    assert!(w.sent[0].1.message.summary.contains("in phase eval"), "{}", w.sent[0].1.message.summary);
+    assert!(hung(&w), "{:?}", w.history);
+    w
 }
 
 #[test]
-fn a_save_under_way_is_not_a_hang_and_one_that_hangs_is() {
-    let mut w = World::new(two_levels());
-    w.train(1, 40, 1);
-    let save = |phase| {
-        let mut e = Event::new(EventKind::Ckpt);
-        (e.run, e.rank, e.step, e.ckpt) = (Some("llama".into()), Some(0), Some(40), Some(phase));
-        e
+fn a_declared_evaluation_or_save_is_not_a_hang_and_a_hung_one_is() {
+    let event = |kind, name: Option<&str>, edge, ckpt| {
+        let mut e = Event::new(kind);
+        (e.run, e.rank, e.step) = (Some("llama".into()), Some(0), Some(40));
+        Event { name: name.map(str::to_owned), edge, ckpt, ..e }
     };
-    w.event(save(CkptPhase::Start));
-    w.forward(Span::secs(400));
-    w.event(save(CkptPhase::End));
-    w.train(41, 30, 1);
-    assert!(w.sent.is_empty(), "{:?}", w.history);
-    w.event(save(CkptPhase::Start));
-    w.forward(Span::secs(1150));
-    let hangs = |w: &World| w.records.iter().filter(|r| r.kind == Kind::Hang).count();
-    assert_eq!(hangs(&w), 0, "three times the longest is allowed: {:?}", w.history);
-    w.forward(Span::secs(100));
-    assert_eq!(hangs(&w), 1, "{:?}", w.history);
+    let eval = |edge| event(EventKind::Phase, Some("eval"), Some(edge), None);
+    let w = pauses(&eval(stepwatch_wire::Edge::Begin), &eval(stepwatch_wire::Edge::End));
+    assert!(w.sent[0].1.message.summary.contains("in phase eval"), "{}", w.sent[0].1.message.summary);
+    let save = |phase| event(EventKind::Ckpt, None, None, Some(phase));
+    pauses(&save(CkptPhase::Start), &save(CkptPhase::End));
 }
 
 #[test]
@@ -595,19 +584,14 @@ fn draining_a_node_that_the_run_has_left_is_not_a_loss() {
     let mut w = World::new(two_levels());
     w.train(1, 40, 1);
     // The run moves to another node.
-    for step in 41..1100 {
+    let there = |w: &mut World, step| {
         w.forward(Span::secs(1));
-        let mut e = step_of(0, step);
-        e.ts = Some(w.now.as_secs_f64());
+        let e = Event { ts: Some(w.now.as_secs_f64()), ..step_of(0, step) };
         w.input(Input::Event { source: "node002:9765", event: &e });
-    }
+    };
+    (41..1100).for_each(|step| there(&mut w, step));
     w.input(Input::SourceDown { source: SOURCE, reason: "refused" });
-    for step in 1100..1190 {
-        w.forward(Span::secs(1));
-        let mut e = step_of(0, step);
-        e.ts = Some(w.now.as_secs_f64());
-        w.input(Input::Event { source: "node002:9765", event: &e });
-    }
+    (1100..1190).for_each(|step| there(&mut w, step));
     assert_eq!(w.records.len(), 1);
     assert!(w.records.iter().all(|r| r.run != "llama"), "{:?}", w.history);
 }

@@ -11,7 +11,8 @@ use stepwatch_sys::nvml::{Ask, LinkError, Number};
 use super::decode;
 use super::events::of;
 use super::families::{
-    NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_FEC, NVLINK_RX, NVLINK_SPEED, NVLINK_TX, NVLINK_UP,
+    NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_FEC, NVLINK_RX, NVLINK_SPEED, NVLINK_TX,
+    NVLINK_UP,
 };
 use crate::family::Family;
 use crate::nvml::Gpu;
@@ -117,7 +118,8 @@ pub(super) fn read_fec_history(gpu: &mut Gpu, out: &mut Samples) {
     let fields = id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0..=id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15;
     let asked = |link: u32| fields.clone().map(move |field| (field, link));
     let asked: Vec<(u32, u32)> = (0..links(gpu)).flat_map(asked).collect();
-    let numbers = gpu.fields(&asked.iter().map(|(field, link)| Ask::scoped(*field, *link)).collect::<Vec<_>>());
+    let numbers =
+        gpu.fields(&asked.iter().map(|(field, link)| Ask::scoped(*field, *link)).collect::<Vec<_>>());
     let uuid = &gpu.id.uuid;
     for ((field, link), number) in asked.into_iter().zip(numbers) {
         let errors = (field - id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0).to_string();

@@ -298,7 +298,8 @@ fn hardware(line: &str) -> Option<Found<'_>> {
 /// `INFO: task python3:4242 blocked for more than 122 seconds.`
 /// `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...`, of a disk: drives that nothing is in, and loops, fail every day.
 fn block_error(line: &str) -> Option<Found<'_>> {
-    let (what, rest) = line.strip_prefix("blk_update_request: ").unwrap_or(line).split_once(" error, dev ")?;
+    let (what, rest) =
+        line.strip_prefix("blk_update_request: ").unwrap_or(line).split_once(" error, dev ")?;
     let device = rest.split([',', ' ']).next()?;
     let disk = ["nvme", "sd", "vd", "md", "dm-"].iter().any(|kind| device.starts_with(kind));
     (disk && matches!(what, "I/O" | "critical medium"))

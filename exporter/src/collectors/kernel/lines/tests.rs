@@ -199,12 +199,7 @@ const SAMPLES: &[(&str, Sign, [&str; 3], Option<u32>)] = &[
         ["nvme0n1", "", ""],
         None,
     ),
-    (
-        "blk_update_request: I/O error, dev sda, sector 99 op 0x0",
-        Sign::DiskError,
-        ["sda", "", ""],
-        None,
-    ),
+    ("blk_update_request: I/O error, dev sda, sector 99 op 0x0", Sign::DiskError, ["sda", "", ""], None),
     ("critical medium error, dev sdb, sector 99 op 0x0", Sign::DiskError, ["sdb", "", ""], None),
     ("md/raid1:md0: Disk failure on sdb1, disabling device.", Sign::RaidFailure, ["sdb1", "", ""], None),
     (
@@ -263,7 +258,12 @@ const SAMPLES: &[(&str, Sign, [&str; 3], Option<u32>)] = &[
     ),
     ("Kernel panic - not syncing: Fatal exception", Sign::Panic, ["", "", ""], None),
     ("GPU reset executed: GPU-3c6e8a4b, success: true", Sign::GpuReset, ["GPU-3c6e8a4b", "", ""], None),
-    ("GPU reset executed: GPU-3c6e8a4b, success: false", Sign::GpuResetFailed, ["GPU-3c6e8a4b", "", ""], None),
+    (
+        "GPU reset executed: GPU-3c6e8a4b, success: false",
+        Sign::GpuResetFailed,
+        ["GPU-3c6e8a4b", "", ""],
+        None,
+    ),
     (
         "nv-fabricmanager: detected NVSwitch fatal error 20034 on NVSwitch pci 0000:c2:00.0",
         Sign::NvswitchFatal,
