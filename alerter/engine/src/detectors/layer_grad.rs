@@ -1,7 +1,7 @@
 //! Gradients of single layers: which one exploded first.
 //!
 //! From the gradient norms that the client's statistics of layers report (`grad_norm/<layer>`, and `grad_norm_shard/<layer>` of one rank's
-//! part), each against its own past ([`super::layers`]).
+//! part), each against its own past (`layers.rs`).
 //! * When the run's own gradient or loss goes wrong, the layer that went first is a suspect of that incident: at once if it is known,
 //!   with the next report if not.
 //! * A layer that is 10 times its usual value for 3 reports in a row, and 10 times what the middle one of the layers has grown by, is a
