@@ -21,7 +21,7 @@ from ._cli import USAGE
 from ._events import Builder
 from ._output import QUEUED, Tee, last_words, recorded
 from ._run import HEARTBEAT
-from ._sender import Sender, finish_all
+from ._sender import GOODBYE, Sender, finish_all
 from ._transport import from_environment
 from ._version import __version__
 from ._wire import text
@@ -185,7 +185,7 @@ class _Report:
                 words = "%s: %s" % (_signal_name(-status), words) if words else _signal_name(-status)
         _remove(errors)
         dropped = self._sender.dropped or None
-        self._sender.put("bye", None, None, {"code": code, "text": words, "dropped": dropped})
+        self._sender.put(GOODBYE, None, None, {"code": code, "text": words, "dropped": dropped})
         finish_all([self._sender], EXIT_WAIT)
 
 

@@ -17,7 +17,7 @@ from . import _identity, _signals
 from ._checkpoint import Checkpoint
 from ._events import RESERVED, Builder
 from ._heartbeat import Page
-from ._sender import EXIT_WAIT, QUEUE_LIMIT, Sender, finish_all
+from ._sender import EXIT_WAIT, GOODBYE, QUEUE_LIMIT, Sender, finish_all
 from ._transport import Transport, from_environment
 from ._version import __version__
 
@@ -285,7 +285,7 @@ class Run:
         if self._closed or not self._sender.running:
             return  # a forked child that reported nothing has no goodbye to say, least of all its parent's
         self._closed = True
-        self._sender.put("bye", None, None, {"code": code, "text": text, "dropped": self._sender.dropped or None})
+        self._sender.put(GOODBYE, None, None, {"code": code, "text": text, "dropped": self._sender.dropped or None})
         self._sender.finish()
 
     def __enter__(self) -> "Run":

@@ -47,6 +47,9 @@ PATIENCE = 3.0
 #: Longest pause between two tries at a receiver that is alive and full.
 MAX_FULL_WAIT = 0.25
 
+#: The kind of the last event there is.
+GOODBYE = "bye"
+
 #: (sequence number, time.monotonic(), kind, step, metrics, what else the kind needs)
 Item = Tuple[int, float, str, Any, Any, Any]
 
@@ -324,6 +327,8 @@ class Sender:
     def _next(self, closing: bool) -> Optional[Item]:
         if closing and self._aside:
             return self._aside.popleft()  # whatever is known of it by now: nothing may follow the goodbye
+        if not closing and self.queue and self.queue[0][2] == GOODBYE:
+            return self._next_aside()  # ``finish`` is being called, and what stands aside goes first
         try:
             item: Item = self.queue.popleft()
         except IndexError:

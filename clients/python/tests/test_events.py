@@ -369,6 +369,24 @@ class Goodbyes(Case):
 
         self.assertEqual(self.bye(Odd())["text"], "Odd")
 
+    def test_nothing_follows_the_goodbye(self):
+        """Also when the thread looks after the goodbye is said and before it is told that it was the last."""
+        receiver = self.receiver()
+        run = self.run_()
+        sender, work, finish, looks = run._sender, run._sender._work, run._sender.finish, []
+
+        def finish_late():
+            before = len(looks)
+            sender._rouse()
+            until(lambda: len(looks) > before + 1 or not sender._thread.is_alive())
+            finish()
+
+        sender._work, sender.finish = lambda: looks.append(work()) or looks[-1], finish_late
+        run.checkpoint(1)
+        run.close()
+        until(lambda: receiver.ended)
+        self.assertEqual([e["k"] for e in receiver.events()], ["hello", "ckpt", "bye"])
+
     def test_steps_after_the_end_go_nowhere(self):
         receiver = self.receiver()
         run = self.run_()
