@@ -22,6 +22,12 @@ pub enum Input<'a> {
     Ack { incident: &'a str, by: &'a str },
     /// A person closed the incident.
     Resolve { incident: &'a str, by: &'a str },
+    /// A person wants the next level told now, also of an incident that somebody has taken.
+    Escalate { incident: &'a str, by: &'a str },
+    /// Whoever took the incident does not have it any more: escalation goes on where it stopped.
+    Unack { incident: &'a str, by: &'a str },
+    /// A word about the incident that changes nothing but its history.
+    Note { incident: &'a str, by: &'a str, what: &'a str },
     /// A receiver took a notification.
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
     /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.

@@ -93,6 +93,9 @@ impl Engine {
             }
             Input::Ack { incident, by } => self.book.ack(now, incident, by, out),
             Input::Resolve { incident, by } => self.book.resolve_by_hand(now, incident, by, out),
+            Input::Escalate { incident, by } => self.book.escalate(now, incident, by, out),
+            Input::Unack { incident, by } => self.book.unack(now, incident, by, out),
+            Input::Note { incident, by, what } => self.book.note(now, incident, by, what, out),
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
             }

@@ -2,6 +2,7 @@
 
 pub(crate) mod book;
 mod escalation;
+mod hands;
 mod id;
 mod kin;
 pub(crate) mod ledger;

@@ -46,6 +46,27 @@ impl Ladder {
         Self { levels, at: 0, repeats: 0, next, reminders: 0 }
     }
 
+    /// Goes on above level `told`, as if that had been told just now.
+    pub(super) fn above(now: Ts, levels: Vec<Level>, told: u32, page: bool) -> Self {
+        let mut ladder = Self::new(now, levels);
+        ladder.at = (told as usize).min(ladder.levels.len());
+        if ladder.at > 0 {
+            ladder.repeats = 0;
+            ladder.next = ladder.after_current(now, page);
+        }
+        ladder
+    }
+
+    /// The last level once more, whenever it was told before.
+    pub(super) fn last_again(&mut self, now: Ts, page: bool) -> Option<Due> {
+        let last = self.levels.last()?;
+        self.reminders += 1;
+        let due =
+            Due { level: self.levels.len() as u32, repeat: self.reminders, notify: last.notify.clone() };
+        self.next = page.then(|| now + last.after.max(REMIND_EVERY));
+        Some(due)
+    }
+
     pub(super) fn next_at(&self) -> Option<Ts> {
         self.next
     }

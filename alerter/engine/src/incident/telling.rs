@@ -2,7 +2,7 @@
 
 use super::State;
 use super::book::{Book, by_actor, timeline};
-use super::escalation::Ladder;
+use super::escalation::{Due, Ladder};
 use crate::cause;
 use crate::effect::{Action, Effect, Notification};
 use crate::message::{self, Status};
@@ -42,18 +42,21 @@ impl Book {
             } else {
                 due.reason(i.record.opened_at, now)
             };
-            i.record.level = due.level;
-            out.push(timeline(
-                now,
-                id,
-                format!("level {} notified ({}): {reason}", due.level, due.notify.join(", ")),
-            ));
-            for receiver in due.notify {
-                self.send(now, id, &receiver, Action::Trigger, &reason, out);
-            }
+            self.tell(now, id, due, &reason, out);
         }
         if let Some(i) = self.open.get_mut(id) {
             i.record.next_at = i.ladder.as_ref().and_then(Ladder::next_at);
+        }
+    }
+
+    /// Tells one level.
+    pub(super) fn tell(&mut self, now: Ts, id: &str, due: Due, reason: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        i.record.level = due.level;
+        let what = format!("level {} notified ({}): {reason}", due.level, due.notify.join(", "));
+        out.push(timeline(now, id, what));
+        for receiver in due.notify {
+            self.send(now, id, &receiver, Action::Trigger, reason, out);
         }
     }
 
