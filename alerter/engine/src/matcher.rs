@@ -1,0 +1,327 @@
+//! Labels, and matchers over them in Prometheus' syntax: what routes, inhibition, silences and the Alertmanager API select by.
+//!
+//! A label that is not there has the empty value, so that `team=""` and `team!="infra"` hold where there is no team: the rule of
+//! Prometheus and Alertmanager. Regular expressions match the whole value.
+
+use core::fmt;
+use core::str::FromStr;
+use std::collections::BTreeMap;
+
+use regex_lite::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+
+/// Names to values, of an incident or an alert.
+pub type Labels = BTreeMap<String, String>;
+
+/// Characters of a matcher's value.
+const MAX_VALUE: usize = 2048;
+/// Characters of a label's name.
+const MAX_NAME: usize = 256;
+/// Memory that one compiled regular expression may take.
+const MAX_REGEX_BYTES: usize = 256 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Op {
+    Equal,
+    NotEqual,
+    Regex,
+    NotRegex,
+}
+
+/// `label="value"`, or with `!=`, `=~`, `!~`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Matcher {
+    label: String,
+    op: Op,
+    value: String,
+    /// Of the operators that need one.
+    regex: Option<Regex>,
+}
+
+impl Op {
+    pub const ALL: [Self; 4] = [Self::Equal, Self::NotEqual, Self::Regex, Self::NotRegex];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Equal => "=",
+            Self::NotEqual => "!=",
+            Self::Regex => "=~",
+            Self::NotRegex => "!~",
+        }
+    }
+
+    pub fn is_regex(self) -> bool {
+        matches!(self, Self::Regex | Self::NotRegex)
+    }
+
+    /// Whether it asks for what is so, not for what is not.
+    pub fn is_positive(self) -> bool {
+        matches!(self, Self::Equal | Self::Regex)
+    }
+
+    /// From the two flags of the Alertmanager API.
+    pub fn of(regex: bool, positive: bool) -> Self {
+        match (regex, positive) {
+            (false, true) => Self::Equal,
+            (false, false) => Self::NotEqual,
+            (true, true) => Self::Regex,
+            (true, false) => Self::NotRegex,
+        }
+    }
+}
+
+impl Matcher {
+    pub fn new(label: impl Into<String>, op: Op, value: impl Into<String>) -> Result<Self, String> {
+        let (label, value) = (label.into(), value.into());
+        if label.is_empty() || label.chars().count() > MAX_NAME || label.chars().any(char::is_control) {
+            return Err(format!("a label's name is 1 to {MAX_NAME} printable characters, got {label:?}"));
+        }
+        if value.chars().count() > MAX_VALUE {
+            return Err(format!("the value of a matcher is at most {MAX_VALUE} characters"));
+        }
+        let compile = || {
+            RegexBuilder::new(&format!("^(?:{value})$"))
+                .size_limit(MAX_REGEX_BYTES)
+                .build()
+                .map_err(|e| format!("{value:?} is not a regular expression: {e}"))
+        };
+        let regex = if op.is_regex() { Some(compile()?) } else { None };
+        Ok(Self { label, op, value, regex })
+    }
+
+    /// Reads `label="value"`; quotes may be left out where the value has no need of them, and put round the label.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let bad = |why: &str| format!("matcher {text:?}: {why}");
+        let shape = || bad("expected label=\"value\" with one of = != =~ !~");
+        let trimmed = text.trim();
+        let (label, rest) = if trimmed.starts_with('"') {
+            let (label, rest) = quoted(trimmed).ok_or_else(|| bad("the quotes do not close"))?;
+            (label, rest.trim_start())
+        } else {
+            let at = trimmed.find(['=', '!']).ok_or_else(shape)?;
+            (trimmed[..at].trim().to_owned(), &trimmed[at..])
+        };
+        let (op, value) = [Op::Regex, Op::NotRegex, Op::NotEqual, Op::Equal]
+            .into_iter()
+            .find_map(|op| Some((op, rest.strip_prefix(op.as_str())?.trim())))
+            .ok_or_else(|| bad("expected one of = != =~ !~"))?;
+        let value = match value.strip_prefix('"') {
+            None => value.to_owned(),
+            Some(_) => match quoted(value) {
+                Some((value, "")) => value,
+                _ => return Err(bad("the quotes do not close, or something follows them")),
+            },
+        };
+        Self::new(label, op, value).map_err(|e| bad(&e))
+    }
+
+    /// Reads a list as Alertmanager's API takes it: one matcher, or several between commas, with or without braces.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
+        let inner = text.trim();
+        let inner = inner.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(inner);
+        split(inner).into_iter().filter(|part| !part.trim().is_empty()).map(Self::parse).collect()
+    }
+
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Whether it holds of a value; the empty one stands for a label that is not there.
+    pub fn holds_of(&self, value: &str) -> bool {
+        let same = match &self.regex {
+            Some(regex) => regex.is_match(value),
+            None => self.value == value,
+        };
+        same == self.op.is_positive()
+    }
+
+    pub fn holds(&self, labels: &Labels) -> bool {
+        self.holds_of(labels.get(&self.label).map_or("", String::as_str))
+    }
+
+    /// It holds of what does not have the label at all: alone it selects nearly everything.
+    pub fn holds_of_nothing(&self) -> bool {
+        self.holds_of("")
+    }
+}
+
+/// Whether all of them hold.
+pub fn all_hold(matchers: &[Matcher], labels: &Labels) -> bool {
+    matchers.iter().all(|m| m.holds(labels))
+}
+
+/// What stands between the quotes at the beginning, and what follows them.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = text.strip_prefix('"')?.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some((value, &text[at + 2..])),
+            '\\' => match chars.next()?.1 {
+                'n' => value.push('\n'),
+                c @ ('"' | '\\') => value.push(c),
+                // A backslash of a regular expression.
+                c => value.extend(['\\', c]),
+            },
+            c => value.push(c),
+        }
+    }
+    None
+}
+
+/// At the commas outside quotes.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut from, mut inside, mut escaped) = (Vec::new(), 0, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if inside => escaped = true,
+            '"' => inside = !inside,
+            ',' if !inside => {
+                parts.push(&text[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[from..]);
+    parts
+}
+
+impl PartialEq for Matcher {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.label, self.op, &self.value) == (&other.label, other.op, &other.value)
+    }
+}
+
+impl Eq for Matcher {}
+
+impl fmt::Display for Matcher {
+    /// In the form that [`Matcher::parse`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
+        let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        if self.label.chars().all(plain) {
+            write!(f, "{}", self.label)?;
+        } else {
+            write!(f, "\"{}\"", escape(&self.label))?;
+        }
+        write!(f, "{}\"{}\"", self.op.as_str(), escape(&self.value))
+    }
+}
+
+impl FromStr for Matcher {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for Matcher {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Matcher> for String {
+    fn from(matcher: Matcher) -> Self {
+        matcher.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn as_alertmanager_reads_them() {
+        let of = labels(&[("run", "llama-70b"), ("node", "gpu-042"), ("odd", "a\"b\\c")]);
+        for (text, holds) in [
+            ("run=llama-70b", true),
+            (" run = \"llama-70b\" ", true),
+            ("run!=\"llama-70b\"", false),
+            ("node=~\"gpu-.*\"", true),
+            ("node=~\"gpu\"", false),
+            ("node!~\"gpu\"", true),
+            ("node=~\"gpu-\\d+\"", true),
+            ("team=\"\"", true),
+            ("team!=\"infra\"", true),
+            ("team=~\".+\"", false),
+            ("odd=\"a\\\"b\\\\c\"", true),
+            ("\"odd\"=~\"a.*\"", true),
+        ] {
+            assert_eq!(Matcher::parse(text).unwrap().holds(&of), holds, "{text}");
+        }
+        let list = Matcher::parse_list("{run=\"a,b\", node=~\"x|y\",}").unwrap();
+        assert_eq!(
+            list.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["run=\"a,b\"", "node=~\"x|y\""]
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("severity", "expected label"),
+            ("kind=~\"(\"", "not a regular expression"),
+            ("kind!\"x\"", "expected one of"),
+            ("=\"x\"", "a label's name"),
+            ("run=\"x", "quotes do not close"),
+            ("run=\"x\"y", "something follows"),
+            ("run=~\"(a{1000}){1000}\"", "not a regular expression"),
+        ] {
+            assert!(Matcher::parse(text).unwrap_err().contains(part), "{text}: {:?}", Matcher::parse(text));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,40}") {
+            let _ = Matcher::parse(&text);
+            let _ = Matcher::parse_list(&text);
+        }
+
+        /// What is written reads back as the same, and means it.
+        #[test]
+        fn round_trips(label in "[a-zA-Z_][a-zA-Z0-9_ =!]{0,12}", value in "[ -~\\n]{0,20}", negated: bool, other in "[a-c]{0,3}") {
+            let label = label.trim_end().to_owned();
+            let op = Op::of(false, !negated);
+            let matcher = Matcher::new(label.clone(), op, value.clone()).unwrap();
+            let again = Matcher::parse(&matcher.to_string()).unwrap();
+            prop_assert_eq!(&again, &matcher);
+            for value in [&value, &other] {
+                prop_assert_eq!(again.holds_of(value), (*value == matcher.value) != negated);
+            }
+            let listed = Matcher::parse_list(&format!("{{{matcher},{matcher}}}")).unwrap();
+            prop_assert_eq!(listed, vec![again.clone(), again]);
+        }
+
+        #[test]
+        fn a_negation_is_the_opposite(pattern in "[a-c.*|]{0,6}", value in "[a-c]{0,4}", regex: bool) {
+            if let (Ok(yes), Ok(no)) = (
+                Matcher::new("x", Op::of(regex, true), pattern.clone()),
+                Matcher::new("x", Op::of(regex, false), pattern),
+            ) {
+                prop_assert_ne!(yes.holds_of(&value), no.holds_of(&value));
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Silences: what people, runs and the configuration have asked to be told nothing about, for how long and why.
+//!
+//! A silence never hides anything. An incident that it matches is opened, kept, shown and counted as ever; only nobody is told
+//! of it, and if it is still open when the silence ends, they are told then. This file knows which silences there are and when
+//! each begins and ends; who is told of what is [`crate::incident`]'s matter.
+//!
+//! Two things make one: a person (by command line, API, chat or `amtool`), and a run that announces that it is about to be
+//! restarted ([`planned`]).
+
+pub mod planned;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::matcher::{Labels, Matcher, all_hold};
+use crate::time::{Span, Ts};
+pub use rules::{Plan, Refusal, SilenceConfig, Wanted};
+
+/// How long an ended silence is remembered: as long as Alertmanager does.
+const REMEMBER: Span = Span::secs(5 * 86_400);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Silence {
+    pub id: String,
+    pub matchers: Vec<Matcher>,
+    pub starts_at: Ts,
+    pub ends_at: Ts,
+    pub created_by: String,
+    /// Why: nobody may be kept from news without a reason.
+    pub comment: String,
+    pub updated_at: Ts,
+    /// It ends by itself when the last open incident that it keeps quiet resolves.
+    #[serde(default)]
+    pub expire_on_resolve: bool,
+    /// The run that asked for it, of a planned restart.
+    #[serde(default)]
+    pub planned_by: Option<String>,
+    /// Who relies on it was told that it is about to end.
+    #[serde(default)]
+    pub reminded: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    Pending,
+    Active,
+    Expired,
+}
+
+/// By whom, until when and why somebody is told nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hush {
+    /// Of the silence.
+    pub id: String,
+    pub by: String,
+    pub comment: String,
+    pub until: Ts,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Silences {
+    config: SilenceConfig,
+    by_id: BTreeMap<String, Silence>,
+}
+
+/// What a silence needs to have done to it when its time comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    Begins,
+    Remind,
+    Ends,
+    Forget,
+}
+
+impl Silence {
+    pub fn phase(&self, at: Ts) -> Phase {
+        if self.ends_at <= at {
+            Phase::Expired
+        } else if self.starts_at <= at {
+            Phase::Active
+        } else {
+            Phase::Pending
+        }
+    }
+
+    pub fn matches(&self, labels: &Labels) -> bool {
+        !self.matchers.is_empty() && all_hold(&self.matchers, labels)
+    }
+
+    fn hush(&self) -> Hush {
+        Hush {
+            id: self.id.clone(),
+            by: self.created_by.clone(),
+            comment: self.comment.clone(),
+            until: self.ends_at,
+        }
+    }
+
+    /// `run="a", kind="hang"`.
+    pub fn selector(&self) -> String {
+        self.matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Hush {
+    /// `silenced by alice until 2026-11-21T02:16:56Z: new switch`.
+    pub fn words(&self) -> String {
+        format!("silenced by {} until {}: {}", self.by, self.until, self.comment)
+    }
+}
+
+impl Silences {
+    pub fn configure(&mut self, config: SilenceConfig) {
+        self.config = config;
+    }
+
+    pub fn config(&self) -> &SilenceConfig {
+        &self.config
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Silence> {
+        self.by_id.values()
+    }
+
+    pub fn get(&self, id: &str) -> Option<&Silence> {
+        self.by_id.get(id)
+    }
+
+    /// What keeps somebody from being told of something with these labels at `at`; of several, what lasts longest.
+    pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<Hush> {
+        let matching = self.by_id.values().filter(|s| s.phase(at) == Phase::Active && s.matches(labels));
+        matching.max_by_key(|s| (s.ends_at, core::cmp::Reverse(&s.id))).map(Silence::hush)
+    }
+
+    /// Inserts or replaces one that [`Self::plan`] allowed, or that was stored.
+    pub fn put(&mut self, silence: Silence) {
+        self.by_id.insert(silence.id.clone(), silence);
+    }
+
+    /// Ends one now; as it is then, or `None` if it is over or unknown.
+    pub fn expire(&mut self, id: &str, now: Ts) -> Option<&Silence> {
+        let s = self.by_id.get_mut(id)?;
+        if s.phase(now) == Phase::Expired {
+            return None;
+        }
+        (s.starts_at, s.ends_at, s.updated_at) = (s.starts_at.min(now), now, now);
+        Some(s)
+    }
+
+    pub fn forget(&mut self, id: &str) {
+        self.by_id.remove(id);
+    }
+
+    pub fn mark_reminded(&mut self, id: &str, now: Ts) -> Option<&Silence> {
+        let s = self.by_id.get_mut(id)?;
+        (s.reminded, s.updated_at) = (true, now);
+        Some(s)
+    }
+
+    /// When something is to be done about a silence next, and what. `now` tells what has been done.
+    pub fn next(&self, id: &str, now: Ts) -> Option<(Ts, Due)> {
+        let s = self.by_id.get(id)?;
+        match s.phase(now) {
+            Phase::Pending => Some((s.starts_at, Due::Begins)),
+            Phase::Active => match self.remind_at(s) {
+                Some(at) if at > now => Some((at, Due::Remind)),
+                _ => Some((s.ends_at, Due::Ends)),
+            },
+            Phase::Expired => Some((s.ends_at + REMEMBER, Due::Forget)),
+        }
+    }
+
+    /// A reminder comes before the last part of a silence, and not of one so short that whoever set it still remembers.
+    pub fn remind_at(&self, s: &Silence) -> Option<Ts> {
+        let before = self.config.remind_before;
+        let long = s.ends_at - s.starts_at >= Span(before.0.saturating_mul(2));
+        let wanted = before > Span::ZERO && long && !s.reminded && s.planned_by.is_none();
+        wanted.then(|| Ts(s.ends_at.0.saturating_sub(before.0)))
+    }
+}

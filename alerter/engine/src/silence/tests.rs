@@ -1,0 +1,249 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::matcher::Op;
+
+const T0: Ts = Ts(1_795_227_416_000);
+
+fn at(seconds: i64) -> Ts {
+    T0 + Span::secs(seconds)
+}
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+fn wanted(matchers: &[&str], from: Option<i64>, to: i64) -> Wanted {
+    Wanted {
+        id: None,
+        matchers: matchers.iter().map(|m| Matcher::parse(m).unwrap()).collect(),
+        starts_at: from.map(at),
+        ends_at: at(to),
+        created_by: "alice".into(),
+        comment: "new switch".into(),
+        expire_on_resolve: false,
+    }
+}
+
+/// Plans and applies, as the engine does.
+fn add(s: &mut Silences, w: Wanted, fresh: &str, now: i64) -> Result<String, Refusal> {
+    let plan = s.plan(w, fresh, at(now))?;
+    if let Some(old) = &plan.replaces {
+        s.expire(old, at(now));
+    }
+    let id = plan.silence.id.clone();
+    s.put(plan.silence);
+    Ok(id)
+}
+
+#[test]
+fn what_is_refused_and_why() {
+    let mut s = Silences::default();
+    s.configure(SilenceConfig { min_matchers: 2, max_duration: Span::secs(100), ..SilenceConfig::default() });
+    let two = ["run=a", "kind=hang"];
+    for (w, part) in [
+        (wanted(&[], None, 10), "matchers: 1 to 32"),
+        (wanted(&["run=~\".*\""], None, 10), "must not match the empty string"),
+        (wanted(&["run=a", "node!=b"], None, 10), "silences.min_matchers asks for 2"),
+        (wanted(&two, None, 101), "longer than silences.max_duration, 1m 40s"),
+        (wanted(&two, Some(20), 20), "after the start"),
+        (wanted(&two, Some(-20), -10), "in the past"),
+        (Wanted { comment: "  ".into(), ..wanted(&two, None, 10) }, "comment: must say"),
+        (Wanted { created_by: String::new(), ..wanted(&two, None, 10) }, "author: must say"),
+    ] {
+        let refusal = s.plan(w, "x", T0).unwrap_err();
+        assert!(matches!(&refusal, Refusal::Invalid(why) if why.contains(part)), "{part}: {refusal:?}");
+    }
+    let unknown = Wanted { id: Some("no".into()), ..wanted(&two, None, 10) };
+    assert!(matches!(s.plan(unknown, "x", T0), Err(Refusal::Unknown(_))));
+    assert!(s.plan(wanted(&two, Some(-1000), 100), "x", T0).is_ok(), "what is past of it does not count");
+}
+
+#[test]
+fn there_is_a_most() {
+    let mut s = Silences::default();
+    s.configure(SilenceConfig { max: 1, ..SilenceConfig::default() });
+    add(&mut s, wanted(&["run=a"], None, 10), "1", 0).unwrap();
+    assert!(matches!(add(&mut s, wanted(&["run=b"], None, 10), "2", 5), Err(Refusal::Full(_))));
+    let change = Wanted { id: Some("1".into()), ..wanted(&["run=b"], None, 20) };
+    assert_eq!(add(&mut s, change, "2", 5), Ok("2".into()), "one for one");
+    add(&mut s, wanted(&["run=c"], None, 30), "3", 20).unwrap();
+}
+
+#[test]
+fn a_change_in_place_or_a_follower() {
+    let mut s = Silences::default();
+    add(&mut s, wanted(&["run=a"], None, 100), "1", 0).unwrap();
+    let same = |to, from| Wanted { id: Some("1".into()), ..wanted(&["run=a"], Some(from), to) };
+    assert_eq!(add(&mut s, same(200, 0), "2", 50), Ok("1".into()), "longer");
+    let other = Wanted { id: Some("1".into()), ..wanted(&["run=b"], Some(0), 200) };
+    assert_eq!(add(&mut s, other, "2", 60), Ok("2".into()), "about something else");
+    assert_eq!((s.get("1").unwrap().ends_at, s.get("2").unwrap().starts_at), (at(60), at(60)));
+    assert_eq!(add(&mut s, same(300, 0), "3", 70), Ok("3".into()), "what is over stays over");
+    add(&mut s, wanted(&["run=c"], Some(500), 600), "4", 70).unwrap();
+    let later = Wanted { id: Some("4".into()), ..wanted(&["run=d"], Some(550), 600) };
+    assert_eq!(add(&mut s, later, "5", 80), Ok("4".into()), "nothing has come of it yet");
+}
+
+#[test]
+fn the_longest_of_those_that_match() {
+    let mut s = Silences::default();
+    add(&mut s, wanted(&["run=a"], None, 100), "1", 0).unwrap();
+    add(&mut s, wanted(&["run=~\"a|b\""], None, 200), "2", 0).unwrap();
+    add(&mut s, wanted(&["run=a"], Some(50), 300), "3", 0).unwrap();
+    let who = |seconds, run| s.silenced(&labels(&[("run", run)]), at(seconds)).map(|h| h.id);
+    assert_eq!(who(0, "a"), Some("2".into()));
+    assert_eq!(who(50, "a"), Some("3".into()));
+    assert_eq!(who(50, "b"), Some("2".into()));
+    assert_eq!(who(299, "a"), Some("3".into()));
+    assert_eq!((who(300, "a"), who(0, "c")), (None, None));
+    let hush = s.silenced(&labels(&[("run", "b")]), at(1)).unwrap();
+    assert_eq!(hush.words(), "silenced by alice until 2026-11-21T02:20:16Z: new switch");
+}
+
+#[test]
+fn what_is_to_be_done_about_one() {
+    let mut s = Silences::default();
+    add(&mut s, wanted(&["run=a"], Some(100), 7300), "1", 0).unwrap();
+    let mut seen = Vec::new();
+    let mut now = at(0);
+    while let Some((due_at, due)) = s.next("1", now) {
+        assert!(due_at > now, "a deadline that is never over");
+        now = due_at;
+        seen.push(((due_at - T0).0 / 1000, due));
+        match due {
+            Due::Remind => drop(s.mark_reminded("1", now)),
+            Due::Forget => s.forget("1"),
+            Due::Begins | Due::Ends => {}
+        }
+    }
+    let want = [(100, Due::Begins), (6400, Due::Remind), (7300, Due::Ends), (7300 + 432_000, Due::Forget)];
+    assert_eq!(seen, want);
+    add(&mut s, wanted(&["run=a"], None, 1799), "2", 0).unwrap();
+    assert_eq!(s.next("2", T0), Some((at(1799), Due::Ends)), "too short to be reminded of");
+}
+
+#[test]
+fn a_planned_restart_covers_what_a_restart_causes_and_no_more() {
+    let mut s = Silences::default();
+    let silence = s.planned("llama", Span::secs(1800), "new kernel", at(-5), T0).unwrap();
+    assert_eq!(silence.selector(), "run=\"llama\", kind=~\"hang|rank_dead|source_lost|stall\"");
+    assert_eq!((silence.created_by.as_str(), silence.comment.as_str()), ("run llama", "new kernel"));
+    assert!(silence.id.len() == 36 && silence.id.as_bytes()[14] == b'8', "{}", silence.id);
+    s.put(silence);
+    let quiet = |run, kind| s.silenced(&labels(&[("run", run), ("kind", kind)]), at(60)).is_some();
+    assert!(quiet("llama", "hang") && quiet("llama", "rank_dead") && quiet("llama", "stall"));
+    assert!(!quiet("llama", "nonfinite") && !quiet("llama", "gpu_fault") && !quiet("other", "hang"));
+}
+
+#[test]
+fn a_script_that_asks_in_a_loop_hides_a_hang_no_longer() {
+    let mut s = Silences::default();
+    let last_step = at(-1);
+    for second in 0..20_000 {
+        if let Some(silence) = s.planned("llama", Span::secs(1800), "", last_step, at(second)) {
+            s.put(silence);
+        }
+    }
+    let hang = labels(&[("run", "llama"), ("kind", "hang")]);
+    let quiet = (0..20_000).filter(|second| s.silenced(&hang, at(*second)).is_some()).count();
+    assert_eq!(quiet, 3600, "silences.max_planned_restart, once");
+    let again = s.planned("llama", Span::secs(60), "", at(20_000), at(20_001)).unwrap();
+    assert_eq!((again.starts_at, again.ends_at), (at(20_001), at(20_061)), "it has made steps since");
+}
+
+/// What may happen to silences: the reference keeps intervals of time and nothing else.
+#[derive(Debug, Clone)]
+enum Act {
+    Add { run: u8, from: i64, length: i64 },
+    Expire(usize),
+    Prolong(usize, i64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
+    let act = prop_oneof![
+        (0u8..3, -50i64..200, 1i64..400).prop_map(|(run, from, length)| Act::Add { run, from, length }),
+        (0usize..8).prop_map(Act::Expire),
+        (0usize..8, 1i64..500).prop_map(|(which, to)| Act::Prolong(which, to)),
+    ];
+    proptest::collection::vec((0i64..60, act), 1..25)
+}
+
+proptest! {
+    #[test]
+    fn something_is_quiet_exactly_while_a_silence_of_it_lasts(acts in acts()) {
+        let mut s = Silences::default();
+        // By id: the run, and the time that it covers.
+        let mut model: Vec<(u8, i64, i64)> = Vec::new();
+        let mut now = 0;
+        for (wait, act) in acts {
+            now += wait;
+            match act {
+                Act::Add { run, from, length } => {
+                    let (from, to) = (now + from, now + from + length);
+                    let w = wanted(&[&format!("run=r{run}")], Some(from), to);
+                    if add(&mut s, w, &model.len().to_string(), now).is_ok() {
+                        model.push((run, from.max(now), to));
+                    } else {
+                        prop_assert!(to <= now);
+                    }
+                }
+                Act::Expire(which) => {
+                    let gone = s.expire(&which.to_string(), at(now)).is_some();
+                    let lasts = model.get(which).is_some_and(|m| m.2 > now);
+                    prop_assert_eq!(gone, lasts);
+                    if let Some(m) = model.get_mut(which).filter(|_| gone) {
+                        (m.1, m.2) = (m.1.min(now), now);
+                    }
+                }
+                Act::Prolong(which, to) => {
+                    let Some(m) = model.get(which).copied() else { continue };
+                    let w = wanted(&[&format!("run=r{}", m.0)], Some(m.1), now + to);
+                    let w = Wanted { id: Some(which.to_string()), ..w };
+                    match add(&mut s, w, &model.len().to_string(), now) {
+                        Ok(id) if id == which.to_string() => model[which].2 = now + to,
+                        Ok(_) => model.push((m.0, m.1.max(now), now + to)),
+                        Err(_) => {}
+                    }
+                }
+            }
+            for run in 0..3u8 {
+                for t in [now, now + 30, now + 150, now + 400] {
+                    let quiet = s.silenced(&labels(&[("run", &format!("r{run}"))]), at(t));
+                    let until = model.iter().filter(|m| m.0 == run && m.1 <= t && t < m.2).map(|m| at(m.2)).max();
+                    prop_assert_eq!(quiet.map(|h| h.until), until);
+                }
+            }
+        }
+    }
+
+    /// Every silence ends, at its end and not before, whatever its shape; and time always has something left to wait for.
+    #[test]
+    fn deadlines_lead_to_the_end(from in 0i64..5000, length in 1i64..500_000, remind in 0i64..5000) {
+        let mut s = Silences::default();
+        s.configure(SilenceConfig { remind_before: Span::secs(remind), ..SilenceConfig::default() });
+        add(&mut s, wanted(&["run=a"], Some(from), from + length), "1", 0).unwrap();
+        let (mut now, mut seen) = (T0, Vec::new());
+        while let Some((due_at, due)) = s.next("1", now) {
+            prop_assert!(due_at > now && seen.len() < 5);
+            now = due_at;
+            seen.push(due);
+            match due {
+                Due::Ends => prop_assert_eq!(due_at, at(from + length)),
+                Due::Remind => drop(s.mark_reminded("1", now)),
+                Due::Forget => s.forget("1"),
+                Due::Begins => {}
+            }
+        }
+        prop_assert_eq!(&seen[seen.len() - 2..], [Due::Ends, Due::Forget]);
+    }
+}
+
+#[test]
+fn the_stored_form_is_the_same() {
+    let mut w = wanted(&["run=a", "node=~\"gpu-\\d+\"", "team!=\"\""], None, 10);
+    w.matchers.push(Matcher::new("odd name", Op::NotRegex, "a\"b\\\\c\n").unwrap());
+    let silence = Silences::default().plan(w, "1", T0).unwrap().silence;
+    let text = serde_json::to_string(&silence).unwrap();
+    assert_eq!(serde_json::from_str::<Silence>(&text).unwrap(), silence, "{text}");
+}
