@@ -173,6 +173,7 @@ impl File {
             runbook_url: self.runbook_url.as_ref().map_or(defaults.runbook_url, no_slash),
             external_url: self.external_url.as_ref().map(no_slash),
             resolve_after: self.resolve_after,
+            oncall: defaults.oncall,
             detectors: self.detectors.clone(),
         }
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::detector::DetectorsConfig;
+use crate::oncall::OnCallConfig;
 use crate::time::Span;
 
 /// Built by the alerter from its configuration file; names are already checked against the receivers.
@@ -19,6 +20,7 @@ pub struct EngineConfig {
     pub external_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves; a return within it is a flap.
     pub resolve_after: Span,
+    pub oncall: OnCallConfig,
     pub detectors: DetectorsConfig,
 }
 
@@ -63,6 +65,7 @@ impl Default for EngineConfig {
             runbook_url: "https://github.com/stepwatch/stepwatch/blob/main/docs/runbooks".into(),
             external_url: None,
             resolve_after: Span::secs(60),
+            oncall: OnCallConfig::default(),
             detectors: DetectorsConfig::default(),
         }
     }

@@ -17,6 +17,7 @@ use crate::incident::book::{Book, Party, by_actor};
 use crate::incident::{IncidentRecord, Scope};
 use crate::message::RunSummary;
 use crate::node::Node;
+use crate::oncall::OnCall;
 use crate::placement::Placement;
 use crate::run::{FORGET_AFTER, Run};
 use crate::time::{Span, Ts};
@@ -322,6 +323,11 @@ impl Engine {
 
     pub fn incident(&self, id: &str) -> Option<&IncidentRecord> {
         self.book.open.get(id).map(|i| &i.record)
+    }
+
+    /// Who is on call when.
+    pub fn oncall(&self) -> &OnCall {
+        &self.book.oncall
     }
 
     /// The runs that are watched.

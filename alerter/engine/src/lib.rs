@@ -16,6 +16,7 @@ pub mod incident;
 pub mod matcher;
 pub mod message;
 pub mod node;
+pub mod oncall;
 mod placement;
 pub mod route;
 pub mod run;

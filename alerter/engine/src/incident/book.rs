@@ -17,6 +17,7 @@ use super::{IncidentRecord, Scope, State, Subject, id};
 use crate::config::EngineConfig;
 use crate::effect::{Action, Effect, TimelineEntry};
 use crate::message::RunSummary;
+use crate::oncall::OnCall;
 use crate::route::Router;
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
@@ -65,6 +66,7 @@ pub(crate) struct Party {
 pub(crate) struct Book {
     pub(crate) config: EngineConfig,
     pub(super) router: Router,
+    pub(crate) oncall: OnCall,
     pub(crate) open: BTreeMap<String, Incident>,
     pub(crate) ledger: Ledger,
     /// Incidents that changed since the last look; gone ones are not in `open`.
@@ -82,6 +84,7 @@ impl Book {
         // The alerter refuses a configuration whose matchers do not parse; a route that slipped through matches nothing,
         // and what no route matches goes to every receiver.
         self.router = Router::new(&config.routes).unwrap_or_default();
+        self.oncall.configure(config.oncall.clone());
         self.config = config;
     }
 
