@@ -6,6 +6,7 @@ mod hands;
 mod id;
 mod kin;
 pub(crate) mod ledger;
+mod nature;
 mod record;
 mod telling;
 

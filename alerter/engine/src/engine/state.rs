@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::run::Run;
 
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 4;
+const STATE_VERSION: u8 = 5;
 
 /// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);

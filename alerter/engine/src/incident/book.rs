@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::escalation::Ladder;
 use super::ledger::{FLAP_MEMORY, Ledger};
+use super::nature::is_news;
 use super::record::worse;
 use super::telling::NEW;
 use super::{IncidentRecord, Scope, State, Subject, id};
@@ -36,6 +37,8 @@ pub(crate) struct Incident {
     /// What it answers for: what it was opened for, and what turned out to be the same sickness.
     pub(super) subjects: BTreeSet<Subject>,
     pub(super) raised: BTreeMap<(Subject, Kind), Severity>,
+    /// Every kind that was ever raised in it, by its subject.
+    known: BTreeMap<Subject, BTreeSet<Kind>>,
     /// When a node last had something new to say in it.
     pub(super) node_at: Option<Ts>,
     /// When it resolves if nothing comes back.
@@ -112,7 +115,7 @@ impl Book {
                 }
             }
             Change::Raise => {
-                if let Some(id) = own {
+                if let Some(id) = own.filter(|id| !self.makes_room(now, id, &subject, v, out)) {
                     return self.update(now, &id, &subject, party, v, out);
                 }
                 if let Some(id) = self.hang_that_was(party, v) {
@@ -161,6 +164,7 @@ impl Book {
             record,
             summary: party.run.clone(),
             raised: BTreeMap::from([((subject.clone(), v.kind), v.severity)]),
+            known: BTreeMap::from([(subject.clone(), BTreeSet::from([v.kind]))]),
             subjects: BTreeSet::from([subject]),
             node_at: party.is_node().then_some(now),
             resolve_at: None,
@@ -170,6 +174,27 @@ impl Book {
         self.open.insert(id.clone(), incident);
         self.announce(now, &id, v.ts, NEW, out);
         self.finish(&id, out);
+    }
+
+    /// An incident that is over and only waits whether it comes back gives way to another trouble that is as severe: nobody who was told
+    /// of the first knows of the second. True if it did.
+    fn makes_room(
+        &mut self,
+        now: Ts,
+        id: &str,
+        subject: &Subject,
+        v: &Verdict,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(i) = self.open.get(id) else { return false };
+        let gives_way = i.resolve_at.is_some()
+            && i.raised.is_empty()
+            && i.is_news(subject, v.kind)
+            && v.severity >= i.record.severity.max(Severity::Ticket);
+        if gives_way {
+            self.resolve(now, id, "engine", &format!("over; {} is another trouble", v.kind.title()), out);
+        }
+        gives_way
     }
 
     /// What was two things is one sickness: whoever knows of the incident learns of the other.
@@ -257,7 +282,9 @@ impl Book {
             }
         }
         let Some(i) = self.open.get_mut(id) else { return };
+        let news = i.is_news(subject, v.kind);
         i.raised.insert((subject.clone(), v.kind), v.severity);
+        i.known.entry(subject.clone()).or_default().insert(v.kind);
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
         i.record.suspect(v);
@@ -273,13 +300,19 @@ impl Book {
                 format!("raised from {} to {}: {}", had_severity.as_str(), v.severity.as_str(), v.why),
             ));
             // Worse than what was acknowledged: someone has to look again.
-            i.record.state = State::Open;
-            (i.record.acked_by, i.record.acked_at) = (None, None);
+            i.record.reopen();
             if had_severity == Severity::Info {
                 i.record.opened_step = v.step;
             }
             let reason = format!("raised from {} to {}", had_severity.as_str(), v.severity.as_str());
             self.announce(now, id, v.ts, &reason, out);
+        } else if news && v.severity == Severity::Page && i.record.state == State::Acknowledged {
+            // An acknowledgement covers what was known, and this was not.
+            i.record.reopen();
+            let reason = format!("after it was acknowledged: {}", v.kind.title());
+            self.announce(now, id, v.ts, &reason, out);
+        } else if news && !leads && v.severity == had_severity {
+            self.tell_all(now, id, Action::Update, &format!("also {}: {}", v.kind.title(), v.why), out);
         } else if leads && v.kind != had_kind {
             out.push(timeline(now, id, format!("{} became {}: {}", had_kind.title(), v.kind.title(), v.why)));
             self.tell_all(
@@ -446,6 +479,13 @@ impl Book {
             out.push(Effect::Incident(Box::new(i.record.clone())));
         }
         self.touched.push(id.to_owned());
+    }
+}
+
+impl Incident {
+    /// Whether `kind` is another trouble than any that this incident has been about.
+    fn is_news(&self, subject: &Subject, kind: Kind) -> bool {
+        self.known.get(subject).is_some_and(|known| is_news(kind, known))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an incident takes over from the verdicts that make it.
 
 use super::book::{Incident, MAX_SUSPECTS, Party};
-use super::{IncidentRecord, Scope};
+use super::{IncidentRecord, Scope, State};
 use crate::message::RunSummary;
 use crate::node::words;
 use crate::time::Ts;
@@ -38,6 +38,12 @@ impl Incident {
 }
 
 impl IncidentRecord {
+    /// Whoever took it did not take this.
+    pub(super) fn reopen(&mut self) {
+        self.state = State::Open;
+        (self.acked_by, self.acked_at) = (None, None);
+    }
+
     /// Takes over what the leading verdict says. The onset stays the earliest.
     pub(super) fn follow(&mut self, v: &Verdict) {
         if v.severity > self.severity {
