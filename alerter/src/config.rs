@@ -6,6 +6,7 @@
 
 mod check;
 mod describe;
+mod incidents;
 mod matchers;
 pub mod sensitivity;
 #[cfg(test)]
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
-use stepwatch_engine::config::{EngineConfig, Policy, Route};
+use stepwatch_engine::config::{EngineConfig, InhibitRule, Policy, Route, Storm, Team};
 use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::time::Span;
 use stepwatch_kit::config::ConfigError;
@@ -42,6 +43,20 @@ pub struct File {
     pub runbook_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves.
     pub resolve_after: Span,
+    /// How long the first message of a ticket waits for what else comes; a page never waits.
+    pub batch_window: Span,
+    /// Least time between two messages of news about one incident.
+    pub update_min_interval: Span,
+    /// How often a page that every level knows of and nobody answers is told again.
+    pub remind_every: Span,
+    /// After how long an acknowledged incident that is not over is told anew.
+    pub ack_timeout: Option<Span>,
+    pub flapping_after: u32,
+    pub group_by: Vec<String>,
+    pub storm: Storm,
+    pub inhibit_rules: Vec<InhibitRule>,
+    pub inhibit_off: Vec<String>,
+    pub teams: Vec<Team>,
     pub sources: Vec<Source>,
     pub receivers: Vec<ReceiverConfig>,
     pub policies: Vec<Policy>,
@@ -87,6 +102,16 @@ impl Default for File {
             external_url: None,
             runbook_url: None,
             resolve_after: engine.resolve_after,
+            batch_window: engine.batch_window,
+            update_min_interval: engine.update_min_interval,
+            remind_every: engine.remind_every,
+            ack_timeout: engine.ack_timeout,
+            flapping_after: engine.flapping_after,
+            group_by: engine.group_by,
+            storm: engine.storm,
+            inhibit_rules: engine.inhibit_rules,
+            inhibit_off: engine.inhibit_off,
+            teams: engine.teams,
             sources: Vec::new(),
             receivers: Vec::new(),
             policies: Vec::new(),
@@ -174,6 +199,16 @@ impl File {
             external_url: self.external_url.as_ref().map(no_slash),
             resolve_after: self.resolve_after,
             oncall: defaults.oncall,
+            batch_window: self.batch_window,
+            update_min_interval: self.update_min_interval,
+            remind_every: self.remind_every,
+            ack_timeout: self.ack_timeout,
+            flapping_after: self.flapping_after,
+            group_by: self.group_by.clone(),
+            storm: self.storm.clone(),
+            inhibit_rules: self.inhibit_rules.clone(),
+            inhibit_off: self.inhibit_off.clone(),
+            teams: self.teams.clone(),
             detectors: self.detectors.clone(),
         }
     }

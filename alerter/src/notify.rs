@@ -24,7 +24,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::{Fact, Link, Message, Status};
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Kind, Severity};
 
@@ -162,6 +163,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
         action: Action::Trigger,
         idem_key: format!("{incident}/{receiver}/1"),
         page: false,
+        users: Vec::new(),
         message: Message {
             incident: incident.to_owned(),
             run: "test-run".into(),
@@ -180,8 +182,10 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
                 fact("Last good checkpoint", "step 12000, 9m ago"),
                 fact("Cost", "$1,310 an hour"),
             ],
+            because: Reason::Test,
             reason: "a test of this receiver".into(),
             links: vec![Link { text: "Runbook".into(), href: "https://example.com/runbook".into() }],
+            labels: Labels::new(),
             started_at: now,
             at: now,
         },

@@ -272,6 +272,7 @@ impl Runtime {
             }
             Command::Reconfigure { config, reply } => {
                 self.engine.reconfigure(*config);
+                self.engine.reconsider(now, &mut self.pending.effects);
                 let _ = reply.send(());
             }
         }

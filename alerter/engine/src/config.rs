@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::detector::DetectorsConfig;
 use crate::oncall::OnCallConfig;
 use crate::time::Span;
+use crate::verdict::Severity;
 
 /// Built by the alerter from its configuration file; names are already checked against the receivers.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +22,23 @@ pub struct EngineConfig {
     /// How long a condition must stay clear before its incident resolves; a return within it is a flap.
     pub resolve_after: Span,
     pub oncall: OnCallConfig,
+    /// How long the first message of a ticket waits for what else comes; a page never waits.
+    pub batch_window: Span,
+    /// Least time between two messages of news about one incident; what comes in between is told together.
+    pub update_min_interval: Span,
+    /// How often the last level of a page that nobody answers is told again.
+    pub remind_every: Span,
+    /// After how long an acknowledged page that is not over is told anew; never without.
+    pub ack_timeout: Option<Span>,
+    /// Returns of an incident after which it is told to be flapping, and its returns no more.
+    pub flapping_after: u32,
+    /// What would open an incident joins an open one that has these labels in common; empty: only what is one sickness.
+    pub group_by: Vec<String>,
+    pub storm: Storm,
+    pub inhibit_rules: Vec<InhibitRule>,
+    /// The built-in rules that are switched off, by name.
+    pub inhibit_off: Vec<String>,
+    pub teams: Vec<Team>,
     pub detectors: DetectorsConfig,
 }
 
@@ -31,19 +49,36 @@ pub struct Policy {
     pub levels: Vec<Level>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
     /// Since the previous level was notified; of the first level, since the incident opened.
     pub after: Span,
+    /// Receivers, `user:NAME` and `schedule:NAME`.
     pub notify: Vec<String>,
     /// How often the level is repeated, `after` apart, while nobody answers.
     #[serde(default)]
     pub repeat: u32,
+    /// Asked when the level is due; a level of which it does not hold is passed over, and its wait counts.
+    #[serde(default, rename = "if")]
+    pub condition: Condition,
 }
 
-/// The first route whose matchers all hold decides.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// All that is set must hold.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Condition {
+    pub severity: Option<Severity>,
+    /// Names of time intervals.
+    pub during: Option<String>,
+    pub outside: Option<String>,
+    /// Dollars an hour that the incident burns, more than which it must.
+    pub burn_over: Option<f64>,
+}
+
+/// The first route whose matchers all hold decides, and within it the first of its children; with `continue` the next ones are
+/// asked too.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
     /// `severity="page"`, `kind=~"grad_.*"`, `run!="scratch"`; an empty list matches everything.
@@ -53,6 +88,52 @@ pub struct Route {
     pub policy: Option<String>,
     #[serde(default)]
     pub notify: Vec<String>,
+    /// Children; one without `policy` and `notify` has those of its parent.
+    #[serde(default)]
+    pub routes: Vec<Self>,
+    #[serde(default, rename = "continue")]
+    pub go_on: bool,
+}
+
+/// Whom an incident belongs to: its label `team`, and who is told where no route matches.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Team {
+    pub name: String,
+    #[serde(default, rename = "match")]
+    pub matchers: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    #[serde(default)]
+    pub notify: Vec<String>,
+}
+
+/// While an incident of which the source matchers hold is open, those of which the target matchers hold are told to nobody, if they have
+/// the same values of `equal`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InhibitRule {
+    #[serde(default)]
+    pub name: String,
+    pub source_matchers: Vec<String>,
+    pub target_matchers: Vec<String>,
+    #[serde(default)]
+    pub equal: Vec<String>,
+}
+
+/// More than so many incidents for the same people within so long are told as one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Storm {
+    pub enabled: bool,
+    pub incidents: u32,
+    pub within: Span,
+}
+
+impl Default for Storm {
+    fn default() -> Self {
+        Self { enabled: true, incidents: 20, within: Span::secs(300) }
+    }
 }
 
 impl Default for EngineConfig {
@@ -66,6 +147,16 @@ impl Default for EngineConfig {
             external_url: None,
             resolve_after: Span::secs(60),
             oncall: OnCallConfig::default(),
+            batch_window: Span::ZERO,
+            update_min_interval: Span::secs(30),
+            remind_every: Span::secs(1800),
+            ack_timeout: None,
+            flapping_after: 3,
+            group_by: Vec::new(),
+            storm: Storm::default(),
+            inhibit_rules: Vec::new(),
+            inhibit_off: Vec::new(),
+            teams: Vec::new(),
             detectors: DetectorsConfig::default(),
         }
     }

@@ -28,6 +28,8 @@ pub enum Input<'a> {
     Unack { incident: &'a str, by: &'a str },
     /// A word about the incident that changes nothing but its history.
     Note { incident: &'a str, by: &'a str, what: &'a str },
+    /// The alerter looked at a part of itself: what is wrong with it, in words, or nothing.
+    Own { check: &'a str, fault: Option<&'a str> },
     /// A receiver took a notification.
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
     /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.
@@ -50,7 +52,7 @@ pub enum Effect {
 pub struct TimelineEntry {
     pub incident: String,
     pub at: Ts,
-    /// `engine`, `cli:alice`, `api:bob`, a receiver name.
+    /// `engine`, `cli:alice`, `api:bob`, `slack:U123 (alice)`, a receiver name.
     pub actor: String,
     pub what: String,
 }
@@ -90,5 +92,8 @@ pub struct Notification {
     pub idem_key: String,
     /// Page-class notifications are never given up while the incident is open and unacknowledged.
     pub page: bool,
+    /// Whom it is for, where the receiver is shared: names of `users`.
+    #[serde(default)]
+    pub users: Vec<String>,
     pub message: Message,
 }

@@ -13,6 +13,7 @@ use stepwatch_wire::{Event, Kind as EventKind};
 use crate::batches::{Batches, Elsewhere};
 use crate::config::EngineConfig;
 use crate::effect::{Effect, Input};
+use crate::incident::audit::Flaw;
 use crate::incident::book::{Book, Party, by_actor};
 use crate::incident::{IncidentRecord, Scope};
 use crate::message::RunSummary;
@@ -58,6 +59,7 @@ pub struct Engine {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Batches,
+    Storms,
     Incident(String),
     Ledger,
     Node(String),
@@ -97,6 +99,7 @@ impl Engine {
             Input::Escalate { incident, by } => self.book.escalate(now, incident, by, out),
             Input::Unack { incident, by } => self.book.unack(now, incident, by, out),
             Input::Note { incident, by, what } => self.book.note(now, incident, by, what, out),
+            Input::Own { check, fault } => self.book.own(now, check, fault, out),
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
             }
@@ -244,7 +247,7 @@ impl Engine {
                 Key::Incident(id) => self.book.tick(now, id, out),
                 Key::Run(name) => self.tick_run(now, name, out),
                 Key::Node(name) => self.tick_node(now, name, out),
-                Key::Batches | Key::Ledger | Key::Source(_) | Key::Standard(_) => {}
+                Key::Batches | Key::Storms | Key::Ledger | Key::Source(_) | Key::Standard(_) => {}
             }
             if let Key::Incident(id) = &key {
                 self.book.touched.push(id.clone());
@@ -280,7 +283,7 @@ impl Engine {
                 self.timers.set(&key, self.book.deadline(id).map(|(at, _)| at));
             }
             self.dirty.insert(key);
-            self.dirty.insert(Key::Ledger);
+            self.dirty.extend([Key::Ledger, Key::Storms]);
         }
     }
 
@@ -306,6 +309,26 @@ impl Engine {
             self.timers.set_earlier(&Key::Node(name.clone()), Some(node.deadline()));
         }
         self.book.configure(config);
+        self.settle();
+    }
+
+    /// Open incidents of which nobody would ever hear again: there are none, unless this program is wrong.
+    pub fn audit(&self, now: Ts) -> Vec<Flaw> {
+        self.book.audit(now, |id| self.timers.of(&Key::Incident(id.to_owned())))
+    }
+
+    /// Sees to it that those people are told all the same.
+    pub fn mend(&mut self, now: Ts, flaws: &[Flaw]) {
+        for flaw in flaws {
+            self.book.mend(now, &flaw.incident);
+        }
+        self.settle();
+    }
+
+    /// Silences or the configuration changed: looks again at what hides each open incident.
+    pub fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        self.book.reconsider(now, out);
+        self.settle();
     }
 
     /// Tells a restored engine that it was blind until `now`: silence before it counts against nobody.

@@ -1,17 +1,27 @@
 //! Incidents: from verdicts to something a person owns.
 
+pub mod audit;
 pub(crate) mod book;
+mod ending;
 mod escalation;
 mod hands;
 mod id;
+pub mod inhibition;
 mod kin;
+pub mod labels;
 pub(crate) mod ledger;
 mod nature;
+mod own;
+mod quiet;
 mod record;
+mod storm;
+mod targets;
 mod telling;
+pub(crate) mod v4;
 
 use serde::{Deserialize, Serialize};
 
+use crate::matcher::Labels;
 use crate::time::Ts;
 use crate::verdict::{Cause, Kind, Severity, Suspect};
 
@@ -23,12 +33,40 @@ pub enum State {
     Resolved,
 }
 
+/// Why an open incident is told to nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hidden {
+    /// A silence that a person or the configuration made.
+    Silenced,
+    /// An incident that explains it.
+    Inhibited,
+    /// The incident that tells of many.
+    RolledUp,
+}
+
+/// An open incident is kept, shown and counted, and told to nobody.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quiet {
+    pub why: Hidden,
+    /// The silence, or the incident.
+    pub by: String,
+    /// When that ends, where it is known.
+    pub until: Option<Ts>,
+    /// For people: `silenced by alice until 2026-11-21T02:16:56Z: new switch`.
+    pub words: String,
+}
+
 /// What a verdict is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Scope {
     Run(String),
     /// A node, whoever uses it.
     Node(String),
+    /// This alerter, by what is wrong with it.
+    Own(String),
+    /// Many incidents of the same people, by their route.
+    Storm(String),
 }
 
 /// One sickness of one thing: there is at most one open incident of it.
@@ -79,12 +117,16 @@ pub struct IncidentRecord {
     pub next_at: Option<Ts>,
     /// How often it came back within the hold time.
     pub flaps: u32,
+    #[serde(default)]
+    pub labels: Labels,
+    #[serde(default)]
+    pub quiet: Option<Quiet>,
 }
 
 impl Scope {
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Run(name) | Self::Node(name) => name,
+            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) => name,
         }
     }
 }
@@ -92,6 +134,10 @@ impl Scope {
 impl IncidentRecord {
     /// What it is about, in a word or two: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
     pub fn place(&self) -> String {
-        crate::message::place(&self.run, &self.nodes)
+        match self.kind {
+            Kind::AlertStorm => "many places".into(),
+            Kind::AlerterFault => "this alerter".into(),
+            _ => crate::message::place(&self.run, &self.nodes),
+        }
     }
 }

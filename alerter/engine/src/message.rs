@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::EngineConfig;
 use crate::incident::IncidentRecord;
+use crate::matcher::Labels;
 use crate::run::Facts;
 use crate::time::Ts;
 use crate::verdict::{Cause, Kind, Severity};
@@ -14,6 +15,47 @@ pub enum Status {
     Firing,
     Acknowledged,
     Resolved,
+}
+
+/// Why a message was sent. The text forms are a contract: receivers and templates match on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The first word about the incident.
+    #[default]
+    First,
+    /// Nobody answered, or a person asked for it: the next level.
+    Escalated,
+    /// Nobody answered: the same level again.
+    Repeated,
+    /// Every level was told and nobody answered.
+    StillFiring,
+    /// It got more severe.
+    Raised,
+    /// Another kind leads it now.
+    Changed,
+    /// Something new is known: another sickness that belongs to it, other suspects.
+    News,
+    /// It was over, and is back.
+    CameBack,
+    /// It comes and goes: its returns are not told any more.
+    Flapping,
+    /// More incidents joined a storm.
+    StormGrew,
+    Acknowledged,
+    /// Whoever had it does not have it any more.
+    Unacknowledged,
+    /// It was acknowledged and not resolved for too long.
+    AckExpired,
+    /// Somebody else could not be reached.
+    ReceiverFailed,
+    /// A silence hid it, and it still holds.
+    SilenceEnded,
+    /// Another incident hid it, and it still holds.
+    InhibitionEnded,
+    Resolved,
+    /// A test of the receiver.
+    Test,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,11 +75,63 @@ pub struct Message {
     pub summary: String,
     /// Labelled lines in the order of interest: since, value against expected, suspect, last good checkpoint, cost, ...
     pub facts: Vec<Fact>,
-    /// Why this message was sent now: `first`, `escalated to level 2: no answer for 5m`, `resolved after 12m`, ...
+    /// Why this message was sent now, for programs.
+    #[serde(default)]
+    pub because: Reason,
+    /// The same in words: `new incident`, `escalated to level 2: no answer for 5m`, `resolved by itself after 12m`, ...
     pub reason: String,
     pub links: Vec<Link>,
+    /// What routes and silences match on.
+    #[serde(default)]
+    pub labels: Labels,
     pub started_at: Ts,
     pub at: Ts,
+}
+
+impl Reason {
+    pub const ALL: &[Self] = &[
+        Self::First,
+        Self::Escalated,
+        Self::Repeated,
+        Self::StillFiring,
+        Self::Raised,
+        Self::Changed,
+        Self::News,
+        Self::CameBack,
+        Self::Flapping,
+        Self::StormGrew,
+        Self::Acknowledged,
+        Self::Unacknowledged,
+        Self::AckExpired,
+        Self::ReceiverFailed,
+        Self::SilenceEnded,
+        Self::InhibitionEnded,
+        Self::Resolved,
+        Self::Test,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Escalated => "escalated",
+            Self::Repeated => "repeated",
+            Self::StillFiring => "still_firing",
+            Self::Raised => "raised",
+            Self::Changed => "changed",
+            Self::News => "news",
+            Self::CameBack => "came_back",
+            Self::Flapping => "flapping",
+            Self::StormGrew => "storm_grew",
+            Self::Acknowledged => "acknowledged",
+            Self::Unacknowledged => "unacknowledged",
+            Self::AckExpired => "ack_expired",
+            Self::ReceiverFailed => "receiver_failed",
+            Self::SilenceEnded => "silence_ended",
+            Self::InhibitionEnded => "inhibition_ended",
+            Self::Resolved => "resolved",
+            Self::Test => "test",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,6 +166,8 @@ pub struct RunSummary {
     pub unsaved: f64,
     /// The same at worst, just before the next checkpoint ends; 0 while that is not known.
     pub unsaved_at_most: f64,
+    /// What the run declared of itself.
+    pub labels: Labels,
 }
 
 impl RunSummary {
@@ -91,7 +187,21 @@ impl RunSummary {
             start_secs: f.first_gap,
             unsaved: f.checkpoints.work,
             unsaved_at_most: f.checkpoints.at_most(),
+            labels: f.labels.clone(),
         }
+    }
+}
+
+/// The reason of a message, for programs and for people.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Why {
+    pub(crate) because: Reason,
+    pub(crate) words: String,
+}
+
+impl Why {
+    pub(crate) fn new(because: Reason, words: impl Into<String>) -> Self {
+        Self { because, words: words.into() }
     }
 }
 
@@ -104,7 +214,7 @@ pub(crate) fn compose(
     r: &IncidentRecord,
     run: &RunSummary,
     status: Status,
-    reason: &str,
+    why: &Why,
     config: &EngineConfig,
 ) -> Message {
     Message {
@@ -117,8 +227,10 @@ pub(crate) fn compose(
         title: title(r, status),
         summary: sentence(&r.summary),
         facts: facts(now, r, run, config),
-        reason: reason.to_owned(),
+        because: why.because,
+        reason: why.words.clone(),
         links: links(r, config),
+        labels: r.labels.clone(),
         started_at: r.opened_at,
         at: now,
     }
@@ -184,10 +296,12 @@ fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -
     let suspects: Vec<String> =
         r.suspects.iter().take(SUSPECTS_SHOWN).map(|s| format!("{}: {}", s.what, s.why)).collect();
     if !suspects.is_empty() {
-        add("Suspect", suspects.join("\n"));
+        add(if r.kind == Kind::AlertStorm { "Among them" } else { "Suspect" }, suspects.join("\n"));
     }
     if r.run.is_empty() {
-        add("Runs", "none on this node".into());
+        if !r.nodes.is_empty() {
+            add("Runs", "none on this node".into());
+        }
     } else {
         add("Last good checkpoint", checkpoint(now, r, run));
         if r.cause == Cause::Checkpoint {
@@ -236,7 +350,8 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
         _ => number(v),
     };
     match r.signal.as_str() {
-        "peers" | "source" | "process" | "report" | "gpu" | "link" | "node" | "config" => None,
+        "peers" | "source" | "process" | "report" | "gpu" | "link" | "node" | "config" | "alerter"
+        | "incidents" => None,
         "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
         _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
         _ => Some(unit(r.value)),
@@ -321,6 +436,13 @@ fn links(r: &IncidentRecord, config: &EngineConfig) -> Vec<Link> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_are_written_as_they_are_named() {
+        for reason in Reason::ALL {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+        }
+    }
 
     #[test]
     fn numbers_as_people_read_them() {

@@ -1,134 +1,243 @@
-//! Which people an incident is for: the first route whose matchers all hold.
+//! Which people an incident is for: a tree of routes, as Alertmanager has it.
+//!
+//! The first route whose matchers all hold decides, and within it the first of its children; a route that says `continue` lets the next
+//! ones be asked too, so that an incident may take several ways. What no route wants belongs to its team, and what has no team to
+//! every receiver: nothing falls through.
 
-use regex_lite::Regex;
-
-use crate::config::{EngineConfig, Level, Route};
-use crate::incident::IncidentRecord;
+use crate::config::{EngineConfig, Level, Route, Team};
+use crate::matcher::{Labels, Matcher, all_hold};
 use crate::time::Span;
 
-/// What a matcher may look at.
-pub const LABELS: &[&str] = &["severity", "kind", "run", "node", "signal", "cause"];
+/// Routes within routes.
+const MAX_DEPTH: usize = 16;
 
-/// One matcher in Prometheus' syntax: `label="value"`, `!=`, `=~`, `!~`; regular expressions match the whole value.
-#[derive(Debug, Clone)]
-pub struct Matcher {
-    label: &'static str,
-    negated: bool,
-    test: Test,
+/// One way that an incident takes, and who stands along it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Way {
+    /// Where it is in the configuration: `routes[1].routes[0]`.
+    pub route: String,
+    /// Which of its words chose it.
+    pub because: String,
+    pub policy: Option<String>,
+    pub levels: Vec<Level>,
 }
 
-#[derive(Debug, Clone)]
-enum Test {
-    Equal(String),
-    Regex(Regex),
-}
-
-impl Matcher {
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let bad = |why: &str| format!("matcher {text:?}: {why}");
-        let at =
-            text.find(['=', '!']).ok_or_else(|| bad("expected label=\"value\" with one of = != =~ !~"))?;
-        let (label, rest) = (text[..at].trim(), &text[at..]);
-        let label = LABELS
-            .iter()
-            .find(|l| **l == label)
-            .ok_or_else(|| bad(&format!("unknown label {label:?}, expected one of {}", LABELS.join(" "))))?;
-        let (negated, regex, value) =
-            [("=~", false, true), ("!~", true, true), ("!=", true, false), ("=", false, false)]
-                .into_iter()
-                .find_map(|(op, negated, regex)| Some((negated, regex, rest.strip_prefix(op)?)))
-                .ok_or_else(|| bad("expected one of = != =~ !~"))?;
-        let value = value.trim();
-        let value = value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value);
-        let test = if regex {
-            Test::Regex(Regex::new(&format!("^(?:{value})$")).map_err(|e| bad(&e.to_string()))?)
-        } else {
-            Test::Equal(value.to_owned())
-        };
-        Ok(Self { label, negated, test })
-    }
-
-    fn matches(&self, r: &IncidentRecord) -> bool {
-        let value = match self.label {
-            "severity" => r.severity.as_str(),
-            "kind" => r.kind.as_str(),
-            "run" => &r.run,
-            "node" => r.nodes.first().map_or("", String::as_str),
-            "signal" => &r.signal,
-            _ => r.cause.as_str(),
-        };
-        let holds = match &self.test {
-            Test::Equal(want) => want == value,
-            Test::Regex(re) => re.is_match(value),
-        };
-        holds != self.negated
-    }
-}
-
-/// The routing table, parsed once.
+/// The routing tree, parsed once.
 #[derive(Debug, Clone, Default)]
 pub struct Router {
-    routes: Vec<(Vec<Matcher>, Route)>,
+    routes: Vec<Node>,
+    teams: Vec<(Vec<Matcher>, Team)>,
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    place: String,
+    matchers: Vec<Matcher>,
+    policy: Option<String>,
+    notify: Vec<String>,
+    children: Vec<Self>,
+    go_on: bool,
 }
 
 impl Router {
-    /// All mistakes of all routes at once, each naming the route by its place.
-    pub fn new(routes: &[Route]) -> Result<Self, Vec<String>> {
+    /// All mistakes of all routes and teams at once, each naming its place.
+    pub fn new(routes: &[Route], teams: &[Team]) -> Result<Self, Vec<String>> {
         let mut errors = Vec::new();
-        let mut parsed = Vec::new();
-        for (i, route) in routes.iter().enumerate() {
-            let mut matchers = Vec::new();
-            for m in &route.matchers {
-                match Matcher::parse(m) {
-                    Ok(m) => matchers.push(m),
-                    Err(e) => errors.push(format!("routes[{i}]: {e}")),
-                }
-            }
-            parsed.push((matchers, route.clone()));
-        }
-        if errors.is_empty() { Ok(Self { routes: parsed }) } else { Err(errors) }
+        let routes = Node::list("routes", routes, 0, &mut errors);
+        let teams = teams
+            .iter()
+            .enumerate()
+            .map(|(i, team)| (matchers(&format!("teams[{i}]"), &team.matchers, &mut errors), team.clone()));
+        let teams = teams.collect();
+        if errors.is_empty() { Ok(Self { routes, teams }) } else { Err(errors) }
     }
 
-    /// The place of the route that an incident takes; `None` if none wants it.
-    pub fn route(&self, r: &IncidentRecord) -> Option<usize> {
-        self.routes.iter().position(|(matchers, _)| matchers.iter().all(|m| m.matches(r)))
+    /// The teams with their matchers, in the order of the configuration.
+    pub fn teams(&self) -> &[(Vec<Matcher>, Team)] {
+        &self.teams
     }
 
-    /// The levels an incident climbs. An incident that no route wants goes to every receiver: a page must not fall through.
-    pub fn levels(&self, config: &EngineConfig, r: &IncidentRecord) -> Vec<Level> {
-        let Some((_, route)) = self.route(r).and_then(|i| self.routes.get(i)) else {
-            return vec![at_once(config.receivers.clone())];
-        };
-        let mut levels = Vec::new();
-        if !route.notify.is_empty() {
-            levels.push(at_once(route.notify.clone()));
+    /// The ways that an incident with these labels takes; at least one.
+    pub fn ways(&self, config: &EngineConfig, labels: &Labels) -> Vec<Way> {
+        let mut taken = Vec::new();
+        Node::descend(&self.routes, labels, &mut taken);
+        if !taken.is_empty() {
+            return taken.iter().map(|node| node.way(config)).collect();
         }
-        if let Some(policy) = config.policies.iter().find(|p| Some(&p.name) == route.policy.as_ref()) {
-            levels.extend(policy.levels.iter().cloned());
+        let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
+        if let Some((_, team)) = team
+            && (team.policy.is_some() || !team.notify.is_empty())
+        {
+            let because = format!("no route matches, team=\"{}\"", team.name);
+            let levels = levels(config, team.policy.as_deref(), &team.notify);
+            let route = format!("team {}", team.name);
+            return vec![Way { route, because, policy: team.policy.clone(), levels }];
         }
-        levels
+        let levels = vec![at_once(config.receivers.clone())];
+        let because = if self.routes.is_empty() { "no routes" } else { "no route matches" };
+        vec![Way { route: "every receiver".into(), because: because.into(), policy: None, levels }]
     }
 }
 
+impl Node {
+    fn list(at: &str, routes: &[Route], depth: usize, errors: &mut Vec<String>) -> Vec<Self> {
+        if depth > MAX_DEPTH {
+            errors.push(format!("{at}: routes are nested more than {MAX_DEPTH} deep"));
+            return Vec::new();
+        }
+        let node = |(i, route): (usize, &Route)| {
+            let place = format!("{at}[{i}]");
+            let mut children = Self::list(&format!("{place}.routes"), &route.routes, depth + 1, errors);
+            for child in &mut children {
+                child.inherit(route);
+            }
+            Self {
+                matchers: matchers(&place, &route.matchers, errors),
+                place,
+                policy: route.policy.clone(),
+                notify: route.notify.clone(),
+                children,
+                go_on: route.go_on,
+            }
+        };
+        routes.iter().enumerate().map(node).collect()
+    }
+
+    /// Whoever says nothing has what its parent says.
+    fn inherit(&mut self, parent: &Route) {
+        if self.policy.is_none() && self.notify.is_empty() {
+            self.policy.clone_from(&parent.policy);
+            self.notify.clone_from(&parent.notify);
+            self.children.iter_mut().for_each(|child| child.inherit(parent));
+        }
+    }
+
+    /// True if one of them matched.
+    fn descend<'a>(nodes: &'a [Self], labels: &Labels, taken: &mut Vec<&'a Self>) -> bool {
+        let mut any = false;
+        for node in nodes.iter().filter(|node| all_hold(&node.matchers, labels)) {
+            if !Self::descend(&node.children, labels, taken) {
+                taken.push(node);
+            }
+            any = true;
+            if !node.go_on {
+                break;
+            }
+        }
+        any
+    }
+
+    fn way(&self, config: &EngineConfig) -> Way {
+        let words: Vec<String> = self.matchers.iter().map(ToString::to_string).collect();
+        let because = if words.is_empty() { "everything".into() } else { words.join(" and ") };
+        let levels = levels(config, self.policy.as_deref(), &self.notify);
+        Way { route: self.place.clone(), because, policy: self.policy.clone(), levels }
+    }
+}
+
+fn matchers(place: &str, texts: &[String], errors: &mut Vec<String>) -> Vec<Matcher> {
+    let mut parsed = Vec::new();
+    for text in texts {
+        match Matcher::parse(text) {
+            Ok(matcher) => parsed.push(matcher),
+            Err(e) => errors.push(format!("{place}: {e}")),
+        }
+    }
+    parsed
+}
+
+fn levels(config: &EngineConfig, policy: Option<&str>, notify: &[String]) -> Vec<Level> {
+    let mut levels = Vec::new();
+    if !notify.is_empty() {
+        levels.push(at_once(notify.to_vec()));
+    }
+    if let Some(policy) = config.policies.iter().find(|p| Some(p.name.as_str()) == policy) {
+        levels.extend(policy.levels.iter().cloned());
+    }
+    levels
+}
+
 fn at_once(notify: Vec<String>) -> Level {
-    Level { after: Span::ZERO, notify, repeat: 0 }
+    Level { after: Span::ZERO, notify, ..Level::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn route(matcher: &str, notify: &str, go_on: bool, routes: Vec<Route>) -> Route {
+        let list = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+        Route { matchers: list(matcher), policy: None, notify: list(notify), routes, go_on }
+    }
+
+    fn config(routes: Vec<Route>) -> EngineConfig {
+        let team = |name: &str, notify: &[&str]| Team {
+            name: name.into(),
+            matchers: vec![format!("run=~\"{name}-.*\"")],
+            notify: notify.iter().map(|n| (*n).to_owned()).collect(),
+            policy: None,
+        };
+        EngineConfig {
+            receivers: vec!["a".into(), "b".into()],
+            teams: vec![team("infra", &["b"]), team("idle", &[])],
+            routes,
+            ..EngineConfig::default()
+        }
+    }
+
+    /// Where each way leads: the route, and who is told at once.
+    fn ways(config: &EngineConfig, labels: &[(&str, &str)]) -> Vec<(String, String)> {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let router = Router::new(&config.routes, &config.teams).unwrap();
+        let first = |way: Way| (way.route, way.levels.iter().flat_map(|l| l.notify.clone()).collect());
+        router.ways(config, &labels).into_iter().map(first).collect()
+    }
+
+    #[test]
+    fn the_tree_is_descended_as_alertmanager_does() {
+        let tree = vec![
+            route("audit=\"yes\"", "log", true, vec![]),
+            route(
+                "severity=\"page\"",
+                "phone",
+                false,
+                vec![
+                    route("cause=\"hardware\"", "dc", true, vec![]),
+                    route("node=~\"gpu.*\"", "", false, vec![]),
+                    route("node=~\".+\"", "other", false, vec![]),
+                ],
+            ),
+            route("", "chat", false, vec![]),
+        ];
+        let c = config(tree);
+        let is = |labels: &[(&str, &str)], want: &[(&str, &str)]| {
+            let want: Vec<_> = want.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+            assert_eq!(ways(&c, labels), want, "{labels:?}");
+        };
+        is(&[("severity", "ticket")], &[("routes[2]", "chat")]);
+        is(&[("severity", "page")], &[("routes[1]", "phone")]);
+        is(&[("severity", "page"), ("node", "gpu-1")], &[("routes[1].routes[1]", "phone")]);
+        is(
+            &[("severity", "page"), ("node", "cpu-1"), ("cause", "hardware")],
+            &[("routes[1].routes[0]", "dc"), ("routes[1].routes[2]", "other")],
+        );
+        is(&[("audit", "yes"), ("severity", "page")], &[("routes[0]", "log"), ("routes[1]", "phone")]);
+    }
+
+    #[test]
+    fn what_no_route_wants_belongs_to_its_team_or_to_everyone() {
+        let c = config(vec![route("severity=\"page\"", "a", false, vec![])]);
+        assert_eq!(ways(&c, &[("team", "infra")]), [("team infra".to_owned(), "b".to_owned())]);
+        for labels in [&[("team", "idle")][..], &[("team", "unheard of")], &[]] {
+            assert_eq!(ways(&c, labels), [("every receiver".to_owned(), "ab".to_owned())]);
+        }
+    }
+
     #[test]
     fn mistakes_are_named() {
-        for (text, part) in [
-            ("severity", "expected label"),
-            ("colour=\"red\"", "unknown label \"colour\", expected one of severity kind"),
-            ("kind=~\"(\"", "matcher"),
-            ("kind!\"x\"", "expected one of"),
-        ] {
-            assert!(Matcher::parse(text).unwrap_err().contains(part), "{text}");
-        }
-        let routes = [Route { matchers: vec!["x=1".into(), "kind".into()], policy: None, notify: vec![] }];
-        assert_eq!(Router::new(&routes).unwrap_err().len(), 2);
+        let wrong = [route("kind kind=~\"(\"", "", false, vec![route("x!", "", false, vec![])])];
+        let errors = Router::new(&wrong, &[]).unwrap_err();
+        let begins: Vec<_> = errors.iter().map(|e| e.split(':').next().unwrap()).collect();
+        assert_eq!(begins, ["routes[0].routes[0]", "routes[0]", "routes[0]"], "{errors:?}");
     }
 }

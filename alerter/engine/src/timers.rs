@@ -43,6 +43,10 @@ impl<K: Ord + Clone> Timers<K> {
         }
     }
 
+    pub(crate) fn of(&self, key: &K) -> Option<Ts> {
+        self.by_key.get(key).copied()
+    }
+
     pub(crate) fn first(&self) -> Option<(Ts, &K)> {
         self.by_time.first().map(|(at, k)| (*at, k))
     }

@@ -48,6 +48,8 @@ pub enum Cause {
     Node,
     /// A number that only its owner knows the meaning of.
     Signal,
+    /// The alerter itself, or so many incidents that they are one.
+    Alerting,
 }
 
 impl Cause {
@@ -63,6 +65,7 @@ impl Cause {
             Self::User => "user",
             Self::Node => "node",
             Self::Signal => "signal",
+            Self::Alerting => "alerting",
         }
     }
 }
@@ -134,6 +137,8 @@ kinds! {
     LayerGrad "layer_grad" Numerics "gradient of a layer";
     ActivationShift "activation_shift" Numerics "activations of a layer";
     Generic "generic" Signal "signal out of place";
+    AlertStorm "alert_storm" Alerting "alert storm";
+    AlerterFault "alerter_fault" Alerting "fault of the alerter";
 }
 
 /// Someone or something to look at first, with the reason.

@@ -135,17 +135,26 @@ fn two_levels() -> EngineConfig {
         policies: vec![Policy {
             name: "default".into(),
             levels: vec![
-                Level { after: Span::ZERO, notify: vec!["chat".into()], repeat: 0 },
-                Level { after: Span::secs(300), notify: vec!["primary".into()], repeat: 2 },
+                Level { after: Span::ZERO, notify: vec!["chat".into()], ..Level::default() },
+                Level {
+                    after: Span::secs(300),
+                    notify: vec!["primary".into()],
+                    repeat: 2,
+                    ..Level::default()
+                },
             ],
         }],
         routes: vec![
             Route {
                 matchers: vec!["severity=\"page\"".into()],
                 policy: Some("default".into()),
-                notify: vec![],
+                ..Route::default()
             },
-            Route { matchers: vec!["severity=\"ticket\"".into()], policy: None, notify: vec!["chat".into()] },
+            Route {
+                matchers: vec!["severity=\"ticket\"".into()],
+                notify: vec!["chat".into()],
+                ..Route::default()
+            },
         ],
         ..EngineConfig::default()
     }

@@ -51,7 +51,7 @@ impl fmt::Display for Page<'_> {
         let mut body = String::new();
         self.summary(&mut body);
         body.push_str(self.more);
-        let router = Router::new(&self.config.routes).unwrap_or_default();
+        let router = Router::new(&self.config.routes, &self.config.teams).unwrap_or_default();
         for (i, file) in self.files.iter().enumerate() {
             self.file(&mut body, i, file, &router);
         }

@@ -96,7 +96,7 @@ fn text(file: &str, replay: &Replay, config: &EngineConfig, out: &mut dyn Write)
         replay.signals().join(", ")
     )?;
     writeln!(out, "  {}", Counts::of(replay))?;
-    let router = Router::new(&config.routes).unwrap_or_default();
+    let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
     for story in replay.stories() {
         let r = &story.record;
         writeln!(out)?;

@@ -3,7 +3,7 @@
 use stepwatch_engine::config::{EngineConfig, Level};
 use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::message::number;
-use stepwatch_engine::route::Router;
+use stepwatch_engine::route::{Router, Way};
 use stepwatch_engine::time::Span;
 use stepwatch_engine::verdict::Severity;
 
@@ -61,17 +61,17 @@ pub(super) fn value(r: &IncidentRecord) -> String {
 
 /// The route that an incident takes, and who stands on it.
 pub(super) fn rule(config: &EngineConfig, router: &Router, r: &IncidentRecord) -> String {
-    let levels = router.levels(config, r).iter().map(level).collect::<Vec<_>>().join("; ");
+    router.ways(config, &r.labels).iter().map(way).collect::<Vec<_>>().join("; and ")
+}
+
+fn way(way: &Way) -> String {
+    let levels = way.levels.iter().map(level).collect::<Vec<_>>().join("; ");
     let levels = if levels.is_empty() { "nobody".to_owned() } else { levels };
-    match router.route(r).and_then(|i| Some((i, config.routes.get(i)?))) {
-        Some((i, route)) => {
-            let matched =
-                if route.matchers.is_empty() { "everything".into() } else { route.matchers.join(" and ") };
-            let policy = route.policy.as_ref().map_or(String::new(), |p| format!("policy {p}: "));
-            format!("routes[{i}], {matched} -> {policy}{levels}")
-        }
-        None if config.routes.is_empty() => format!("no routes: page and ticket -> {levels}"),
-        None => format!("no route matches: page and ticket -> {levels}"),
+    let policy = way.policy.as_ref().map_or(String::new(), |p| format!("policy {p}: "));
+    if way.route.starts_with("routes[") {
+        format!("{}, {} -> {policy}{levels}", way.route, way.because)
+    } else {
+        format!("{}: page and ticket -> {policy}{levels}", way.because)
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use stepwatch_engine::config::Policy;
 use stepwatch_engine::time::Span;
 
-use super::{File, matchers};
+use super::{File, incidents};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
 
@@ -42,22 +42,29 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     for (i, policy) in file.policies.iter().enumerate() {
         levels(&format!("policies[{i}]"), policy, &receivers, errors);
     }
-    for (i, route) in file.routes.iter().enumerate() {
-        let at = format!("routes[{i}]");
-        known(
-            &format!("{at}.notify[]"),
-            "receiver",
-            route.notify.iter().map(String::as_str),
-            &receivers,
-            errors,
-        );
-        known(&format!("{at}.policy"), "policy", route.policy.as_deref(), &policies, errors);
-        if route.policy.is_some() && !route.notify.is_empty() {
-            errors.push(format!("{at}: has both policy and notify, expected one of them"));
-        }
+    incidents::each_route("routes", &file.routes, &mut |at, route| {
+        destination(at, route.policy.as_deref(), &route.notify, &policies, &receivers, errors);
+    });
+    for (i, team) in file.teams.iter().enumerate() {
+        let at = format!("teams[{i}]");
+        destination(&at, team.policy.as_deref(), &team.notify, &policies, &receivers, errors);
     }
-    for (i, route) in file.routes.iter().enumerate() {
-        matchers::check(&format!("routes[{i}].match"), &route.matchers, errors);
+    incidents::check(file, errors);
+}
+
+/// Who is told, by a policy or by name.
+fn destination(
+    at: &str,
+    policy: Option<&str>,
+    notify: &[String],
+    policies: &BTreeSet<&str>,
+    receivers: &BTreeSet<&str>,
+    errors: &mut Vec<String>,
+) {
+    known(&format!("{at}.notify[]"), "receiver", notify.iter().map(String::as_str), receivers, errors);
+    known(&format!("{at}.policy"), "policy", policy, policies, errors);
+    if policy.is_some() && !notify.is_empty() {
+        errors.push(format!("{at}: has both policy and notify, expected one of them"));
     }
 }
 
@@ -84,7 +91,7 @@ fn levels(at: &str, policy: &Policy, receivers: &BTreeSet<&str>, errors: &mut Ve
 }
 
 /// The names, each told once if it is bad or taken.
-fn unique<'a>(
+pub(super) fn unique<'a>(
     what: &str,
     names: impl Iterator<Item = &'a str>,
     errors: &mut Vec<String>,
@@ -162,22 +169,6 @@ pub(super) fn warnings(file: &File) -> Vec<String> {
     if file.receivers.is_empty() {
         warnings.push("receivers: is empty, so that incidents are kept and shown, and told to nobody".into());
     }
-    if let Some(i) = file.routes.iter().position(|r| r.matchers.is_empty())
-        && i + 1 < file.routes.len()
-    {
-        warnings.push(format!("routes[{i}]: matches everything, so that no route after it is ever used"));
-    }
-    for (i, route) in file.routes.iter().enumerate() {
-        if route.policy.is_none() && route.notify.is_empty() {
-            warnings.push(format!(
-                "routes[{i}]: has neither policy nor notify: what it matches is told to nobody"
-            ));
-        }
-    }
-    for policy in &file.policies {
-        if !file.routes.iter().any(|r| r.policy.as_ref() == Some(&policy.name)) {
-            warnings.push(format!("policies: {:?} is used by no route", policy.name));
-        }
-    }
+    incidents::warnings(file, &mut warnings);
     warnings
 }

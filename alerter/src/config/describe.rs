@@ -3,8 +3,9 @@
 use core::fmt;
 
 use serde_json::Value;
-use stepwatch_engine::config::{Level, Policy, Route};
+use stepwatch_engine::config::{Condition, InhibitRule, Level, Policy, Route};
 use stepwatch_engine::detector::DetectorsConfig;
+use stepwatch_engine::incident::inhibition;
 use stepwatch_engine::time::Span;
 
 use super::{Config, File, Source};
@@ -39,10 +40,17 @@ impl fmt::Display for Config {
             ))?;
         }
         section.open("routes");
-        for route in &file.routes {
-            section.line(format_args!("{} -> {}", matchers(route), destination(file, route)))?;
-        }
+        routes(&mut section, file, &file.routes, "")?;
         section.line(format_args!("{}", rest(file)))?;
+        section.open("timing");
+        section.line(format_args!("{}", timing(file)))?;
+        section.open("inhibit");
+        for rule in inhibition::built_in()
+            .filter(|r| !file.inhibit_off.contains(&r.name))
+            .chain(file.inhibit_rules.iter().cloned())
+        {
+            section.line(format_args!("{}", inhibits(&rule)))?;
+        }
         section.open("detectors");
         for change in detectors(&file.detectors) {
             section.line(format_args!("{change}"))?;
@@ -82,6 +90,43 @@ fn exporters(e: &Exporters) -> String {
     format!("{} over {}", parts.join(", "), e.scheme.as_str())
 }
 
+/// A line a route, children under their parent.
+fn routes(section: &mut Section<'_, '_>, file: &File, list: &[Route], indent: &str) -> fmt::Result {
+    for route in list {
+        let more = if route.go_on { ", and on" } else { "" };
+        section.line(format_args!("{indent}{} -> {}{more}", matchers(route), destination(file, route)))?;
+        routes(section, file, &route.routes, &format!("{indent}  "))?;
+    }
+    Ok(())
+}
+
+fn timing(file: &File) -> String {
+    let first = match file.batch_window {
+        Span::ZERO => "first word at once".to_owned(),
+        window => format!("pages at once, tickets gathered for {window}"),
+    };
+    let storm = match &file.storm {
+        storm if storm.enabled => format!("more than {} within {} are one", storm.incidents, storm.within),
+        _ => "storms are not rolled up".to_owned(),
+    };
+    let ack = file.ack_timeout.map_or(String::new(), |t| format!(", told anew {t} after an acknowledgement"));
+    format!(
+        "{first}, news every {} at most, unanswered pages again every {}{ack}, over after {} of quiet; {storm}",
+        file.update_min_interval, file.remind_every, file.resolve_after
+    )
+}
+
+fn inhibits(rule: &InhibitRule) -> String {
+    let name = if rule.name.is_empty() { String::new() } else { format!("{}: ", rule.name) };
+    let equal =
+        if rule.equal.is_empty() { String::new() } else { format!(" of the same {}", rule.equal.join(", ")) };
+    format!(
+        "{name}{} hides {}{equal}",
+        rule.source_matchers.join(" and "),
+        rule.target_matchers.join(" and ")
+    )
+}
+
 fn matchers(route: &Route) -> String {
     if route.matchers.is_empty() { "everything".into() } else { route.matchers.join(" and ") }
 }
@@ -105,7 +150,18 @@ fn level(level: &Level) -> String {
         0 => String::new(),
         n => format!(", {n} more times"),
     };
-    format!("{when} {}{again}", level.notify.join(", "))
+    format!("{when} {}{again}{}", level.notify.join(", "), condition(&level.condition))
+}
+
+fn condition(asked: &Condition) -> String {
+    let parts = [
+        asked.severity.map(|s| format!("severity {}", s.as_str())),
+        asked.during.as_ref().map(|name| format!("during {name}")),
+        asked.outside.as_ref().map(|name| format!("outside {name}")),
+        asked.burn_over.map(|dollars| format!("burning more than ${dollars}/h")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(" if {}", parts.join(" and ")) }
 }
 
 /// The settings that are not the default ones.

@@ -3,7 +3,8 @@
 //! `severity="critical"` would match nothing and `severity!="critical"` everything, both silently, and a page would go
 //! where nobody looks.
 
-use stepwatch_engine::route::Matcher;
+use stepwatch_engine::incident::labels::OURS;
+use stepwatch_engine::matcher::{Matcher, Op};
 use stepwatch_engine::verdict::{Kind, Severity};
 
 /// Every value of a label, for those that have a fixed set of them.
@@ -22,28 +23,36 @@ fn values(label: &str) -> Option<Vec<&'static str>> {
 /// Regular expressions may be ahead of the kinds there are; plain values may not.
 pub(super) fn check(at: &str, matchers: &[String], errors: &mut Vec<String>) {
     for (i, text) in matchers.iter().enumerate() {
-        if let Err(e) = Matcher::parse(text) {
-            errors.push(format!("{at}[{i}]: {e}"));
-            continue;
-        }
-        let Some((label, value)) = plain(text) else { continue };
-        let Some(all) = values(label) else { continue };
+        let matcher = match Matcher::parse(text) {
+            Ok(matcher) => matcher,
+            Err(e) => {
+                errors.push(format!("{at}[{i}]: {e}"));
+                continue;
+            }
+        };
+        let (label, value) = (matcher.label(), matcher.value());
+        let plain = matches!(matcher.op(), Op::Equal | Op::NotEqual);
+        let Some(all) = values(label).filter(|_| plain) else { continue };
         if !all.contains(&value) {
             errors.push(format!(
-                "{at}[{i}]: matcher {}: no incident has the {label} {value:?}; those that exist: {}",
-                format_args!("{text:?}"),
+                "{at}[{i}]: matcher {text:?}: no incident has the {label} {value:?}; those that exist: {}",
                 all.join(", ")
             ));
         }
     }
 }
 
-/// Label and value of `label="value"` and `label!="value"`.
-fn plain(text: &str) -> Option<(&str, &str)> {
-    let (label, rest) = text.split_at(text.find(['=', '!'])?);
-    let value = rest.strip_prefix("!=").or_else(|| rest.strip_prefix('=').filter(|v| !v.starts_with('~')))?;
-    let value = value.trim();
-    Some((label.trim(), value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value)))
+/// Labels that are not ours: a run may declare them, or somebody has misspelt one.
+pub(super) fn unknown(at: &str, matchers: &[String], warnings: &mut Vec<String>) {
+    for (i, matcher) in matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?))) {
+        let label = matcher.label();
+        if !OURS.contains(&label) {
+            warnings.push(format!(
+                "{at}[{i}]: no incident has the label {label:?} unless its run declares it; those that are always there: {}",
+                OURS.join(", ")
+            ));
+        }
+    }
 }
 
 #[cfg(test)]

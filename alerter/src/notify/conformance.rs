@@ -8,7 +8,8 @@ use std::time::Duration;
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Action, Effect, Input, Notification};
-use stepwatch_engine::message::{Fact, Link, Message, Status};
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_fakes::{Fake, Fault, PagerDuty, Service, Slack, WebhookSink};
@@ -40,11 +41,13 @@ pub(crate) fn message() -> Message {
             fact("Last good checkpoint", "step 31000, 15m ago"),
             fact("Cost", "$1280.00/h (512 GPUs at $2.50), $4.27 since it opened"),
         ],
+        because: Reason::First,
         reason: "first".into(),
         links: vec![
             link("Runbook", "https://example.com/runbooks/grad_spike.md"),
             link("Incident", "https://stepwatch.example.com/api/v1/incidents/01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"),
         ],
+        labels: Labels::new(),
         started_at: Ts(1_795_227_404_000),
         at: Ts(1_795_227_416_980),
     }
@@ -59,6 +62,7 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
         action,
         idem_key: format!("{}/{receiver}/{seq}", message.incident),
         page: true,
+        users: Vec::new(),
         message,
     }
 }

@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::{Fact, Link, Message, Status};
+use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_kit::config::Secret;
@@ -78,7 +78,8 @@ pub struct Incident<'a> {
     pub title: &'a str,
     pub summary: &'a str,
     pub facts: &'a [Fact],
-    /// Why this message was sent now.
+    /// Why this message was sent now: for programs, and in words.
+    pub because: Reason,
     pub reason: &'a str,
     pub links: &'a [Link],
     /// RFC 3339, in UTC.
@@ -156,6 +157,7 @@ fn body(n: &Notification) -> Body<'_> {
         title: &m.title,
         summary: &m.summary,
         facts: &m.facts,
+        because: m.because,
         reason: &m.reason,
         links: &m.links,
         started_at: rfc3339(m.started_at),

@@ -1,5 +1,6 @@
 use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use stepwatch_wire::Cursor;
 use tempfile::TempDir;
@@ -53,6 +54,8 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         level: 1,
         next_at: Some(Ts(1_795_227_704_000)),
         flaps: 0,
+        labels: Labels::new(),
+        quiet: None,
     }
 }
 

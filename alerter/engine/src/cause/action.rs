@@ -245,6 +245,8 @@ mod tests {
             level: 0,
             next_at: None,
             flaps: 0,
+            labels: crate::matcher::Labels::new(),
+            quiet: None,
         }
     }
 

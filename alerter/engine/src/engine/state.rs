@@ -8,11 +8,14 @@ use crate::batches::Batches;
 use crate::config::EngineConfig;
 use crate::incident::book::Incident;
 use crate::incident::ledger::Ledger;
+use crate::incident::v4::IncidentV4;
 use crate::node::Node;
 use crate::run::Run;
 
 /// Version of the stored form of every part; a part of another version is not restored.
 const STATE_VERSION: u8 = 5;
+/// Since when the ledger has its form.
+const LEDGER_SINCE: u8 = 4;
 
 /// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);
@@ -28,6 +31,7 @@ impl Engine {
         match key {
             Key::Incident(id) => self.book.open.get(id).and_then(encode),
             Key::Batches => encode(&self.batches),
+            Key::Storms => encode(&self.book.storms),
             Key::Ledger => encode(&self.book.ledger),
             Key::Node(name) => self.nodes.get(name).and_then(encode),
             Key::Run(name) => self.runs.get(name).and_then(encode),
@@ -46,12 +50,12 @@ impl Engine {
         let mut unusable = Vec::new();
         for (name, bytes) in parts {
             let usable = match Key::parse(&name) {
-                Some(Key::Incident(id)) => decode::<Incident>(&bytes).map(|i| {
-                    engine.book.touched.push(id.clone());
-                    engine.book.open.insert(id, i);
-                }),
+                Some(Key::Incident(id)) => decode_incident(&bytes).map(|i| engine.book.restore(id, i)),
                 Some(Key::Batches) => decode::<Batches>(&bytes).map(|b| engine.batches = b),
-                Some(Key::Ledger) => decode::<Ledger>(&bytes).map(|l| engine.book.ledger = l),
+                Some(Key::Storms) => decode(&bytes).map(|s| engine.book.storms = s),
+                Some(Key::Ledger) => {
+                    decode_since::<Ledger>(LEDGER_SINCE, &bytes).map(|l| engine.book.ledger = l)
+                }
                 Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
                     r.configure(&engine.book.config.detectors);
                     engine.timers.set(&Key::Run(run.clone()), run_deadline(&r));
@@ -97,6 +101,7 @@ impl Key {
         match self {
             Self::Incident(id) => format!("incident/{id}"),
             Self::Batches => "batches".into(),
+            Self::Storms => "storms".into(),
             Self::Ledger => "ledger".into(),
             Self::Node(name) => format!("node/{name}"),
             Self::Run(name) => format!("run/{name}"),
@@ -114,6 +119,7 @@ impl Key {
             Some(("standard", key)) => Some(Self::Standard(key.to_owned())),
             _ => match name {
                 "batches" => Some(Self::Batches),
+                "storms" => Some(Self::Storms),
                 "ledger" => Some(Self::Ledger),
                 _ => None,
             },
@@ -128,9 +134,20 @@ fn encode<T: Serialize>(part: &T) -> Option<Vec<u8>> {
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    decode_since(STATE_VERSION, bytes)
+}
+
+/// Of a part whose form has been the same since a version.
+fn decode_since<T: DeserializeOwned>(since: u8, bytes: &[u8]) -> Option<T> {
     let (version, rest) = bytes.split_first()?;
-    if *version != STATE_VERSION {
-        return None;
+    let known = (since..=STATE_VERSION).contains(version);
+    known.then(|| postcard::from_bytes(rest).ok())?
+}
+
+/// What people know of and have answered outlives an upgrade, whatever else is learned again.
+fn decode_incident(bytes: &[u8]) -> Option<Incident> {
+    match bytes.split_first()? {
+        (4, rest) => postcard::from_bytes::<IncidentV4>(rest).ok().map(Incident::from),
+        _ => decode(bytes),
     }
-    postcard::from_bytes(rest).ok()
 }

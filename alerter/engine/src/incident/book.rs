@@ -9,24 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::escalation::Ladder;
+use super::escalation::Ladders;
+use super::inhibition::Inhibition;
 use super::ledger::{FLAP_MEMORY, Ledger};
 use super::nature::is_news;
 use super::record::worse;
-use super::telling::NEW;
-use super::{IncidentRecord, Scope, State, Subject, id};
+use super::storm::{Storms, Tally};
+use super::telling::{Lane, News};
+use super::{IncidentRecord, Scope, State, Subject, id, labels};
 use crate::config::EngineConfig;
 use crate::effect::{Action, Effect, TimelineEntry};
-use crate::message::RunSummary;
+use crate::matcher::Labels;
+use crate::message::{Reason, RunSummary, Why};
 use crate::oncall::OnCall;
 use crate::route::Router;
+use crate::silence::Silences;
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
 
 /// The hold doubles at most this often.
 const MAX_DOUBLINGS: u32 = 5;
-/// How long a page that nobody answered outlives a run that ended by itself.
-const UNANSWERED: Span = Span::secs(900);
 /// Suspects kept an incident, and nodes.
 pub(super) const MAX_SUSPECTS: usize = 8;
 
@@ -38,19 +40,24 @@ pub(crate) struct Incident {
     pub(super) subjects: BTreeSet<Subject>,
     pub(super) raised: BTreeMap<(Subject, Kind), Severity>,
     /// Every kind that was ever raised in it, by its subject.
-    known: BTreeMap<Subject, BTreeSet<Kind>>,
+    pub(super) known: BTreeMap<Subject, BTreeSet<Kind>>,
     /// When a node last had something new to say in it.
     pub(super) node_at: Option<Ts>,
     /// When it resolves if nothing comes back.
-    resolve_at: Option<Ts>,
-    pub(super) ladder: Option<Ladder>,
+    pub(super) resolve_at: Option<Ts>,
+    pub(super) ladders: Ladders,
     pub(super) lanes: BTreeMap<String, Lane>,
-}
-
-/// What one receiver has been told.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Lane {
-    pub(super) seq: u32,
+    /// When anybody was told anything of it last.
+    pub(super) told_at: Option<Ts>,
+    pub(super) news: Option<News>,
+    /// Since it was announced it has been counted among those that may make a storm.
+    pub(super) counted: bool,
+    /// That it comes and goes was told.
+    pub(super) flapping: bool,
+    /// A person stopped the run that it hit: what is left of it is nobody's emergency.
+    pub(super) calm: bool,
+    /// What it counts, if it stands for many.
+    pub(super) storm: Option<Tally>,
 }
 
 /// Whom a verdict is about, and what there is to know of them.
@@ -72,6 +79,13 @@ pub(crate) struct Book {
     pub(crate) oncall: OnCall,
     pub(crate) open: BTreeMap<String, Incident>,
     pub(crate) ledger: Ledger,
+    pub(crate) storms: Storms,
+    pub(crate) silences: Silences,
+    pub(super) inhibition: Inhibition,
+    /// Which incident answers for a subject.
+    pub(super) by_subject: BTreeMap<Subject, String>,
+    /// What is hidden by a silence or an incident.
+    pub(super) hidden: BTreeMap<String, BTreeSet<String>>,
     /// Incidents that changed since the last look; gone ones are not in `open`.
     pub(crate) touched: Vec<String>,
 }
@@ -86,9 +100,28 @@ impl Book {
     pub(crate) fn configure(&mut self, config: EngineConfig) {
         // The alerter refuses a configuration whose matchers do not parse; a route that slipped through matches nothing,
         // and what no route matches goes to every receiver.
-        self.router = Router::new(&config.routes).unwrap_or_default();
         self.oncall.configure(config.oncall.clone());
+        self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
+        self.inhibition = Inhibition::new(&config);
+        for (id, i) in &self.open {
+            self.inhibition.note(id, &i.record.labels);
+        }
         self.config = config;
+        // What they wait for may be another time now.
+        self.touched.extend(self.open.keys().cloned());
+    }
+
+    /// Takes in an incident that was stored.
+    pub(crate) fn restore(&mut self, id: String, incident: Incident) {
+        for subject in &incident.subjects {
+            self.by_subject.insert(subject.clone(), id.clone());
+        }
+        if let Some(quiet) = &incident.record.quiet {
+            self.hidden.entry(quiet.by.clone()).or_default().insert(id.clone());
+        }
+        self.inhibition.note(&id, &incident.record.labels);
+        self.touched.push(id.clone());
+        self.open.insert(id, incident);
     }
 
     /// Why a run stands still, or is slow, if it does: the kind that is raised of it.
@@ -100,11 +133,29 @@ impl Book {
         raised.map(|(s, kind)| (causes.iter().position(|c| *c == s.cause), *kind)).min().map(|(_, kind)| kind)
     }
 
-    fn find(&self, subject: &Subject) -> Option<String> {
-        self.open.values().find(|i| i.subjects.contains(subject)).map(|i| i.record.id.clone())
+    pub(super) fn find(&self, subject: &Subject) -> Option<String> {
+        self.by_subject.get(subject).cloned()
+    }
+
+    /// The labels of what a verdict would open.
+    pub(super) fn labels_of(&self, party: &Party, v: &Verdict) -> Labels {
+        labels::of(&self.blank(Ts(0), party, v, 0), &party.run, self.router.teams())
+    }
+
+    /// Brings the labels up to what is known of the incident.
+    pub(super) fn relabel(&mut self, id: &str) {
+        if let Some(i) = self.open.get_mut(id) {
+            i.record.labels = labels::of(&i.record, &i.summary, self.router.teams());
+            self.inhibition.note(id, &i.record.labels);
+        }
     }
 
     pub(crate) fn verdict(&mut self, now: Ts, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
+        self.take(now, party, v, out);
+        self.explain_others(now, out);
+    }
+
+    fn take(&mut self, now: Ts, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
         let subject = Subject { scope: party.scope.clone(), cause: v.kind.cause() };
         let own = self.find(&subject);
         match v.change {
@@ -122,7 +173,7 @@ impl Book {
                     out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)));
                 } else if self.ledger.is_closed(&subject, v) {
                     // Somebody knows.
-                } else if let Some(id) = self.kin(now, party, v) {
+                } else if let Some(id) = self.kin(now, party, v).or_else(|| self.grouped(party, v)) {
                     self.join(now, &id, &subject, party, v, out);
                 } else {
                     self.create(now, subject, party, v, out);
@@ -161,18 +212,13 @@ impl Book {
         };
         out.push(timeline(now, &id, format!("opened as {}: {}{again}", v.severity.as_str(), v.why)));
         let incident = Incident {
-            record,
-            summary: party.run.clone(),
             raised: BTreeMap::from([((subject.clone(), v.kind), v.severity)]),
             known: BTreeMap::from([(subject.clone(), BTreeSet::from([v.kind]))]),
-            subjects: BTreeSet::from([subject]),
             node_at: party.is_node().then_some(now),
-            resolve_at: None,
-            ladder: None,
-            lanes: BTreeMap::new(),
+            ..Incident::new(record, party.run.clone(), BTreeSet::from([subject]))
         };
-        self.open.insert(id.clone(), incident);
-        self.announce(now, &id, v.ts, NEW, out);
+        self.restore(id.clone(), incident);
+        self.announce(now, &id, v.ts, &Why::first(), out);
         self.finish(&id, out);
     }
 
@@ -209,19 +255,21 @@ impl Book {
     ) {
         let Some(i) = self.open.get_mut(id) else { return };
         i.subjects.insert(subject.clone());
+        self.by_subject.insert(subject.clone(), id.to_owned());
         let told = |i: &Incident| i.lanes.values().map(|l| l.seq).sum::<u32>();
         let before = told(i);
         out.push(timeline(now, id, format!("{} of {}: one sickness", v.kind.title(), subject.scope.name())));
         self.update(now, id, subject, party, v, out);
         if self.open.get(id).is_some_and(|i| before > 0 && told(i) == before) {
             let reason = format!("also {} of {}: {}", v.kind.title(), subject.scope.name(), v.why);
-            self.tell_all(now, id, Action::Update, &reason, out);
+            self.tell_all(now, id, Action::Update, reason, out);
             self.finish(id, out);
         }
     }
 
     fn annotate(&mut self, now: Ts, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
         let mut record = self.record(now, party, v, 0);
+        record.labels = labels::of(&record, &party.run, self.router.teams());
         record.state = State::Resolved;
         record.resolved_at = Some(now);
         record.end_step = Some(v.step);
@@ -233,6 +281,10 @@ impl Book {
 
     fn record(&mut self, now: Ts, party: &Party, v: &Verdict, flaps: u32) -> IncidentRecord {
         self.ledger.counter += 1;
+        self.blank(now, party, v, flaps)
+    }
+
+    fn blank(&self, now: Ts, party: &Party, v: &Verdict, flaps: u32) -> IncidentRecord {
         let mut suspects = v.suspects.clone();
         suspects.truncate(MAX_SUSPECTS);
         IncidentRecord {
@@ -260,6 +312,8 @@ impl Book {
             level: 0,
             next_at: None,
             flaps,
+            labels: Labels::new(),
+            quiet: None,
         }
     }
 
@@ -277,9 +331,7 @@ impl Book {
         if i.resolve_at.take().is_some() {
             i.record.flaps += 1;
             out.push(timeline(now, id, format!("came back: {}", v.why)));
-            if i.record.state == State::Acknowledged {
-                self.tell_all(now, id, Action::Update, "it came back", out);
-            }
+            self.came_back(now, id, v, out);
         }
         let Some(i) = self.open.get_mut(id) else { return };
         let news = i.is_news(subject, v.kind);
@@ -305,27 +357,45 @@ impl Book {
                 i.record.opened_step = v.step;
             }
             let reason = format!("raised from {} to {}", had_severity.as_str(), v.severity.as_str());
-            self.announce(now, id, v.ts, &reason, out);
+            self.announce(now, id, v.ts, &Why::new(Reason::Raised, reason), out);
         } else if news && v.severity == Severity::Page && i.record.state == State::Acknowledged {
             // An acknowledgement covers what was known, and this was not.
             i.record.reopen();
-            let reason = format!("after it was acknowledged: {}", v.kind.title());
-            self.announce(now, id, v.ts, &reason, out);
+            let words = format!("after it was acknowledged: {}", v.kind.title());
+            self.announce(now, id, v.ts, &Why::new(Reason::News, words), out);
         } else if news && !leads && v.severity == had_severity {
-            self.tell_all(now, id, Action::Update, &format!("also {}: {}", v.kind.title(), v.why), out);
+            let words = format!("also {}: {}", v.kind.title(), v.why);
+            self.tell_all(now, id, Action::Update, words, out);
         } else if leads && v.kind != had_kind {
             out.push(timeline(now, id, format!("{} became {}: {}", had_kind.title(), v.kind.title(), v.why)));
-            self.tell_all(
-                now,
-                id,
-                Action::Update,
-                &format!("{} became {}", had_kind.title(), v.kind.title()),
-                out,
-            );
+            let words = format!("{} became {}", had_kind.title(), v.kind.title());
+            self.tell_all(now, id, Action::Update, Why::new(Reason::Changed, words), out);
         } else if leads {
             out.push(timeline(now, id, v.why.clone()));
         }
         self.finish(id, out);
+    }
+
+    /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often that this is what there is to say.
+    fn came_back(&mut self, now: Ts, id: &str, v: &Verdict, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        if i.record.level == 0 && i.ladders.is_empty() {
+            // It was over before anybody was told.
+            return self.announce(now, id, v.ts, &Why::first(), out);
+        }
+        if i.record.state != State::Acknowledged {
+            return;
+        }
+        let why = if i.record.flaps <= self.config.flapping_after {
+            Why::new(Reason::CameBack, "it came back")
+        } else if !core::mem::replace(&mut i.flapping, true) {
+            let words =
+                format!("flapping: it came back {} times; further returns are not told", i.record.flaps);
+            Why::new(Reason::Flapping, words)
+        } else {
+            return;
+        };
+        self.tell_all(now, id, Action::Update, why, out);
     }
 
     fn clear(
@@ -357,124 +427,44 @@ impl Book {
         self.finish(id, out);
     }
 
-    pub(crate) fn ack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        if i.record.state == State::Acknowledged {
-            return;
-        }
-        i.record.state = State::Acknowledged;
-        i.record.acked_by = Some(by.to_owned());
-        i.record.acked_at = Some(now);
-        i.record.next_at = None;
-        i.ladder = None;
-        let after = now - i.record.opened_at;
-        out.push(by_actor(now, id, by, format!("acknowledged after {after}; escalation stops")));
-        self.tell_all(now, id, Action::Ack, &format!("acknowledged by {by} after {after}"), out);
-        self.finish(id, out);
-    }
-
-    pub(crate) fn resolve_by_hand(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get(id) else { return };
-        let raised = i.raised.clone();
-        self.resolve(now, id, by, &format!("resolved by {by}"), out);
-        for ((subject, kind), severity) in raised {
-            self.ledger.close(now, &subject, kind, severity);
-        }
-    }
-
-    fn resolve(&mut self, now: Ts, id: &str, actor: &str, reason: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        i.record.state = State::Resolved;
-        i.record.resolved_at = Some(now);
-        i.record.next_at = None;
-        if i.record.end_step.is_none() {
-            i.record.end_step = i.summary.last_step;
-        }
-        let flaps = i.record.flaps;
-        out.push(by_actor(now, id, actor, reason.to_owned()));
-        self.tell_all(now, id, Action::Resolve, reason, out);
-        self.finish(id, out);
-        for subject in self.open.remove(id).map(|i| i.subjects).unwrap_or_default() {
-            self.ledger.resolved(now, &subject, flaps);
-        }
-    }
-
-    /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a while: an idle cluster is
-    /// somebody's business too, unless a person stopped the run.
-    pub(crate) fn run_ended(&mut self, now: Ts, run: &str, by_hand: bool, out: &mut Vec<Effect>) {
-        let scope = Scope::Run(run.to_owned());
-        for id in self.of_run(run) {
-            let Some(i) = self.open.get_mut(&id) else { continue };
-            let unanswered = i.record.severity == Severity::Page && i.record.state == State::Open;
-            if i.outlives(&scope) {
-                if by_hand {
-                    (i.ladder, i.record.next_at) = (None, None);
-                }
-                let calm = if by_hand { ": escalation stops" } else { "" };
-                out.push(timeline(now, &id, format!("the run ended, what ails the node did not{calm}")));
-                self.finish(&id, out);
-            } else if unanswered && !by_hand {
-                i.resolve_at = Some(now + UNANSWERED);
-                i.raised.clear();
-                out.push(timeline(
-                    now,
-                    &id,
-                    format!("the run ended; resolves in {UNANSWERED} if nobody answers"),
-                ));
-                self.finish(&id, out);
-            } else {
-                let reason = if by_hand { "the run was stopped" } else { "the run ended" };
-                self.resolve(now, &id, "engine", reason, out);
-            }
-        }
-        self.ledger.forget(&scope);
-    }
-
-    /// Nothing was heard of it for so long that it is forgotten.
-    pub(crate) fn forgotten(&mut self, now: Ts, scope: &Scope, out: &mut Vec<Effect>) {
-        let of = |i: &Incident| i.subjects.iter().any(|s| s.scope == *scope);
-        let ids: Vec<String> = self.open.values().filter(|i| of(i)).map(|i| i.record.id.clone()).collect();
-        let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
-        for id in ids {
-            if self.open.get_mut(&id).is_some_and(|i| i.outlives(scope)) {
-                out.push(timeline(now, &id, format!("nothing was heard of the {what} any more")));
-                self.finish(&id, out);
-            } else {
-                let reason = format!("nothing was heard of the {what} any more");
-                self.resolve(now, &id, "engine", &reason, out);
-            }
-        }
-        self.ledger.forget(scope);
-    }
-
-    /// A new attempt is judged afresh, whatever was closed by hand before.
-    pub(crate) fn run_restarted(&mut self, run: &str) {
-        self.ledger.reopen_all(&Scope::Run(run.to_owned()));
-    }
-
-    fn of_run(&self, run: &str) -> Vec<String> {
-        self.open.values().filter(|i| i.record.run == run).map(|i| i.record.id.clone()).collect()
-    }
-
     pub(crate) fn tick(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         if i.resolve_at.is_some_and(|at| at <= now) {
             let lasted = now - i.record.opened_at;
             self.resolve(now, id, "engine", &format!("resolved by itself after {lasted}"), out);
-        } else if i.record.next_at.is_some_and(|at| at <= now) {
-            self.climb_if_it_holds(now, id, out);
-            self.finish(id, out);
+            return;
         }
+        if self.ack_expires(i).is_some_and(|at| at <= now) {
+            self.ack_expired(now, id, out);
+        }
+        match self.open.get(id).filter(|i| i.record.next_at.is_some_and(|at| at <= now)) {
+            Some(i) if i.record.quiet.is_some() => self.look_again(now, id, out),
+            Some(_) => {
+                self.climb_if_it_holds(now, id, out);
+                self.finish(id, out);
+            }
+            None => {}
+        }
+        self.tell_news(now, id, out);
+    }
+
+    /// When an acknowledgement that led to no end is worth nothing any more.
+    fn ack_expires(&self, i: &Incident) -> Option<Ts> {
+        let holds = !i.raised.is_empty() && i.record.state == State::Acknowledged;
+        Some(i.record.acked_at.filter(|_| holds)? + self.config.ack_timeout?)
     }
 
     pub(crate) fn deadline(&self, id: &str) -> Option<(Ts, &'static str)> {
         let i = self.open.get(id)?;
         let resolve = i.resolve_at.map(|at| (at, "resolve hold"));
         let climb = i.record.next_at.map(|at| (at, "escalation"));
-        [resolve, climb].into_iter().flatten().min()
+        let news = i.news.as_ref().filter(|_| i.record.quiet.is_none()).map(|news| (news.at, "news"));
+        let ack = self.ack_expires(i).map(|at| (at, "acknowledgement"));
+        [resolve, climb, news, ack].into_iter().flatten().min()
     }
 
     pub(super) fn finish(&mut self, id: &str, out: &mut Vec<Effect>) {
+        self.relabel(id);
         if let Some(i) = self.open.get(id) {
             out.push(Effect::Incident(Box::new(i.record.clone())));
         }
@@ -486,6 +476,26 @@ impl Incident {
     /// Whether `kind` is another trouble than any that this incident has been about.
     fn is_news(&self, subject: &Subject, kind: Kind) -> bool {
         self.known.get(subject).is_some_and(|known| is_news(kind, known))
+    }
+
+    pub(super) fn new(record: IncidentRecord, summary: RunSummary, subjects: BTreeSet<Subject>) -> Self {
+        Self {
+            record,
+            summary,
+            subjects,
+            raised: BTreeMap::new(),
+            known: BTreeMap::new(),
+            node_at: None,
+            resolve_at: None,
+            ladders: Ladders::default(),
+            lanes: BTreeMap::new(),
+            told_at: None,
+            news: None,
+            counted: false,
+            flapping: false,
+            calm: false,
+            storm: None,
+        }
     }
 }
 

@@ -1,122 +1,205 @@
 //! Climbing: who is told next if nobody answers.
+//!
+//! A ladder is the levels of one way through the routes, as they were when the incident was announced: a reload does not move anyone's
+//! place. Whether a level is told at all is asked when it is due; here is only when that is.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Level;
+use crate::route::Way;
 use crate::time::{Span, Ts};
 
-/// After the last level of a page, the last level is told again this often, or at its own pace if that is slower: a page is
-/// never given up while nobody answers.
-const REMIND_EVERY: Span = Span::secs(1800);
+/// The ladders of an incident, one a way.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Ladders(Vec<Ladder>);
 
-/// The levels as they were when the incident was announced: a reload does not move anyone's place.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Ladder {
-    levels: Vec<Level>,
+    pub(super) route: String,
+    pub(super) levels: Vec<Level>,
     /// The next to notify.
-    at: usize,
+    pub(super) at: usize,
     /// How often the level before has been repeated.
-    repeats: u32,
-    next: Option<Ts>,
-    reminders: u32,
+    pub(super) repeats: u32,
+    pub(super) next: Option<Ts>,
+    pub(super) reminders: u32,
+    /// A person asked for it: told even where nothing more would be.
+    pub(super) forced: bool,
 }
 
-/// One notification round.
-#[derive(Debug, PartialEq, Eq)]
+/// What the rounds after this one depend on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Never given up while nobody answers.
+    pub(super) page: bool,
+    /// After the last level of a page, the last level is told again this often, or at its own pace if that is slower.
+    pub(super) remind_every: Span,
+}
+
+/// One round that is due.
+#[derive(Debug, PartialEq)]
 pub(super) struct Due {
     /// From 1.
     pub(super) level: u32,
     pub(super) repeat: u32,
-    pub(super) notify: Vec<String>,
+    pub(super) what: Round,
+    pub(super) route: String,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Round {
+    Level(Level),
+    /// The last of these that may be told.
+    Reminder(Vec<Level>),
+}
+
+impl Ladders {
+    pub(super) fn new(from: Ts, ways: Vec<Way>) -> Self {
+        Self(ways.into_iter().map(|way| Ladder::new(from, way.route, way.levels)).collect())
+    }
+
+    /// One ladder that has been climbed this far.
+    pub(super) fn at(way: Way, at: usize, repeats: u32, next: Option<Ts>, reminders: u32) -> Self {
+        let ladder = Ladder { at, repeats, next, reminders, ..Ladder::new(Ts(0), way.route, way.levels) };
+        Self(vec![ladder])
+    }
+
+    /// From the first level on once more.
+    pub(super) fn restarted(&self, from: Ts) -> Self {
+        Self(self.0.iter().map(|l| Ladder::new(from, l.route.clone(), l.levels.clone())).collect())
+    }
+
+    pub(super) fn next_at(&self) -> Option<Ts> {
+        self.0.iter().filter_map(|l| l.next).min()
+    }
+
+    /// The round that has been due longest, if any, and moves on.
+    pub(super) fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
+        self.0
+            .iter_mut()
+            .filter(|l| l.next.is_some_and(|at| at <= now))
+            .min_by_key(|l| l.next)?
+            .due(now, pace)
+    }
+
+    /// The level told last may not be told now: neither is it repeated.
+    pub(super) fn pass_over(&mut self, now: Ts, route: &str, pace: Pace) {
+        self.0.iter_mut().filter(|l| l.route == route).for_each(|l| l.pass_over(now, pace));
+    }
+
+    /// Nothing is left but reminders.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.0.iter().all(|l| l.at >= l.levels.len())
+    }
+
+    /// There is nobody to tell.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|l| l.levels.is_empty())
+    }
+
+    /// Which ways they are.
+    pub(super) fn routes(&self) -> String {
+        self.0.iter().map(|l| l.route.as_str()).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The last levels, one a ladder.
+    pub(super) fn last(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().filter_map(|l| l.levels.last())
+    }
+
+    /// Who has answered hears no more.
+    pub(super) fn stop(&mut self) {
+        self.0.iter_mut().for_each(|l| (l.next, l.forced) = (None, false));
+    }
+
+    /// Goes on where it stopped, one wait later.
+    pub(super) fn resume(&mut self, now: Ts, pace: Pace) {
+        for l in &mut self.0 {
+            l.next = l.after_current(now, pace).or_else(|| Some(now + l.levels.get(l.at)?.after));
+        }
+    }
+
+    /// Makes the next level due now; false when there is none.
+    pub(super) fn hurry(&mut self, now: Ts) -> bool {
+        self.0.iter_mut().fold(false, |any, l| l.hurry(now) || any)
+    }
+
+    /// Makes the last levels due now once more.
+    pub(super) fn force(&mut self, now: Ts) {
+        self.0.iter_mut().for_each(|l| (l.next, l.forced) = (Some(now), true));
+    }
 }
 
 impl Due {
-    pub(super) fn reason(&self, opened: Ts, now: Ts) -> String {
-        let waited = now - opened;
-        match self.repeat {
-            0 => format!("escalated to level {}: no answer for {waited}", self.level),
-            n => format!("level {} again ({n}): no answer for {waited}", self.level),
-        }
+    /// Whether somebody was told of it before.
+    pub(super) fn is_again(&self) -> bool {
+        self.repeat > 0
     }
 }
 
 impl Ladder {
-    pub(super) fn new(now: Ts, levels: Vec<Level>) -> Self {
-        let next = levels.first().map(|l| now + l.after);
-        Self { levels, at: 0, repeats: 0, next, reminders: 0 }
+    fn new(from: Ts, route: String, levels: Vec<Level>) -> Self {
+        let next = levels.first().map(|l| from + l.after);
+        Self { route, levels, at: 0, repeats: 0, next, reminders: 0, forced: false }
     }
 
-    /// Goes on above level `told`, as if that had been told just now.
-    pub(super) fn above(now: Ts, levels: Vec<Level>, told: u32, page: bool) -> Self {
-        let mut ladder = Self::new(now, levels);
-        ladder.at = (told as usize).min(ladder.levels.len());
-        if ladder.at > 0 {
-            ladder.repeats = 0;
-            ladder.next = ladder.after_current(now, page);
-        }
-        ladder
-    }
-
-    /// The last level once more, whenever it was told before.
-    pub(super) fn last_again(&mut self, now: Ts, page: bool) -> Option<Due> {
-        let last = self.levels.last()?;
-        self.reminders += 1;
-        let due =
-            Due { level: self.levels.len() as u32, repeat: self.reminders, notify: last.notify.clone() };
-        self.next = page.then(|| now + last.after.max(REMIND_EVERY));
-        Some(due)
-    }
-
-    pub(super) fn next_at(&self) -> Option<Ts> {
-        self.next
-    }
-
-    /// The round that is due at `now`, if any, and moves on.
-    pub(super) fn due(&mut self, now: Ts, page: bool) -> Option<Due> {
-        self.next.filter(|at| *at <= now)?;
+    fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
         // Repeats of the level before come first.
-        if let Some(current) = self.at.checked_sub(1).and_then(|i| self.levels.get(i)) {
-            if self.repeats < current.repeat {
-                self.repeats += 1;
-                let due = Due { level: self.at as u32, repeat: self.repeats, notify: current.notify.clone() };
-                self.next = self.after_current(now, page);
-                return Some(due);
-            }
+        if let Some(current) = self.at.checked_sub(1).and_then(|i| self.levels.get(i))
+            && self.repeats < current.repeat
+        {
+            self.repeats += 1;
+            let what = Round::Level(current.clone());
+            self.next = self.after_current(now, pace);
+            return Some(Due {
+                level: self.at as u32,
+                repeat: self.repeats,
+                what,
+                route: self.route.clone(),
+            });
         }
-        let Some(level) = self.levels.get(self.at) else { return self.remind(now, page) };
-        let due = Due { level: self.at as u32 + 1, repeat: 0, notify: level.notify.clone() };
+        let Some(level) = self.levels.get(self.at) else { return self.remind(now, pace) };
+        let what = Round::Level(level.clone());
+        let due = Due { level: self.at as u32 + 1, repeat: 0, what, route: self.route.clone() };
         self.at += 1;
         self.repeats = 0;
-        self.next = self.after_current(now, page);
+        self.next = self.after_current(now, pace);
         Some(due)
     }
 
-    fn remind(&mut self, now: Ts, page: bool) -> Option<Due> {
-        let last = self.levels.last().filter(|_| page)?;
+    fn remind(&mut self, now: Ts, pace: Pace) -> Option<Due> {
+        let wanted = core::mem::take(&mut self.forced) || pace.page;
+        self.next = None;
+        let last = self.levels.last().filter(|_| wanted)?;
         self.reminders += 1;
-        self.next = Some(now + last.after.max(REMIND_EVERY));
+        self.next = pace.page.then(|| now + last.after.max(pace.remind_every));
         Some(Due {
             level: self.levels.len() as u32,
-            repeat: self.repeats + self.reminders,
-            notify: last.notify.clone(),
+            repeat: last.repeat + self.reminders,
+            what: Round::Reminder(self.levels.clone()),
+            route: self.route.clone(),
         })
     }
 
     /// When the next round after level `self.at - 1` is due. Counted from now: after an outage of ours nobody gets all levels at once.
-    fn after_current(&self, at: Ts, page: bool) -> Option<Ts> {
+    fn after_current(&self, at: Ts, pace: Pace) -> Option<Ts> {
         let current = self.levels.get(self.at.checked_sub(1)?)?;
         if self.repeats < current.repeat {
             return Some(at + current.after.max(Span::secs(1)));
         }
         match self.levels.get(self.at) {
             Some(next) => Some(at + next.after),
-            None if page => Some(at + current.after.max(REMIND_EVERY)),
+            None if pace.page => Some(at + current.after.max(pace.remind_every)),
             None => None,
         }
     }
 
-    /// Makes the next level due now; false when there is none.
-    pub(super) fn hurry(&mut self, now: Ts) -> bool {
+    fn pass_over(&mut self, now: Ts, pace: Pace) {
+        self.repeats = u32::MAX;
+        self.next = self.after_current(now, pace);
+    }
+
+    fn hurry(&mut self, now: Ts) -> bool {
         if self.at >= self.levels.len() {
             return false;
         }
@@ -130,24 +213,38 @@ impl Ladder {
 mod tests {
     use super::*;
 
+    const PAGE: Pace = Pace { page: true, remind_every: Span::secs(1800) };
+    const TICKET: Pace = Pace { page: false, ..PAGE };
+
     fn level(after: i64, notify: &str, repeat: u32) -> Level {
-        Level { after: Span::secs(after), notify: vec![notify.into()], repeat }
+        Level { after: Span::secs(after), notify: vec![notify.into()], repeat, ..Level::default() }
+    }
+
+    fn ladder(levels: Vec<Level>) -> Ladder {
+        Ladder::new(Ts(0), "routes[0]".into(), levels)
+    }
+
+    fn who(due: Due) -> String {
+        match due.what {
+            Round::Level(level) => level.notify.join(","),
+            Round::Reminder(levels) => levels.last().map(|l| l.notify.join(",")).unwrap_or_default(),
+        }
     }
 
     /// Every round up to `until`, as (second, level, repeat, who).
-    fn rounds(levels: Vec<Level>, page: bool, until: i64) -> Vec<(i64, u32, u32, String)> {
-        let mut l = Ladder::new(Ts(0), levels);
+    fn rounds(levels: Vec<Level>, pace: Pace, until: i64) -> Vec<(i64, u32, u32, String)> {
+        let mut l = ladder(levels);
         let mut seen = Vec::new();
-        while let Some(at) = l.next_at().filter(|at| at.0 <= until * 1000) {
-            let due = l.due(at, page).expect("a round is due at its own time");
-            seen.push((at.0 / 1000, due.level, due.repeat, due.notify.join(",")));
+        while let Some(at) = l.next.filter(|at| at.0 <= until * 1000) {
+            let due = l.due(at, pace).expect("a round is due at its own time");
+            seen.push((at.0 / 1000, due.level, due.repeat, who(due)));
         }
         seen
     }
 
     #[test]
     fn the_sample_policy() {
-        let got = rounds(vec![level(0, "chat", 0), level(300, "primary", 3)], true, 7000);
+        let got = rounds(vec![level(0, "chat", 0), level(300, "primary", 3)], PAGE, 7000);
         let want =
             [(0, 1, 0, "chat"), (300, 2, 0, "primary"), (600, 2, 1, "primary"), (900, 2, 2, "primary")];
         assert_eq!(got[..4], want.map(|(t, l, r, w)| (t, l, r, w.to_string())));
@@ -158,15 +255,45 @@ mod tests {
 
     #[test]
     fn a_ticket_is_not_repeated_for_ever() {
-        assert_eq!(rounds(vec![level(0, "chat", 1)], false, 100_000).len(), 2);
+        assert_eq!(rounds(vec![level(0, "chat", 1)], TICKET, 100_000).len(), 2);
     }
 
     #[test]
     fn hurry_skips_the_wait_once() {
-        let mut l = Ladder::new(Ts(0), vec![level(0, "a", 5), level(300, "b", 0)]);
-        assert_eq!(l.due(Ts(0), true).map(|d| d.level), Some(1));
+        let mut l = ladder(vec![level(0, "a", 5), level(300, "b", 0)]);
+        assert_eq!(l.due(Ts(0), PAGE).map(|d| d.level), Some(1));
         assert!(l.hurry(Ts(1000)));
-        assert_eq!(l.due(Ts(1000), true).map(|d| d.notify), Some(vec!["b".to_string()]));
+        assert_eq!(l.due(Ts(1000), PAGE).map(who), Some("b".into()));
         assert!(!l.hurry(Ts(1000)));
+    }
+
+    #[test]
+    fn a_level_that_is_passed_over_costs_its_wait_and_not_its_repeats() {
+        let mut l = ladder(vec![level(0, "a", 3), level(300, "b", 0)]);
+        l.due(Ts(0), PAGE);
+        l.pass_over(Ts(0), PAGE);
+        assert_eq!(l.next, Some(Ts(300_000)));
+        assert_eq!(l.due(Ts(300_000), PAGE).map(who), Some("b".into()));
+    }
+
+    #[test]
+    fn what_stopped_goes_on_one_wait_later_and_what_is_forced_now() {
+        let way =
+            |route: &str, levels| Way { route: route.into(), because: String::new(), policy: None, levels };
+        let ways =
+            vec![way("x", vec![level(0, "a", 0), level(60, "b", 0)]), way("y", vec![level(30, "c", 0)])];
+        let mut all = Ladders::new(Ts(0), ways);
+        let told = |all: &mut Ladders, at: i64| {
+            core::iter::from_fn(|| all.due(Ts(at * 1000), TICKET)).map(who).collect::<Vec<_>>()
+        };
+        assert_eq!((told(&mut all, 0), told(&mut all, 30)), (vec!["a".into()], vec!["c".into()]));
+        all.stop();
+        assert_eq!(told(&mut all, 1000), [""; 0]);
+        all.resume(Ts(2_000_000), TICKET);
+        assert_eq!((told(&mut all, 2059), told(&mut all, 2060)), (vec![], vec!["b".to_string()]));
+        assert!(all.is_exhausted() && !all.hurry(Ts(3_000_000)));
+        all.force(Ts(3_000_000));
+        assert_eq!(told(&mut all, 3000), ["b", "c"]);
+        assert_eq!(all.next_at(), None, "a ticket is not repeated for ever");
     }
 }

@@ -1,50 +1,73 @@
-//! What people do with an incident besides taking and closing it.
+//! What people do with an incident: take it, give it back, call for more, close it, remark on it.
 
 use super::State;
-use super::book::{Book, by_actor};
-use super::escalation::Ladder;
+use super::book::{Book, Incident, by_actor};
+use super::escalation::Ladders;
 use crate::effect::{Action, Effect};
+use crate::message::{Reason, Why};
 use crate::time::Ts;
-use crate::verdict::Severity;
 
 impl Book {
-    /// The next level is told now. Whoever had taken the incident has passed it on.
-    pub(crate) fn escalate(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        let page = i.record.severity == Severity::Page;
-        i.record.state = State::Open;
-        (i.record.acked_by, i.record.acked_at) = (None, None);
-        let (record, ladder) = (i.record.clone(), i.ladder.take());
-        let mut ladder = ladder.unwrap_or_else(|| {
-            Ladder::above(now, self.router.levels(&self.config, &record), record.level, page)
-        });
-        let due = if ladder.hurry(now) { ladder.due(now, page) } else { ladder.last_again(now, page) };
-        if let Some(i) = self.open.get_mut(id) {
-            i.record.next_at = ladder.next_at();
-            i.ladder = Some(ladder);
-        }
-        out.push(by_actor(now, id, by, "asked for the next level".into()));
-        if let Some(due) = due {
-            let reason = format!("escalated to level {} by {by}", due.level);
-            self.tell(now, id, due, &reason, out);
-        }
+    pub(crate) fn ack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id).filter(|i| i.record.state != State::Acknowledged) else { return };
+        i.record.state = State::Acknowledged;
+        i.record.acked_by = Some(by.to_owned());
+        i.record.acked_at = Some(now);
+        i.stop();
+        let after = now - i.record.opened_at;
+        out.push(by_actor(now, id, by, format!("acknowledged after {after}; escalation stops")));
+        let words = format!("acknowledged by {by} after {after}");
+        self.tell_all(now, id, Action::Ack, Why::new(Reason::Acknowledged, words), out);
+        self.ack_members(now, id, by, out);
         self.finish(id, out);
     }
 
     /// Nobody has it any more. Escalation goes on where it stopped, one wait later.
     pub(crate) fn unack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        self.find_ways(now, id);
+        let pace = self.pace(id);
         let Some(i) = self.open.get_mut(id).filter(|i| i.record.state == State::Acknowledged) else { return };
-        let page = i.record.severity == Severity::Page;
-        i.record.state = State::Open;
-        (i.record.acked_by, i.record.acked_at) = (None, None);
-        let record = i.record.clone();
-        let ladder = Ladder::above(now, self.router.levels(&self.config, &record), record.level, page);
-        if let Some(i) = self.open.get_mut(id) {
-            i.record.next_at = ladder.next_at();
-            i.ladder = Some(ladder);
-        }
+        i.record.reopen();
+        i.ladders.resume(now, pace);
+        i.record.next_at = i.ladders.next_at();
         out.push(by_actor(now, id, by, "no longer acknowledged; escalation goes on".into()));
-        self.tell_all(now, id, Action::Update, &format!("no longer acknowledged ({by})"), out);
+        let why = Why::new(Reason::Unacknowledged, format!("no longer acknowledged ({by})"));
+        self.tell_all(now, id, Action::Update, why, out);
+        self.finish(id, out);
+    }
+
+    /// The next level is told now, or the last one again. Whoever had taken the incident has passed it on.
+    pub(crate) fn escalate(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        self.find_ways(now, id);
+        let Some(i) = self.open.get_mut(id) else { return };
+        out.push(by_actor(now, id, by, "asked for the next level".into()));
+        i.record.reopen();
+        let mut level = i.record.level + 1;
+        if !i.ladders.hurry(now) {
+            i.ladders.force(now);
+            level = i.record.level;
+        }
+        let why = Why::new(Reason::Escalated, format!("escalated to level {level} by {by}"));
+        self.climb(now, id, &why, out);
+        self.finish(id, out);
+    }
+
+    /// An incident that was stored without its ladders, or that nobody was to be told of.
+    fn find_ways(&mut self, now: Ts, id: &str) {
+        self.relabel(id);
+        let Some(i) = self.open.get_mut(id).filter(|i| i.ladders.is_empty()) else { return };
+        i.ladders = Ladders::new(now, self.router.ways(&self.config, &i.record.labels));
+    }
+
+    /// Whoever took it has not ended it for too long: from the first level on again.
+    pub(super) fn ack_expired(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        let by = i.record.acked_by.clone().unwrap_or_default();
+        let since = now - i.record.acked_at.unwrap_or(now);
+        i.record.reopen();
+        let words = format!("acknowledged by {by} {since} ago and not over");
+        out.push(by_actor(now, id, "engine", format!("{words}: told anew")));
+        self.announce(now, id, now, &Why::new(Reason::AckExpired, words), out);
         self.finish(id, out);
     }
 
@@ -53,6 +76,25 @@ impl Book {
         if self.open.contains_key(id) {
             out.push(by_actor(now, id, by, what.to_owned()));
         }
+    }
+
+    pub(crate) fn resolve_by_hand(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get(id) else { return };
+        let raised = i.raised.clone();
+        // Whoever closes a storm wants to hear no more of what is in it.
+        self.ack_members(now, id, by, out);
+        self.resolve(now, id, by, &format!("resolved by {by}"), out);
+        for ((subject, kind), severity) in raised {
+            self.ledger.close(now, &subject, kind, severity);
+        }
+    }
+}
+
+impl Incident {
+    /// Nobody is told any more unless something happens.
+    pub(super) fn stop(&mut self) {
+        self.ladders.stop();
+        self.record.next_at = None;
     }
 }
 
@@ -70,12 +112,13 @@ mod tests {
 
     /// A page that the first of two levels was told of.
     fn paged() -> (Engine, String) {
-        let level = |after, to: &str| Level { after: Span::secs(after), notify: vec![to.into()], repeat: 0 };
+        let level =
+            |after, to: &str| Level { after: Span::secs(after), notify: vec![to.into()], ..Level::default() };
         let levels = vec![level(0, "chat"), level(300, "phone")];
         let config = EngineConfig {
             receivers: vec!["chat".into(), "phone".into()],
             policies: vec![Policy { name: "p".into(), levels }],
-            routes: vec![Route { matchers: Vec::new(), policy: Some("p".into()), notify: Vec::new() }],
+            routes: vec![Route { policy: Some("p".into()), ..Route::default() }],
             ..EngineConfig::default()
         };
         let (mut engine, mut out) = (Engine::new(config), Vec::new());

@@ -17,6 +17,8 @@ const BEFORE_SLOWNESS: Span = Span::secs(1800);
 const TOGETHER: Span = Span::secs(600);
 /// Links of any nodes that go down within this time of each other share a switch.
 const FABRIC: Span = Span::secs(60);
+/// Things that one incident may answer for, however many have the labels of `group_by` in common.
+const MAX_SUBJECTS: usize = 256;
 
 impl Book {
     pub(super) fn kin(&self, now: Ts, party: &Party, v: &Verdict) -> Option<String> {
@@ -24,6 +26,22 @@ impl Book {
         // The one that is worst, then the one that has waited longest.
         kin.sort_by_key(|i| (core::cmp::Reverse(i.record.severity), i.record.opened_at));
         kin.first().map(|i| i.record.id.clone())
+    }
+
+    /// The oldest open incident that has all labels of `group_by` in common with what a verdict would open.
+    pub(super) fn grouped(&self, party: &Party, v: &Verdict) -> Option<String> {
+        let names = &self.config.group_by;
+        if names.is_empty() || v.severity == Severity::Info || matches!(party.scope, Scope::Own(_)) {
+            return None;
+        }
+        let labels = self.labels_of(party, v);
+        let same = |i: &&Incident| {
+            let equal =
+                |name: &String| labels.get(name).is_some_and(|v| i.record.labels.get(name) == Some(v));
+            let room = i.subjects.len() < MAX_SUBJECTS;
+            room && i.storm.is_none() && i.record.severity > Severity::Info && names.iter().all(equal)
+        };
+        self.open.values().find(same).map(|i| i.record.id.clone())
     }
 }
 
@@ -44,6 +62,7 @@ impl Incident {
                     && self.is_physical()
                     && party.nodes.iter().any(|n| self.record.nodes.contains(n))
             }
+            Scope::Own(_) | Scope::Storm(_) => false,
             Scope::Node(_) if !physical(cause) => false,
             Scope::Node(_) => self.hits(now, party, v) || self.shares_a_switch(now, v),
         }

@@ -100,10 +100,14 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let levels = vec![Level { after: Span::ZERO, notify: vec!["phone".into()], repeat: 0 }];
+            let levels = vec![Level { after: Span::ZERO, notify: vec!["phone".into()], ..Level::default() }];
             let policies = vec![Policy { name: "default".into(), levels }];
-            let config =
-                EngineConfig { receivers: vec!["phone".into()], policies, ..EngineConfig::default() };
+            let config = EngineConfig {
+                receivers: vec!["phone".into()],
+                policies,
+                update_min_interval: Span::ZERO,
+                ..EngineConfig::default()
+            };
             Self { book: Book::new(config), now: Ts(1_795_227_416_000), sent: Vec::new() }
         }
 

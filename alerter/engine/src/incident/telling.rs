@@ -1,11 +1,19 @@
 //! Who is told of an incident, when, and again.
+//!
+//! One timing model. `batch_window`: how long the first word of a ticket waits for what else comes. `update_min_interval`: how far apart
+//! news of it are. `remind_every`: how long a page may go unanswered before it is told again. Pages, acknowledgements and ends wait
+//! for nothing.
 
-use super::State;
+use serde::{Deserialize, Serialize};
+
 use super::book::{Book, by_actor, timeline};
-use super::escalation::{Due, Ladder};
+use super::escalation::{Due, Ladders, Pace, Round};
+use super::targets::Recipient;
+use super::{Hidden, State};
 use crate::cause;
+use crate::config::Level;
 use crate::effect::{Action, Effect, Notification};
-use crate::message::{self, Status};
+use crate::message::{self, Reason, Status, Why};
 use crate::time::{Span, Ts};
 use crate::verdict::Severity;
 
@@ -13,65 +21,165 @@ use crate::verdict::Severity;
 const LATE: Span = Span::secs(120);
 /// How long such news waits for the end of the backlog before anyone is told.
 const BACKLOG: Span = Span::secs(10);
-/// The reason of the first message.
-pub(super) const NEW: &str = "new incident";
+/// Rounds told at one moment: a ladder of waits of nothing has an end, and a mistake of ours too.
+const MAX_ROUNDS: usize = 1000;
+
+/// What one receiver has been told.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Lane {
+    pub(super) seq: u32,
+    /// Whom it was for.
+    users: Vec<String>,
+}
+
+/// News that waits for its turn.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct News {
+    pub(super) at: Ts,
+    why: Why,
+}
 
 impl Book {
-    /// Tells the people of its route, from the first level on. Nobody is told of an annotation.
-    pub(super) fn announce(&mut self, now: Ts, id: &str, at: Ts, reason: &str, out: &mut Vec<Effect>) {
+    /// Tells the people of its routes, from the first level on. Nobody is told of an annotation.
+    pub(super) fn announce(&mut self, now: Ts, id: &str, at: Ts, why: &Why, out: &mut Vec<Effect>) {
+        self.relabel(id);
         let Some(i) = self.open.get_mut(id) else { return };
         if i.record.severity == Severity::Info {
             return;
         }
-        let from = if now - at > LATE { now + BACKLOG } else { now };
+        // Whoever was told of it hears at once that it is worse.
+        let first = i.record.level == 0 && i.record.severity < Severity::Page;
+        let wait = if first { self.config.batch_window } else { Span::ZERO };
+        let from = now + if now - at > LATE { wait.max(BACKLOG) } else { wait };
         if let Some(advice) = cause::advise(&i.record, &i.summary, self.config.cost_per_gpu_hour) {
             out.push(timeline(now, id, format!("what to do: {advice}")));
         }
-        i.ladder = Some(Ladder::new(from, self.router.levels(&self.config, &i.record)));
-        self.climb(now, id, reason, out);
+        i.ladders = if i.storm.is_some() && !i.ladders.is_empty() {
+            i.ladders.restarted(from)
+        } else {
+            let ways = self.router.ways(&self.config, &i.record.labels);
+            for way in &ways {
+                let levels = way.levels.len();
+                let what = format!("route: {} ({}), levels: {levels}", way.route, way.because);
+                out.push(timeline(now, id, what));
+            }
+            Ladders::new(from, ways)
+        };
+        (i.counted, i.calm) = (false, false);
+        self.climb(now, id, why, out);
     }
 
     /// Notifies every level that is due.
-    fn climb(&mut self, now: Ts, id: &str, reason: &str, out: &mut Vec<Effect>) {
-        while let Some(i) = self.open.get_mut(id) {
-            let page = i.record.severity == Severity::Page;
-            let Some(due) = i.ladder.as_mut().and_then(|l| l.due(now, page)) else { break };
-            let told = due.level > i.record.level || due.repeat > 0;
-            let reason = if i.record.level == 0 || !told {
-                reason.to_owned()
-            } else {
-                due.reason(i.record.opened_at, now)
-            };
-            self.tell(now, id, due, &reason, out);
+    pub(super) fn climb(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
+        let pace = self.pace(id);
+        let mut why = why.clone();
+        for _ in 0..MAX_ROUNDS {
+            let Some(i) = self.open.get(id) else { return };
+            if i.ladders.next_at().is_none_or(|at| at > now) {
+                break;
+            }
+            match self.must_be_quiet(now, id, out) {
+                Some(quiet) => return self.hush(now, id, quiet, out),
+                None => why = self.speak_again(now, id, why, out),
+            }
+            let Some(i) = self.open.get_mut(id) else { return };
+            let Some(due) = i.ladders.due(now, pace) else { break };
+            self.round(now, id, due, &why, out);
         }
+        self.fall_back(now, id, &why, out);
         if let Some(i) = self.open.get_mut(id) {
-            i.record.next_at = i.ladder.as_ref().and_then(Ladder::next_at);
+            i.record.next_at = i.ladders.next_at();
         }
     }
 
-    /// Tells one level.
-    pub(super) fn tell(&mut self, now: Ts, id: &str, due: Due, reason: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        i.record.level = due.level;
-        let what = format!("level {} notified ({}): {reason}", due.level, due.notify.join(", "));
-        out.push(timeline(now, id, what));
-        for receiver in due.notify {
-            self.send(now, id, &receiver, Action::Trigger, reason, out);
-        }
+    /// One level is due: told, or passed over if its condition does not hold.
+    fn round(&mut self, now: Ts, id: &str, due: Due, why: &Why, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get(id) else { return };
+        let (level, asked) = match &due.what {
+            Round::Level(level) => {
+                let (holds, asked) = self.may_tell(now, i, &level.condition);
+                if !holds {
+                    let what =
+                        format!("level {} of {} passed over: {}", due.level, due.route, asked.join(", "));
+                    out.push(timeline(now, id, what));
+                    let pace = self.pace(id);
+                    if let Some(i) = self.open.get_mut(id) {
+                        i.ladders.pass_over(now, &due.route, pace);
+                    }
+                    return;
+                }
+                (level.clone(), asked)
+            }
+            Round::Reminder(levels) => {
+                let may = levels.iter().rev().find(|l| self.may_tell(now, i, &l.condition).0);
+                let Some(level) = may.or(levels.last()) else { return };
+                (level.clone(), self.may_tell(now, i, &level.condition).1)
+            }
+        };
+        let told = due.level > i.record.level || due.is_again();
+        let own = i.record.level == 0 || !told || why.because == Reason::Escalated;
+        let why = if own { why.clone() } else { due.why(now - i.record.opened_at) };
+        self.tell(now, id, due.level, &level, &asked, &why, out);
     }
 
-    fn send(
+    #[expect(clippy::too_many_arguments, reason = "all of them are words of one line of history")]
+    fn tell(
         &mut self,
         now: Ts,
         id: &str,
-        receiver: &str,
+        number: u32,
+        level: &Level,
+        asked: &[String],
+        why: &Why,
+        out: &mut Vec<Effect>,
+    ) {
+        let (recipients, found) = self.recipients(now, level);
+        let Some(i) = self.open.get_mut(id) else { return };
+        i.record.level = i.record.level.max(number);
+        let asked = if asked.is_empty() { String::new() } else { format!("; {}", asked.join(", ")) };
+        let what = format!("level {number} notified ({}): {}{asked}", found.join(", "), why.words);
+        out.push(timeline(now, id, what));
+        for recipient in recipients {
+            self.send(now, id, recipient, Action::Trigger, why, out);
+        }
+    }
+
+    /// A page whose every level was passed over is told all the same.
+    fn fall_back(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get(id) else { return };
+        let unheard =
+            i.record.severity == Severity::Page && i.record.level == 0 && i.record.state == State::Open;
+        if !unheard || i.ladders.is_empty() || !i.ladders.is_exhausted() {
+            return;
+        }
+        let notify = i.ladders.last().flat_map(|l| l.notify.clone()).collect();
+        let level = Level { notify, ..Level::default() };
+        let nobody = vec!["no condition of any level holds: the last level is told all the same".to_owned()];
+        self.tell(now, id, 1, &level, &nobody, why, out);
+    }
+
+    pub(super) fn pace(&self, id: &str) -> Pace {
+        let page = self.open.get(id).is_some_and(|i| i.record.severity == Severity::Page);
+        Pace { page, remind_every: self.config.remind_every }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        now: Ts,
+        id: &str,
+        to: Recipient,
         action: Action,
-        reason: &str,
+        why: &Why,
         out: &mut Vec<Effect>,
     ) {
         let Some(i) = self.open.get_mut(id) else { return };
-        let lane = i.lanes.entry(receiver.to_owned()).or_default();
+        let Recipient { receiver, users } = to;
+        i.told_at = Some(now);
+        let lane = i.lanes.entry(receiver.clone()).or_default();
         lane.seq += 1;
+        if !users.is_empty() {
+            lane.users.clone_from(&users);
+        }
         let seq = lane.seq;
         let status = match action {
             Action::Resolve => Status::Resolved,
@@ -80,28 +188,50 @@ impl Book {
         };
         out.push(Effect::Notify(Box::new(Notification {
             incident: id.to_owned(),
-            receiver: receiver.to_owned(),
             seq,
             action,
             idem_key: format!("{id}/{receiver}/{seq}"),
             page: i.record.severity == Severity::Page,
-            message: message::compose(now, &i.record, &i.summary, status, reason, &self.config),
+            users,
+            message: message::compose(now, &i.record, &i.summary, status, why, &self.config),
+            receiver,
         })));
     }
 
-    /// News for everyone who was told of the incident.
+    /// To everyone who was told of the incident. News wait until the last word is old enough, and are not told while it is hidden; an
+    /// answer and an end are told at once.
     pub(super) fn tell_all(
         &mut self,
         now: Ts,
         id: &str,
         action: Action,
-        reason: &str,
+        why: impl Into<Why>,
         out: &mut Vec<Effect>,
     ) {
-        let receivers: Vec<String> =
-            self.open.get(id).map(|i| i.lanes.keys().cloned().collect()).unwrap_or_default();
-        for receiver in receivers {
-            self.send(now, id, &receiver, action, reason, out);
+        let why = why.into();
+        self.relabel(id);
+        let Some(i) = self.open.get_mut(id) else { return };
+        if action == Action::Update && why.because != Reason::Unacknowledged {
+            let at = i.told_at.map_or(now, |at| at + self.config.update_min_interval);
+            if i.record.quiet.is_some() || at > now {
+                i.news = (!i.lanes.is_empty()).then_some(News { at: at.max(now), why });
+                return;
+            }
+        }
+        i.news = None;
+        let lanes = i.lanes.iter().map(|(receiver, lane)| (receiver.clone(), lane.users.clone()));
+        for (receiver, users) in lanes.collect::<Vec<_>>() {
+            self.send(now, id, Recipient { receiver, users }, action, &why, out);
+        }
+    }
+
+    /// News that have waited long enough; those of a hidden incident wait for its end.
+    pub(super) fn tell_news(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        if i.record.quiet.is_none()
+            && let Some(news) = i.news.take_if(|news| news.at <= now)
+        {
+            self.tell_all(now, id, Action::Update, news.why, out);
         }
     }
 
@@ -109,13 +239,14 @@ impl Book {
     pub(super) fn climb_if_it_holds(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get_mut(id) else { return };
         if i.record.level == 0 && i.raised.is_empty() {
-            i.ladder = None;
+            i.ladders = Ladders::default();
             i.record.next_at = None;
-            out.push(timeline(now, id, "over before the backlog was read: nobody was told".into()));
+            out.push(timeline(now, id, "over before anyone was told: nobody was told".into()));
             return;
         }
-        let reason = if i.record.level == 0 { NEW } else { "still firing" };
-        self.climb(now, id, reason, out);
+        let why =
+            if i.record.level == 0 { Why::first() } else { Why::new(Reason::StillFiring, "still firing") };
+        self.climb(now, id, &why, out);
     }
 
     /// A receiver will never take it: the next level is due now.
@@ -133,24 +264,61 @@ impl Book {
         if action != Action::Trigger || i.record.state != State::Open {
             return;
         }
-        if i.ladder.as_mut().is_some_and(|l| l.hurry(now)) {
-            self.climb(now, id, "escalated", out);
-        } else {
+        let why = Why::new(Reason::ReceiverFailed, format!("{receiver} could not be reached: {error}"));
+        if i.ladders.hurry(now) {
+            self.climb(now, id, &why, out);
+        } else if i.record.quiet.is_none() {
             // Nobody left above: everyone who has not been told yet.
             let told: Vec<String> = i.lanes.keys().cloned().collect();
             for other in self.config.receivers.clone() {
                 if !told.contains(&other) {
-                    self.send(
-                        now,
-                        id,
-                        &other,
-                        Action::Trigger,
-                        &format!("{receiver} could not be reached: {error}"),
-                        out,
-                    );
+                    let to = Recipient { receiver: other, users: Vec::new() };
+                    self.send(now, id, to, Action::Trigger, &why, out);
                 }
             }
         }
         self.finish(id, out);
+    }
+}
+
+impl Due {
+    fn why(&self, waited: Span) -> Why {
+        let level = self.level;
+        match (&self.what, self.repeat) {
+            (_, 0) => {
+                Why::new(Reason::Escalated, format!("escalated to level {level}: no answer for {waited}"))
+            }
+            (Round::Level(_), n) => {
+                Why::new(Reason::Repeated, format!("level {level} again ({n}): no answer for {waited}"))
+            }
+            (Round::Reminder(_), n) => {
+                Why::new(Reason::StillFiring, format!("level {level} again ({n}): no answer for {waited}"))
+            }
+        }
+    }
+}
+
+impl Why {
+    /// Of the first message.
+    pub(super) fn first() -> Self {
+        Self::new(Reason::First, "new incident")
+    }
+
+    /// Of the first message after something hid the incident.
+    pub(super) fn after(hidden: Hidden, by: &str) -> Self {
+        match hidden {
+            Hidden::Silenced => Self::new(Reason::SilenceEnded, format!("still firing: silence {by} ended")),
+            Hidden::Inhibited => Self::new(
+                Reason::InhibitionEnded,
+                format!("still firing: incident {by}, which hid it, is over"),
+            ),
+            Hidden::RolledUp => Self::new(Reason::First, format!("left the storm of incident {by}")),
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Why {
+    fn from(words: T) -> Self {
+        Self::new(Reason::News, words)
     }
 }

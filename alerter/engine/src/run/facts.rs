@@ -19,6 +19,9 @@ use crate::time::{Span, Ts};
 
 /// Phases remembered a run.
 const MAX_PHASES: usize = 32;
+/// Words that a run may declare of itself, and characters of their names and values.
+const MAX_LABELS: usize = 32;
+const MAX_LABEL: usize = 128;
 /// Deaths remembered a run: the first one is the one that matters.
 const MAX_DEATHS: usize = 64;
 /// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped it, and nobody needs telling.
@@ -63,6 +66,8 @@ pub struct Facts {
     pub declares: bool,
     /// A process of the run has said hello.
     pub greeted: bool,
+    /// What it declared of the run in words: the labels that routes and silences may select by.
+    pub labels: BTreeMap<String, String>,
     pub ranks: BTreeMap<u32, Rank>,
     /// How many ranks of this attempt each node has.
     pub nodes: BTreeMap<String, u32>,
@@ -200,6 +205,7 @@ impl Facts {
             heartbeats: false,
             declares: false,
             greeted: false,
+            labels: BTreeMap::new(),
             attempt_at: now,
             worst_code: 0,
             ranks: BTreeMap::new(),
@@ -299,6 +305,12 @@ impl Facts {
             r.done = false;
             r.local_rank = number(e, "local_rank").or(r.local_rank);
             r.stage = stage(rank, world, e).or(r.stage);
+        }
+        if rank == 0 {
+            let short = |text: &str| text.chars().count() <= MAX_LABEL;
+            let words = e.extra.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+            let labels = words.filter(|(key, value)| !value.is_empty() && short(key) && short(value));
+            self.labels = labels.take(MAX_LABELS).map(|(k, v)| (k.clone(), v.to_owned())).collect();
         }
         if self.ended.take().is_some() {
             self.wants_look = true;

@@ -1,0 +1,79 @@
+//! What must hold of every open incident at any moment, and what to do if it does not.
+//!
+//! An escalation that waits for a deadline which nobody keeps is a page that is never repeated, and nothing shows it. So it is looked for:
+//! by the tests after every input, and live once a minute.
+
+use super::book::{Book, Incident};
+use super::{Hidden, State};
+use crate::time::{Span, Ts};
+use crate::verdict::Severity;
+
+/// How late a deadline may be kept: a program that was stopped catches up.
+const LATE: Span = Span::secs(120);
+
+/// An open incident that nobody would ever hear of again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    pub incident: String,
+    pub what: String,
+}
+
+impl Book {
+    /// `armed`: the deadline that is kept for an incident.
+    pub(crate) fn audit(&self, now: Ts, armed: impl Fn(&str) -> Option<Ts>) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        for (id, i) in &self.open {
+            let mut flaw = |what: &str| flaws.push(Flaw { incident: id.clone(), what: what.to_owned() });
+            let deadline = self.deadline(id).map(|(at, _)| at);
+            if armed(id) != deadline {
+                flaw("nobody keeps its deadline");
+            }
+            if deadline.is_some_and(|at| at + LATE < now) {
+                flaw("its deadline is long past");
+            }
+            if i.raised.is_empty() && i.resolve_at.is_none() {
+                flaw("nothing holds it open and nothing resolves it");
+            }
+            if self.is_mute(i) {
+                flaw("nobody has answered and nobody will be told");
+            }
+            let hidden_by = i.record.quiet.as_ref().filter(|q| q.why != Hidden::Silenced);
+            if hidden_by.is_some_and(|q| !self.open.contains_key(&q.by)) {
+                flaw("what hides it is over");
+            }
+            if i.subjects.iter().any(|s| self.by_subject.get(s) != Some(id)) {
+                flaw("another incident is open of the same thing");
+            }
+        }
+        flaws
+    }
+
+    /// Somebody should hear of it, and nothing will see to that.
+    fn is_mute(&self, i: &Incident) -> bool {
+        let wanted = match i.record.severity {
+            Severity::Page => true,
+            Severity::Ticket => i.record.level == 0 && !i.raised.is_empty(),
+            Severity::Info => false,
+        };
+        let waits = i.record.next_at.is_some();
+        // It is over, and came to its end before anyone was told.
+        let over = i.raised.is_empty() && i.record.level == 0;
+        wanted && i.record.state == State::Open && !i.calm && !waits && !over && !i.ladders.is_empty()
+    }
+
+    /// Whatever went wrong with it, its people are told again.
+    pub(crate) fn mend(&mut self, now: Ts, id: &str) {
+        self.touched.push(id.to_owned());
+        let Some(i) = self.open.get_mut(id) else { return };
+        if i.raised.is_empty() && i.resolve_at.is_none() {
+            i.resolve_at = Some(now + self.config.resolve_after);
+        }
+        let mute = self.open.get(id).is_some_and(|i| self.is_mute(i) || i.record.quiet.is_some());
+        if let Some(i) = self.open.get_mut(id).filter(|_| mute) {
+            if !i.ladders.hurry(now) {
+                i.ladders.force(now);
+            }
+            i.record.next_at = Some(now);
+        }
+    }
+}

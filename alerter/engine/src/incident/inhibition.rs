@@ -1,0 +1,197 @@
+//! Incidents that explain others: while the one is open, the others are told to nobody.
+//!
+//! Rules have Alertmanager's form, with three differences, each so that nothing is hidden by mistake: what is hidden is never more
+//! severe than what hides it; a label in `equal` that neither has is not in common; and two incidents never hide each other, over
+//! however many rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::book::Book;
+use super::{Hidden, IncidentRecord, Quiet};
+use crate::config::{EngineConfig, InhibitRule};
+use crate::effect::Effect;
+use crate::matcher::{Labels, Matcher, all_hold};
+use crate::time::Ts;
+use crate::verdict::Kind;
+
+/// The rules that hold unless they are switched off: name, source, target, what must be equal.
+const BUILT_IN: [(&str, &[&str], &[&str], &[&str]); 2] = [
+    ("hang-hides-slowness", &["kind=\"hang\""], &["cause=\"speed\""], &["run"]),
+    (
+        "dead-node-hides-gpus",
+        &["kind=~\"node_fault|source_lost\"", "severity=\"page\""],
+        &["cause=\"hardware\""],
+        &["node"],
+    ),
+];
+/// Incidents that explain one another in a row.
+const MAX_CHAIN: usize = 32;
+
+/// Which rule, and the values that must be equal.
+type Place = (usize, Vec<String>);
+
+/// The rules, and who is a source or a target of which.
+#[derive(Debug, Default)]
+pub(super) struct Inhibition {
+    rules: Vec<Rule>,
+    sources: BTreeMap<Place, BTreeSet<String>>,
+    targets: BTreeMap<Place, BTreeSet<String>>,
+    of: BTreeMap<String, Roles>,
+    /// Where an incident has become a source, and nobody has looked what it hides.
+    fresh: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    name: String,
+    source: Vec<Matcher>,
+    target: Vec<Matcher>,
+    equal: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Roles {
+    source: Vec<Place>,
+    target: Vec<Place>,
+}
+
+impl Inhibition {
+    pub(super) fn new(config: &EngineConfig) -> Self {
+        let built_in = built_in().filter(|rule| !config.inhibit_off.contains(&rule.name));
+        let rules = built_in.chain(config.inhibit_rules.iter().cloned());
+        // The alerter refuses a configuration whose matchers do not parse; a rule that slipped through hides nothing.
+        Self { rules: rules.filter_map(|rule| Rule::new(&rule).ok()).collect(), ..Self::default() }
+    }
+
+    /// Takes note of what an incident is now.
+    pub(super) fn note(&mut self, id: &str, labels: &Labels) {
+        let mut roles = Roles::default();
+        for (n, rule) in self.rules.iter().enumerate() {
+            let (source, target) = (all_hold(&rule.source, labels), all_hold(&rule.target, labels));
+            if !source && !target {
+                continue;
+            }
+            let values = rule.equal.iter().map(|name| labels.get(name).cloned());
+            let Some(values) = values.collect::<Option<Vec<String>>>() else { continue };
+            if source {
+                roles.source.push((n, values.clone()));
+            }
+            if target {
+                roles.target.push((n, values));
+            }
+        }
+        if self.of.get(id).map_or(roles == Roles::default(), |had| *had == roles) {
+            return;
+        }
+        let had = self.take(id);
+        for place in &roles.source {
+            self.sources.entry(place.clone()).or_default().insert(id.to_owned());
+        }
+        for place in &roles.target {
+            self.targets.entry(place.clone()).or_default().insert(id.to_owned());
+        }
+        self.fresh.extend(roles.source.iter().filter(|place| !had.source.contains(place)).cloned());
+        self.of.insert(id.to_owned(), roles);
+    }
+
+    pub(super) fn forget(&mut self, id: &str) {
+        self.take(id);
+    }
+
+    fn take(&mut self, id: &str) -> Roles {
+        let roles = self.of.remove(id).unwrap_or_default();
+        for (index, places) in [(&mut self.sources, &roles.source), (&mut self.targets, &roles.target)] {
+            for place in places {
+                if let Some(ids) = index.get_mut(place) {
+                    ids.remove(id);
+                    if ids.is_empty() {
+                        index.remove(place);
+                    }
+                }
+            }
+        }
+        roles
+    }
+}
+
+impl Rule {
+    fn new(rule: &InhibitRule) -> Result<Self, String> {
+        let parse = |texts: &[String]| texts.iter().map(|t| Matcher::parse(t)).collect::<Result<Vec<_>, _>>();
+        let (source, target) = (parse(&rule.source_matchers)?, parse(&rule.target_matchers)?);
+        if source.is_empty() || target.is_empty() {
+            return Err("no matchers".into());
+        }
+        let name = if rule.name.is_empty() { "a rule without a name".into() } else { rule.name.clone() };
+        Ok(Self { name, source, target, equal: rule.equal.clone() })
+    }
+}
+
+/// The rules that hold unless they are switched off.
+pub fn built_in() -> impl Iterator<Item = InhibitRule> {
+    let list = |texts: &[&str]| texts.iter().map(|t| (*t).to_owned()).collect();
+    BUILT_IN.iter().map(move |(name, source, target, equal)| InhibitRule {
+        name: (*name).to_owned(),
+        source_matchers: list(source),
+        target_matchers: list(target),
+        equal: list(equal),
+    })
+}
+
+impl Book {
+    /// The incident that explains this one, if one is open.
+    pub(super) fn inhibited(&self, id: &str) -> Option<Quiet> {
+        let target = self.open.get(id)?;
+        if matches!(target.record.kind, Kind::AlertStorm | Kind::AlerterFault) {
+            return None;
+        }
+        for place in self.inhibition.of.get(id).into_iter().flat_map(|roles| &roles.target) {
+            let rule = &self.inhibition.rules[place.0];
+            let is_source = |other: &str| self.inhibition.is_at(&self.inhibition.sources, place, other);
+            let is_target = |other: &str| self.inhibition.is_at(&self.inhibition.targets, place, other);
+            let explains = |other: &&IncidentRecord| {
+                other.id != id
+                    && other.severity >= target.record.severity
+                    && !(is_source(id) && is_target(&other.id))
+                    && !self.leads_to(&other.id, id)
+            };
+            let sources = self.inhibition.sources.get(place).into_iter().flatten();
+            let sources =
+                sources.filter_map(|other| self.open.get(other)).map(|i| &i.record).filter(explains);
+            let best = sources.min_by_key(|other| (core::cmp::Reverse(other.severity), &other.id));
+            if let Some(by) = best {
+                let words = format!("{} explains it (rule {})", by.kind.title(), rule.name);
+                return Some(Quiet { why: Hidden::Inhibited, by: by.id.clone(), until: None, words });
+            }
+        }
+        None
+    }
+
+    /// Whether `from` is hidden by `to`, over however many steps: it must not hide it in turn.
+    fn leads_to(&self, from: &str, to: &str) -> bool {
+        let mut at = from;
+        for _ in 0..MAX_CHAIN {
+            let quiet = self.open.get(at).and_then(|i| i.record.quiet.as_ref());
+            match quiet.filter(|q| q.why == Hidden::Inhibited) {
+                Some(quiet) if quiet.by == to => return true,
+                Some(quiet) => at = &quiet.by,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Hides what the sources that are new explain.
+    pub(super) fn explain_others(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        for place in core::mem::take(&mut self.inhibition.fresh) {
+            for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {
+                self.look_again(now, &target, out);
+            }
+        }
+    }
+}
+
+impl Inhibition {
+    fn is_at(&self, index: &BTreeMap<Place, BTreeSet<String>>, place: &Place, id: &str) -> bool {
+        index.get(place).is_some_and(|ids| ids.contains(id))
+    }
+}

@@ -1,0 +1,41 @@
+//! What is wrong with this alerter itself: an incident like any other, for the people whom a page reaches.
+
+use std::collections::BTreeSet;
+
+use super::book::{Book, Party};
+use super::{Scope, Subject};
+use crate::effect::Effect;
+use crate::message::RunSummary;
+use crate::time::Ts;
+use crate::verdict::{Change, Kind, Severity, Verdict};
+
+impl Book {
+    /// One check of ours, and what it found; the same fault found again is no news.
+    pub(crate) fn own(&mut self, now: Ts, check: &str, fault: Option<&str>, out: &mut Vec<Effect>) {
+        let scope = Scope::Own(check.to_owned());
+        let subject = Subject { scope: scope.clone(), cause: Kind::AlerterFault.cause() };
+        let known = self.find(&subject).and_then(|id| self.open.get(&id)).filter(|i| !i.raised.is_empty());
+        let change = match fault {
+            Some(_) if known.is_some() => return,
+            None if known.is_none() => return,
+            Some(_) => Change::Raise,
+            None => Change::Clear,
+        };
+        let party = Party { scope, run: RunSummary::default(), nodes: BTreeSet::new(), well_at: now };
+        let verdict = Verdict {
+            change,
+            kind: Kind::AlerterFault,
+            severity: Severity::Page,
+            signal: "alerter".into(),
+            step: 0,
+            ts: now,
+            start_step: 0,
+            value: f64::NAN,
+            expected: f64::NAN,
+            score: f64::NAN,
+            why: fault.unwrap_or("it is well again").to_owned(),
+            suspects: Vec::new(),
+        };
+        self.verdict(now, &party, &verdict, out);
+    }
+}

@@ -1,0 +1,79 @@
+//! Who an item of a level means at a moment, and whether a level may be told at it.
+
+use super::book::{Book, Incident};
+use crate::config::{Condition, Level};
+use crate::time::Ts;
+
+/// Somebody to be told, by a receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Recipient {
+    pub(super) receiver: String,
+    pub(super) users: Vec<String>,
+}
+
+impl Book {
+    /// The receivers of a level, each once, and how they were found. Items that mean nobody leave it to the others; if they all do,
+    /// everyone is told.
+    pub(super) fn recipients(&self, now: Ts, level: &Level) -> (Vec<Recipient>, Vec<String>) {
+        let (mut all, mut found) = (Vec::<Recipient>::new(), Vec::new());
+        for item in &level.notify {
+            let resolution = self.oncall.resolve(item, now);
+            let receivers: Vec<&str> = resolution.targets.iter().map(|t| t.receiver.as_str()).collect();
+            found.push(match resolution.why.as_str() {
+                "" => item.clone(),
+                why => format!(
+                    "{why} by {}",
+                    if receivers.is_empty() { "nothing".into() } else { receivers.join(", ") }
+                ),
+            });
+            for target in resolution.targets {
+                let at = all.iter().position(|r| r.receiver == target.receiver).unwrap_or_else(|| {
+                    all.push(Recipient { receiver: target.receiver.clone(), users: Vec::new() });
+                    all.len() - 1
+                });
+                let users = &mut all[at].users;
+                if let Some(user) = target.user.filter(|user| !users.contains(user)) {
+                    users.push(user);
+                }
+            }
+        }
+        if all.is_empty() && !level.notify.is_empty() {
+            found.push("so every receiver".to_owned());
+            let everyone = self.config.receivers.iter();
+            all.extend(everyone.map(|r| Recipient { receiver: r.clone(), users: Vec::new() }));
+        }
+        (all, found)
+    }
+
+    /// Dollars an hour that the incident burns, if a price is known.
+    fn burns(&self, i: &Incident) -> Option<f64> {
+        Some(self.config.cost_per_gpu_hour? * f64::from(i.summary.gpus))
+    }
+
+    /// What was asked, and whether a level of this condition may be told. What cannot be answered holds: nobody is left out for it.
+    pub(super) fn may_tell(&self, now: Ts, i: &Incident, condition: &Condition) -> (bool, Vec<String>) {
+        let mut asked = Vec::new();
+        let mut all = true;
+        let mut ask = |holds: Option<bool>, words: String| {
+            all &= holds.unwrap_or(true);
+            asked.push(match holds {
+                Some(true) => words,
+                Some(false) => format!("not {words}"),
+                None => format!("{words}: cannot be told, counts as so"),
+            });
+        };
+        if let Some(severity) = condition.severity {
+            ask(Some(i.record.severity == severity), format!("severity {}", severity.as_str()));
+        }
+        if let Some(interval) = &condition.during {
+            ask(self.oncall.within(interval, now), format!("during {interval}"));
+        }
+        if let Some(interval) = &condition.outside {
+            ask(self.oncall.within(interval, now).map(|within| !within), format!("outside {interval}"));
+        }
+        if let Some(dollars) = condition.burn_over {
+            ask(self.burns(i).map(|burns| burns > dollars), format!("burns more than ${dollars}/h"));
+        }
+        (all, asked)
+    }
+}

@@ -1,0 +1,130 @@
+//! Mistakes in what makes incidents of verdicts, and in who hears of them: routes, teams, inhibition, timing.
+
+use std::collections::BTreeSet;
+
+use stepwatch_engine::config::Route;
+use stepwatch_engine::incident::inhibition;
+use stepwatch_engine::incident::labels::OURS;
+use stepwatch_engine::route::Router;
+use stepwatch_engine::time::Span;
+
+use super::check::unique;
+use super::{File, matchers};
+
+/// Every route of the tree with its place, parents first.
+pub(super) fn each_route(at: &str, routes: &[Route], act: &mut dyn FnMut(&str, &Route)) {
+    for (i, route) in routes.iter().enumerate() {
+        let place = format!("{at}[{i}]");
+        act(&place, route);
+        each_route(&format!("{place}.routes"), &route.routes, act);
+    }
+}
+
+pub(super) fn check(file: &File, errors: &mut Vec<String>) {
+    each_matchers(file, &mut |at, list| matchers::check(at, list, errors));
+    if let Err(wrong) = Router::new(&file.routes, &[]) {
+        // What is wrong with matchers is told already, with the place of each.
+        errors.extend(wrong.into_iter().filter(|e| e.contains("nested")));
+    }
+    unique("teams", file.teams.iter().map(|t| t.name.as_str()), errors);
+    timing(file, errors);
+    inhibit_rules(file, errors);
+}
+
+fn each_matchers(file: &File, act: &mut dyn FnMut(&str, &[String])) {
+    each_route("routes", &file.routes, &mut |at, route| act(&format!("{at}.match"), &route.matchers));
+    for (i, team) in file.teams.iter().enumerate() {
+        act(&format!("teams[{i}].match"), &team.matchers);
+    }
+    for (i, rule) in file.inhibit_rules.iter().enumerate() {
+        act(&format!("inhibit_rules[{i}].source_matchers"), &rule.source_matchers);
+        act(&format!("inhibit_rules[{i}].target_matchers"), &rule.target_matchers);
+    }
+}
+
+fn timing(file: &File, errors: &mut Vec<String>) {
+    let minute = Span::secs(60);
+    for (key, least, most, value) in [
+        ("batch_window", Span::ZERO, Span::secs(3600), file.batch_window),
+        ("update_min_interval", Span::ZERO, Span::secs(86_400), file.update_min_interval),
+        ("remind_every", minute, Span::secs(86_400), file.remind_every),
+        ("ack_timeout", minute, Span::secs(30 * 86_400), file.ack_timeout.unwrap_or(minute)),
+        ("storm.within", Span::secs(1), Span::secs(86_400), file.storm.within),
+    ] {
+        if !(least..=most).contains(&value) {
+            errors.push(format!("{key}: must be {least} to {most}, got {value}"));
+        }
+    }
+    if !(1..=10_000).contains(&file.storm.incidents) {
+        errors.push(format!("storm.incidents: must be 1 to 10000, got {}", file.storm.incidents));
+    }
+    let burns = file.policies.iter().enumerate().flat_map(|(i, policy)| {
+        let levels = policy.levels.iter().enumerate();
+        levels.filter_map(move |(l, level)| Some((i, l, level.condition.burn_over?)))
+    });
+    for (i, l, dollars) in burns.filter(|(_, _, dollars)| !(dollars.is_finite() && *dollars >= 0.0)) {
+        errors.push(format!(
+            "policies[{i}].levels[{l}].if.burn_over: must be a number of dollars an hour, at least 0, got {dollars}"
+        ));
+    }
+}
+
+fn inhibit_rules(file: &File, errors: &mut Vec<String>) {
+    for (i, rule) in file.inhibit_rules.iter().enumerate() {
+        for (key, list) in [("source", &rule.source_matchers), ("target", &rule.target_matchers)] {
+            if list.is_empty() {
+                errors.push(format!(
+                    "inhibit_rules[{i}].{key}_matchers: is empty, expected at least one matcher"
+                ));
+            }
+        }
+    }
+    let names: Vec<String> = inhibition::built_in().map(|rule| rule.name).collect();
+    for (i, name) in file.inhibit_off.iter().enumerate().filter(|(_, name)| !names.contains(name)) {
+        errors.push(format!(
+            "inhibit_off[{i}]: there is no built-in rule {name:?}; those that exist: {}",
+            names.join(", ")
+        ));
+    }
+}
+
+/// What is allowed and probably not meant.
+pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
+    each_matchers(file, &mut |at, list| matchers::unknown(at, list, warnings));
+    shadowed("routes", &file.routes, warnings);
+    for (i, route) in file.routes.iter().enumerate() {
+        let leads = |r: &Route| r.policy.is_some() || !r.notify.is_empty();
+        if !leads(route) && !(!route.routes.is_empty() && route.routes.iter().all(leads)) {
+            warnings.push(format!(
+                "routes[{i}]: has neither policy nor notify: what it matches is told to nobody"
+            ));
+        }
+    }
+    let mut used = BTreeSet::new();
+    each_route("routes", &file.routes, &mut |_, route| used.extend(route.policy.clone()));
+    used.extend(file.teams.iter().filter_map(|team| team.policy.clone()));
+    for policy in file.policies.iter().filter(|policy| !used.contains(&policy.name)) {
+        warnings.push(format!("policies: {:?} is used by no route", policy.name));
+    }
+    for name in file.group_by.iter().filter(|name| !OURS.contains(&name.as_str())) {
+        warnings.push(format!("group_by: no incident has the label {name:?} unless its run declares it"));
+    }
+    let burns = file.policies.iter().flat_map(|p| &p.levels).any(|l| l.condition.burn_over.is_some());
+    if burns && file.cost_per_gpu_hour.is_none() {
+        warnings.push(
+            "cost_per_gpu_hour: is not set, so that every level with burn_over is told whatever is burnt"
+                .into(),
+        );
+    }
+}
+
+fn shadowed(at: &str, routes: &[Route], warnings: &mut Vec<String>) {
+    if let Some(i) = routes.iter().position(|r| r.matchers.is_empty() && !r.go_on)
+        && i + 1 < routes.len()
+    {
+        warnings.push(format!("{at}[{i}]: matches everything, so that no route after it is ever used"));
+    }
+    for (i, route) in routes.iter().enumerate() {
+        shadowed(&format!("{at}[{i}].routes"), &route.routes, warnings);
+    }
+}
