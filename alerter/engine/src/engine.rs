@@ -1,6 +1,8 @@
 //! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines to whoever set them.
 
 mod nodes;
+#[cfg(test)]
+mod probe;
 mod standards;
 mod state;
 
@@ -284,6 +286,9 @@ impl Engine {
             }
             self.dirty.insert(key);
             self.dirty.extend([Key::Ledger, Key::Storms]);
+        }
+        if core::mem::take(&mut self.book.ledger.changed) {
+            self.dirty.insert(Key::Ledger);
         }
     }
 

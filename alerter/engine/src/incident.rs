@@ -17,6 +17,8 @@ mod record;
 mod storm;
 mod targets;
 mod telling;
+#[cfg(test)]
+mod tests;
 pub(crate) mod v4;
 
 use serde::{Deserialize, Serialize};

@@ -104,7 +104,7 @@ impl Book {
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.inhibition = Inhibition::new(&config);
         for (id, i) in &self.open {
-            self.inhibition.note(id, &i.record.labels);
+            self.inhibition.note(id, i);
         }
         self.config = config;
         // What they wait for may be another time now.
@@ -119,7 +119,7 @@ impl Book {
         if let Some(quiet) = &incident.record.quiet {
             self.hidden.entry(quiet.by.clone()).or_default().insert(id.clone());
         }
-        self.inhibition.note(&id, &incident.record.labels);
+        self.inhibition.note(&id, &incident);
         self.touched.push(id.clone());
         self.open.insert(id, incident);
     }
@@ -146,7 +146,7 @@ impl Book {
     pub(super) fn relabel(&mut self, id: &str) {
         if let Some(i) = self.open.get_mut(id) {
             i.record.labels = labels::of(&i.record, &i.summary, self.router.teams());
-            self.inhibition.note(id, &i.record.labels);
+            self.inhibition.note(id, i);
         }
     }
 

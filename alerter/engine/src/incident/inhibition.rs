@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::book::Book;
+use super::book::{Book, Incident};
 use super::{Hidden, IncidentRecord, Quiet};
 use crate::config::{EngineConfig, InhibitRule};
 use crate::effect::Effect;
@@ -37,8 +37,8 @@ pub(super) struct Inhibition {
     sources: BTreeMap<Place, BTreeSet<String>>,
     targets: BTreeMap<Place, BTreeSet<String>>,
     of: BTreeMap<String, Roles>,
-    /// Where an incident has become a source, and nobody has looked what it hides.
-    fresh: Vec<Place>,
+    /// Where an incident has become a source or is none any more, and nobody has looked what that hides or shows.
+    changed: Vec<Place>,
 }
 
 #[derive(Debug)]
@@ -63,11 +63,17 @@ impl Inhibition {
         Self { rules: rules.filter_map(|rule| Rule::new(&rule).ok()).collect(), ..Self::default() }
     }
 
-    /// Takes note of what an incident is now.
-    pub(super) fn note(&mut self, id: &str, labels: &Labels) {
+    /// Takes note of what an incident is now. One that is about several things explains what any of them does, and is explained only if
+    /// all of them are.
+    pub(super) fn note(&mut self, id: &str, i: &Incident) {
+        let mut kinds: BTreeSet<Kind> = i.raised.keys().map(|(_, kind)| *kind).collect();
+        kinds.insert(i.record.kind);
+        let labels = &i.record.labels;
+        let about: Vec<Labels> = kinds.into_iter().map(|kind| as_of(labels, kind)).collect();
         let mut roles = Roles::default();
         for (n, rule) in self.rules.iter().enumerate() {
-            let (source, target) = (all_hold(&rule.source, labels), all_hold(&rule.target, labels));
+            let source = about.iter().any(|labels| all_hold(&rule.source, labels));
+            let target = about.iter().all(|labels| all_hold(&rule.target, labels));
             if !source && !target {
                 continue;
             }
@@ -90,7 +96,9 @@ impl Inhibition {
         for place in &roles.target {
             self.targets.entry(place.clone()).or_default().insert(id.to_owned());
         }
-        self.fresh.extend(roles.source.iter().filter(|place| !had.source.contains(place)).cloned());
+        let (old, new) = (&had.source, &roles.source);
+        let differ = new.iter().filter(|p| !old.contains(p)).chain(old.iter().filter(|p| !new.contains(p)));
+        self.changed.extend(differ.cloned());
         self.of.insert(id.to_owned(), roles);
     }
 
@@ -137,6 +145,14 @@ pub fn built_in() -> impl Iterator<Item = InhibitRule> {
     })
 }
 
+/// What the labels would be if the incident were only about this.
+fn as_of(labels: &Labels, kind: Kind) -> Labels {
+    let mut labels = labels.clone();
+    labels.insert("kind".into(), kind.as_str().into());
+    labels.insert("cause".into(), kind.cause().as_str().into());
+    labels
+}
+
 impl Book {
     /// The incident that explains this one, if one is open.
     pub(super) fn inhibited(&self, id: &str) -> Option<Quiet> {
@@ -180,9 +196,9 @@ impl Book {
         true
     }
 
-    /// Hides what the sources that are new explain.
+    /// Hides what new sources explain, and shows what former ones did.
     pub(super) fn explain_others(&mut self, now: Ts, out: &mut Vec<Effect>) {
-        for place in core::mem::take(&mut self.inhibition.fresh) {
+        for place in core::mem::take(&mut self.inhibition.changed) {
             for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {
                 self.look_again(now, &target, out);
             }

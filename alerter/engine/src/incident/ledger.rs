@@ -16,6 +16,9 @@ pub(super) const FLAP_MEMORY: Span = Span::secs(3600);
 pub(crate) struct Ledger {
     pub(super) counter: u64,
     memory: Vec<Memory>,
+    /// It is not as it was stored.
+    #[serde(skip)]
+    pub(crate) changed: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -60,16 +63,21 @@ impl Ledger {
 
     pub(super) fn reopen(&mut self, subject: &Subject, kind: Kind) {
         for m in self.memory.iter_mut().filter(|m| m.subject == *subject) {
-            m.closed.remove(&kind);
+            self.changed |= m.closed.remove(&kind).is_some();
         }
     }
 
     /// It is judged afresh, whatever was closed by hand before.
     pub(super) fn reopen_all(&mut self, scope: &Scope) {
-        self.memory.iter_mut().filter(|m| m.subject.scope == *scope).for_each(|m| m.closed.clear());
+        for m in self.memory.iter_mut().filter(|m| m.subject.scope == *scope && !m.closed.is_empty()) {
+            m.closed.clear();
+            self.changed = true;
+        }
     }
 
     pub(super) fn forget(&mut self, scope: &Scope) {
+        let had = self.memory.len();
         self.memory.retain(|m| m.subject.scope != *scope);
+        self.changed |= self.memory.len() != had;
     }
 }

@@ -34,6 +34,7 @@ impl Book {
         let Some(i) = self.open.get_mut(id) else { return };
         let ends = quiet.until.filter(|at| *at > now);
         i.record.next_at = Some(ends.map_or(now + LOOK_AGAIN, |at| at.min(now + LOOK_AGAIN)));
+        self.touched.push(id.to_owned());
         if i.record.quiet.as_ref() == Some(&quiet) {
             return;
         }
@@ -64,7 +65,7 @@ impl Book {
         }
     }
 
-    fn set_quiet(&mut self, now: Ts, id: &str, quiet: Option<Quiet>, out: &mut Vec<Effect>) {
+    pub(super) fn set_quiet(&mut self, now: Ts, id: &str, quiet: Option<Quiet>, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get_mut(id) else { return };
         if let Some(had) = core::mem::replace(&mut i.record.quiet, quiet.clone()) {
             self.no_longer_hidden(now, id, &had, out);

@@ -14,6 +14,7 @@ use crate::cause;
 use crate::config::Level;
 use crate::effect::{Action, Effect, Notification};
 use crate::message::{self, Reason, Status, Why};
+use crate::silence::Phase;
 use crate::time::{Span, Ts};
 use crate::verdict::Severity;
 
@@ -47,6 +48,11 @@ impl Book {
         if i.record.severity == Severity::Info {
             return;
         }
+        if i.record.quiet.as_ref().is_some_and(|q| q.why == Hidden::RolledUp) {
+            // What it has become is counted for itself.
+            self.set_quiet(now, id, None, out);
+        }
+        let Some(i) = self.open.get_mut(id) else { return };
         // Whoever was told of it hears at once that it is worse.
         let first = i.record.level == 0 && i.record.severity < Severity::Page;
         let wait = if first { self.config.batch_window } else { Span::ZERO };
@@ -73,18 +79,22 @@ impl Book {
     pub(super) fn climb(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
         let pace = self.pace(id);
         let mut why = why.clone();
+        let unheard = self.open.get(id).is_some_and(|i| i.record.level == 0);
         for _ in 0..MAX_ROUNDS {
             let Some(i) = self.open.get(id) else { return };
             if i.ladders.next_at().is_none_or(|at| at > now) {
                 break;
             }
-            match self.must_be_quiet(now, id, out) {
-                Some(quiet) => return self.hush(now, id, quiet, out),
-                None => why = self.speak_again(now, id, why, out),
+            // What a person asks for is told whatever hides it.
+            if why.because != Reason::Escalated {
+                match self.must_be_quiet(now, id, out) {
+                    Some(quiet) => return self.hush(now, id, quiet, out),
+                    None => why = self.speak_again(now, id, why, out),
+                }
             }
             let Some(i) = self.open.get_mut(id) else { return };
             let Some(due) = i.ladders.due(now, pace) else { break };
-            self.round(now, id, due, &why, out);
+            self.round(now, id, due, &why, unheard, out);
         }
         self.fall_back(now, id, &why, out);
         if let Some(i) = self.open.get_mut(id) {
@@ -93,7 +103,7 @@ impl Book {
     }
 
     /// One level is due: told, or passed over if its condition does not hold.
-    fn round(&mut self, now: Ts, id: &str, due: Due, why: &Why, out: &mut Vec<Effect>) {
+    fn round(&mut self, now: Ts, id: &str, due: Due, why: &Why, unheard: bool, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         let (level, asked) = match &due.what {
             Round::Level(level) => {
@@ -117,7 +127,8 @@ impl Book {
             }
         };
         let told = due.level > i.record.level || due.is_again();
-        let own = i.record.level == 0 || !told || why.because == Reason::Escalated;
+        let says_more = [Reason::Escalated, Reason::SilenceEnded, Reason::InhibitionEnded];
+        let own = unheard || !told || says_more.contains(&why.because);
         let why = if own { why.clone() } else { due.why(now - i.record.opened_at) };
         self.tell(now, id, due.level, &level, &asked, &why, out);
     }
@@ -136,7 +147,11 @@ impl Book {
         let (recipients, found) = self.recipients(now, level);
         let Some(i) = self.open.get_mut(id) else { return };
         i.record.level = i.record.level.max(number);
-        let asked = if asked.is_empty() { String::new() } else { format!("; {}", asked.join(", ")) };
+        let mut asked = if asked.is_empty() { String::new() } else { format!("; {}", asked.join(", ")) };
+        let silences = self.silences.all().filter(|s| s.phase(now) == Phase::Active).count();
+        if silences > 0 {
+            asked += &format!("; silences that do not match: {silences}");
+        }
         let what = format!("level {number} notified ({}): {}{asked}", found.join(", "), why.words);
         out.push(timeline(now, id, what));
         for recipient in recipients {
