@@ -96,6 +96,7 @@ pub struct RuntimeMetrics {
     pub commit_seconds: Histogram,
     pub commit_failures: Counter,
     pub pending_effects: Gauge,
+    pub flawed_incidents: Gauge,
     pub state_discarded: Counter,
     pub clock_behind: FloatGauge,
 }
@@ -131,6 +132,7 @@ impl Default for RuntimeMetrics {
             commit_seconds: Histogram::new(exponential_buckets(2e-4, 2.0, 16)),
             commit_failures: Counter::default(),
             pending_effects: Gauge::default(),
+            flawed_incidents: Gauge::default(),
             state_discarded: Counter::default(),
             clock_behind: FloatGauge::default(),
         }
@@ -207,6 +209,11 @@ impl RuntimeMetrics {
             "pending_effects",
             "Effects not yet durable; more than a batch means that the store refuses to take them",
             m.pending_effects.clone(),
+        );
+        r.register(
+            "flawed_incidents",
+            "Open incidents that nobody would have heard of again, at the last audit; anything but 0 is a mistake of the program",
+            m.flawed_incidents.clone(),
         );
         r.register(
             "state_parts_discarded",

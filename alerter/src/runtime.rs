@@ -10,6 +10,7 @@
 //!
 //! It does no I/O besides the store, and nothing that serves a request waits for it except a request to change something.
 
+mod auditor;
 mod pending;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
 use crate::store::{self, Filter, Store};
+use auditor::Auditor;
 use pending::Pending;
 pub use view::{RunView, RuntimeView, Views};
 
@@ -92,6 +94,7 @@ pub struct Runtime {
     metrics: RuntimeMetrics,
     views: Arc<Views>,
     schedule: Schedule,
+    auditor: Auditor,
 }
 
 /// When the loop does what nothing asks for.
@@ -150,6 +153,7 @@ impl Runtime {
             metrics,
             views,
             schedule: Schedule::new(),
+            auditor: Auditor::new(),
         };
         runtime.close_orphans().await?;
         runtime.publish();
@@ -313,6 +317,7 @@ impl Runtime {
             self.engine.tick(now, &mut self.pending.effects);
             self.schedule.changed();
         }
+        self.audit(now);
     }
 
     /// Makes durable what must be, and what has waited long enough.

@@ -5,7 +5,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_engine::effect::{Action, TimelineEntry};
-use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::incident::{Hidden, IncidentRecord, Quiet, State};
+use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use stepwatch_wire::num;
@@ -56,6 +57,22 @@ pub struct IncidentView {
     pub level: u32,
     pub next_escalation_at: Option<When>,
     pub flaps: u32,
+    /// What routes and silences select by.
+    #[serde(default)]
+    pub labels: Labels,
+    /// Why it is told to nobody, while it is.
+    #[serde(default)]
+    pub quiet: Option<QuietView>,
+}
+
+/// What hides an open incident.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QuietView {
+    pub why: Hidden,
+    /// The silence, or the incident.
+    pub by: String,
+    pub until: Option<When>,
+    pub words: String,
 }
 
 /// An incident with its history and what was told about it.
@@ -216,7 +233,15 @@ impl From<IncidentRecord> for IncidentView {
             level: r.level,
             next_escalation_at: r.next_at.map(When),
             flaps: r.flaps,
+            labels: r.labels,
+            quiet: r.quiet.map(Into::into),
         }
+    }
+}
+
+impl From<Quiet> for QuietView {
+    fn from(q: Quiet) -> Self {
+        Self { why: q.why, by: q.by, until: q.until.map(When), words: q.words }
     }
 }
 

@@ -193,6 +193,9 @@ pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::
     if i.flaps > 0 {
         t.row(["flaps", &format!("came back {} times", i.flaps)]);
     }
+    if let Some(quiet) = &i.quiet {
+        t.row(["told to", &format!("nobody: {} ({})", quiet.words, quiet.by)]);
+    }
     t.write(out)
 }
 

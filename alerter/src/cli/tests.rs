@@ -42,6 +42,8 @@ fn incident() -> IncidentView {
         level: 1,
         next_escalation_at: Some(at(300)),
         flaps: 0,
+        labels: std::collections::BTreeMap::new(),
+        quiet: None,
     }
 }
 

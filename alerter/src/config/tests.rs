@@ -165,3 +165,52 @@ proptest::proptest! {
         let _ = parse(&text);
     }
 }
+
+#[test]
+fn mistakes_in_routes_and_timing_name_their_place() {
+    let text = r#"
+batch_window: 2h
+remind_every: 1s
+storm: {incidents: 0}
+inhibit_off: [nonsense]
+inhibit_rules:
+  - {source_matchers: [], target_matchers: ['kind="hangs"']}
+teams:
+  - {name: infra, match: ['cause='], policy: nowhere}
+receivers: [{name: out, stdout: {}}]
+policies:
+  - {name: p, levels: [{after: 0s, notify: [out], if: {burn_over: -1.0}}]}
+routes:
+  - match: ['severity="page"']
+    policy: p
+    routes:
+      - {match: ['kind="hangs"'], notify: [nobody]}
+"#;
+    let told = error(text);
+    for part in [
+        "batch_window: must be 0s to 1h, got 2h",
+        "remind_every: must be 1m to 1d 0h, got 1s",
+        "storm.incidents: must be 1 to 10000, got 0",
+        "inhibit_off[0]: there is no built-in rule \"nonsense\"; those that exist: hang-hides-slowness",
+        "inhibit_rules[0].source_matchers: is empty",
+        "inhibit_rules[0].target_matchers[0]: matcher \"kind=\\\"hangs\\\"\": no incident has the kind",
+        "teams[0].policy: there is no policy \"nowhere\"",
+        "policies[0].levels[0].if.burn_over: must be a number of dollars an hour",
+        "routes[0].routes[0].match[0]: matcher",
+        "routes[0].routes[0].notify[0]: there is no receiver \"nobody\"",
+    ] {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+}
+
+#[test]
+fn labels_that_only_some_runs_have_are_a_warning() {
+    let c = parse("receivers: [{name: out, stdout: {}}]\nroutes: [{match: ['clustre=\"a\"'], notify: [out]}]\ngroup_by: [rack]")
+        .unwrap();
+    for part in [
+        "routes[0].match[0]: no incident has the label \"clustre\"",
+        "group_by: no incident has the label \"rack\"",
+    ] {
+        assert!(c.warnings.iter().any(|w| w.contains(part)), "{part}: {:?}", c.warnings);
+    }
+}

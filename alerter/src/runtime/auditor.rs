@@ -1,0 +1,53 @@
+//! Looks whether every open incident will be heard of again. What it finds is a mistake of ours: those people are told now, and so
+//! is whoever looks after the alerter.
+
+use core::time::Duration;
+
+use stepwatch_engine::effect::Input;
+use stepwatch_engine::time::Ts;
+use tokio::time::Instant;
+
+use super::Runtime;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_mins(1);
+/// The name under which it tells of itself.
+const CHECK: &str = "auditor";
+/// Incidents that it names.
+const NAMED: usize = 5;
+
+/// When it looks next.
+#[derive(Debug)]
+pub(super) struct Auditor {
+    due: Instant,
+}
+
+impl Auditor {
+    pub(super) fn new() -> Self {
+        Self { due: Instant::now() + EVERY }
+    }
+}
+
+impl Runtime {
+    /// To be called when everything that was due has been done.
+    pub(super) fn audit(&mut self, now: Ts) {
+        if Instant::now() < self.auditor.due {
+            return;
+        }
+        self.auditor.due = Instant::now() + EVERY;
+        let flaws = self.engine.audit(now);
+        self.metrics.flawed_incidents.set(flaws.len() as i64);
+        let named = flaws.iter().take(NAMED).map(|flaw| format!("{}: {}", flaw.incident, flaw.what));
+        let words = named.collect::<Vec<_>>().join("; ");
+        if !flaws.is_empty() {
+            tracing::error!(count = flaws.len(), %words, "incidents that nobody would have heard of again: told now; please report this");
+            self.engine.mend(now, &flaws);
+        }
+        let fault = (!words.is_empty()).then_some(words.as_str());
+        let before = self.pending.effects.len();
+        self.engine.handle(now, Input::Own { check: CHECK, fault }, &mut self.pending.effects);
+        if self.pending.effects.len() > before || fault.is_some() {
+            self.schedule.changed();
+        }
+    }
+}
