@@ -4,6 +4,7 @@
 //! it, so that a scrape costs a pointer and a copy to the socket.
 
 mod block;
+mod deflate;
 mod negotiate;
 pub mod read;
 mod text_004;

@@ -5,13 +5,12 @@
 
 use std::sync::OnceLock;
 
-use flate2::{Compress, Compression, Crc, FlushCompress};
+use flate2::Crc;
 
+use super::deflate::Deflater;
 use super::negotiate::Format;
 use super::text_004::to_text_004;
 
-/// Pages compress 10:1 at any level; the fast end costs a third of the CPU of the default.
-const LEVEL: u32 = 3;
 /// Without a name or a time; the operating system is unknown.
 const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 /// A last block with nothing in it.
@@ -51,50 +50,26 @@ impl Block {
 
     /// Ends on a byte, and refers to nothing before it.
     fn deflated(&self, format: Format, deflater: &mut Deflater) -> &[u8] {
-        self.deflated[format as usize]
-            .get_or_init(|| deflater.deflate(self.parts(format).concat().as_bytes()))
+        self.deflated[format as usize].get_or_init(|| deflater.deflate(self.parts(format)))
     }
 }
 
 /// The page of these blocks as one member of gzip.
 pub(super) fn gzip<'a>(blocks: impl Iterator<Item = &'a Block>, format: Format) -> Vec<u8> {
-    let (mut out, mut sum, mut deflater) = (GZIP_HEADER.to_vec(), Crc::new(), Deflater::default());
+    let (mut sum, mut deflater) = (Crc::new(), Deflater::default());
+    let mut parts = vec![&GZIP_HEADER[..]];
     for block in blocks {
         for part in block.parts(format) {
             sum.update(part.as_bytes());
         }
-        out.extend_from_slice(block.deflated(format, &mut deflater));
+        parts.push(block.deflated(format, &mut deflater));
     }
-    out.extend(DEFLATE_END);
+    parts.push(&DEFLATE_END);
+    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + 8);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
     out.extend(sum.sum().to_le_bytes());
     out.extend(sum.amount().to_le_bytes());
     out
-}
-
-/// Its tables are large, and only needed when something has changed.
-#[derive(Default)]
-struct Deflater(Option<Compress>);
-
-impl Deflater {
-    fn deflate(&mut self, mut plain: &[u8]) -> Vec<u8> {
-        if plain.is_empty() {
-            return Vec::new();
-        }
-        let compress = self.0.get_or_insert_with(|| Compress::new(Compression::new(LEVEL), false));
-        let mut out = Vec::with_capacity(plain.len() / 8 + 64);
-        loop {
-            let before = compress.total_in();
-            // Fails only on a stream that was finished, which this one never is.
-            let _ = compress.compress_vec(plain, &mut out, FlushCompress::Full);
-            plain = plain.get((compress.total_in() - before) as usize..).unwrap_or_default();
-            // Room that was left over says that there was no more to write.
-            if plain.is_empty() && out.len() < out.capacity() {
-                out.shrink_to_fit();
-                return out;
-            }
-            out.reserve(out.capacity());
-        }
-    }
 }
 
 #[cfg(test)]
