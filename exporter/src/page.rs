@@ -24,7 +24,7 @@ use crate::collectors::process;
 use crate::family::Family;
 use crate::hub::{Hub, unix_now};
 use crate::roots::Roots;
-use crate::samples::{Sample, Samples};
+use crate::samples::{Chunk, Sample, Samples};
 use crate::schedule::Schedule;
 use crate::stream::StreamState;
 
@@ -108,11 +108,11 @@ impl Maker {
         own.set(&LEFT_OUT, &[], self.left_out);
         own.set(&START, &[], contents.started);
         write_own_usage(&mut own);
-        kept.extend(own.into_vec());
+        kept.extend(own.into_chunks());
         let mut registry = Registry::default();
         stepwatch_kit::build_info::register(&mut registry, "stepwatch_exporter");
         contents.serve.register(&mut registry, "stepwatch_exporter");
-        let encoded = Encoded::new(&registry, self.blocks.of(kept));
+        let encoded = Encoded::new(&registry, self.blocks.of(&kept));
         self.render_time = Some(began.elapsed());
         encoded
     }
@@ -131,17 +131,26 @@ impl Maker {
 }
 
 /// As many series as there is room for, in the order in which they were written; how many, and how many were left out.
-fn fit(samples: Samples, max: usize) -> (Vec<Sample>, usize, u64) {
+fn fit(samples: Samples, max: usize) -> (Vec<Arc<Chunk>>, usize, u64) {
     let (mut used, mut left_out) = (0, 0);
     let mut kept = Vec::new();
-    for sample in samples.into_vec() {
-        let series = sample.value.series();
-        if used + series <= max {
-            used += series;
-            kept.push(sample);
-        } else {
-            left_out += series as u64;
+    for chunk in samples.into_chunks() {
+        if used + chunk.series() <= max {
+            used += chunk.series();
+            kept.push(chunk);
+            continue;
         }
+        let fits = |sample: &&Sample| {
+            let series = sample.value.series();
+            let fits = used + series <= max;
+            if fits {
+                used += series;
+            } else {
+                left_out += series as u64;
+            }
+            fits
+        };
+        kept.push(Arc::new(Chunk::new(chunk.samples().iter().filter(fits).cloned().collect())));
     }
     (kept, used, left_out)
 }
@@ -229,7 +238,7 @@ mod tests {
             s.set(&COUNT, &[&i.to_string(), ""], 1u64);
         }
         let (kept, series, left_out) = fit(s, 7);
-        assert_eq!((kept.len(), series, left_out), (7, 7, 3));
-        assert_eq!(&*kept[6].labels[0], "6");
+        assert_eq!((kept[0].samples().len(), series, left_out), (7, 7, 3));
+        assert_eq!(&*kept[0].samples()[6].labels[0], "6");
     }
 }

@@ -3,6 +3,7 @@
 //! Constant metrics, built afresh for every page: a run, a process or a device that is gone is simply not written
 //! again, which a family that remembers its label sets cannot promise.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::family::{Family, Kind};
@@ -46,8 +47,32 @@ impl<'a> Row<'a> {
 }
 
 /// What one source says of itself at one moment.
+///
+/// Most of it is what the source said a moment ago. So what is written can be sealed, and is then shared, not copied, by everybody
+/// who passes it on.
 #[derive(Debug, Clone, Default)]
-pub struct Samples(Vec<Sample>);
+pub struct Samples {
+    /// Written first, in this order.
+    sealed: Vec<Arc<Chunk>>,
+    open: Vec<Sample>,
+}
+
+/// Samples that were written one after the other, and change no more.
+#[derive(Debug)]
+pub struct Chunk {
+    samples: Vec<Sample>,
+    series: usize,
+    /// Numbers of the samples, family by family, and where in there each family is.
+    by_family: Vec<u32>,
+    families: Vec<(&'static Family, Range<usize>)>,
+}
+
+/// What a chunk says of one family.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    chunk: Arc<Chunk>,
+    nth: usize,
+}
 
 impl Samples {
     /// Adds a value; one that is not a finite number is absent (principle 6).
@@ -74,37 +99,55 @@ impl Samples {
     fn push(&mut self, family: &'static Family, labels: &[&str], value: Value) {
         debug_assert_eq!(family.labels.len(), labels.len(), "labels of {}", family.name);
         let labels = labels.iter().map(|l| Box::from(*l)).collect();
-        self.0.push(Sample { family, labels, value });
+        self.open.push(Sample { family, labels, value });
     }
 
-    /// Adds all of another source's.
+    /// Ends what was written so far, such that it can be shared.
+    pub fn seal(&mut self) {
+        if !self.open.is_empty() {
+            self.sealed.push(Arc::new(Chunk::new(std::mem::take(&mut self.open))));
+        }
+    }
+
+    /// The same, of the last that was to be written.
+    pub fn into_sealed(mut self) -> Self {
+        self.seal();
+        self
+    }
+
+    /// Adds all of another source's: what is sealed there is shared.
     pub fn extend(&mut self, other: &Self) {
-        self.0.extend_from_slice(&other.0);
+        if !other.sealed.is_empty() {
+            self.seal();
+            self.sealed.extend_from_slice(&other.sealed);
+        }
+        self.open.extend_from_slice(&other.open);
     }
 
-    pub fn iter(&self) -> core::slice::Iter<'_, Sample> {
-        self.0.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &Sample> {
+        self.sealed.iter().flat_map(|chunk| &chunk.samples).chain(&self.open)
     }
 
-    pub fn into_vec(self) -> Vec<Sample> {
-        self.0
+    /// All of it, sealed.
+    pub fn into_chunks(self) -> Vec<Arc<Chunk>> {
+        self.into_sealed().sealed
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.sealed.is_empty() && self.open.is_empty()
     }
 
     /// All numbers of a family.
     pub fn rows(&self, family: &'static Family) -> impl Iterator<Item = Row<'_>> {
-        self.0.iter().filter(|s| s.family.name == family.name).filter_map(|sample| match sample.value {
+        self.iter().filter(|s| s.family.name == family.name).filter_map(|sample| match sample.value {
             Value::Number(value) => Some(Row { value, sample }),
             Value::Histogram(_) => None,
         })
     }
 
-    /// The value of a series, for tests and for sources that read their own last page.
+    /// The value of a series, for tests and for sources that read their own last page; of several the last one.
     pub fn get(&self, family: &Family, labels: &[&str]) -> Option<f64> {
-        self.0.iter().rev().find_map(|s| match s.value {
+        let of = |s: &Sample| match s.value {
             Value::Number(v)
                 if s.family.name == family.name
                     && s.labels.iter().map(AsRef::as_ref).eq(labels.iter().copied()) =>
@@ -112,16 +155,55 @@ impl Samples {
                 Some(v)
             }
             _ => None,
-        })
+        };
+        let sealed = self.sealed.iter().rev();
+        self.open.iter().rev().chain(sealed.flat_map(|chunk| chunk.samples.iter().rev())).find_map(of)
     }
 }
 
-impl<'a> IntoIterator for &'a Samples {
-    type Item = &'a Sample;
-    type IntoIter = core::slice::Iter<'a, Sample>;
+impl Chunk {
+    pub fn new(mut samples: Vec<Sample>) -> Self {
+        samples.shrink_to_fit();
+        let place = |at: &u32| std::ptr::from_ref(samples[*at as usize].family).addr();
+        let mut by_family: Vec<u32> = (0..samples.len() as u32).collect();
+        by_family.sort_by_key(place);
+        let (mut families, mut start) = (Vec::new(), 0);
+        for same in by_family.chunk_by(|a, b| place(a) == place(b)) {
+            let end = start + same.len();
+            families.extend(same.first().map(|at| (samples[*at as usize].family, start..end)));
+            start = end;
+        }
+        let series = samples.iter().map(|s| s.value.series()).sum();
+        Self { samples, series, by_family, families }
+    }
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+    /// Lines that all of it takes on the page.
+    pub fn series(&self) -> usize {
+        self.series
+    }
+
+    /// In the order in which they were written.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// What it says of each family.
+    pub fn slices(self: &Arc<Self>) -> impl Iterator<Item = (&'static Family, Slice)> {
+        let families = self.families.iter().enumerate();
+        families.map(|(nth, (family, _))| (*family, Slice { chunk: Arc::clone(self), nth }))
+    }
+}
+
+impl Slice {
+    /// In the order in which they were written.
+    pub fn samples(&self) -> impl ExactSizeIterator<Item = &Sample> {
+        let range = self.chunk.families.get(self.nth).map(|(_, range)| range.clone()).unwrap_or_default();
+        self.chunk.by_family[range].iter().map(|at| &self.chunk.samples[*at as usize])
+    }
+
+    /// The very same, so that nobody has to look.
+    pub fn is(&self, other: &Self) -> bool {
+        self.nth == other.nth && Arc::ptr_eq(&self.chunk, &other.chunk)
     }
 }
 
@@ -159,6 +241,3 @@ impl IntoNumber for std::time::Duration {
         self.as_secs_f64()
     }
 }
-
-/// Samples of one source as the last successful collection left them.
-pub type Shared = Arc<Samples>;

@@ -17,7 +17,7 @@ use crate::family::Family;
 use crate::hub::{Hub, unix_now};
 use crate::lock::Locked as _;
 use crate::roots::Roots;
-use crate::samples::{Samples, Shared};
+use crate::samples::Samples;
 use ticks::Ticks;
 
 const COLLECTOR: &[&str] = &["collector"];
@@ -129,7 +129,8 @@ struct Slot {
 struct Progress {
     state: State,
     detail: String,
-    samples: Shared,
+    /// Sealed: they are on many a page.
+    samples: Samples,
     /// When the samples were read.
     read: Option<Instant>,
     last_success: Option<f64>,
@@ -220,7 +221,7 @@ impl Slot {
         let progress = Progress {
             state,
             detail: String::new(),
-            samples: Shared::default(),
+            samples: Samples::default(),
             read: None,
             last_success: None,
             busy_since: None,
@@ -331,8 +332,8 @@ impl Worker {
         }
         let mut samples = Samples::default();
         Ok(match self.collector.collect(&cx, &mut samples) {
-            Ok(()) => Pass::Read(samples),
-            Err(error) => Pass::Partly(samples, error),
+            Ok(()) => Pass::Read(samples.into_sealed()),
+            Err(error) => Pass::Partly(samples.into_sealed(), error),
         })
     }
 
@@ -347,14 +348,14 @@ impl Worker {
             Ok(Ok(Pass::Read(samples))) => {
                 now.state = State::Healthy;
                 now.detail.clone_from(&self.found);
-                now.samples = Arc::new(samples);
+                now.samples = samples;
                 now.read = Some(began);
                 now.last_success = Some(unix_now());
             }
             Ok(Ok(Pass::Partly(samples, error))) => {
                 // What there is replaces what there was; without any, that stays until it is too old.
                 if !samples.is_empty() {
-                    now.samples = Arc::new(samples);
+                    now.samples = samples;
                     now.read = Some(began);
                 }
                 if let CollectError::Stuck { what, over } = error {

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use prometheus_client::registry::Registry;
 
-pub use block::Block;
+pub use block::{Block, Head};
 pub use negotiate::Form;
 use negotiate::Format;
 pub use text_004::to_text_004;
@@ -124,7 +124,7 @@ mod tests {
     const TEXT: &str = "# HELP up_seconds_total Up.\n# TYPE up_seconds_total counter\nup_seconds_total 3\n";
 
     fn page() -> Encoded {
-        let block = Block::family(HEAD.to_owned(), LINES.to_owned());
+        let block = Block::family(Arc::new(Head::new(HEAD.to_owned())), LINES.to_owned());
         Encoded::new(&Registry::default(), vec![Arc::new(block)])
     }
 

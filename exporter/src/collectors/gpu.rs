@@ -254,14 +254,10 @@ impl Reader {
             out.set(&INFO, &labels, 1u64);
             out.set(&LOST, &[uuid], gpu.lost || gpu.needs_reset);
             out.set(&FAILURES, &[uuid], gpu.failures);
-            out.extend(&gpu.fast);
         }
         for gpu in self.listed.gpus.iter().filter(|g| read.clone().all(|r| r.id.uuid != g.uuid)) {
             let gpus::Gpu { uuid, name, pci, minor, vbios } = gpu;
             out.set(&INFO, &[uuid, "", pci, name, "", vbios, &driver, cuda, minor], 1u64);
-        }
-        for slow in self.slow.values() {
-            out.extend(slow);
         }
         if !driver.is_empty() {
             out.set(&DRIVER, &[&driver], 1u64);
@@ -273,6 +269,8 @@ impl Reader {
             out.set(&COUNT, &[], 0u64);
         }
         out.set(&EXPECTED, &[], self.expected());
+        // Sealed, and so shared: they come last, where they do not cut what is written here into pieces.
+        read.map(|gpu| &gpu.fast).chain(self.slow.values()).for_each(|sealed| out.extend(sealed));
     }
 
     /// GPUs that were there and that NVML does not even list.

@@ -32,7 +32,7 @@ use stepwatch_kit::config::Period;
 
 use self::aside::Aside;
 use self::clock::Clock;
-use self::counts::Counts;
+use self::counts::{Counts, Said};
 use self::log::{Log, Next};
 use self::novel::Known;
 use self::tracker::{NOBODY, Tracker};
@@ -166,6 +166,7 @@ struct Open {
     saving: Aside<io::Result<()>>,
     listed: Instant,
     listing: Aside<Vec<Gpu>>,
+    said: Said,
 }
 
 impl Reader {
@@ -199,6 +200,7 @@ impl Collector for Reader {
             saving: Aside::default(),
             listed: Instant::now(),
             listing: Aside::default(),
+            said: Said::default(),
         };
         open.list(cx.roots);
         open.learn_gpus(FIRST_LIST);
@@ -224,7 +226,7 @@ impl Collector for Reader {
             open.list(cx.roots);
         }
         open.finish(cx);
-        open.tracker.counts.write(out);
+        open.said.write(&open.tracker.counts, out);
         out.set(&KNOWN, &[], open.tracker.known.len());
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use stepwatch_kit::exposition::Block;
+use stepwatch_kit::exposition::{Block, Head};
 
 use crate::family::Family;
-use crate::samples::{Distribution, Sample, Value};
+use crate::samples::{Chunk, Distribution, Sample, Slice, Value};
 
 /// Below this every whole number is exact.
 const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -18,26 +18,34 @@ pub(super) struct Blocks(BTreeMap<&'static str, Told>);
 
 #[derive(Debug)]
 struct Told {
-    /// In the order in which they were written.
-    samples: Vec<Sample>,
+    family: &'static Family,
+    head: Arc<Head>,
+    /// In the order in which it was written.
+    said: Vec<Slice>,
     block: Arc<Block>,
 }
 
 impl Blocks {
     /// The blocks of a page of these samples, in the order of their names.
-    pub(super) fn of(&mut self, samples: impl IntoIterator<Item = Sample>) -> Vec<Arc<Block>> {
-        let mut families: HashMap<&'static str, Vec<Sample>> = HashMap::with_capacity(self.0.len());
-        for sample in samples {
-            families.entry(sample.family.name).or_default().push(sample);
+    pub(super) fn of(&mut self, chunks: &[Arc<Chunk>]) -> Vec<Arc<Block>> {
+        let mut families: HashMap<&'static str, (&'static Family, Vec<Slice>)> =
+            HashMap::with_capacity(self.0.len());
+        for (family, slice) in chunks.iter().flat_map(Chunk::slices) {
+            families.entry(family.name).or_insert_with(|| (family, Vec::new())).1.push(slice);
         }
         self.0.retain(|name, _| families.contains_key(name));
-        for (name, samples) in families {
+        for (name, (family, said)) in families {
             match self.0.get_mut(name) {
-                // The labels of old samples would be held twice, here and by who wrote the new ones.
-                Some(told) if same(&told.samples, &samples) => told.samples = samples,
+                // What is old would be held twice, here and by who wrote the new.
+                Some(told) if same(&told.said, &said) => told.said = said,
+                Some(told) if std::ptr::eq(told.family, family) => {
+                    told.block = Arc::new(encode(&told.head, &said));
+                    told.said = said;
+                }
                 _ => {
-                    let block = Arc::new(encode(&samples));
-                    self.0.insert(name, Told { samples, block });
+                    let head = Arc::new(Head::new(head(family)));
+                    let block = Arc::new(encode(&head, &said));
+                    self.0.insert(name, Told { family, head, said, block });
                 }
             }
         }
@@ -45,18 +53,22 @@ impl Blocks {
     }
 }
 
-fn same(before: &[Sample], now: &[Sample]) -> bool {
+fn same(before: &[Slice], now: &[Slice]) -> bool {
     let equal = |(a, b): (&Sample, &Sample)| {
         std::ptr::eq(a.family, b.family)
             && a.value == b.value
             && (Arc::ptr_eq(&a.labels, &b.labels) || a.labels == b.labels)
     };
-    before.len() == now.len() && before.iter().zip(now).all(equal)
+    let alike = |(a, b): (&Slice, &Slice)| {
+        let (before, now) = (a.samples(), b.samples());
+        a.is(b) || before.len() == now.len() && before.zip(now).all(equal)
+    };
+    before.len() == now.len() && before.iter().zip(now).all(alike)
 }
 
 /// One family.
-fn encode(samples: &[Sample]) -> Block {
-    let mut sorted: Vec<&Sample> = samples.iter().collect();
+fn encode(head: &Arc<Head>, said: &[Slice]) -> Block {
+    let mut sorted: Vec<&Sample> = said.iter().flat_map(Slice::samples).collect();
     sorted.sort_by(|a, b| a.labels.cmp(&b.labels));
     // Two sources of one series would spoil the page for both.
     sorted.dedup_by(|a, b| a.labels == b.labels);
@@ -65,7 +77,7 @@ fn encode(samples: &[Sample]) -> Block {
         write_sample(&mut lines, sample);
     }
     lines.shrink_to_fit();
-    Block::family(samples.first().map(|s| head(s.family)).unwrap_or_default(), lines)
+    Block::family(Arc::clone(head), lines)
 }
 
 fn head(family: &Family) -> String {
@@ -176,7 +188,7 @@ mod tests {
         s.set(&BYTES, &[], f64::NAN);
         let buckets = vec![(0.5, 1), (f64::INFINITY, 2)];
         s.distribution(&TIME, &["x"], Distribution { sum: 9.0, count: 3, buckets });
-        let page = page(Blocks::default().of(s.into_vec()));
+        let page = page(Blocks::default().of(&s.into_chunks()));
         insta::assert_snapshot!(openmetrics(&page), @r#"
         # HELP x_size_bytes Size.
         # TYPE x_size_bytes gauge
@@ -205,7 +217,7 @@ mod tests {
             let mut s = Samples::default();
             s.set(&COUNT, &["1", ""], things);
             s.maybe(&BYTES, &[], size);
-            blocks.of(s.into_vec())
+            blocks.of(&s.into_chunks())
         };
         let (first, second) = (of(1, Some(2.0)), of(2, Some(2.0)));
         assert!(Arc::ptr_eq(&first[0], &second[0]) && !Arc::ptr_eq(&first[1], &second[1]));
@@ -222,7 +234,7 @@ mod tests {
             let mut s = Samples::default();
             s.set(&COUNT, &[&label, "b"], number);
             prop_assume!(!s.is_empty());
-            let text = page(Blocks::default().of(s.into_vec())).text();
+            let text = page(Blocks::default().of(&s.into_chunks())).text();
             let read: Vec<_> = read::read(&text, Dialect::Text).collect::<Result<_, _>>().unwrap();
             prop_assert_eq!(read.len(), 1);
             prop_assert_eq!(read[0].value, number);

@@ -400,7 +400,7 @@ proptest::proptest! {
         }
         let page = b.page();
         let mut seen = std::collections::BTreeSet::new();
-        for s in &page {
+        for s in page.iter() {
             proptest::prop_assert!(seen.insert((s.family.name, s.labels.clone())), "{s:?}");
         }
         let attempts: Vec<_> = b.out.iter().filter(|e| e.name.as_deref() == Some("restart")).map(|e| e.attempt).collect();

@@ -3,7 +3,7 @@
 //! Most of what a node says is what it said a second ago. A page made of blocks costs only what has changed, compressed too: each
 //! block is deflated by itself, such that the results put one after the other are one stream.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use flate2::Crc;
 
@@ -19,33 +19,40 @@ const DEFLATE_END: [u8; 2] = [3, 0];
 /// Whole families, usually one: what is said about them, which differs between the formats, and their samples, which do not.
 #[derive(Debug)]
 pub struct Block {
-    heads: [String; Format::COUNT],
+    head: Arc<Head>,
     lines: String,
     deflated: [OnceLock<Vec<u8>>; Format::COUNT],
 }
 
+/// The metadata of a family in each format; it outlives the samples.
+#[derive(Debug)]
+pub struct Head([String; Format::COUNT]);
+
+impl Head {
+    /// Of the metadata in OpenMetrics.
+    pub fn new(openmetrics: String) -> Self {
+        Self([to_text_004(&openmetrics), openmetrics])
+    }
+}
+
 impl Block {
-    /// One family. `head` is its metadata in OpenMetrics; `lines` its samples, without time stamps and exemplars.
-    pub fn family(head: String, lines: String) -> Self {
-        Self::new([to_text_004(&head), head], lines)
+    /// One family and its samples, without time stamps and exemplars.
+    pub fn family(head: Arc<Head>, lines: String) -> Self {
+        Self { head, lines, deflated: Default::default() }
     }
 
     /// Anything in OpenMetrics, without the end of a page.
     pub fn openmetrics(text: String) -> Self {
-        Self::new([to_text_004(&text), text], String::new())
+        Self::family(Arc::new(Head::new(text)), String::new())
     }
 
     /// What a page in OpenMetrics ends with.
     pub(super) fn end() -> Self {
-        Self::new([String::new(), super::END.to_owned()], String::new())
-    }
-
-    fn new(heads: [String; Format::COUNT], lines: String) -> Self {
-        Self { heads, lines, deflated: Default::default() }
+        Self::family(Arc::new(Head([String::new(), super::END.to_owned()])), String::new())
     }
 
     pub(super) fn parts(&self, format: Format) -> [&str; 2] {
-        [&self.heads[format as usize], &self.lines]
+        [&self.head.0[format as usize], &self.lines]
     }
 
     /// Ends on a byte, and refers to nothing before it.
@@ -80,6 +87,10 @@ mod tests {
 
     use super::*;
 
+    fn block(lines: &str) -> Block {
+        Block::family(Arc::new(Head::new(String::new())), lines.to_owned())
+    }
+
     fn unpack(packed: &[u8]) -> String {
         let mut text = String::new();
         let mut decoder = flate2::bufread::GzDecoder::new(packed);
@@ -97,15 +108,14 @@ mod tests {
                 char::from(b' ' + ((noise >> 33) % 90) as u8)
             })
             .collect();
-        let blocks =
-            [Block::family(String::new(), lines.clone()), Block::family(String::new(), lines.clone())];
+        let blocks = [block(&lines), block(&lines)];
         assert_eq!(unpack(&gzip(blocks.iter(), Format::Text004)), format!("{lines}{lines}"));
     }
 
     proptest! {
         #[test]
         fn what_was_packed_apart_unpacks_as_one(texts in prop::collection::vec("(x_total\\{a=\"[a-z]{0,9}\"\\} 1\n){0,40}", 0..8)) {
-            let blocks: Vec<Block> = texts.iter().map(|t| Block::family(String::new(), t.clone())).collect();
+            let blocks: Vec<Block> = texts.iter().map(|t| block(t)).collect();
             for _ in 0..2 {
                 prop_assert_eq!(unpack(&gzip(blocks.iter(), Format::OpenMetrics)), texts.concat());
             }

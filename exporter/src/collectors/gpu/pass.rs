@@ -101,9 +101,10 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
         if fec {
             nvlink::read_fec_history(gpu, &mut out);
         }
-        reading.slow = Some(out);
+        reading.slow = Some(out.into_sealed());
     }
     read::fast(gpu, now, &mut reading.fast);
+    reading.fast.seal();
     if gpu.lost {
         // What was read before it fell off says little, and what it said before that is over.
         (reading.fast, reading.slow) = (Samples::default(), None);

@@ -171,6 +171,21 @@ impl Counts {
     }
 }
 
+/// What the page says, and of which counts. Hundreds of series that are the same for most of a day are written when they change.
+#[derive(Debug, Default)]
+pub(super) struct Said(Option<(Counts, Samples)>);
+
+impl Said {
+    pub(super) fn write(&mut self, counts: &Counts, out: &mut Samples) {
+        if self.0.as_ref().is_none_or(|(of, _)| of != counts) {
+            let mut samples = Samples::default();
+            counts.write(&mut samples);
+            self.0 = Some((counts.clone(), samples.into_sealed()));
+        }
+        self.0.iter().for_each(|(_, samples)| out.extend(samples));
+    }
+}
+
 fn count(all: &mut BTreeMap<String, Codes>, key: &str, code: u32) {
     let series: usize = all.values().map(Codes::len).sum();
     let known = all.get(key).is_some_and(|codes| codes.contains_key(&code));

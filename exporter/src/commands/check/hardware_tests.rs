@@ -44,7 +44,7 @@ fn gpu_says(family: &'static crate::family::Family, labels: &[&str], value: u64)
     let said = GPU_CHECKS.iter().map(|check| {
         let mut samples = Samples::default();
         // The later of two values of one series is the one that a page has; here both are looked at.
-        for row in gpus().into_vec() {
+        for row in gpus().iter() {
             if row.family.name != family.name
                 || !row.labels.iter().map(AsRef::as_ref).eq(labels.iter().copied())
             {
