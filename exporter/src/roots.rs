@@ -1,9 +1,13 @@
 //! Where the system's own files are: `/sys`, `/proc` and the rest, each movable, so that a collector is tested on a
 //! tree of files and a container looks at its host.
 
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 /// Of a file of the kernel's; none is as large.
 const MAX_BYTES: u64 = 16 << 20;
@@ -62,13 +66,70 @@ pub fn read(path: &Path) -> Option<String> {
 /// What stands in a small file. Hundreds of them are read a second, so none is asked for its size, which the kernel does not know.
 pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(256);
-    std::fs::File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// As [`read`], for a file that holds one number.
 pub fn read_number<T: FromStr>(path: &Path) -> Option<T> {
     read(path)?.trim().parse().ok()
+}
+
+/// A directory of sysfs whose files are read again and again. The kernel looks for one name then, and not for a path of a dozen with
+/// links in between.
+///
+/// Where a driver was loaded anew there is another directory of the same name: who finds that a file is missing that every such
+/// directory has, or looks at other things only once a while, calls [`Dir::reopen`].
+#[derive(Debug, Default)]
+pub struct Dir {
+    path: PathBuf,
+    open: Option<File>,
+}
+
+impl Dir {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, open: None }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// From here on it is the directory that then has the path.
+    pub fn reopen(&mut self) {
+        self.open = None;
+    }
+
+    /// What stands in an attribute. The kernel gives all of one, a page at most, to the first `read`.
+    pub fn read_bytes(&mut self, name: &str) -> io::Result<Vec<u8>> {
+        const FILE: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
+        let dir = if let Some(dir) = &self.open {
+            dir
+        } else {
+            let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            self.open.insert(rustix::fs::open(&self.path, how, Mode::empty())?.into())
+        };
+        let file = rustix::fs::openat(dir, name, FILE, Mode::empty())?;
+        let mut page = [0; 4096];
+        loop {
+            match rustix::io::read(&file, &mut page) {
+                Err(Errno::INTR) => {}
+                read => return Ok(page[..read?].to_vec()),
+            }
+        }
+    }
+
+    /// As [`read`] of a file in it.
+    pub fn read(&mut self, name: &str) -> Option<String> {
+        let mut text = String::from_utf8(self.read_bytes(name).ok()?).ok()?;
+        text.truncate(text.trim_end().len());
+        Some(text)
+    }
+
+    /// As [`read_number`] of a file in it.
+    pub fn read_number<T: FromStr>(&mut self, name: &str) -> Option<T> {
+        self.read(name)?.trim().parse().ok()
+    }
 }
 
 /// Names of the entries of a directory, sorted.
@@ -94,5 +155,25 @@ mod tests {
             assert!(read(&path).as_deref() == Some(&text), "{size}");
         }
         assert_eq!(read(dir.path()), None);
+    }
+
+    #[test]
+    fn a_directory_is_the_same_until_it_is_opened_anew() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("mlx5_0");
+        let mut dir = Dir::new(path.clone());
+        assert_eq!(dir.read("state"), None);
+        std::fs::create_dir(&path).unwrap();
+        for text in ["4: ACTIVE\n", "1: DOWN\n"] {
+            std::fs::write(path.join("state"), text).unwrap();
+            assert_eq!(dir.read("state").as_deref(), Some(text.trim_end()));
+        }
+        std::fs::remove_dir_all(&path).unwrap();
+        assert_eq!(dir.read_bytes("state").unwrap_err().kind(), io::ErrorKind::NotFound);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("state"), " 7 \n").unwrap();
+        assert_eq!(dir.read("state"), None);
+        dir.reopen();
+        assert_eq!(dir.read_number("state"), Some(7));
     }
 }

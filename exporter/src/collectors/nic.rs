@@ -5,7 +5,7 @@
 //! `driver`; links that go down, drop, flap or slow down are told in the stream by `judge`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use stepwatch_kit::config::Period;
@@ -15,7 +15,7 @@ use crate::family::Family;
 use crate::hub::unix_now;
 use crate::link::rates::{self, Threshold};
 use crate::link::watch::Rule;
-use crate::roots::{self, Roots};
+use crate::roots::{self, Dir, Roots};
 use crate::samples::Samples;
 use crate::topology::{self, target};
 
@@ -92,6 +92,8 @@ const ARPHRD_ETHER: u32 = 1;
 /// Bit of `flags` that says the interface is meant to be up.
 const IFF_UP: u32 = 1;
 const MAX_DEVICES: usize = 256;
+/// What an interface is, is looked up anew this often.
+const IDENTITY_SECONDS: f64 = 10.0;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -135,6 +137,8 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct Reader {
     exclude: Vec<glob::Pattern>,
     include_virtual: bool,
+    /// Everything of the class that is not left out by name.
+    interfaces: BTreeMap<String, Interface>,
     drivers: Drivers,
     ask_every: f64,
     asked_at: f64,
@@ -156,6 +160,7 @@ impl Reader {
         Self {
             exclude,
             include_virtual: config.include_virtual,
+            interfaces: BTreeMap::new(),
             drivers: Drivers::of_this_machine(&config.ethtool),
             ask_every: config.ethtool_interval.as_duration().as_secs_f64(),
             asked_at: f64::NEG_INFINITY,
@@ -163,38 +168,44 @@ impl Reader {
         }
     }
 
-    fn devices(&self, roots: &Roots) -> Result<Vec<String>, CollectError> {
+    /// Brings what is known of the interfaces in line with those that there are.
+    fn list(&mut self, now: f64, roots: &Roots) -> Result<(), CollectError> {
         let dir = roots.sys("class/net");
         let names = match roots::list(&dir) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             names => names.map_err(|e| CollectError::read(&dir, e))?,
         };
-        let wanted = |name: &String| {
-            let path = dir.join(name);
-            roots::read_number(&path.join("type")) == Some(ARPHRD_ETHER)
-                && (self.include_virtual || path.join("device").exists())
-                && !self.exclude.iter().any(|p| p.matches(name))
-        };
-        Ok(names.into_iter().filter(wanted).take(MAX_DEVICES).collect())
+        self.interfaces.retain(|name, _| names.binary_search(name).is_ok());
+        for name in names.into_iter().filter(|name| !self.exclude.iter().any(|p| p.matches(name))) {
+            let known = self.interfaces.get(&name);
+            if !known.is_some_and(|known| (0.0..IDENTITY_SECONDS).contains(&(now - known.read_at))) {
+                let interface = Interface::at(&dir.join(&name), now, self.include_virtual);
+                self.interfaces.insert(name, interface);
+            }
+        }
+        Ok(())
     }
 
     fn pass(&mut self, now: f64, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
-        let dir = cx.roots.sys("class/net");
-        let looked: Vec<Looked> =
-            self.devices(cx.roots)?.into_iter().map(|d| Looked::at(dir.join(&d), d)).collect();
+        self.list(now, cx.roots)?;
+        let read = self.interfaces.iter_mut().filter(|(_, interface)| interface.wanted).take(MAX_DEVICES);
+        let looked: Vec<Looked> = read.map(|(name, interface)| interface.look(name)).collect();
+        let interfaces = &self.interfaces;
         let due = !(0.0..self.ask_every).contains(&(now - self.asked_at));
         if due {
             self.asked_at = now;
-            let index = |l: &Looked| roots::read_number(&l.path.join("ifindex"));
-            let devices: Vec<_> = looked.iter().map(|l| (l.link.device.as_str(), index(l))).collect();
+            let devices: Vec<_> = wanted(interfaces).map(|(name, i)| (name.as_str(), i.index)).collect();
             self.drivers.ask(&devices);
         }
         let answer = |device: &str| self.drivers.answer(device).filter(|_| due);
-        let looks: Vec<Look<'_>> = looked.iter().map(|l| l.look(answer(&l.link.device))).collect();
+        let looks: Vec<Look<'_>> = wanted(interfaces)
+            .zip(&looked)
+            .map(|((name, interface), looked)| looked.look(interface, answer(name)))
+            .collect();
         self.judge.pass(now, cx, &looks);
-        for seen in &looked {
+        for ((device, interface), seen) in wanted(interfaces).zip(&looked) {
+            interface.write(device, out);
             seen.write(out);
-            let device = &seen.link.device;
             self.drivers.write(device, out);
             for (state, holds) in self.judge.conditions(device).into_iter().flatten() {
                 out.set(&CONDITION, &[device, state.as_str()], holds);
@@ -204,38 +215,95 @@ impl Reader {
     }
 }
 
-/// An interface, with what was read of it for more than one purpose.
+/// Those to read.
+fn wanted(interfaces: &BTreeMap<String, Interface>) -> impl Iterator<Item = (&String, &Interface)> {
+    interfaces.iter().filter(|(_, interface)| interface.wanted).take(MAX_DEVICES)
+}
+
+/// An interface and what does not change of it while its driver is loaded.
+#[derive(Debug, Default)]
+struct Interface {
+    /// It is of Ethernet, and has a device behind it where that matters.
+    wanted: bool,
+    index: Option<u32>,
+    mtu: Option<u64>,
+    driver: String,
+    /// What is behind it, which may be on another bus than PCI.
+    parent: String,
+    numa_node: String,
+    dir: Dir,
+    statistics: Dir,
+    read_at: f64,
+}
+
+impl Interface {
+    fn at(path: &Path, now: f64, include_virtual: bool) -> Self {
+        let (mut dir, device) = (Dir::new(path.to_owned()), path.join("device"));
+        let ethernet = dir.read_number("type") == Some(ARPHRD_ETHER);
+        let wanted = ethernet && (include_virtual || device.exists());
+        let statistics = Dir::new(path.join("statistics"));
+        if !wanted {
+            // A host of containers has a thousand of them: none is to be kept open.
+            dir.reopen();
+            return Self { wanted, dir, statistics, read_at: now, ..Self::default() };
+        }
+        Self {
+            wanted,
+            index: dir.read_number("ifindex"),
+            mtu: dir.read_number("mtu"),
+            driver: target(&device.join("driver")).unwrap_or_default(),
+            parent: target(&device).unwrap_or_default(),
+            numa_node: topology::numa_node(&device).map(|n| n.to_string()).unwrap_or_default(),
+            dir,
+            statistics,
+            read_at: now,
+        }
+    }
+
+    fn look(&mut self, device: &str) -> Looked {
+        let dir = &mut self.dir;
+        let link = link(dir, device.to_owned());
+        if link.up.is_none() {
+            // It may have gone and come back, as something else.
+            self.read_at = f64::NEG_INFINITY;
+        }
+        // Megabits; -1 stands for unknown, and reading it of a link that is down is an error.
+        let speed = dir.read_number::<i64>("speed").filter(|s| *s > 0 && *s != 0xffff_ffff);
+        let carrier_changes = dir.read_number::<u64>("carrier_changes");
+        let counted = dir.read_number::<u64>("carrier_down_count");
+        Looked {
+            link,
+            speed: speed.map(|megabits| megabits as f64 * 125_000.0),
+            carrier_changes,
+            // Each loss is followed by a return; a kernel that counts losses apart is believed.
+            downs: counted.or(carrier_changes.map(|n| n / 2)),
+            statistics: STATISTICS.iter().map(|(file, _)| self.statistics.read_number(file)).collect(),
+        }
+    }
+
+    fn write(&self, device: &str, out: &mut Samples) {
+        out.maybe(&MTU, &[device], self.mtu);
+        out.set(&INFO, &[device, &self.driver, &self.parent, &self.numa_node], 1u64);
+    }
+}
+
+/// What was read of an interface for more than one purpose.
 #[derive(Debug)]
 struct Looked {
-    path: PathBuf,
     link: Link,
     /// Bytes a second.
     speed: Option<f64>,
     carrier_changes: Option<u64>,
     /// How often the carrier was lost.
     downs: Option<u64>,
-    pci: String,
+    /// In the order of [`STATISTICS`].
+    statistics: Vec<Option<u64>>,
 }
 
 impl Looked {
-    fn at(path: PathBuf, device: String) -> Self {
-        // Megabits; -1 stands for unknown, and reading it of a link that is down is an error.
-        let speed = roots::read_number::<i64>(&path.join("speed")).filter(|s| *s > 0 && *s != 0xffff_ffff);
-        let carrier_changes = roots::read_number::<u64>(&path.join("carrier_changes"));
-        let counted = roots::read_number::<u64>(&path.join("carrier_down_count"));
-        Self {
-            link: link(&path, device),
-            speed: speed.map(|megabits| megabits as f64 * 125_000.0),
-            carrier_changes,
-            // Each loss is followed by a return; a kernel that counts losses apart is believed.
-            downs: counted.or(carrier_changes.map(|n| n / 2)),
-            pci: target(&path.join("device")).filter(|t| topology::is_address(t)).unwrap_or_default(),
-            path,
-        }
-    }
-
-    fn look<'a>(&'a self, answer: Option<&'a driver::Answer>) -> Look<'a> {
-        Look { link: &self.link, speed: self.speed, downs: self.downs, pci: &self.pci, answer }
+    fn look<'a>(&'a self, interface: &'a Interface, answer: Option<&'a driver::Answer>) -> Look<'a> {
+        let pci = Some(interface.parent.as_str()).filter(|p| topology::is_address(p)).unwrap_or_default();
+        Look { link: &self.link, speed: self.speed, downs: self.downs, pci, answer }
     }
 
     fn write(&self, out: &mut Samples) {
@@ -243,22 +311,17 @@ impl Looked {
         out.maybe(&UP, labels, self.link.up);
         out.maybe(&ADMIN_UP, labels, self.link.admin_up);
         out.maybe(&SPEED, labels, self.speed);
-        out.maybe(&MTU, labels, roots::read_number::<u64>(&self.path.join("mtu")));
         out.maybe(&CARRIER, labels, self.carrier_changes);
-        for (file, family) in STATISTICS {
-            out.maybe(family, labels, roots::read_number::<u64>(&self.path.join("statistics").join(file)));
+        for ((_, family), count) in STATISTICS.iter().zip(&self.statistics) {
+            out.maybe(family, labels, *count);
         }
-        let device = self.path.join("device");
-        let numa = topology::numa_node(&device).map(|n| n.to_string()).unwrap_or_default();
-        let driver = target(&device.join("driver")).unwrap_or_default();
-        let parent = target(&device).unwrap_or_default();
-        out.set(&INFO, &[&self.link.device, &driver, &parent, &numa], 1u64);
     }
 }
 
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
-        let devices = self.devices(cx.roots)?;
+        self.list(unix_now(), cx.roots)?;
+        let devices: Vec<&str> = wanted(&self.interfaces).map(|(name, _)| name.as_str()).collect();
         if devices.is_empty() {
             return Ok(Support::Unsupported("no Ethernet interface with a device behind it".into()));
         }
@@ -270,13 +333,13 @@ impl Collector for Reader {
     }
 }
 
-fn link(path: &Path, device: String) -> Link {
-    let flags = roots::read(&path.join("flags"));
+fn link(dir: &mut Dir, device: String) -> Link {
+    let flags = dir.read("flags");
     let flags = flags.and_then(|f| u32::from_str_radix(f.trim_start_matches("0x"), 16).ok());
     // Drivers that do not track the state say unknown; the carrier then has the word.
-    let up = match roots::read(&path.join("operstate")).as_deref() {
+    let up = match dir.read("operstate").as_deref() {
         Some("up") => Some(true),
-        None | Some("unknown") => roots::read_number::<u8>(&path.join("carrier")).map(|c| c == 1),
+        None | Some("unknown") => dir.read_number::<u8>("carrier").map(|c| c == 1),
         Some(_) => Some(false),
     };
     Link { device, up, admin_up: flags.map(|f| f & IFF_UP != 0) }

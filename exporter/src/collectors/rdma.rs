@@ -4,7 +4,7 @@
 //! is in `sysfs`, which ports are judged in `device`, what is expected of them in `expect`, when a rate of errors is too high in
 //! `counters`. How ports fare is also a sample for peers to be compared, every half minute.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use stepwatch_kit::config::Period;
@@ -15,6 +15,7 @@ use crate::hub::unix_now;
 use crate::link::rates::{Limit, Rates, Threshold};
 use crate::link::watch::{Rule, Watch};
 use crate::memory;
+use crate::roots::Dir;
 use crate::samples::Samples;
 
 mod band;
@@ -119,6 +120,8 @@ pub struct Reader {
     quarantine: Quarantine,
     names: Vec<String>,
     devices: Vec<Device>,
+    /// Directories of the ports, by their path below the folder of all devices, and what was read there since the last slow pass.
+    dirs: HashMap<String, (Dir, PortState)>,
     /// Interfaces under the default route.
     routed: Vec<String>,
     /// What the last slow pass read; kept on the page until the next.
@@ -200,6 +203,7 @@ impl Reader {
             quarantine: Quarantine::default(),
             names: Vec::new(),
             devices: Vec::new(),
+            dirs: HashMap::new(),
             routed: Vec::new(),
             counted: Counted::default(),
             meters: BTreeMap::new(),
@@ -235,6 +239,7 @@ impl Reader {
         let slow = names != self.names || !self.counted.at.is_some_and(|at| (0.0..due).contains(&(now - at)));
         if slow {
             self.devices = device::inventory(cx.roots, &names);
+            self.dirs.clear();
             self.routed = device::management_interfaces(cx.roots);
             self.quarantine.retain(|device| names.iter().any(|n| n == device));
             memory.known.settle(now, &self.devices);
@@ -258,7 +263,10 @@ impl Reader {
         for (d, device) in self.devices.iter().enumerate() {
             for (p, port) in device.ports.iter().enumerate() {
                 let section = format!("{}/ports/{}", device.name, port.number);
-                let state = sysfs::port_state(&root, &section, now, &mut self.quarantine);
+                let new = || (Dir::new(root.join(&section)), PortState::default());
+                let (dir, before) = self.dirs.entry(section.clone()).or_insert_with(new);
+                let state = sysfs::port_state(dir, before, &section, now, &mut self.quarantine);
+                before.clone_from(&state);
                 looks.push(Look {
                     device: d,
                     port: p,
@@ -333,6 +341,7 @@ impl Reader {
             counted.ports.insert(look.key.clone(), standard);
         }
         self.meters.retain(|key, _| counted.ports.contains_key(key));
+        counted.samples.seal();
         self.counted = counted;
     }
 }

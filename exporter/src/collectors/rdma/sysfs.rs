@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use crate::roots::Dir;
+
 /// Passes in a row on which most of a section failed, before it is left alone.
 const STRIKES: u32 = 3;
 /// How long it is left alone first, and at most; twice as long each time.
@@ -41,8 +43,8 @@ impl<T> Reading<T> {
 }
 
 /// Reads a file and what stands in it; text that does not parse, such as `N/A (no PMA)`, is an absent value.
-pub(super) fn read<T>(path: &Path, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
-    match crate::roots::read_bytes(path) {
+fn read<T>(dir: &mut Dir, name: &str, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
+    match dir.read_bytes(name) {
         Ok(bytes) => std::str::from_utf8(&bytes)
             .ok()
             .and_then(|t| parse(t.trim()))
@@ -160,15 +162,15 @@ impl Quarantine {
 
 /// Reads a folder of counters of a device, below `root`, as far as the quarantine permits.
 pub(super) fn counters(root: &Path, section: &str, now: f64, quarantine: &mut Quarantine) -> Section {
-    let dir = root.join(section);
+    let mut dir = Dir::new(root.join(section));
     let names = match quarantine.permit(section, now) {
         Permit::Nothing => return Section::default(),
         Permit::One(name) => vec![name],
         // A driver without these counters has no such folder.
-        Permit::All => crate::roots::list(&dir).unwrap_or_default(),
+        Permit::All => crate::roots::list(dir.path()).unwrap_or_default(),
     };
     let readings: Vec<_> =
-        names.iter().take(MAX_FILES).map(|name| (name, read(&dir.join(name), parse_counter))).collect();
+        names.iter().take(MAX_FILES).map(|name| (name, read(&mut dir, name, parse_counter))).collect();
     let failed: Vec<&str> =
         readings.iter().filter(|(_, r)| r.failed()).map(|(name, _)| name.as_str()).collect();
     quarantine.note(section, now, readings.len(), &failed);
@@ -194,8 +196,15 @@ impl PortState {
 
 const ACTIVE: u32 = 4;
 
-pub(super) fn port_state(root: &Path, section: &str, now: f64, quarantine: &mut Quarantine) -> PortState {
-    let dir = root.join(section);
+/// Reads it in the directory of the port, which the quarantine knows as this section. A port that was active and is has not changed in
+/// anything else: it would have to go down for that.
+pub(super) fn port_state(
+    dir: &mut Dir,
+    before: &PortState,
+    section: &str,
+    now: f64,
+    quarantine: &mut Quarantine,
+) -> PortState {
     let permit = quarantine.permit(section, now);
     let permitted = |name: &str| match &permit {
         Permit::All => true,
@@ -204,7 +213,7 @@ pub(super) fn port_state(root: &Path, section: &str, now: f64, quarantine: &mut 
     };
     let (mut tried, mut failed) = (0, Vec::new());
     let mut look = |name: &'static str| {
-        let text = permitted(name).then(|| read(&dir.join(name), |t| Some(t.to_owned())))?;
+        let text = permitted(name).then(|| read(dir, name, |t| Some(t.to_owned())))?;
         tried += 1;
         if text.failed() {
             failed.push(name);
@@ -212,8 +221,15 @@ pub(super) fn port_state(root: &Path, section: &str, now: f64, quarantine: &mut 
         text.value()
     };
     let state = look("state").and_then(|t| parse_state(&t));
-    let physical = look("phys_state").and_then(|t| parse_state(&t));
-    let rate = look("rate").and_then(|t| parse_rate(&t));
+    let up = |state: &Option<(u32, String)>| state.as_ref().is_some_and(|(id, _)| *id == ACTIVE);
+    let (physical, rate) = if up(&state) && up(&before.state) {
+        (before.physical.clone(), before.rate)
+    } else {
+        (look("phys_state").and_then(|t| parse_state(&t)), look("rate").and_then(|t| parse_rate(&t)))
+    };
+    if state.is_none() {
+        dir.reopen();
+    }
     if permit != Permit::Nothing {
         quarantine.note(section, now, tried, &failed);
     }
