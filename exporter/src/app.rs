@@ -42,6 +42,9 @@ use crate::{nvml, reply, sources, state};
 /// Name of the file that keeps the stream, beside the ingest socket.
 const JOURNAL: &str = "stream.journal";
 
+/// What a start takes is over by then: every collector has looked once at what is dear, and every source has begun.
+const SETTLED: Duration = Duration::from_secs(10);
+
 /// How long a stop waits for the NVIDIA driver.
 const NVML_WAIT: Duration = Duration::from_secs(2);
 
@@ -126,6 +129,7 @@ impl App {
         let router = router(&hub, &otlp, &contents, pages, &admin).merge(kubeflow);
         let limits = live.limits();
         tokio::spawn(reload_on_request(live, reloads, shutdown.clone()));
+        tokio::spawn(give_back());
         for port in otlp_ports {
             let limits = serve::Limits { purpose: Some("OTLP"), ..limits.clone() };
             let routes = ingest::otlp::routes(otlp.clone());
@@ -302,5 +306,13 @@ async fn reload_on_request(mut live: Live, mut requests: mpsc::Receiver<ReloadRe
         let Some(request) = request else { return };
         // Whoever asked may have gone; the reload stands.
         let _ = request.reply.send(live.reload());
+        tokio::spawn(give_back());
     }
+}
+
+/// Gives back the memory that only a beginning takes: a configuration is read by a megabyte of code that then lies idle.
+async fn give_back() {
+    tokio::time::sleep(SETTLED).await;
+    stepwatch_sys::heap::trim();
+    stepwatch_sys::code::let_go();
 }

@@ -2,6 +2,7 @@
 //! call, and nothing else. The only crate of the project with `unsafe` in it.
 
 pub mod adjtimex;
+pub mod code;
 pub mod ethtool;
 pub mod heap;
 pub mod nvml;
