@@ -213,7 +213,8 @@ fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin:
 
 async fn metrics(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> Response {
     let form = Form::asked(&headers);
-    exposition::respond(&pages.last(form), form)
+    let page = pages.last(form).await;
+    exposition::respond(&page, form)
 }
 
 async fn index() -> impl IntoResponse {

@@ -1,28 +1,31 @@
-//! The metrics page: made on a thread of its own at a fixed rhythm, kept, and served as it is.
+//! The metrics page: made on a thread of its own, kept, and served as it is.
 //!
 //! A scrape never touches a source, a lock of the training state or the encoder: it gets the last page, whose time is on
-//! it, in a form that was put together before the page was shown. How many series it holds is bounded; what does not fit is
+//! it, in a form that was put together before the page was shown. When pages are made is in `rhythm`. How many series it holds is bounded; what does not fit is
 //! left out and counted.
 
 mod blocks;
+mod rhythm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use prometheus_client::registry::Registry;
 use stepwatch_kit::exposition::{Encoded, Form};
 use stepwatch_kit::serve::ServeMetrics;
+use tokio::sync::Notify;
 
 use blocks::Blocks;
+use rhythm::Rhythm;
 
 use crate::background;
 use crate::collectors::process;
 use crate::family::Family;
 use crate::hub::{Hub, unix_now};
+use crate::lock::Locked as _;
 use crate::roots::Roots;
 use crate::samples::{Chunk, Sample, Samples};
 use crate::schedule::Schedule;
@@ -67,6 +70,8 @@ pub static FAMILIES: &[&Family] = &[&RENDERED, &RENDER_TIME, &SERIES, &LEFT_OUT,
 
 /// How long a form is made of every page after somebody asked for it: longer than any Prometheus waits between two scrapes.
 const WANTED: Duration = Duration::from_mins(3);
+/// How long somebody who was not expected waits for a new page, before the last one has to do.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Everything that has something to say on the page.
 #[derive(Debug)]
@@ -171,57 +176,99 @@ pub fn once(contents: &Contents) -> Encoded {
 #[derive(Debug, Default)]
 struct Wanted([AtomicBool; Form::ALL.len()]);
 
-/// The last page, made anew at a rhythm for as long as this lives.
+/// The last page, made anew for as long as this lives.
 #[derive(Debug)]
 pub struct Pages {
-    last: Arc<ArcSwap<Encoded>>,
-    wanted: Arc<Wanted>,
-    /// Sent a new interval on reload; dropped to end the thread.
-    interval: mpsc::SyncSender<Duration>,
+    shown: Arc<Shown>,
+    /// Dropped to end the thread.
+    calls: mpsc::SyncSender<Call>,
+}
+
+/// What the thread that makes pages and those who ask for them share.
+#[derive(Debug)]
+struct Shown {
+    last: ArcSwap<Encoded>,
+    wanted: Wanted,
+    rhythm: Mutex<Rhythm>,
+    /// There is a new page.
+    news: Notify,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Call {
+    Interval(Duration),
+    /// Somebody is there who was not expected.
+    Now,
 }
 
 impl Pages {
     /// The first page is there when this returns.
     pub fn start(contents: Arc<Contents>, interval: Duration) -> std::io::Result<Self> {
         let mut maker = Maker::default();
-        let last = Arc::new(ArcSwap::from_pointee(maker.make(&contents)));
-        let (sender, changes) = mpsc::sync_channel(1);
-        let (pages, wanted) = (Arc::clone(&last), Arc::<Wanted>::default());
-        let asked = Arc::clone(&wanted);
+        let shown = Arc::new(Shown {
+            last: ArcSwap::from_pointee(maker.make(&contents)),
+            wanted: Wanted::default(),
+            rhythm: Mutex::new(Rhythm::new(interval, Instant::now())),
+            news: Notify::new(),
+        });
+        let (calls, called) = mpsc::sync_channel(1);
+        let show = Arc::clone(&shown);
         std::thread::Builder::new().name("page".into()).spawn(move || {
             background::yield_to_others();
             let mut interval = interval;
             loop {
-                match changes.recv_timeout(interval) {
-                    Ok(changed) => interval = changed,
+                match called.recv_timeout(interval) {
+                    Ok(Call::Interval(changed)) => {
+                        interval = changed;
+                        show.rhythm.locked().set_interval(changed);
+                    }
+                    Ok(Call::Now) => show.make(&mut maker, &contents),
                     Err(mpsc::RecvTimeoutError::Timeout) => {
-                        // The page before stays, and its time shows that it does.
-                        let made = catch_unwind(AssertUnwindSafe(|| {
-                            let page = maker.make(&contents);
-                            maker.prepare(&page, &asked);
-                            page
-                        }));
-                        let Ok(page) = made else {
-                            tracing::error!("making the page panicked; the one before stays");
-                            continue;
-                        };
-                        pages.store(Arc::new(page));
+                        if show.rhythm.locked().due(Instant::now()) {
+                            show.make(&mut maker, &contents);
+                        }
                     }
                     Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 }
             }
         })?;
-        Ok(Self { last, wanted, interval: sender })
+        Ok(Self { shown, calls })
     }
 
     /// The last page, for somebody who wants it in this form.
-    pub fn last(&self, form: Form) -> Arc<Encoded> {
-        self.wanted.0[form.index()].store(true, Ordering::Relaxed);
-        self.last.load_full()
+    pub async fn last(&self, form: Form) -> Arc<Encoded> {
+        let shown = &*self.shown;
+        shown.wanted.0[form.index()].store(true, Ordering::Relaxed);
+        if !shown.rhythm.locked().ask(Instant::now()) {
+            let news = shown.news.notified();
+            // One that waits already is as good.
+            let _ = self.calls.try_send(Call::Now);
+            let _ = tokio::time::timeout(PATIENCE, news).await;
+        }
+        shown.last.load_full()
     }
 
     pub fn set_interval(&self, interval: Duration) {
-        let _ = self.interval.try_send(interval);
+        let _ = self.calls.try_send(Call::Interval(interval));
+    }
+}
+
+impl Shown {
+    fn make(&self, maker: &mut Maker, contents: &Contents) {
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let page = maker.make(contents);
+            maker.prepare(&page, &self.wanted);
+            page
+        }));
+        if let Ok(page) = made {
+            self.last.store(Arc::new(page));
+        } else {
+            // Its time shows that it stays.
+            tracing::error!("making the page panicked; the one before stays");
+        }
+        self.rhythm.locked().made(Instant::now());
+        self.news.notify_waiters();
     }
 }
 
