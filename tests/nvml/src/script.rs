@@ -14,6 +14,9 @@ pub const ALL: &str = "*";
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
     pub fleet: Fleet,
+    /// The file will not change: nobody looks at it before each call, which costs more than most of the calls.
+    #[serde(rename = "final")]
+    pub is_final: bool,
     /// How many GPUs, where not as many as the fleet has.
     pub count: Option<usize>,
     /// Version of the driver, where not the fleet's.
