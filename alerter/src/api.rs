@@ -6,6 +6,11 @@
 //! | `GET /api/v1/incidents/{id}` | one, with its history and deliveries; any unique beginning of the id does |
 //! | `POST /api/v1/incidents/{id}/ack` `{"by":"alice"}` | escalation stops; durable when it is answered |
 //! | `POST /api/v1/incidents/{id}/resolve` `{"by":"alice"}` | closed by hand |
+//! | `GET /api/v1/silences?state=` | silences; `/{id}` is one |
+//! | `POST /api/v1/silences` | asks for one, with an author and a reason; durable when it is answered |
+//! | `DELETE /api/v1/silences/{id}` | ends one |
+//! | `POST /api/v1/silences/preview` `{"matchers":[...]}` | what it would keep quiet |
+//! | `/api/v2/*` | Alertmanager's API ([`alertmanager`]) |
 //! | `GET /api/v1/runs`, `/api/v1/sources`, `/api/v1/status` | what is watched, through whom, and how we are |
 //! | `GET /metrics` | the alerter's own metrics |
 //! | `GET /`, `/incidents/{id}` | the same for eyes |
@@ -13,10 +18,12 @@
 //! Reading comes from the store's readers and from copies that the runtime publishes, so that a thousand dashboards cannot delay
 //! a page. Errors are `{"error": "..."}`.
 
+mod alertmanager;
 mod error;
 mod html;
 mod incidents;
 mod page;
+mod silences;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -59,9 +66,13 @@ impl Api {
             .route("/api/v1/incidents/{id}", get(incidents::show))
             .route("/api/v1/incidents/{id}/ack", post(incidents::ack))
             .route("/api/v1/incidents/{id}/resolve", post(incidents::resolve))
+            .route("/api/v1/silences", get(silences::list).post(silences::add))
+            .route("/api/v1/silences/preview", post(silences::preview))
+            .route("/api/v1/silences/{id}", get(silences::show).delete(silences::expire))
             .route("/api/v1/runs", get(runs))
             .route("/api/v1/sources", get(sources))
             .route("/api/v1/status", get(status))
+            .merge(alertmanager::routes())
             .route("/metrics", get(metrics))
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)

@@ -7,11 +7,12 @@
 //! | 2 | the command line is wrong |
 //! | 64 | the configuration is wrong |
 //!
-//! `run`, `config check` and `notify test` read the configuration; `incidents` and `explain` ask a running alerter over HTTP.
+//! `run`, `config check` and `notify test` read the configuration; `incidents`, `silences` and `explain` ask a running alerter over HTTP.
 
 mod client;
 mod incidents;
 mod notify;
+mod silences;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -60,6 +61,9 @@ enum Command {
     /// See and answer incidents of a running alerter
     #[command(subcommand)]
     Incidents(incidents::IncidentsCommand),
+    /// Keep incidents quiet for a while, on purpose and with a reason
+    #[command(subcommand)]
+    Silences(silences::SilencesCommand),
     /// Tell the story of an incident: what was seen, decided and told, and why
     Explain(incidents::ExplainArgs),
 }
@@ -152,6 +156,7 @@ impl Cli {
             Command::Config(ConfigCommand::Check { file }) => Ok(write!(out, "{}", Config::load(&file)?)?),
             Command::Notify(NotifyCommand::Test(args)) => notify::test(args, out).await,
             Command::Incidents(command) => incidents::run(command, out).await,
+            Command::Silences(command) => silences::run(command, out).await,
             Command::Explain(args) => incidents::explain(args, out).await,
         }
     }
@@ -173,7 +178,7 @@ async fn run(args: RunArgs, log: LogControl) -> Result<(), CliError> {
     tracing::info!(version = build_info::VERSION, revision = build_info::GIT_SHA, "stepwatch-alerter");
     let shutdown = Shutdown::on_signals();
     let options = Options { config, listen: args.listen, web_config: args.web_config };
-    let app = App::start(options, log).await.map_err(|e| match e {
+    let app = Box::pin(App::start(options, log)).await.map_err(|e| match e {
         StartError::Config(e) => CliError::Config(e),
         e => CliError::Start(e),
     })?;

@@ -9,6 +9,7 @@ mod describe;
 mod incidents;
 mod matchers;
 pub mod sensitivity;
+mod silences;
 #[cfg(test)]
 mod tests;
 mod thresholds;
@@ -19,6 +20,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use stepwatch_engine::config::{EngineConfig, InhibitRule, Policy, Route, Storm, Team};
 use stepwatch_engine::detector::DetectorsConfig;
+use stepwatch_engine::external::AlertsConfig;
+use stepwatch_engine::silence::{Maintenance, SilenceConfig};
 use stepwatch_engine::time::Span;
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::serve::ListenAddr;
@@ -57,6 +60,9 @@ pub struct File {
     pub inhibit_rules: Vec<InhibitRule>,
     pub inhibit_off: Vec<String>,
     pub teams: Vec<Team>,
+    pub silences: SilenceConfig,
+    pub maintenance: Vec<Maintenance>,
+    pub alerts: AlertsConfig,
     pub sources: Vec<Source>,
     pub receivers: Vec<ReceiverConfig>,
     pub policies: Vec<Policy>,
@@ -112,6 +118,9 @@ impl Default for File {
             inhibit_rules: engine.inhibit_rules,
             inhibit_off: engine.inhibit_off,
             teams: engine.teams,
+            silences: engine.silences,
+            maintenance: engine.maintenance,
+            alerts: engine.alerts,
             sources: Vec::new(),
             receivers: Vec::new(),
             policies: Vec::new(),
@@ -145,6 +154,7 @@ impl Config {
         let mut errors = Vec::new();
         check::values(&file, &mut errors);
         check::references(&file, &mut errors);
+        silences::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         if !errors.is_empty() {
             return Err(ConfigError::at_paths(path.display().to_string(), &text, errors));
@@ -160,6 +170,7 @@ impl Config {
         }
         check::values(&file, &mut errors);
         check::references(&file, &mut errors);
+        silences::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
         let exporters: Vec<Exporters> = file.sources.iter().map(|Source::Exporters(e)| e.clone()).collect();
@@ -209,6 +220,9 @@ impl File {
             inhibit_rules: self.inhibit_rules.clone(),
             inhibit_off: self.inhibit_off.clone(),
             teams: self.teams.clone(),
+            silences: self.silences.clone(),
+            maintenance: self.maintenance.clone(),
+            alerts: self.alerts.clone(),
             detectors: self.detectors.clone(),
         }
     }

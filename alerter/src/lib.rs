@@ -10,6 +10,7 @@
 pub mod api;
 pub mod app;
 pub mod backtest;
+pub mod board;
 pub mod chart;
 pub mod cli;
 pub mod clock;

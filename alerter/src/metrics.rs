@@ -56,6 +56,11 @@ pub struct MechanismLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StateLabel {
+    pub state: Word,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct IncidentLabels {
     pub state: Word,
     pub severity: Word,
@@ -92,6 +97,12 @@ pub struct RuntimeMetrics {
     pub batches_forgotten: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
     pub opened: Family<OpenedLabels, Counter>,
+    pub alerts_received: Counter,
+    pub alerts_invalid: Counter,
+    pub alerts_refused: Counter,
+    pub alerts: Gauge,
+    pub silences: Family<StateLabel, Gauge>,
+    pub incidents_silenced: Gauge,
     pub engine_seconds: Histogram,
     pub commit_seconds: Histogram,
     pub commit_failures: Counter,
@@ -127,6 +138,12 @@ impl Default for RuntimeMetrics {
             incidents: Family::default(),
             opened: Family::default(),
             // 1 us of an idle pass to 1 s of a backlog after an outage.
+            alerts_received: Counter::default(),
+            alerts_invalid: Counter::default(),
+            alerts_refused: Counter::default(),
+            alerts: Gauge::default(),
+            silences: Family::default(),
+            incidents_silenced: Gauge::default(),
             engine_seconds: Histogram::new(exponential_buckets(1e-6, 4.0, 11)),
             // 0.2 ms of an fsync on NVMe to 7 s of a disk in trouble.
             commit_seconds: Histogram::new(exponential_buckets(2e-4, 2.0, 16)),
@@ -201,6 +218,24 @@ impl RuntimeMetrics {
             "incidents_opened",
             "Incidents, by the severity they had when they opened",
             m.opened.clone(),
+        );
+        r.register("alerts_received", "Alerts that other programs told of", m.alerts_received.clone());
+        r.register(
+            "alerts_invalid",
+            "Alerts that were refused because of what they say",
+            m.alerts_invalid.clone(),
+        );
+        r.register(
+            "alerts_refused",
+            "Alerts that were refused because alerts.max_alerts fire already",
+            m.alerts_refused.clone(),
+        );
+        r.register("alerts", "Alerts of other programs that fire", m.alerts.clone());
+        r.register("silences", "Silences, by state", m.silences.clone());
+        r.register(
+            "incidents_silenced",
+            "Open incidents that nobody is told of because of a silence",
+            m.incidents_silenced.clone(),
         );
         r.register("engine_seconds", "Time to judge one batch of inputs", m.engine_seconds.clone());
         r.register("commit_seconds", "Time to make a batch durable", m.commit_seconds.clone());

@@ -11,6 +11,7 @@
 //! It does no I/O besides the store, and nothing that serves a request waits for it except a request to change something.
 
 mod auditor;
+mod outside;
 mod pending;
 #[cfg(test)]
 mod tests;
@@ -30,12 +31,14 @@ use stepwatch_wire::{Cursor, Kind};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::board::Board;
 use crate::clock::Clock;
 use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
 use crate::store::{self, Filter, Store};
 use auditor::Auditor;
+pub use outside::{Heard, Outside, Silenced};
 use pending::Pending;
 pub use view::{RunView, RuntimeView, Views};
 
@@ -62,6 +65,7 @@ const QUEUE_COMMANDS: usize = 64;
 pub enum Command {
     Ack { incident: String, by: String, reply: oneshot::Sender<Answer> },
     Resolve { incident: String, by: String, reply: oneshot::Sender<Answer> },
+    Outside(Outside),
     Reconfigure { config: Box<EngineConfig>, reply: oneshot::Sender<()> },
 }
 
@@ -73,6 +77,8 @@ pub type Answer = Option<Box<IncidentRecord>>;
 pub struct RuntimeHandle {
     pub commands: mpsc::Sender<Command>,
     pub views: Arc<Views>,
+    pub board: Arc<Board>,
+    pub metrics: RuntimeMetrics,
 }
 
 /// The loop, and all it owns.
@@ -93,6 +99,7 @@ pub struct Runtime {
     events: Vec<prometheus_client::metrics::counter::Counter>,
     metrics: RuntimeMetrics,
     views: Arc<Views>,
+    board: Arc<Board>,
     schedule: Schedule,
     auditor: Auditor,
 }
@@ -125,14 +132,21 @@ impl Runtime {
     ) -> store::Result<(Self, RuntimeHandle, BTreeMap<String, Cursor>)> {
         let clock = Clock::start();
         let cursors = store.load_cursors().await?.into_iter().collect();
-        let (engine, unusable) = Engine::restore(config, store.load_state().await?);
+        let (engine, unusable) = Engine::restore(config.clone(), store.load_state().await?);
         for part in &unusable {
             tracing::warn!(%part, "stored state of another version, or damaged: it is learned again");
         }
         metrics.state_discarded.inc_by(unusable.len() as u64);
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
         let views = Arc::new(Views::default());
-        let handle = RuntimeHandle { commands: sender, views: Arc::clone(&views) };
+        let board = Arc::new(Board::default());
+        let handle = RuntimeHandle {
+            commands: sender,
+            views: Arc::clone(&views),
+            board: Arc::clone(&board),
+            metrics: metrics.clone(),
+        };
+        board.reroute(config.clone());
         let events = Kind::ALL
             .iter()
             .map(|k| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone())
@@ -152,9 +166,11 @@ impl Runtime {
             events,
             metrics,
             views,
+            board,
             schedule: Schedule::new(),
             auditor: Auditor::new(),
         };
+        runtime.recall().await?;
         runtime.close_orphans().await?;
         runtime.publish();
         Ok((runtime, handle, cursors))
@@ -274,7 +290,9 @@ impl Runtime {
                 let input = Input::Resolve { incident: &incident, by: &by };
                 self.person(now, &incident, input, reply);
             }
+            Command::Outside(command) => self.outside(command),
             Command::Reconfigure { config, reply } => {
+                self.board.reroute((*config).clone());
                 self.engine.reconfigure(*config);
                 self.engine.reconsider(now, &mut self.pending.effects);
                 let _ = reply.send(());
@@ -346,7 +364,7 @@ impl Runtime {
         let started = Instant::now();
         self.pending.absorb_state(self.engine.take_dirty());
         let at = self.clock.now();
-        match self.pending.commit(&self.store, at).await {
+        match self.pending.commit(&self.store, &self.board, at).await {
             Ok(()) => {
                 self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
                 if self.schedule.retry.take().is_some() {

@@ -7,6 +7,7 @@
 //! It decides nothing: what an incident means is the engine's matter, when a message is sent the outbox's. Two alerters on
 //! one file, or a file on a network filesystem, are refused at [`Store::open`] because both corrupt quietly.
 
+mod alerts;
 mod busy;
 mod commit;
 mod delivery;

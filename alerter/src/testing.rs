@@ -169,7 +169,7 @@ impl TestApp {
     async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
         std::fs::write(dir.path().join("alerter.yml"), config(dir.path(), &exporter, &hook, more)).unwrap();
         let options = Options { config: dir.path().join("alerter.yml"), listen: None, web_config: None };
-        let app = App::start(options, LogControl::detached()).await.unwrap();
+        let app = Box::pin(App::start(options, LogControl::detached())).await.unwrap();
         let url = format!("http://{}", app.addr());
         let (stop, shutdown) = Shutdown::manual();
         let task = tokio::spawn(app.run(shutdown));

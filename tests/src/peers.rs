@@ -39,6 +39,10 @@ pub fn alertmanager() -> Option<PathBuf> {
     find(&["alertmanager", "prometheus-alertmanager"])
 }
 
+pub fn amtool() -> Option<PathBuf> {
+    find(&["amtool"])
+}
+
 pub fn node_exporter() -> Option<PathBuf> {
     find(&["prometheus-node-exporter", "node_exporter"])
 }
@@ -97,6 +101,10 @@ impl Prometheus {
             .arg(format!("--config.file={}", file.display()))
             .arg(format!("--storage.tsdb.path={}", dir.join("tsdb").display()))
             .args(["--web.listen-address=127.0.0.1:0", "--log.format=json"]);
+        if options.alertmanager.is_some() {
+            // A minute otherwise, and what is told again is worth a test.
+            prometheus.arg("--rules.alert.resend-delay=1s");
+        }
         let mut daemon = Daemon::spawn("prometheus", &mut prometheus)?;
         let url = ready(&mut daemon).await?;
         Ok(Self { url, _daemon: daemon })

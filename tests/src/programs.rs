@@ -138,12 +138,14 @@ impl Alerter {
     fn config(dir: &Path, o: &AlerterOptions) -> anyhow::Result<String> {
         let file = |name: &str| dir.join(name).display().to_string();
         let exporters: Vec<_> = o.exporters.iter().map(|a| format!("\"{a}\"")).collect();
+        let sources = match exporters.as_slice() {
+            [] => String::new(),
+            all => format!("sources:\n  - exporters: {{static: [{}]}}\n", all.join(", ")),
+        };
         let mut c = format!(
-            "listen: \"{ANY_PORT}\"\nstorage: {{sqlite: {}}}\ncost_per_gpu_hour: 2.50\nsources:\n  - exporters: {{static: [{}]}}\n\
-             receivers:\n  - name: chat\n    slack: {{channel: \"#training\", token_file: {}, api_url: \"{}\"}}\n  \
+            "listen: \"{ANY_PORT}\"\nstorage: {{sqlite: {}}}\ncost_per_gpu_hour: 2.50\n{sources}receivers:\n  - name: chat\n    slack: {{channel: \"#training\", token_file: {}, api_url: \"{}\"}}\n  \
              - name: primary\n    pagerduty: {{routing_key_file: {}, events_url: \"{}\"}}\n",
             file("alerter.db"),
-            exporters.join(", "),
             file("slack"),
             o.slack_api,
             file("pd"),

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::detector::DetectorsConfig;
+use crate::external::AlertsConfig;
 use crate::oncall::OnCallConfig;
+use crate::silence::{Maintenance, SilenceConfig};
 use crate::time::Span;
 use crate::verdict::Severity;
 
@@ -39,6 +41,9 @@ pub struct EngineConfig {
     /// The built-in rules that are switched off, by name.
     pub inhibit_off: Vec<String>,
     pub teams: Vec<Team>,
+    pub silences: SilenceConfig,
+    pub maintenance: Vec<Maintenance>,
+    pub alerts: AlertsConfig,
     pub detectors: DetectorsConfig,
 }
 
@@ -157,6 +162,9 @@ impl Default for EngineConfig {
             inhibit_rules: Vec::new(),
             inhibit_off: Vec::new(),
             teams: Vec::new(),
+            silences: SilenceConfig::default(),
+            maintenance: Vec::new(),
+            alerts: AlertsConfig::default(),
             detectors: DetectorsConfig::default(),
         }
     }

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::Event;
 
+use crate::external::{Firing, Told};
 use crate::incident::IncidentRecord;
 use crate::message::Message;
+use crate::silence::{Plan, Silence};
 use crate::time::Ts;
 
 /// Everything the engine reacts to. A journal of inputs replays to the same state.
@@ -34,6 +36,12 @@ pub enum Input<'a> {
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
     /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.
     Failed { incident: &'a str, receiver: &'a str, action: Action, error: &'a str },
+    /// Somebody asked for a silence, and [`crate::Engine::plan_silence`] allowed it.
+    Silence { plan: &'a Plan },
+    /// Somebody ended a silence.
+    ExpireSilence { id: &'a str },
+    /// Another program told of alerts that fire, or are over.
+    Alerts { told: &'a [Told] },
 }
 
 /// What the runtime must do. It persists all effects of a batch, and the state they came from, in one transaction before
@@ -46,6 +54,12 @@ pub enum Effect {
     Timeline(TimelineEntry),
     /// Put into the outbox.
     Notify(Box<Notification>),
+    /// The silence as it now is: insert or replace its row.
+    Silence(Box<Silence>),
+    /// An alert of another program that fires, as it was told last: insert or replace its row.
+    Alert(Firing),
+    /// The alert with this fingerprint is over: remove its row.
+    AlertOver(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

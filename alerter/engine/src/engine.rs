@@ -1,8 +1,10 @@
 //! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines to whoever set them.
 
+mod alerts;
 mod nodes;
 #[cfg(test)]
 mod probe;
+mod silences;
 mod standards;
 mod state;
 
@@ -60,12 +62,15 @@ pub struct Engine {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
+    /// All that others tell of: the next of them to end.
+    Alerts,
     Batches,
     Storms,
     Incident(String),
     Ledger,
     Node(String),
     Run(String),
+    Silence(String),
     Source(String),
     Standard(String),
 }
@@ -83,6 +88,7 @@ impl Engine {
 
     /// Feeds one input that happened at `now`.
     pub fn handle(&mut self, now: Ts, input: Input<'_>, out: &mut Vec<Effect>) {
+        let before = out.len();
         match input {
             Input::Event { source, event } => self.event(now, source, event, out),
             Input::SourceUp { source } => {
@@ -108,7 +114,11 @@ impl Engine {
             Input::Failed { incident, receiver, action, error } => {
                 self.book.failed(now, incident, receiver, action, error, out);
             }
+            Input::Silence { plan } => self.silence(now, plan, out),
+            Input::ExpireSilence { id } => self.expire_silence(now, id, out),
+            Input::Alerts { told } => self.take_alerts(now, told, out),
         }
+        self.expire_on_resolve(now, before, out);
         self.settle();
     }
 
@@ -128,7 +138,13 @@ impl Engine {
             self.sources.entry(source.to_owned()).or_default().runs.insert(name.to_owned());
             self.dirty.insert(Key::Source(source.to_owned()));
         }
+        if event.kind == EventKind::Event {
+            self.planned_restart(now, name, event, out);
+        }
         self.with_run(now, name, out, |run, verdicts| run.event(now, source, event, verdicts));
+        if event.kind == EventKind::Step {
+            self.back_from_restart(now, name, out);
+        }
         self.end_of_run(now, name, out);
     }
 
@@ -245,7 +261,10 @@ impl Engine {
     /// Runs what is due at `now`.
     pub fn tick(&mut self, now: Ts, out: &mut Vec<Effect>) {
         while let Some(key) = self.timers.pop_due(now) {
+            let before = out.len();
             match &key {
+                Key::Alerts => self.tick_alerts(now, out),
+                Key::Silence(id) => self.tick_silence(now, id, out),
                 Key::Incident(id) => self.book.tick(now, id, out),
                 Key::Run(name) => self.tick_run(now, name, out),
                 Key::Node(name) => self.tick_node(now, name, out),
@@ -254,6 +273,7 @@ impl Engine {
             if let Key::Incident(id) = &key {
                 self.book.touched.push(id.clone());
             }
+            self.expire_on_resolve(now, before, out);
             self.settle();
         }
     }
@@ -298,6 +318,8 @@ impl Engine {
         let why = match key {
             Key::Incident(id) => self.book.deadline(id).map_or("incident", |(_, why)| why),
             Key::Node(_) => "a node's clock",
+            Key::Silence(_) => "a silence",
+            Key::Alerts => "the end of an alert",
             _ => "a run's clock",
         };
         Some((at, why))

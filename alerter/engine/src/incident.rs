@@ -14,6 +14,7 @@ mod nature;
 mod own;
 mod quiet;
 mod record;
+mod silenced;
 mod storm;
 mod targets;
 mod telling;
@@ -69,6 +70,8 @@ pub(crate) enum Scope {
     Own(String),
     /// Many incidents of the same people, by their route.
     Storm(String),
+    /// Alerts of other programs that are one condition, by what they have in common.
+    Alert(String),
 }
 
 /// One sickness of one thing: there is at most one open incident of it.
@@ -128,7 +131,9 @@ pub struct IncidentRecord {
 impl Scope {
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) => name,
+            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) | Self::Alert(name) => {
+                name
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod detector;
 pub mod detectors;
 pub mod effect;
 mod engine;
+pub mod external;
 mod glob;
 pub mod incident;
 pub mod matcher;

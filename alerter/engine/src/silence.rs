@@ -4,21 +4,25 @@
 //! of it, and if it is still open when the silence ends, they are told then. This file knows which silences there are and when
 //! each begins and ends; who is told of what is [`crate::incident`]'s matter.
 //!
-//! Two things make one: a person (by command line, API, chat or `amtool`), and a run that announces that it is about to be
-//! restarted ([`planned`]).
+//! Three things make one: a person (by command line, API, chat or `amtool`), a run that announces that it is about to be
+//! restarted ([`planned`]), and maintenance windows that recur ([`window`]).
 
 pub mod planned;
 mod rules;
 #[cfg(test)]
 mod tests;
+pub mod window;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::matcher::{Labels, Matcher, all_hold};
+use crate::oncall::TimeInterval;
 use crate::time::{Span, Ts};
 pub use rules::{Plan, Refusal, SilenceConfig, Wanted};
+pub use window::Maintenance;
+use window::Window;
 
 /// How long an ended silence is remembered: as long as Alertmanager does.
 const REMEMBER: Span = Span::secs(5 * 86_400);
@@ -55,7 +59,7 @@ pub enum Phase {
 /// By whom, until when and why somebody is told nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hush {
-    /// Of the silence.
+    /// Of the silence; `maintenance:NAME` of a window.
     pub id: String,
     pub by: String,
     pub comment: String,
@@ -66,6 +70,7 @@ pub struct Hush {
 #[derive(Debug, Default)]
 pub struct Silences {
     config: SilenceConfig,
+    windows: Vec<Window>,
     by_id: BTreeMap<String, Silence>,
 }
 
@@ -116,8 +121,9 @@ impl Hush {
 }
 
 impl Silences {
-    pub fn configure(&mut self, config: SilenceConfig) {
+    pub fn configure(&mut self, config: SilenceConfig, maintenance: &[Maintenance], known: &[TimeInterval]) {
         self.config = config;
+        self.windows = maintenance.iter().map(|m| Window::new(m.clone(), known)).collect();
     }
 
     pub fn config(&self) -> &SilenceConfig {
@@ -128,6 +134,11 @@ impl Silences {
         self.by_id.values()
     }
 
+    /// Nothing is silenced at `at`.
+    pub fn is_idle(&self, at: Ts) -> bool {
+        self.windows.is_empty() && !self.by_id.values().any(|s| s.phase(at) == Phase::Active)
+    }
+
     pub fn get(&self, id: &str) -> Option<&Silence> {
         self.by_id.get(id)
     }
@@ -135,7 +146,9 @@ impl Silences {
     /// What keeps somebody from being told of something with these labels at `at`; of several, what lasts longest.
     pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<Hush> {
         let matching = self.by_id.values().filter(|s| s.phase(at) == Phase::Active && s.matches(labels));
-        matching.max_by_key(|s| (s.ends_at, core::cmp::Reverse(&s.id))).map(Silence::hush)
+        let silence = matching.max_by_key(|s| (s.ends_at, core::cmp::Reverse(&s.id))).map(Silence::hush);
+        let window = self.windows.iter().filter_map(|w| w.hush(labels, at)).max_by_key(|h| h.until);
+        [window, silence].into_iter().flatten().max_by_key(|h| h.until)
     }
 
     /// Inserts or replaces one that [`Self::plan`] allowed, or that was stored.
@@ -174,6 +187,23 @@ impl Silences {
             },
             Phase::Expired => Some((s.ends_at + REMEMBER, Due::Forget)),
         }
+    }
+
+    /// What is due about a silence at `now`, when its time has come.
+    pub fn due(&self, id: &str, now: Ts) -> Option<Due> {
+        let s = self.by_id.get(id)?;
+        match s.phase(now) {
+            Phase::Pending => None,
+            Phase::Active if self.remind_at(s).is_some_and(|at| at <= now) => Some(Due::Remind),
+            Phase::Active => Some(Due::Begins),
+            Phase::Expired if s.ends_at + REMEMBER <= now => Some(Due::Forget),
+            Phase::Expired => Some(Due::Ends),
+        }
+    }
+
+    /// Whether any ends with what it keeps quiet.
+    pub fn any_expires_on_resolve(&self) -> bool {
+        self.by_id.values().any(|s| s.expire_on_resolve)
     }
 
     /// A reminder comes before the last part of a silence, and not of one so short that whoever set it still remembers.

@@ -50,6 +50,8 @@ pub enum Cause {
     Signal,
     /// The alerter itself, or so many incidents that they are one.
     Alerting,
+    /// What another program watches.
+    External,
 }
 
 impl Cause {
@@ -66,6 +68,7 @@ impl Cause {
             Self::Node => "node",
             Self::Signal => "signal",
             Self::Alerting => "alerting",
+            Self::External => "external",
         }
     }
 }
@@ -139,6 +142,7 @@ kinds! {
     Generic "generic" Signal "signal out of place";
     AlertStorm "alert_storm" Alerting "alert storm";
     AlerterFault "alerter_fault" Alerting "fault of the alerter";
+    PrometheusAlert "prometheus_alert" External "Prometheus alert";
 }
 
 /// Someone or something to look at first, with the reason.

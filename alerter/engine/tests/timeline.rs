@@ -58,6 +58,7 @@ impl World {
                     self.records.push(*r);
                 }
                 Effect::Timeline(t) => self.history.push(t.what),
+                Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
             }
         }
         for (key, bytes) in self.engine.take_dirty() {

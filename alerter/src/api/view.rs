@@ -3,6 +3,8 @@
 //! Times are RFC 3339 in UTC with milliseconds. Numbers that are not finite are the strings `NaN`, `Infinity`, `-Infinity`, as
 //! in events.
 
+mod silences;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_engine::effect::{Action, TimelineEntry};
 use stepwatch_engine::incident::{Hidden, IncidentRecord, Quiet, State};
@@ -14,6 +16,7 @@ use stepwatch_wire::num;
 use crate::ingest;
 use crate::runtime;
 use crate::store::{Delivery, DeliveryState};
+pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 
 /// A time as people and other programs read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -48,6 +48,8 @@ impl Story {
             Effect::Incident(record) => self.record = *record,
             Effect::Timeline(entry) => self.line(step, entry),
             Effect::Notify(n) => self.tell(step, *n),
+            // Of no incident.
+            Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
         }
     }
 
@@ -80,6 +82,7 @@ impl Story {
 /// The incident that an effect is of.
 pub(super) fn id_of(effect: &Effect) -> &str {
     match effect {
+        Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => "",
         Effect::Incident(record) => &record.id,
         Effect::Timeline(entry) => &entry.incident,
         Effect::Notify(n) => &n.incident,

@@ -98,6 +98,10 @@ impl Client {
         self.send(self.http.post(self.url(path)).json(body)).await
     }
 
+    pub(super) async fn delete<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
+        self.send(self.http.delete(self.url(path))).await
+    }
+
     /// Each segment is escaped: an id cannot become a path.
     fn url(&self, path: &[&str]) -> url::Url {
         let mut url = self.base.clone();

@@ -1,15 +1,18 @@
 //! What the engine has decided and the store does not yet have.
 
+use core::fmt;
 use std::collections::BTreeMap;
 
 use stepwatch_engine::StatePart;
 use stepwatch_engine::effect::Effect;
+use stepwatch_engine::external::Firing;
 use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::Ts;
 use stepwatch_wire::Cursor;
 use tokio::sync::oneshot;
 
 use super::Answer;
+use crate::board::Board;
 use crate::store::{self, Commit, Store};
 
 /// One transaction to be. A later word on a part or a cursor replaces an earlier one; effects only add up.
@@ -23,13 +26,34 @@ pub(super) struct Pending {
     pub reported: Vec<String>,
     /// Answers that may be given when all this is durable.
     pub replies: Vec<(oneshot::Sender<Answer>, Box<IncidentRecord>)>,
+    /// Alerts that were told again.
+    pub seen: Vec<Firing>,
+    held: Vec<Held>,
     state: BTreeMap<String, Option<Vec<u8>>>,
+}
+
+/// An answer to be given when what it answers is durable.
+struct Held(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
+    }
 }
 
 impl Pending {
     /// Somebody waits for it, or must hear of it.
     pub(super) fn is_urgent(&self) -> bool {
-        !self.effects.is_empty() || !self.replies.is_empty() || !self.reported.is_empty()
+        !self.effects.is_empty()
+            || !self.replies.is_empty()
+            || !self.held.is_empty()
+            || !self.reported.is_empty()
+    }
+
+    /// Answers when all that is pending now is durable.
+    pub(super) fn hold<T: Send + 'static>(&mut self, reply: oneshot::Sender<T>, answer: T) {
+        // Whoever asked may have gone away; what was asked is done.
+        self.held.push(Held(Box::new(move || drop(reply.send(answer)))));
     }
 
     pub(super) fn absorb_state(&mut self, parts: Vec<StatePart>) {
@@ -37,7 +61,7 @@ impl Pending {
     }
 
     /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is answered.
-    pub(super) async fn commit(&mut self, store: &Store, at: Ts) -> store::Result<()> {
+    pub(super) async fn commit(&mut self, store: &Store, board: &Board, at: Ts) -> store::Result<()> {
         let commit = Commit {
             effects: core::mem::take(&mut self.effects),
             state: core::mem::take(&mut self.state).into_iter().collect(),
@@ -54,6 +78,11 @@ impl Pending {
             return done;
         }
         self.counted = 0;
+        board.apply(&commit.effects);
+        board.saw(core::mem::take(&mut self.seen));
+        for held in self.held.drain(..) {
+            (held.0)();
+        }
         for (reply, record) in self.replies.drain(..) {
             // Whoever asked may have gone away; what was asked is done.
             let _ = reply.send(Some(record));

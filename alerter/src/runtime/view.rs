@@ -92,6 +92,7 @@ impl Runtime {
         ] {
             counter.inc_by(now.saturating_sub(counter.get()));
         }
+        self.count_outside();
         for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
             for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
                 let count = self

@@ -8,6 +8,7 @@ use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::Ts;
 use stepwatch_wire::Cursor;
 
+use super::alerts::{put_alerts, put_silence};
 use super::{Durability, Result, Store, StoreError, Writer, name_of, text_of};
 
 /// Rows of one statement: far below SQLite's limit of bound values.
@@ -51,8 +52,12 @@ impl Store {
                     Effect::Incident(record) => put_incident(&mut tx, record).await?,
                     Effect::Timeline(entry) => append_timeline(&mut tx, entry).await?,
                     Effect::Notify(notification) => post(&mut tx, notification, commit.at).await?,
+                    Effect::Silence(silence) => put_silence(&mut tx, silence).await?,
+                    // All at once, below.
+                    Effect::Alert(_) | Effect::AlertOver(_) => {}
                 }
             }
+            put_alerts(&mut tx, &commit.effects).await?;
             put_state(&mut tx, &commit.state).await?;
             put_cursors(&mut tx, &commit.cursors, commit.at).await?;
             for key in &commit.reported {
@@ -83,6 +88,7 @@ impl Store {
         ] {
             sqlx::query(sql).bind(&old).execute(&mut *tx).await?;
         }
+        sqlx::query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
         let sql = "DELETE FROM incidents WHERE state = 'resolved' AND resolved_at < $1";
         let gone = sqlx::query(sql).bind(&old).execute(&mut *tx).await?.rows_affected();
         sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(&mut *tx).await?;

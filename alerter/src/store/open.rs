@@ -19,6 +19,8 @@ use super::{Durability, Inner, Result, Store, StoreError, Writer, filesystem};
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "init", include_str!("../../migrations/0001_init.sql")),
     (2, "nodes", include_str!("../../migrations/0002_nodes.sql")),
+    (3, "silences", include_str!("../../migrations/0003_silences.sql")),
+    (4, "alerts", include_str!("../../migrations/0004_alerts.sql")),
 ];
 
 const READERS_MAX: u32 = 4;

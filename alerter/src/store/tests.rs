@@ -260,7 +260,7 @@ async fn a_newer_schema_is_refused() {
             err => break err,
         }
     };
-    assert!(err.to_string().contains("newer stepwatch-alerter (schema 9999, this one knows 2)"), "{err}");
+    assert!(err.to_string().contains("newer stepwatch-alerter (schema 9999, this one knows "), "{err}");
 }
 
 #[tokio::test]

@@ -240,6 +240,15 @@ class Run:
         self._sender.put("event", step, None, dict(_free(extra), name=name, text=text, level=level))
 
     @_never_raises
+    def maintenance(self, seconds: float = 1800, reason: Any = None) -> None:
+        """Says that the run is about to be restarted on purpose, and how long that may take.
+
+        Until it is back, or the time is over, nobody is told that it hangs, that its ranks are gone or that its nodes are
+        silent. Anything else is told as ever, and ``maintenance(0)`` takes it back.
+        """
+        self.event("maintenance", reason, seconds=seconds)
+
+    @_never_raises
     def describe(self, **about: Any) -> None:
         """Adds to what is known of the run (``model=...``, ``dtype=...``, ``git=...``), at any time."""
         self._builder.about.update(about)

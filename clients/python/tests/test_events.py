@@ -237,6 +237,15 @@ class Others(Case):
         evaluation = receiver.events("eval")[0]
         self.assertEqual((evaluation["name"], evaluation["step"], evaluation["m"]), ("val", 7, {"loss": 2.5, "acc": 0.5}))
 
+    def test_a_planned_restart_is_announced(self):
+        receiver = self.receiver()
+        run = self.run_()
+        run.step(7, loss=1.0)
+        run.maintenance(600, "new kernel")
+        event = until(lambda: receiver.events("event"))[0]
+        self.assertEqual({k: event[k] for k in ("name", "text", "seconds")},
+                         {"name": "maintenance", "text": "new kernel", "seconds": 600})
+
     def test_a_phase_that_holds_up_training_is_announced_when_it_begins(self):
         receiver = self.receiver()
         run = self.run_()

@@ -12,6 +12,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("prometheus", &["prometheus"]),
     ("prometheus", &["promtool"]),
     ("prometheus-alertmanager", &["alertmanager", "prometheus-alertmanager"]),
+    ("prometheus-alertmanager", &["amtool"]),
     ("prometheus-node-exporter", &["prometheus-node-exporter", "node_exporter"]),
     ("shellcheck", &["shellcheck"]),
 ];

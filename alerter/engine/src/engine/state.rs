@@ -29,6 +29,8 @@ impl Engine {
 
     fn part(&self, key: &Key) -> Option<Vec<u8>> {
         match key {
+            // Stored by themselves, in tables that people read.
+            Key::Alerts | Key::Silence(_) => None,
             Key::Incident(id) => self.book.open.get(id).and_then(encode),
             Key::Batches => encode(&self.batches),
             Key::Storms => encode(&self.book.storms),
@@ -72,7 +74,7 @@ impl Engine {
                 Some(Key::Standard(key)) => decode(&bytes).map(|s| {
                     engine.standards.insert(key, s);
                 }),
-                None => None,
+                Some(Key::Alerts | Key::Silence(_)) | None => None,
             };
             if usable.is_none() {
                 unusable.push(name);
@@ -99,12 +101,14 @@ impl Engine {
 impl Key {
     fn name(&self) -> String {
         match self {
+            Self::Alerts => "alerts".into(),
             Self::Incident(id) => format!("incident/{id}"),
             Self::Batches => "batches".into(),
             Self::Storms => "storms".into(),
             Self::Ledger => "ledger".into(),
             Self::Node(name) => format!("node/{name}"),
             Self::Run(name) => format!("run/{name}"),
+            Self::Silence(id) => format!("silence/{id}"),
             Self::Source(name) => format!("source/{name}"),
             Self::Standard(key) => format!("standard/{key}"),
         }

@@ -19,6 +19,7 @@ use super::telling::{Lane, News};
 use super::{IncidentRecord, Scope, State, Subject, id, labels};
 use crate::config::EngineConfig;
 use crate::effect::{Action, Effect, TimelineEntry};
+use crate::external::External;
 use crate::matcher::Labels;
 use crate::message::{Reason, RunSummary, Why};
 use crate::oncall::OnCall;
@@ -82,6 +83,7 @@ pub(crate) struct Book {
     pub(crate) storms: Storms,
     pub(crate) silences: Silences,
     pub(super) inhibition: Inhibition,
+    pub(crate) external: External,
     /// Which incident answers for a subject.
     pub(super) by_subject: BTreeMap<Subject, String>,
     /// What is hidden by a silence or an incident.
@@ -106,6 +108,8 @@ impl Book {
         for (id, i) in &self.open {
             self.inhibition.note(id, i);
         }
+        self.silences.configure(config.silences.clone(), &config.maintenance, &config.oncall.time_intervals);
+        self.external.configure(config.alerts.clone());
         self.config = config;
         // What they wait for may be another time now.
         self.touched.extend(self.open.keys().cloned());
@@ -290,7 +294,7 @@ impl Book {
         IncidentRecord {
             id: id::new(now, party.scope.name(), v.kind.cause(), self.ledger.counter),
             run: party.run.name.clone(),
-            nodes: if party.is_node() { vec![party.scope.name().to_owned()] } else { Vec::new() },
+            nodes: party.sick(),
             cause: v.kind.cause(),
             kind: v.kind,
             severity: v.severity,
@@ -500,6 +504,15 @@ impl Incident {
 }
 
 impl Party {
+    /// The nodes that are sick themselves.
+    pub(super) fn sick(&self) -> Vec<String> {
+        match &self.scope {
+            Scope::Node(node) => vec![node.clone()],
+            Scope::Alert(_) => self.nodes.iter().take(MAX_SUSPECTS).cloned().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     pub(super) fn is_node(&self) -> bool {
         matches!(self.scope, Scope::Node(_))
     }

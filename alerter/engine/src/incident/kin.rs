@@ -48,7 +48,11 @@ impl Book {
 impl Incident {
     fn is_kin(&self, now: Ts, party: &Party, v: &Verdict) -> bool {
         let cause = v.kind.cause();
+        if self.is_told_by_an_alert(party, cause) {
+            return true;
+        }
         match &party.scope {
+            Scope::Alert(_) => self.tells_of(party, cause) || physical(cause) && self.hits(now, party, v),
             Scope::Run(run) => {
                 let before = match cause {
                     Cause::Progress => BEFORE_STANDSTILL,
@@ -66,6 +70,29 @@ impl Incident {
             Scope::Node(_) if !physical(cause) => false,
             Scope::Node(_) => self.hits(now, party, v) || self.shares_a_switch(now, v),
         }
+    }
+
+    /// An alert of another program told of it before our own detectors did.
+    fn is_told_by_an_alert(&self, party: &Party, cause: Cause) -> bool {
+        let alert = self.subjects.iter().any(|s| s.cause == cause && matches!(s.scope, Scope::Alert(_)));
+        let same = match &party.scope {
+            Scope::Run(run) => self.record.run == *run,
+            Scope::Node(node) => self.record.nodes.contains(node),
+            _ => false,
+        };
+        alert && same
+    }
+
+    /// Our own detectors told of what an alert tells of.
+    fn tells_of(&self, party: &Party, cause: Cause) -> bool {
+        self.subjects.iter().any(|s| {
+            s.cause == cause
+                && match &s.scope {
+                    Scope::Run(run) => *run == party.run.name,
+                    Scope::Node(node) => party.nodes.contains(node),
+                    _ => false,
+                }
+        })
     }
 
     /// The run of the node is hit already.

@@ -7,6 +7,10 @@ use super::IncidentRecord;
 use crate::config::Team;
 use crate::matcher::{Labels, Matcher, all_hold};
 use crate::message::RunSummary;
+use crate::verdict::Kind;
+
+/// The label that alerts are known by: an incident has one too, so that a silence made of what Alertmanager's API shows fits it.
+pub const ALERTNAME: &str = "alertname";
 
 /// The names that are ours, whatever an incident is about.
 pub const OURS: &[&str] = &["severity", "kind", "cause", "run", "node", "signal", "team"];
@@ -31,10 +35,20 @@ pub(super) fn of(r: &IncidentRecord, run: &RunSummary, teams: &[(Vec<Matcher>, T
             labels.insert(name.to_owned(), value.to_owned());
         }
     }
+    labels.entry(ALERTNAME.to_owned()).or_insert_with(|| alertname(r.kind));
     if !labels.contains_key("team")
         && let Some((_, team)) = teams.iter().find(|(matchers, _)| all_hold(matchers, &labels))
     {
         labels.insert("team".to_owned(), team.name.clone());
     }
     labels
+}
+
+/// The name of incidents of a kind among alerts: `StepwatchGradSpike`.
+pub fn alertname(kind: Kind) -> String {
+    let words = kind.as_str().split('_').map(|word| {
+        let mut chars = word.chars();
+        chars.next().map(|c| c.to_ascii_uppercase()).into_iter().chain(chars).collect::<String>()
+    });
+    core::iter::once("Stepwatch".to_owned()).chain(words).collect()
 }

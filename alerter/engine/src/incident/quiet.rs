@@ -18,7 +18,7 @@ impl Book {
     /// What hides the incident at `now`, if anything does.
     pub(super) fn must_be_quiet(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) -> Option<Quiet> {
         let i = self.open.get(id)?;
-        if let Some(hush) = self.silences.silenced(&i.record.labels, now) {
+        if let Some(hush) = self.silenced(now, i) {
             return Some(Quiet {
                 why: Hidden::Silenced,
                 by: hush.id.clone(),

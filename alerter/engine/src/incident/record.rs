@@ -1,5 +1,6 @@
 //! What an incident takes over from the verdicts that make it.
 
+use super::labels::ALERTNAME;
 use super::book::{Incident, MAX_SUSPECTS, Party};
 use super::{IncidentRecord, Scope, State};
 use crate::message::RunSummary;
@@ -11,10 +12,12 @@ impl Incident {
     /// Takes in whom a verdict is about.
     pub(super) fn meet(&mut self, now: Ts, party: &Party) {
         self.learn(&party.run);
-        if let Scope::Node(node) = &party.scope {
+        if party.is_node() {
             self.node_at = Some(now);
-            if self.record.nodes.len() < MAX_SUSPECTS && !self.record.nodes.contains(node) {
-                self.record.nodes.push(node.clone());
+        }
+        for node in party.sick() {
+            if self.record.nodes.len() < MAX_SUSPECTS && !self.record.nodes.contains(&node) {
+                self.record.nodes.push(node);
             }
         }
     }
@@ -23,7 +26,13 @@ impl Incident {
     pub(super) fn learn(&mut self, run: &RunSummary) {
         if self.record.run.is_empty() || self.record.run == run.name {
             self.record.run.clone_from(&run.name);
-            self.summary = run.clone();
+            let labels = core::mem::replace(&mut self.summary, run.clone()).labels;
+            // Those of an alert that joined stay until it says otherwise.
+            if !run.labels.contains_key(ALERTNAME) {
+                for (name, value) in labels {
+                    self.summary.labels.entry(name).or_insert(value);
+                }
+            }
         }
     }
 

@@ -39,7 +39,11 @@ fn add(s: &mut Silences, w: Wanted, fresh: &str, now: i64) -> Result<String, Ref
 #[test]
 fn what_is_refused_and_why() {
     let mut s = Silences::default();
-    s.configure(SilenceConfig { min_matchers: 2, max_duration: Span::secs(100), ..SilenceConfig::default() });
+    s.configure(
+        SilenceConfig { min_matchers: 2, max_duration: Span::secs(100), ..SilenceConfig::default() },
+        &[],
+        &[],
+    );
     let two = ["run=a", "kind=hang"];
     for (w, part) in [
         (wanted(&[], None, 10), "matchers: 1 to 32"),
@@ -62,7 +66,7 @@ fn what_is_refused_and_why() {
 #[test]
 fn there_is_a_most() {
     let mut s = Silences::default();
-    s.configure(SilenceConfig { max: 1, ..SilenceConfig::default() });
+    s.configure(SilenceConfig { max: 1, ..SilenceConfig::default() }, &[], &[]);
     add(&mut s, wanted(&["run=a"], None, 10), "1", 0).unwrap();
     assert!(matches!(add(&mut s, wanted(&["run=b"], None, 10), "2", 5), Err(Refusal::Full(_))));
     let change = Wanted { id: Some("1".into()), ..wanted(&["run=b"], None, 20) };
@@ -221,7 +225,7 @@ proptest! {
     #[test]
     fn deadlines_lead_to_the_end(from in 0i64..5000, length in 1i64..500_000, remind in 0i64..5000) {
         let mut s = Silences::default();
-        s.configure(SilenceConfig { remind_before: Span::secs(remind), ..SilenceConfig::default() });
+        s.configure(SilenceConfig { remind_before: Span::secs(remind), ..SilenceConfig::default() }, &[], &[]);
         add(&mut s, wanted(&["run=a"], Some(from), from + length), "1", 0).unwrap();
         let (mut now, mut seen) = (T0, Vec::new());
         while let Some((due_at, due)) = s.next("1", now) {

@@ -76,6 +76,7 @@ impl Bench {
                     None => self.incidents.push(*r),
                 },
                 Effect::Notify(n) => self.told.push(*n),
+                Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
                 Effect::Timeline(t) => self.timeline.push(t.what),
             }
         }

@@ -1,0 +1,192 @@
+//! One alert, as small as it can be kept: tens of thousands may fire at once.
+
+use core::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::matcher::Labels;
+use crate::time::Ts;
+
+/// What an alert may bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Labels, and annotations.
+    pub pairs: usize,
+    /// Characters of a name, and of a label's value.
+    pub text: usize,
+    /// Characters of an annotation.
+    pub annotation: usize,
+}
+
+/// Names and values in the order of the names, each once, none empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LabelSet(Box<[(Box<str>, Box<str>)]>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alert {
+    /// Of its labels: what makes it this alert and no other.
+    pub fingerprint: u64,
+    pub labels: LabelSet,
+    pub annotations: LabelSet,
+    pub starts_at: Ts,
+    pub generator_url: Box<str>,
+}
+
+/// Why one is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AlertError {
+    #[error("at least one label pair required")]
+    NoLabels,
+    #[error("start time must be before end time")]
+    EndsBeforeStart,
+    #[error("invalid label set: {0} is not a name")]
+    BadName(String),
+    #[error("{0}")]
+    OverLimit(String),
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { pairs: 64, text: 1024, annotation: 4096 }
+    }
+}
+
+impl LabelSet {
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let at = self.0.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
+        self.0.get(at).map(|(_, value)| &**value)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn to_labels(&self) -> Labels {
+        self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+}
+
+impl FromIterator<(Box<str>, Box<str>)> for LabelSet {
+    /// Of a name that comes twice the last value counts; an empty value is none.
+    fn from_iter<I: IntoIterator<Item = (Box<str>, Box<str>)>>(pairs: I) -> Self {
+        let mut pairs: Vec<_> = pairs.into_iter().collect();
+        pairs.sort_by(|a, b| a.0.cmp(&b.0));
+        pairs.reverse();
+        pairs.dedup_by(|a, b| a.0 == b.0);
+        pairs.reverse();
+        pairs.retain(|(_, value)| !value.is_empty());
+        Self(pairs.into_boxed_slice())
+    }
+}
+
+impl Alert {
+    /// Checks what was told.
+    pub fn new(
+        labels: LabelSet,
+        annotations: LabelSet,
+        starts_at: Ts,
+        generator_url: &str,
+        limits: &Limits,
+    ) -> Result<Self, AlertError> {
+        if labels.is_empty() {
+            return Err(AlertError::NoLabels);
+        }
+        for (what, set, value_max) in
+            [("labels", &labels, limits.text), ("annotations", &annotations, limits.annotation)]
+        {
+            if set.0.len() > limits.pairs {
+                let (n, max) = (set.0.len(), limits.pairs);
+                return Err(AlertError::OverLimit(format!("{n} {what}, the limit is {max}")));
+            }
+            for (name, value) in set.iter() {
+                if name.is_empty() || name.chars().any(char::is_control) {
+                    return Err(AlertError::BadName(format!("{name:?}")));
+                }
+                if name.chars().count() > limits.text || value.chars().count() > value_max {
+                    let name: String = name.chars().take(40).collect();
+                    let why = format!("{what}: {name:?} has a name or a value of too many characters");
+                    return Err(AlertError::OverLimit(why));
+                }
+            }
+        }
+        let generator_url = if generator_url.len() <= limits.annotation { generator_url } else { "" };
+        Ok(Self {
+            fingerprint: fingerprint(labels.iter()),
+            labels,
+            annotations,
+            starts_at,
+            generator_url: generator_url.into(),
+        })
+    }
+
+    /// The name that its rule gave it.
+    pub fn name(&self) -> &str {
+        self.labels.get("alertname").unwrap_or("alert")
+    }
+
+    /// What its rule says of it, in one sentence if there is one.
+    pub fn text(&self) -> Option<&str> {
+        ["summary", "description", "message"].iter().find_map(|key| self.annotations.get(key))
+    }
+
+    /// When it began is not asked: a sender that restarts does not know.
+    pub(super) fn says_the_same(&self, other: &Self) -> bool {
+        self.annotations == other.annotations
+            && self.generator_url == other.generator_url
+            && self.starts_at <= other.starts_at
+    }
+}
+
+/// The fingerprint of a set of labels in the order of their names, as Prometheus and Alertmanager make it.
+pub fn fingerprint<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> u64 {
+    // FNV-1a with 255 after each name and value, github.com/prometheus/common/model/signature.go
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |b: u8| hash = (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+    for (name, value) in labels {
+        name.bytes().for_each(&mut add);
+        add(255);
+        value.bytes().for_each(&mut add);
+        add(255);
+    }
+    hash
+}
+
+impl Serialize for LabelSet {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut map = s.serialize_map(Some(self.0.len()))?;
+        for (name, value) in self.iter() {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for LabelSet {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = LabelSet;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LabelSet, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry::<Box<str>, Box<str>>()? {
+                    pairs.push(pair);
+                }
+                Ok(pairs.into_iter().collect())
+            }
+        }
+
+        d.deserialize_map(Pairs)
+    }
+}

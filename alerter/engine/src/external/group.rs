@@ -1,0 +1,96 @@
+//! Alerts that are one condition.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::{AlertsConfig, LabelSet};
+use crate::verdict::{Kind, Severity};
+
+/// Labels that say which run an alert is about.
+pub const RUN_LABELS: &[&str] = &["run", "run_name", "run_id"];
+/// Labels that say which node. `instance` is where something was scraped, which is on the node unless another label knows better.
+pub const NODE_LABELS: &[&str] =
+    &["node", "nodename", "kubernetes_node", "node_name", "Hostname", "hostname", "instance"];
+/// Labels that say which job of the scheduler, as `gpu_job_info` and what is joined with it has them. Prometheus' own `job` comes
+/// last: it is mostly the name of a scrape.
+pub const JOB_LABELS: &[&str] = &["exported_job", "job_id", "slurm_job_id", "slurm_job", "jobid", "job"];
+
+/// Nodes kept of one condition.
+const MAX_NODES: usize = 64;
+
+/// What an alert is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct About {
+    /// Empty of none.
+    pub run: String,
+    pub node: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// What they have in common, readable: `DiskFull of llama-70b`.
+    pub key: Arc<str>,
+    pub kind: Kind,
+    pub run: String,
+    pub nodes: BTreeSet<String>,
+    /// Fingerprints.
+    pub firing: BTreeSet<u64>,
+    /// The worst of those that fire.
+    pub severity: Severity,
+}
+
+impl About {
+    /// What makes alerts one condition: those that tell of what we watch for ourselves are about a run or a node and a cause, as
+    /// our own verdicts are; others have the labels of `group_by` in common.
+    pub(super) fn key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
+        let kind = config.kind(labels);
+        if kind != Kind::PrometheusAlert {
+            let of = if self.run.is_empty() { &self.node } else { &self.run };
+            return format!("{} of {of}", kind.as_str());
+        }
+        let mut key = String::new();
+        for name in &config.group_by {
+            let value = labels.get(name).unwrap_or_default();
+            let _ = write!(key, "{}{value}", if key.is_empty() { "" } else { "/" });
+        }
+        if !self.run.is_empty() {
+            let _ = write!(key, " of {}", self.run);
+        }
+        key
+    }
+}
+
+impl Group {
+    pub(super) fn new(key: Arc<str>, kind: Kind, about: &About) -> Self {
+        Self {
+            key,
+            kind,
+            run: about.run.clone(),
+            nodes: BTreeSet::new(),
+            firing: BTreeSet::new(),
+            severity: Severity::Info,
+        }
+    }
+
+    pub(super) fn add(&mut self, fingerprint: u64, about: &About, severity: Severity) {
+        if !about.node.is_empty() && self.nodes.len() < MAX_NODES {
+            self.nodes.insert(about.node.clone());
+        }
+        if self.firing.is_empty() {
+            self.severity = severity;
+        }
+        self.severity = self.severity.max(severity);
+        self.firing.insert(fingerprint);
+    }
+}
+
+/// The node that a label names: `gpu-042` of `gpu-042:9100`.
+pub fn node_of(value: &str) -> &str {
+    match value.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+            host.trim_matches(['[', ']'])
+        }
+        _ => value,
+    }
+}

@@ -1,0 +1,86 @@
+//! Silences, seen from the incidents that they keep quiet.
+
+use std::sync::Arc;
+
+use super::book::{Book, Incident, by_actor};
+use super::labels::OURS;
+use super::targets::Recipient;
+use super::{Hidden, Scope, Subject};
+use crate::effect::{Action, Effect};
+use crate::external::Alert;
+use crate::message::Why;
+use crate::silence::Hush;
+use crate::time::Ts;
+use crate::verdict::Cause;
+
+/// Incidents of one silence about whose end somebody is reminded; the others have it in their history.
+const MAX_REMINDERS: usize = 20;
+
+impl Book {
+    /// The silence that keeps an incident quiet at `now`.
+    ///
+    /// Alerts of other programs are silenced one by one, as Alertmanager does it: what they make together is quiet when each of them
+    /// that fires is.
+    pub(super) fn silenced(&self, now: Ts, i: &Incident) -> Option<Hush> {
+        if self.silences.is_idle(now) {
+            return None;
+        }
+        let alerts: Vec<&Arc<Alert>> = i
+            .raised
+            .keys()
+            .filter_map(|(subject, _)| if let Scope::Alert(key) = &subject.scope { Some(key) } else { None })
+            .flat_map(|key| self.external.members(key))
+            .collect();
+        let only_alerts = i.raised.keys().all(|(subject, _)| matches!(subject.scope, Scope::Alert(_)));
+        if alerts.is_empty() || !only_alerts {
+            return self.silences.silenced(&i.record.labels, now);
+        }
+        let mut first: Option<Hush> = None;
+        for alert in alerts {
+            // Its own severity may have another name than ours: a silence may use either.
+            let (mut theirs, mut ours) = (i.record.labels.clone(), alert.labels.to_labels());
+            theirs.extend(ours.clone());
+            for name in OURS {
+                ours.extend(i.record.labels.get(*name).map(|value| ((*name).to_owned(), value.clone())));
+            }
+            let hush = self.silences.silenced(&theirs, now).or_else(|| self.silences.silenced(&ours, now))?;
+            if first.as_ref().is_none_or(|f| hush.until < f.until) {
+                first = Some(hush);
+            }
+        }
+        first
+    }
+
+    /// Other alerts fire than before: what was silenced may not be any more.
+    pub(crate) fn alerts_changed(&mut self, now: Ts, group: &str, cause: Cause, out: &mut Vec<Effect>) {
+        let subject = Subject { scope: Scope::Alert(group.to_owned()), cause };
+        let Some(id) = self.find(&subject) else { return };
+        if self.open.get(&id).is_some_and(|i| i.record.quiet.is_some()) {
+            self.look_again(now, &id, out);
+        }
+    }
+
+    /// Tells those who rely on a silence that it is about to end; false if it keeps nothing quiet.
+    pub(crate) fn remind_of_silence(&mut self, now: Ts, silence: &str, out: &mut Vec<Effect>) -> bool {
+        let Some(s) = self.silences.get(silence) else { return false };
+        let (left, by) = (s.ends_at - now, s.created_by.clone());
+        let chosen = self.silences.config().remind.clone();
+        let hidden = self.hidden_by(silence);
+        for (n, id) in hidden.iter().enumerate() {
+            let Some(i) = self.open.get(id) else { continue };
+            if i.record.quiet.as_ref().is_none_or(|q| q.why != Hidden::Silenced) {
+                continue;
+            }
+            let receivers =
+                if chosen.is_empty() { i.lanes.keys().cloned().collect() } else { chosen.clone() };
+            let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");
+            out.push(by_actor(now, id, "engine", format!("reminder ({}): {words}", receivers.join(", "))));
+            for receiver in receivers.into_iter().filter(|_| n < MAX_REMINDERS) {
+                let to = Recipient { receiver, users: Vec::new() };
+                self.send(now, id, to, Action::Update, &Why::from(words.clone()), out);
+            }
+            self.finish(id, out);
+        }
+        !hidden.is_empty()
+    }
+}

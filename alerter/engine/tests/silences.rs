@@ -1,0 +1,348 @@
+//! Silences, and the alerts of other programs, on virtual time: what is told to whom, when, and what is not.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use stepwatch_engine::Engine;
+use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::effect::{Action, Effect, Input, Notification};
+use stepwatch_engine::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_engine::incident::{Hidden, IncidentRecord, State};
+use stepwatch_engine::matcher::Matcher;
+use stepwatch_engine::silence::{Maintenance, Phase, Silence, SilenceConfig, Wanted};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_wire::{Event, Kind as EventKind, Value};
+
+/// 2026-11-21T02:16:56Z.
+const T0: Ts = Ts(1_795_227_416_000);
+const SOURCE: &str = "node001:9765";
+
+struct World {
+    engine: Engine,
+    now: Ts,
+    sent: Vec<(i64, Notification)>,
+    records: Vec<IncidentRecord>,
+    silences: Vec<Silence>,
+    history: Vec<String>,
+}
+
+impl World {
+    fn new(config: EngineConfig) -> Self {
+        let mut detectors = config.detectors.clone();
+        detectors.rank_dead.page_after = Span::ZERO;
+        let receivers = vec!["chat".to_owned(), "phone".to_owned()];
+        let engine = Engine::new(EngineConfig { detectors, receivers, ..config });
+        let mut w =
+            Self { engine, now: T0, sent: vec![], records: vec![], silences: vec![], history: vec![] };
+        w.input(Input::SourceUp { source: SOURCE });
+        w
+    }
+
+    fn input(&mut self, input: Input<'_>) {
+        let mut out = Vec::new();
+        self.engine.handle(self.now, input, &mut out);
+        self.absorb(out);
+    }
+
+    fn absorb(&mut self, effects: Vec<Effect>) {
+        for e in effects {
+            match e {
+                Effect::Notify(n) => self.sent.push(((self.now - T0).0 / 1000, *n)),
+                Effect::Incident(r) => {
+                    self.records.retain(|had| had.id != r.id);
+                    self.records.push(*r);
+                }
+                Effect::Timeline(t) => self.history.push(t.what),
+                Effect::Silence(s) => {
+                    self.silences.retain(|had| had.id != s.id);
+                    self.silences.push(*s);
+                }
+                Effect::Alert(_) | Effect::AlertOver(_) => {}
+            }
+        }
+    }
+
+    fn forward(&mut self, seconds: i64) {
+        let until = self.now + Span::secs(seconds);
+        while let Some((at, _)) = self.engine.next_deadline().filter(|(at, _)| *at <= until) {
+            self.now = at.max(self.now);
+            let mut out = Vec::new();
+            self.engine.tick(self.now, &mut out);
+            self.absorb(out);
+        }
+        self.now = until;
+    }
+
+    fn event(&mut self, kind: EventKind, make: impl FnOnce(&mut Event)) {
+        let mut e = Event::new(kind);
+        (e.run, e.rank, e.ts, e.world) =
+            (Some("llama".into()), Some(0), Some(self.now.as_secs_f64()), Some(2));
+        e.node = Some("gpu-1".into());
+        e.attempt = Some(0);
+        make(&mut e);
+        self.input(Input::Event { source: SOURCE, event: &e });
+    }
+
+    fn step(&mut self, step: i64, loss: f64) {
+        self.event(EventKind::Step, |e| {
+            e.step = Some(step);
+            e.m.set("loss", loss);
+        });
+    }
+
+    fn rank_dies(&mut self) {
+        self.event(EventKind::Event, |e| {
+            (e.name, e.rank, e.text) = (Some("rank_dead".into()), Some(1), Some("closed its socket".into()));
+        });
+    }
+
+    fn silence(&mut self, matchers: &[&str], length: i64, expire_on_resolve: bool) -> String {
+        let wanted = Wanted {
+            id: None,
+            matchers: matchers.iter().map(|m| Matcher::parse(m).unwrap()).collect(),
+            starts_at: None,
+            ends_at: self.now + Span::secs(length),
+            created_by: "alice".into(),
+            comment: "new switch".into(),
+            expire_on_resolve,
+        };
+        let fresh = format!("s{}", self.silences.len());
+        let plan = self.engine.plan_silence(self.now, wanted, &fresh).unwrap();
+        self.input(Input::Silence { plan: &plan });
+        plan.silence.id
+    }
+
+    fn tell(&mut self, labels: &[(&str, &str)], ends_in: Option<i64>) {
+        let set = |pairs: &[(&str, &str)]| -> LabelSet {
+            pairs.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect()
+        };
+        let alert =
+            Alert::new(set(labels), set(&[("summary", "it is full")]), self.now, "", &Limits::default())
+                .unwrap();
+        let told = [Told { alert, ends_at: ends_in.map(|s| self.now + Span::secs(s)) }];
+        self.input(Input::Alerts { told: &told });
+    }
+
+    /// When what was told to `phone`.
+    fn phone(&self) -> Vec<(i64, Action)> {
+        self.sent.iter().filter(|(_, n)| n.receiver == "phone").map(|(t, n)| (*t, n.action)).collect()
+    }
+
+    fn only(&self) -> &IncidentRecord {
+        assert_eq!(self.records.len(), 1, "{:#?}", self.history);
+        &self.records[0]
+    }
+}
+
+fn running() -> World {
+    let mut w = World::new(EngineConfig::default());
+    for step in 0..5 {
+        w.step(step, 2.5);
+        w.forward(1);
+    }
+    w
+}
+
+#[test]
+fn what_is_silenced_is_kept_and_told_when_the_silence_ends() {
+    let mut w = running();
+    w.silence(&["run=llama"], 600, false);
+    w.rank_dies();
+    assert_eq!(w.phone(), []);
+    let quiet = w.only().quiet.clone().unwrap();
+    assert_eq!(quiet.why, Hidden::Silenced);
+    assert!(
+        quiet.words.contains("silenced by alice until 2026-11-21T02:27:01Z: new switch"),
+        "{}",
+        quiet.words
+    );
+    assert_eq!((w.only().state, w.only().severity), (State::Open, Severity::Page));
+    w.forward(599);
+    assert_eq!(w.phone(), []);
+    w.forward(2);
+    let sent = w.phone();
+    assert_eq!(sent, [(605, Action::Trigger)], "{:#?}", w.history);
+    let reason = &w.sent[0].1.message.reason;
+    assert!(reason.contains("silence"), "{reason}");
+    assert_eq!(w.only().quiet, None);
+}
+
+#[test]
+fn what_is_over_before_the_silence_ends_is_told_to_nobody() {
+    let mut w = running();
+    w.silence(&["run=llama", "kind=rank_dead"], 3600, false);
+    w.rank_dies();
+    let id = w.only().id.clone();
+    w.forward(60);
+    w.input(Input::Resolve { incident: &id, by: "bob" });
+    w.forward(4000);
+    assert_eq!(w.sent.iter().filter(|(_, n)| n.incident == id).count(), 0, "{:#?}", w.history);
+}
+
+#[test]
+fn whoever_was_told_is_told_of_the_end_and_of_nothing_else() {
+    let mut w = running();
+    w.rank_dies();
+    assert_eq!(w.phone(), [(5, Action::Trigger)]);
+    let silence = w.silence(&["run=llama"], 7200, false);
+    w.forward(6000);
+    assert_eq!(w.phone().len(), 1, "no reminder of a page while it is silenced: {:#?}", w.history);
+    w.input(Input::ExpireSilence { id: &silence });
+    assert_eq!(w.phone(), [(5, Action::Trigger), (6005, Action::Trigger)], "{:#?}", w.history);
+    let id = w.records.iter().find(|r| r.kind == Kind::RankDead).unwrap().id.clone();
+    w.silence(&["run=llama"], 7200, false);
+    w.input(Input::Resolve { incident: &id, by: "bob" });
+    assert_eq!(w.phone().last(), Some(&(6005, Action::Resolve)), "{:#?}", w.history);
+}
+
+#[test]
+fn a_silence_may_be_of_one_incident() {
+    let mut w = running();
+    let silence = w.silence(&["run=llama"], 7200, true);
+    w.rank_dies();
+    let id = w.only().id.clone();
+    w.forward(30);
+    w.input(Input::Resolve { incident: &id, by: "bob" });
+    let ended = w.silences.iter().find(|s| s.id == silence).unwrap();
+    assert_eq!((ended.phase(w.now), ended.ends_at), (Phase::Expired, w.now));
+}
+
+#[test]
+fn who_relies_on_it_is_reminded_before_it_ends() {
+    let remind = SilenceConfig { remind: vec!["chat".into()], ..SilenceConfig::default() };
+    let mut w = World::new(EngineConfig { silences: remind, ..EngineConfig::default() });
+    w.step(1, 2.5);
+    w.silence(&["run=llama"], 3600, false);
+    w.rank_dies();
+    w.forward(2699);
+    assert_eq!(w.sent.len(), 0, "{:?}", w.sent);
+    w.forward(2);
+    let got: Vec<_> = w.sent.iter().map(|(t, n)| (*t, n.receiver.as_str(), n.action)).collect();
+    assert!(got.contains(&(2700, "chat", Action::Update)), "{got:?}");
+    assert!(w.sent[0].1.message.reason.contains("ends in 15m"), "{}", w.sent[0].1.message.reason);
+    assert!(got.iter().all(|g| g.1 == "chat"), "nobody is woken for it");
+    w.forward(2000);
+    assert!(w.phone().iter().any(|(t, a)| *t == 3600 && *a == Action::Trigger), "{:?}", w.phone());
+    assert!(w.silences[0].reminded);
+}
+
+#[test]
+fn a_restart_that_a_run_plans_is_quiet_and_nothing_else_is() {
+    let mut w = running();
+    w.event(EventKind::Event, |e| {
+        (e.name, e.text) = (Some("maintenance".into()), Some("new kernel".into()));
+        e.extra.insert("seconds".into(), Value::Number(1800.0));
+    });
+    assert_eq!(w.silences[0].created_by, "run llama");
+    assert_eq!(w.silences[0].ends_at - w.now, Span::secs(1800));
+    w.rank_dies();
+    assert_eq!(w.phone(), []);
+    w.step(6, f64::NAN);
+    w.step(7, f64::NAN);
+    assert!(!w.phone().is_empty(), "a NaN is no restart: {:#?}", w.history);
+    // Back: a new attempt that makes steps.
+    w.forward(60);
+    for step in 5..9 {
+        w.event(EventKind::Step, |e| {
+            (e.step, e.attempt) = (Some(step), Some(1));
+            e.m.set("loss", 2.5);
+        });
+        w.forward(1);
+    }
+    assert_eq!(w.silences[0].phase(w.now), Phase::Expired, "{:#?}", w.silences);
+}
+
+#[test]
+fn a_maintenance_window_comes_again() {
+    // From 02:00 to 03:00 every day.
+    let window: Maintenance = serde_json::from_str(
+        r#"{"name": "nightly", "reason": "backups", "match": ["node=gpu-1"],
+            "time_intervals": [{"times": [{"start_time": "02:00", "end_time": "03:00"}]}]}"#,
+    )
+    .unwrap();
+    let mut w = World::new(EngineConfig { maintenance: vec![window], ..EngineConfig::default() });
+    w.tell(&[("alertname", "DiskFull"), ("severity", "page"), ("node", "gpu-1")], Some(100_000));
+    assert_eq!(w.phone(), [], "{:#?}", w.history);
+    assert!(
+        w.only().quiet.as_ref().unwrap().words.contains("maintenance window nightly"),
+        "{:?}",
+        w.only().quiet
+    );
+    // T0 is 02:16:56.
+    w.forward(43 * 60 + 3);
+    assert_eq!(w.phone(), []);
+    w.forward(61);
+    assert_eq!(w.phone().len(), 1, "{:#?}", w.history);
+}
+
+#[test]
+fn alerts_of_one_rule_and_run_are_one_incident() {
+    let mut w = running();
+    let alert =
+        |node| [("alertname", "DiskFull"), ("severity", "critical"), ("node", node), ("team", "storage")];
+    w.tell(&alert("gpu-1"), None);
+    w.tell(&alert("gpu-1"), None);
+    w.forward(1);
+    assert_eq!(w.phone(), [(5, Action::Trigger)]);
+    let r = w.only();
+    assert_eq!((r.kind, r.severity, r.run.as_str()), (Kind::PrometheusAlert, Severity::Page, "llama"));
+    assert_eq!(r.labels.get("team").map(String::as_str), Some("storage"));
+    assert_eq!(r.labels.get("alertname").map(String::as_str), Some("DiskFull"));
+    assert!(r.summary.contains("DiskFull: it is full"), "{}", r.summary);
+    assert_eq!(r.nodes, ["gpu-1"]);
+    w.tell(&alert("gpu-1"), Some(0));
+    w.forward(100);
+    assert_eq!(w.only().state, State::Resolved);
+    assert_eq!(w.phone().last().map(|p| p.1), Some(Action::Resolve));
+}
+
+#[test]
+fn one_that_is_not_told_any_more_is_over() {
+    let mut w = World::new(EngineConfig::default());
+    for _ in 0..10 {
+        w.tell(&[("alertname", "Probe"), ("instance", "https://x/y")], None);
+        w.forward(60);
+    }
+    assert_eq!((w.only().state, w.only().severity), (State::Open, Severity::Ticket));
+    assert_eq!(w.only().nodes, [""; 0]);
+    w.forward(320);
+    assert_eq!(w.only().state, State::Resolved, "{:#?}", w.history);
+}
+
+#[test]
+fn what_our_own_detectors_told_already_is_not_told_twice() {
+    let alert =
+        [("alertname", "TrainRankDead"), ("severity", "page"), ("run", "llama"), ("kind", "rank_dead")];
+    let mut w = running();
+    w.rank_dies();
+    w.tell(&alert, None);
+    assert_eq!((w.records.len(), w.phone().len()), (1, 1), "{:#?}", w.history);
+    // The other way round.
+    let mut w = running();
+    w.tell(&alert, None);
+    w.rank_dies();
+    let triggers = w.phone().iter().filter(|p| p.1 == Action::Trigger).count();
+    assert_eq!((w.records.len(), triggers), (1, 1), "{:#?}", w.history);
+}
+
+#[test]
+fn alerts_are_silenced_one_by_one() {
+    let mut w = World::new(EngineConfig::default());
+    w.silence(&["alertname=DiskFull", "instance=~\"a.*\""], 3600, false);
+    let alert = |instance| [("alertname", "DiskFull"), ("severity", "page"), ("instance", instance)];
+    w.tell(&alert("a1:9100"), Some(7200));
+    w.tell(&alert("a2:9100"), Some(7200));
+    w.forward(1);
+    assert_eq!(w.phone(), [], "{:#?}", w.history);
+    w.tell(&alert("b1:9100"), Some(7200));
+    assert_eq!(w.phone().len(), 1, "one of them is not silenced: {:#?}", w.history);
+}
+
+#[test]
+fn an_info_and_a_watchdog_wake_nobody() {
+    let mut w = World::new(EngineConfig::default());
+    w.tell(&[("alertname", "Watchdog"), ("severity", "none")], None);
+    w.tell(&[("alertname", "Note"), ("severity", "info")], None);
+    w.forward(400);
+    assert_eq!(w.sent.len(), 0);
+    assert!(w.records.iter().all(|r| r.severity == Severity::Info));
+}

@@ -1,0 +1,121 @@
+//! What fires, whoever says so: alerts of other programs, and our own incidents in the shape of alerts.
+
+use std::sync::Arc;
+
+use stepwatch_engine::external::{Firing, LabelSet, fingerprint};
+use stepwatch_engine::incident::{Hidden, IncidentRecord, labels};
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::silence::Silence;
+use stepwatch_engine::time::{Span, Ts};
+
+use super::filter::Filter;
+use super::wire::{AlertState, AlertStatus, GettableAlert, Name};
+use crate::api::view::When;
+use crate::board::Routing;
+
+/// How long an incident of ours is said to last from now: it is said again, as Prometheus does.
+const LASTS: Span = Span::secs(300);
+
+/// What the answer to one question is made with.
+#[derive(Debug)]
+pub(super) struct Looker<'a> {
+    pub(super) filter: &'a Filter,
+    pub(super) routing: &'a Routing,
+    /// In force.
+    pub(super) silences: &'a [Arc<Silence>],
+    pub(super) now: Ts,
+}
+
+/// One that fires, and how it is grouped.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) alert: GettableAlert,
+    pub(super) group: Labels,
+    pub(super) receivers: Vec<String>,
+}
+
+impl Looker<'_> {
+    pub(super) fn alert(&self, firing: &Firing) -> Option<Shown> {
+        let alert = &firing.alert;
+        let own = alert.labels.to_labels();
+        let silenced_by = self.silencing(&own);
+        if !self.filter.wants(&own, !silenced_by.is_empty(), false) {
+            return None;
+        }
+        let config = &self.routing.config.alerts;
+        let mut routed = own;
+        routed.insert("severity".into(), config.severity(&alert.labels).as_str().into());
+        routed.insert("kind".into(), config.kind(&alert.labels).as_str().into());
+        let receivers = self.routing.receivers(&routed);
+        if !self.filter.wants_receivers(&receivers) {
+            return None;
+        }
+        let names = config.group_by.iter().map(String::as_str).chain(["run"]);
+        let group = names.filter_map(|n| Some((n.to_owned(), alert.labels.get(n)?.to_owned()))).collect();
+        let shown = GettableAlert {
+            annotations: alert.annotations.clone(),
+            ends_at: When(firing.ends_at),
+            fingerprint: format!("{:016x}", alert.fingerprint),
+            receivers: names_of(&receivers),
+            starts_at: When(alert.starts_at),
+            status: status(silenced_by, Vec::new()),
+            updated_at: When(firing.updated_at),
+            generator_url: alert.generator_url.clone(),
+            labels: alert.labels.clone(),
+        };
+        Some(Shown { alert: shown, group, receivers })
+    }
+
+    /// Incidents of alerts are not shown beside them.
+    pub(super) fn incident(&self, r: &IncidentRecord) -> Option<Shown> {
+        if r.labels.get(labels::ALERTNAME).is_some_and(|name| *name != labels::alertname(r.kind)) {
+            return None;
+        }
+        let quiet = |why| r.quiet.iter().filter(|q| q.why == why).map(|q| q.by.clone()).collect::<Vec<_>>();
+        let (silenced_by, inhibited_by) = (quiet(Hidden::Silenced), quiet(Hidden::Inhibited));
+        let receivers = self.routing.receivers(&r.labels);
+        let wanted = self.filter.wants(&r.labels, !silenced_by.is_empty(), !inhibited_by.is_empty());
+        if !wanted || !self.filter.wants_receivers(&receivers) {
+            return None;
+        }
+        let set = |pairs: &Labels| -> LabelSet {
+            pairs.iter().map(|(n, v)| (Box::from(n.as_str()), Box::from(v.as_str()))).collect()
+        };
+        let labels = set(&r.labels);
+        let link = self.routing.config.external_url.as_ref().map(|base| format!("{base}/incidents/{}", r.id));
+        let annotations = Labels::from([
+            ("incident".into(), r.id.clone()),
+            ("summary".into(), format!("{}: {}", r.place(), r.kind.title())),
+            ("description".into(), r.summary.clone()),
+            ("acknowledged_by".into(), r.acked_by.clone().unwrap_or_default()),
+        ]);
+        let group = r.labels.iter().filter(|(n, _)| matches!(n.as_str(), "alertname" | "run"));
+        let group = group.map(|(n, v)| (n.clone(), v.clone())).collect();
+        let shown = GettableAlert {
+            annotations: set(&annotations),
+            ends_at: When(self.now + LASTS),
+            fingerprint: format!("{:016x}", fingerprint(labels.iter())),
+            receivers: names_of(&receivers),
+            starts_at: When(r.opened_at),
+            status: status(silenced_by, inhibited_by),
+            updated_at: When(self.now),
+            generator_url: link.unwrap_or_default().into(),
+            labels,
+        };
+        Some(Shown { alert: shown, group, receivers })
+    }
+
+    fn silencing(&self, labels: &Labels) -> Vec<String> {
+        self.silences.iter().filter(|s| s.matches(labels)).map(|s| s.id.clone()).collect()
+    }
+}
+
+fn names_of(receivers: &[String]) -> Vec<Name> {
+    receivers.iter().map(|name| Name { name: name.clone() }).collect()
+}
+
+fn status(silenced_by: Vec<String>, inhibited_by: Vec<String>) -> AlertStatus {
+    let quiet = !silenced_by.is_empty() || !inhibited_by.is_empty();
+    let state = if quiet { AlertState::Suppressed } else { AlertState::Active };
+    AlertStatus { inhibited_by, muted_by: Vec::new(), silenced_by, state }
+}

@@ -1,0 +1,285 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::wire::{MatcherView, PostableAlert, PostableSilence};
+use crate::testing::{DEADLINE, TestApp, wait_for};
+
+const JSON: &str = "application/json";
+
+/// As Prometheus 2.42 sends it: an end four minutes ahead.
+fn alert(name: &str, more: &[(&str, &str)]) -> Value {
+    let mut labels = json!({"alertname": name, "severity": "critical"});
+    for (n, v) in more {
+        labels[*n] = json!(v);
+    }
+    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(240));
+    json!({"labels": labels, "annotations": {"summary": format!("{name} is on")}, "startsAt": "2026-11-20T10:00:00.123Z",
+           "endsAt": ends, "generatorURL": "http://prometheus/graph?g0.expr=up"})
+}
+
+async fn post(app: &TestApp, alerts: &[Value]) -> (u16, String) {
+    app.post("/api/v2/alerts", JSON, &Value::from(alerts.to_vec()).to_string()).await
+}
+
+/// The names of the alerts that an answer shows.
+fn names(alerts: &Value) -> Vec<String> {
+    let mut names: Vec<String> = alerts
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|a| a["labels"]["alertname"].as_str().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn alerts_are_taken_shown_and_told() {
+    let app = TestApp::start().await;
+    assert_eq!(post(&app, &[alert("DiskFull", &[("instance", "gpu-1:9100")])]).await, (200, String::new()));
+    let shown = app.json("/api/v2/alerts").await;
+    let one = &shown[0];
+    assert_eq!(one["labels"]["alertname"], "DiskFull");
+    assert_eq!(one["annotations"], json!({"summary": "DiskFull is on"}));
+    assert_eq!(one["startsAt"], "2026-11-20T10:00:00.123Z");
+    assert_eq!(one["generatorURL"], "http://prometheus/graph?g0.expr=up");
+    assert_eq!(one["receivers"], json!([{"name": "hook"}]));
+    assert_eq!(one["status"], json!({"state": "active", "silencedBy": [], "inhibitedBy": [], "mutedBy": []}));
+    assert_eq!(one["fingerprint"].as_str().unwrap().len(), 16);
+    assert!(one["endsAt"].is_string() && one["updatedAt"].is_string());
+    let got = app.hook.wait_for(|s| s.deliveries.len() == 1, DEADLINE).await.unwrap();
+    let text = format!("{:?}", got.deliveries);
+    assert!(text.contains("DiskFull is on"), "{text}");
+    // Told again it is no news; the same with an end that is past is its end.
+    assert_eq!(post(&app, &[alert("DiskFull", &[("instance", "gpu-1:9100")])]).await.0, 200);
+    let mut over = alert("DiskFull", &[("instance", "gpu-1:9100")]);
+    over["endsAt"] = json!("2026-11-20T11:00:00Z");
+    assert_eq!(post(&app, &[over]).await.0, 200);
+    assert_eq!(app.json("/api/v2/alerts").await, json!([]));
+    let incidents = app.json("/api/v1/incidents").await;
+    assert_eq!(incidents["incidents"].as_array().unwrap().len(), 1, "{incidents}");
+    assert_eq!(incidents["incidents"][0]["kind"], "prometheus_alert");
+}
+
+#[tokio::test]
+async fn what_is_valid_is_taken_beside_what_is_not() {
+    let app = TestApp::start().await;
+    let mut backwards = alert("Backwards", &[]);
+    backwards["endsAt"] = json!("2026-11-20T09:00:00Z");
+    let nameless = json!({"labels": {"a": ""}});
+    let (status, body) = post(&app, &[alert("Good", &[]), backwards, nameless]).await;
+    assert_eq!(status, 400);
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body, "start time must be before end time; at least one label pair required");
+    assert_eq!(names(&app.json("/api/v2/alerts").await), ["Good"]);
+    for (kind, body, status) in [
+        (JSON, "{", 400),
+        (JSON, r#"[{"labels":{"a":1}}]"#, 400),
+        (JSON, r#"[{"labels":{"a":"b"},"startsAt":"now"}]"#, 400),
+        ("text/plain", "[]", 415),
+        (JSON, "[]", 200),
+        (
+            JSON,
+            r#"[{"labels":{"a":"b"},"annotations":null,"startsAt":"0001-01-01T00:00:00Z","endsAt":null}]"#,
+            200,
+        ),
+    ] {
+        assert_eq!(app.post("/api/v2/alerts", kind, body).await.0, status, "{body}");
+    }
+    let metrics = app.get("/metrics").await.1;
+    assert!(metrics.contains("stepwatch_alerter_alerts_invalid_total 2"), "{metrics}");
+}
+
+#[tokio::test]
+async fn filters_and_groups() {
+    let app = TestApp::start().await;
+    let alerts =
+        [alert("A", &[("run", "x")]), alert("A", &[("run", "x"), ("gpu", "1")]), alert("B", &[("run", "y")])];
+    assert_eq!(post(&app, &alerts).await.0, 200);
+    let show = async |query: &str| names(&app.json(&format!("/api/v2/alerts?{query}")).await);
+    assert_eq!(show("").await, ["A", "A", "B"]);
+    assert_eq!(show("filter=alertname%3D%22A%22&filter=gpu%3D%221%22").await, ["A"]);
+    assert_eq!(show("filter=%7Brun%3D~%22x%7Cy%22,gpu%3D%22%22%7D").await, ["A", "B"]);
+    assert_eq!(show("active=false").await, [""; 0]);
+    assert_eq!(show("silenced=false&inhibited=false&unprocessed=false").await.len(), 3);
+    assert_eq!(show("receiver=ho.%2B").await.len(), 3);
+    assert_eq!(show("receiver=h").await.len(), 0);
+    for bad in ["filter=a", "active=maybe", "receiver=(", "filter=a%3D~%22(%22"] {
+        assert_eq!(app.get(&format!("/api/v2/alerts?{bad}")).await.0, 400, "{bad}");
+    }
+    let groups = app.json("/api/v2/alerts/groups").await;
+    let of: Vec<_> =
+        groups.as_array().unwrap().iter().map(|g| (g["labels"].clone(), names(&g["alerts"]))).collect();
+    assert_eq!(
+        of,
+        [
+            (json!({"alertname": "A", "run": "x"}), vec!["A".to_owned(), "A".to_owned()]),
+            (json!({"alertname": "B", "run": "y"}), vec!["B".to_owned()]),
+        ]
+    );
+    assert_eq!(groups[0]["receiver"], json!({"name": "hook"}));
+}
+
+#[tokio::test]
+async fn silences_are_made_changed_shown_and_ended() {
+    let app = TestApp::start().await;
+    let at =
+        |seconds| crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(seconds));
+    let wish = |value: &str, ends: i64| {
+        json!({"matchers": [{"name": "run", "value": value, "isRegex": true, "isEqual": true}],
+               "startsAt": at(0), "endsAt": at(ends), "createdBy": "alice", "comment": "new switch"})
+    };
+    let (status, body) = app.post("/api/v2/silences", JSON, &wish("x|y", 600).to_string()).await;
+    assert_eq!(status, 200, "{body}");
+    let id = serde_json::from_str::<Value>(&body).unwrap()["silenceID"].as_str().unwrap().to_owned();
+    assert!(id.len() == 36 && id.as_bytes()[14] == b'4', "{id}");
+    assert_eq!(post(&app, &[alert("A", &[("run", "x")]), alert("B", &[("run", "z")])]).await.0, 200);
+    let shown = app.json("/api/v2/alerts?filter=run%3Dx").await;
+    assert_eq!(shown[0]["status"]["state"], "suppressed");
+    assert_eq!(shown[0]["status"]["silencedBy"], json!([id]));
+    assert_eq!(names(&app.json("/api/v2/alerts?silenced=false").await), ["B"]);
+    app.hook.wait_for(|s| s.deliveries.len() == 1, DEADLINE).await.unwrap();
+
+    let one = app.json(&format!("/api/v2/silence/{id}")).await;
+    assert_eq!(one["status"], json!({"state": "active"}));
+    assert_eq!(one["matchers"], json!([{"isEqual": true, "isRegex": true, "name": "run", "value": "x|y"}]));
+    assert_eq!((&one["createdBy"], &one["comment"]), (&json!("alice"), &json!("new switch")));
+    let ours = app.json("/api/v1/silences").await;
+    assert_eq!((&ours["silences"][0]["id"], &ours["silences"][0]["state"]), (&json!(id), &json!("active")));
+    assert_eq!(ours["silences"][0]["incidents"].as_array().unwrap().len(), 1);
+
+    let mut changed = one.clone();
+    changed["endsAt"] = json!(at(900));
+    let (_, body) = app.post("/api/v2/silences", JSON, &changed.to_string()).await;
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["silenceID"], json!(id), "in place");
+    let count =
+        async |query: &str| app.json(&format!("/api/v2/silences?{query}")).await.as_array().unwrap().len();
+    assert_eq!((count("").await, count("filter=run%3D%22x%7Cy%22").await), (1, 1));
+    assert_eq!((count("filter=run%3Dz").await, count("filter=node%3Da").await), (0, 0));
+
+    let delete = reqwest::Client::new().delete(format!("{}/api/v2/silence/{id}", app.url));
+    assert_eq!(delete.send().await.unwrap().status().as_u16(), 200);
+    assert_eq!(app.json(&format!("/api/v2/silence/{id}")).await["status"]["state"], "expired");
+    app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
+    let none = reqwest::Client::new().delete(format!("{}/api/v2/silence/none", app.url));
+    assert_eq!(none.send().await.unwrap().status().as_u16(), 404);
+    assert_eq!(app.get("/api/v2/silence/none").await.0, 404);
+}
+
+#[tokio::test]
+async fn silences_that_are_refused() {
+    let app = TestApp::start().await;
+    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(600));
+    let good = json!({"matchers": [{"name": "a", "value": "b", "isRegex": false}], "startsAt": "2026-11-20T00:00:00Z",
+                      "endsAt": ends, "createdBy": "alice", "comment": "c"});
+    for (key, value, status, part) in [
+        ("endsAt", json!("2999-01-01T00:00:00Z"), 400, "silences.max_duration"),
+        ("endsAt", json!("2026-11-20T00:00:01Z"), 400, "in the past"),
+        ("comment", json!(""), 400, "comment"),
+        ("matchers", json!([]), 400, "matchers"),
+        ("matchers", json!([{"name": "a", "value": "", "isRegex": false}]), 400, "empty string"),
+        ("matchers", json!([{"name": "a", "value": "(", "isRegex": true}]), 400, "regular expression"),
+        ("id", json!("none"), 404, "there is no silence"),
+        ("endsAt", json!(1), 400, "does not read"),
+    ] {
+        let mut wish = good.clone();
+        wish[key] = value;
+        let (got, body) = app.post("/api/v2/silences", JSON, &wish.to_string()).await;
+        assert!(got == status && body.contains(part), "{key}: {got} {body}");
+        assert!(serde_json::from_str::<String>(&body).is_ok(), "an error is a JSON string: {body}");
+    }
+}
+
+#[tokio::test]
+async fn both_survive_a_restart() {
+    let app = TestApp::start().await;
+    let wish =
+        r#"{"matchers":["run=x"],"duration":"1h","created_by":"bob","comment":"c","expire_on_resolve":true}"#;
+    let (status, body) = app.post("/api/v1/silences", JSON, wish).await;
+    assert_eq!(status, 200, "{body}");
+    let id = serde_json::from_str::<Value>(&body).unwrap()["id"].as_str().unwrap().to_owned();
+    assert_eq!(post(&app, &[alert("A", &[("run", "x")])]).await.0, 200);
+    let before = (app.json("/api/v2/alerts").await, app.json(&format!("/api/v1/silences/{id}")).await);
+    let app = app.restart().await;
+    let mut after = (app.json("/api/v2/alerts").await, app.json(&format!("/api/v1/silences/{id}")).await);
+    // Its sender gets the time to tell it again.
+    after.0[0]["endsAt"] = before.0[0]["endsAt"].clone();
+    assert_eq!(after, before);
+    assert_eq!(app.hook.wait_for(|_| true, DEADLINE).await.unwrap().deliveries.len(), 0);
+}
+
+#[tokio::test]
+async fn our_incidents_are_alerts_too() {
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    let shown = wait_for("the incident among the alerts", async || {
+        let shown = app.json("/api/v2/alerts").await;
+        (shown != json!([])).then_some(shown)
+    })
+    .await;
+    assert_eq!(shown[0]["labels"]["alertname"], "StepwatchRankDead");
+    assert_eq!(
+        (&shown[0]["labels"]["run"], &shown[0]["labels"]["severity"]),
+        (&json!("llama"), &json!("page"))
+    );
+    assert_eq!(shown[0]["annotations"]["incident"], json!(id));
+    // What is shown can be silenced as it is, label by label, which is how other programs do it.
+    let labels = shown[0]["labels"].as_object().unwrap();
+    let matchers: Vec<Value> = labels
+        .iter()
+        .map(|(n, v)| json!({"name": n, "value": v, "isRegex": false, "isEqual": true}))
+        .collect();
+    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(600));
+    let wish = json!({"matchers": matchers, "startsAt": "0001-01-01T00:00:00Z", "endsAt": ends, "createdBy": "karma",
+                      "comment": "c"});
+    let (status, body) = app.post("/api/v2/silences", JSON, &wish.to_string()).await;
+    assert_eq!(status, 200, "{body}");
+    let shown = app.json("/api/v2/alerts").await;
+    assert_eq!(shown[0]["status"]["state"], "suppressed", "{shown}");
+    let incident = app.json(&format!("/api/v1/incidents/{id}")).await;
+    assert!(incident["timeline"].to_string().contains("silenced by karma"), "{incident}");
+}
+
+#[tokio::test]
+async fn who_we_are() {
+    let app = TestApp::start().await;
+    let status = app.json("/api/v2/status").await;
+    assert_eq!(status["cluster"], json!({"name": "", "status": "disabled", "peers": []}));
+    assert!(status["config"]["original"].as_str().unwrap().contains("receiver: \"hook\""), "{status}");
+    for key in ["branch", "buildDate", "buildUser", "goVersion", "revision", "version"] {
+        assert!(status["versionInfo"][key].is_string(), "{key}");
+    }
+    assert!(status["uptime"].is_string());
+    assert_eq!(app.json("/api/v2/receivers").await, json!([{"name": "hook"}]));
+}
+
+#[tokio::test]
+async fn a_preview_says_what_would_be_quiet() {
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    assert_eq!(post(&app, &[alert("A", &[("run", "x")])]).await.0, 200);
+    let preview = async |matcher: &str| {
+        let wish = json!({"matchers": [matcher]}).to_string();
+        let (status, body) = app.post("/api/v1/silences/preview", JSON, &wish).await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str::<Value>(&body).unwrap()
+    };
+    let p = preview("run=llama").await;
+    assert_eq!((&p["open"][0]["id"], p["alerts"].as_array().unwrap().len()), (&json!(id), 0));
+    let p = preview("alertname=A").await;
+    assert_eq!((p["open"].as_array().unwrap().len(), p["alerts"].as_array().unwrap().len()), (1, 1));
+    assert_eq!(preview("run=none").await["open"], json!([]));
+    assert_eq!(app.post("/api/v1/silences/preview", JSON, r#"{"matchers":["x"]}"#).await.0, 400);
+}
+
+proptest! {
+    #[test]
+    fn what_comes_from_outside_never_panics(text in "\\PC{0,60}", name in "\\PC{0,10}", value in "\\PC{0,10}") {
+        let _ = serde_json::from_str::<Vec<PostableAlert>>(&text);
+        let _ = serde_json::from_str::<PostableSilence>(&text);
+        let _ = super::filter::Filter::parse(&text);
+        let labels = json!([{"labels": {name.clone(): value.clone()}, "endsAt": value}]).to_string();
+        let _ = serde_json::from_str::<Vec<PostableAlert>>(&labels);
+        let _ = serde_json::from_str::<MatcherView>(&json!({"name": name, "value": value, "isRegex": true}).to_string());
+    }
+}

@@ -1,0 +1,183 @@
+//! The JSON of Alertmanager's API, as types.
+
+use core::fmt;
+
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize};
+use stepwatch_engine::external::LabelSet;
+use stepwatch_engine::time::Ts;
+
+use crate::api::view::When;
+
+/// A time, or none: Go writes the year 1 for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Moment(pub(super) Option<Ts>);
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PostableAlert {
+    pub(super) labels: LabelSet,
+    #[serde(default)]
+    pub(super) annotations: Option<LabelSet>,
+    #[serde(default)]
+    pub(super) starts_at: Moment,
+    #[serde(default)]
+    pub(super) ends_at: Moment,
+    #[serde(default, rename = "generatorURL")]
+    pub(super) generator_url: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GettableAlert {
+    pub(super) annotations: LabelSet,
+    pub(super) ends_at: When,
+    pub(super) fingerprint: String,
+    pub(super) receivers: Vec<Name>,
+    pub(super) starts_at: When,
+    pub(super) status: AlertStatus,
+    pub(super) updated_at: When,
+    #[serde(rename = "generatorURL", skip_serializing_if = "str::is_empty")]
+    pub(super) generator_url: Box<str>,
+    pub(super) labels: LabelSet,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AlertStatus {
+    pub(super) inhibited_by: Vec<String>,
+    /// Of Alertmanager 0.28 and later.
+    pub(super) muted_by: Vec<String>,
+    pub(super) silenced_by: Vec<String>,
+    pub(super) state: AlertState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum AlertState {
+    Active,
+    Suppressed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Name {
+    pub(super) name: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct AlertGroup {
+    pub(super) alerts: Vec<GettableAlert>,
+    pub(super) labels: LabelSet,
+    pub(super) receiver: Name,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct MatcherView {
+    /// Absent in requests of clients from before 0.22: positive.
+    #[serde(default = "yes")]
+    pub(super) is_equal: bool,
+    pub(super) is_regex: bool,
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PostableSilence {
+    #[serde(default)]
+    pub(super) id: String,
+    pub(super) matchers: Vec<MatcherView>,
+    pub(super) starts_at: Moment,
+    pub(super) ends_at: Moment,
+    pub(super) created_by: String,
+    pub(super) comment: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GettableSilence {
+    pub(super) id: String,
+    pub(super) status: SilenceStatus,
+    pub(super) updated_at: When,
+    pub(super) comment: String,
+    pub(super) created_by: String,
+    pub(super) ends_at: When,
+    pub(super) matchers: Vec<MatcherView>,
+    pub(super) starts_at: When,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct SilenceStatus {
+    pub(super) state: stepwatch_engine::silence::Phase,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct SilenceId {
+    #[serde(rename = "silenceID")]
+    pub(super) silence_id: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StatusView {
+    pub(super) cluster: Cluster,
+    pub(super) config: ConfigText,
+    pub(super) uptime: When,
+    pub(super) version_info: VersionInfo,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Cluster {
+    pub(super) name: &'static str,
+    pub(super) status: &'static str,
+    pub(super) peers: Vec<Name>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ConfigText {
+    pub(super) original: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct VersionInfo {
+    pub(super) branch: &'static str,
+    pub(super) build_date: &'static str,
+    pub(super) build_user: &'static str,
+    pub(super) go_version: &'static str,
+    pub(super) revision: &'static str,
+    pub(super) version: &'static str,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = Moment;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time in RFC 3339")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Moment, E> {
+                if text.is_empty() {
+                    return Ok(Moment(None));
+                }
+                let time: jiff::Timestamp = text.parse().map_err(E::custom)?;
+                Ok(Moment(Some(Ts(time.as_millisecond())).filter(|ts| ts.0 > 0)))
+            }
+
+            fn visit_unit<E: serde::de::Error>(self) -> Result<Moment, E> {
+                Ok(Moment(None))
+            }
+        }
+
+        d.deserialize_any(Text)
+    }
+}

@@ -1,0 +1,67 @@
+//! The JSON of silences.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_engine::matcher::{Labels, Matcher};
+use stepwatch_engine::silence::Phase;
+use stepwatch_engine::time::Span;
+
+use super::{IncidentView, When};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SilenceList {
+    pub silences: Vec<SilenceView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SilenceView {
+    pub id: String,
+    pub state: Phase,
+    /// Each as `label="value"`, `!=`, `=~` or `!~`.
+    pub matchers: Vec<Matcher>,
+    pub starts_at: When,
+    pub ends_at: When,
+    pub created_by: String,
+    pub comment: String,
+    pub updated_at: When,
+    /// It ends by itself when the last incident that it matches resolves.
+    pub expire_on_resolve: bool,
+    /// The run that announced a planned restart.
+    pub planned_by: Option<String>,
+    /// Open incidents that it keeps quiet.
+    pub incidents: Vec<String>,
+}
+
+/// A silence as it is asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WishView {
+    /// Of a silence that is to be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    pub matchers: Vec<Matcher>,
+    /// Now unless said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<When>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<When>,
+    /// Instead of `ends_at`: `30m`, `2h`, `1d`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Span>,
+    pub created_by: String,
+    pub comment: String,
+    #[serde(default)]
+    pub expire_on_resolve: bool,
+}
+
+/// What a silence would keep quiet, and would have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PreviewView {
+    pub open: Vec<IncidentView>,
+    /// Resolved ones that opened within the last `days`.
+    pub recent: Vec<IncidentView>,
+    /// Labels of the alerts of other programs that fire and match.
+    pub alerts: Vec<Labels>,
+    pub days: u32,
+    /// False if there were more incidents than are looked through.
+    pub complete: bool,
+}

@@ -1,0 +1,129 @@
+//! What is silenced and what other programs say fires, for whoever asks: copies of what the runtime has made durable.
+//!
+//! The runtime writes, in the order of its commits and before it answers whoever brought the news, so that what was answered is
+//! seen by the next question. Readers share the entries and hold the lock for as long as it takes to count references: a
+//! thousand dashboards do not delay a page.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use arc_swap::ArcSwap;
+use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::effect::Effect;
+use stepwatch_engine::external::Firing;
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::route::Router;
+use stepwatch_engine::silence::{Phase, Silence};
+use stepwatch_engine::time::{Span, Ts};
+
+/// How long an ended silence is shown, as long as Alertmanager shows it.
+const SHOWN_FOR: Span = Span::secs(5 * 86_400);
+
+#[derive(Debug, Default)]
+pub struct Board {
+    inner: RwLock<Inner>,
+    routing: ArcSwap<Routing>,
+}
+
+/// Who is told of what, by the configuration in force.
+#[derive(Debug, Default)]
+pub struct Routing {
+    pub config: EngineConfig,
+    router: Router,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    silences: BTreeMap<String, Arc<Silence>>,
+    alerts: BTreeMap<u64, Firing>,
+}
+
+impl Board {
+    /// Takes over what was just made durable.
+    pub(crate) fn apply<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
+        let mut effects = effects
+            .into_iter()
+            .filter(|e| matches!(e, Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_)))
+            .peekable();
+        if effects.peek().is_none() {
+            return;
+        }
+        let mut inner = self.write();
+        for effect in effects {
+            match effect {
+                Effect::Silence(s) => {
+                    inner.silences.retain(|_, old| s.updated_at - old.ends_at < SHOWN_FOR);
+                    inner.silences.insert(s.id.clone(), Arc::new((**s).clone()));
+                }
+                Effect::Alert(firing) => drop(inner.alerts.insert(firing.alert.fingerprint, firing.clone())),
+                Effect::AlertOver(fingerprint) => drop(inner.alerts.remove(fingerprint)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Alerts that were told again: only their end moved.
+    pub(crate) fn saw(&self, seen: Vec<Firing>) {
+        if seen.is_empty() {
+            return;
+        }
+        let mut inner = self.write();
+        inner.alerts.extend(seen.into_iter().map(|firing| (firing.alert.fingerprint, firing)));
+    }
+
+    pub(crate) fn reroute(&self, config: EngineConfig) {
+        let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
+        self.routing.store(Arc::new(Routing { config, router }));
+    }
+
+    pub fn routing(&self) -> Arc<Routing> {
+        self.routing.load_full()
+    }
+
+    /// Every silence that has not ended long ago, by id.
+    pub fn silences(&self, now: Ts) -> Vec<Arc<Silence>> {
+        let inner = self.read();
+        inner.silences.values().filter(|s| now - s.ends_at < SHOWN_FOR).cloned().collect()
+    }
+
+    pub fn silence(&self, id: &str) -> Option<Arc<Silence>> {
+        self.read().silences.get(id).cloned()
+    }
+
+    /// The silences that are in force.
+    pub fn active(&self, now: Ts) -> Vec<Arc<Silence>> {
+        self.read().silences.values().filter(|s| s.phase(now) == Phase::Active).cloned().collect()
+    }
+
+    /// Alerts of other programs that fire, in the order of their fingerprints.
+    pub fn alerts(&self, now: Ts) -> Vec<Firing> {
+        self.read().alerts.values().filter(|f| f.ends_at > now).cloned().collect()
+    }
+
+    pub fn alert_count(&self) -> usize {
+        self.read().alerts.len()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Routing {
+    /// Whoever may hear of something with these labels, on any level of any of its ways, each once, the first first.
+    pub fn receivers(&self, labels: &Labels) -> Vec<String> {
+        let mut receivers = Vec::new();
+        for way in self.router.ways(&self.config, labels) {
+            for name in way.levels.into_iter().flat_map(|level| level.notify) {
+                if !receivers.contains(&name) {
+                    receivers.push(name);
+                }
+            }
+        }
+        receivers
+    }
+}

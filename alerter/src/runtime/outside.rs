@@ -1,0 +1,115 @@
+//! What comes from outside the streams: silences that people ask for, and alerts of other programs.
+
+use stepwatch_engine::effect::{Effect, Input};
+use stepwatch_engine::external::Told;
+use stepwatch_engine::incident::{Hidden, IncidentRecord};
+use stepwatch_engine::silence::{Phase, Refusal, Silence, Wanted};
+use tokio::sync::oneshot;
+
+use super::Runtime;
+use crate::metrics::{StateLabel, Word};
+use crate::store;
+
+/// What somebody wants of the silences, or tells of alerts. The answer comes when it is durable.
+#[derive(Debug)]
+pub enum Outside {
+    /// `fresh` is an id that no silence has.
+    Silence {
+        wanted: Box<Wanted>,
+        fresh: String,
+        reply: oneshot::Sender<Silenced>,
+    },
+    /// The silence as it was before; `None` if there is none.
+    Expire {
+        id: String,
+        reply: oneshot::Sender<Option<Box<Silence>>>,
+    },
+    Alerts {
+        told: Vec<Told>,
+        reply: oneshot::Sender<Heard>,
+    },
+}
+
+pub type Silenced = Result<Box<Silence>, Refusal>;
+
+/// What became of alerts that were told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Heard {
+    pub refused: u64,
+}
+
+impl Runtime {
+    /// Gives the engine, and whoever looks, the silences and alerts that are stored.
+    pub(super) async fn recall(&mut self) -> store::Result<()> {
+        let now = self.clock.now();
+        let (silences, alerts) = (self.store.load_silences().await?, self.store.load_alerts().await?);
+        let known = silences.iter().map(|s| Effect::Silence(Box::new(s.clone())));
+        self.board.apply(&known.collect::<Vec<_>>());
+        self.engine.restore_silences(now, silences);
+        self.engine.restore_alerts(now, alerts);
+        self.board.saw(self.engine.alerts().all().cloned().collect());
+        Ok(())
+    }
+
+    pub(super) fn outside(&mut self, command: Outside) {
+        match command {
+            Outside::Silence { wanted, fresh, reply } => self.silence(*wanted, &fresh, reply),
+            Outside::Expire { id, reply } => self.expire(&id, reply),
+            Outside::Alerts { told, reply } => self.alerts(told, reply),
+        }
+    }
+
+    pub(super) fn count_outside(&mut self) {
+        let now = self.clock.now();
+        self.metrics.alerts.set(self.engine.alerts().all().count() as i64);
+        let silenced = |r: &&IncidentRecord| r.quiet.as_ref().is_some_and(|q| q.why == Hidden::Silenced);
+        self.metrics.incidents_silenced.set(self.engine.open_incidents().filter(silenced).count() as i64);
+        for (phase, state) in
+            [(Phase::Pending, "pending"), (Phase::Active, "active"), (Phase::Expired, "expired")]
+        {
+            let count = self.engine.silences().all().filter(|s| s.phase(now) == phase).count();
+            self.metrics.silences.get_or_create(&StateLabel { state: Word(state) }).set(count as i64);
+        }
+    }
+
+    fn silence(&mut self, wanted: Wanted, fresh: &str, reply: oneshot::Sender<Silenced>) {
+        let now = self.clock.now();
+        match self.engine.plan_silence(now, wanted, fresh) {
+            Err(refusal) => drop(reply.send(Err(refusal))),
+            Ok(plan) => {
+                self.engine.handle(now, Input::Silence { plan: &plan }, &mut self.pending.effects);
+                self.pending.hold(reply, Ok(Box::new(plan.silence)));
+            }
+        }
+    }
+
+    fn expire(&mut self, id: &str, reply: oneshot::Sender<Option<Box<Silence>>>) {
+        let now = self.clock.now();
+        let Some(had) = self.engine.silences().get(id).cloned().map(Box::new) else {
+            let _ = reply.send(None);
+            return;
+        };
+        if had.phase(now) != Phase::Expired {
+            self.engine.handle(now, Input::ExpireSilence { id }, &mut self.pending.effects);
+        }
+        self.pending.hold(reply, Some(had));
+    }
+
+    fn alerts(&mut self, told: Vec<Told>, reply: oneshot::Sender<Heard>) {
+        let now = self.clock.now();
+        let refused = self.engine.alerts().refused();
+        self.metrics.alerts_received.inc_by(told.len() as u64);
+        self.engine.handle(now, Input::Alerts { told: &told }, &mut self.pending.effects);
+        let seen = told.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
+        let heard = Heard { refused: self.engine.alerts().refused() - refused };
+        self.metrics.alerts_refused.inc_by(heard.refused);
+        // What says nothing new needs no commit: it is answered at once, unless what it repeats still waits for one.
+        if self.pending.is_urgent() {
+            self.pending.seen.extend(seen);
+            self.pending.hold(reply, heard);
+        } else {
+            self.board.saw(seen.collect());
+            let _ = reply.send(heard);
+        }
+    }
+}

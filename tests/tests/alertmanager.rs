@@ -1,0 +1,134 @@
+//! As their Alertmanager: a real Prometheus fires the rules of this project through us, a real amtool lists and silences.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use stepwatch_fakes::PagerDuty;
+use stepwatch_tests::peers::{self, Prometheus, PrometheusOptions};
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::{Exporter, Stack, StackOptions, daemon, http, poll_until, trainer};
+
+/// What amtool answers, as JSON where that is asked for.
+async fn amtool(program: &Path, url: &str, args: &[&str]) -> String {
+    let mut amtool = daemon::command(program);
+    // Not the configuration of whoever runs this.
+    amtool.env("HOME", "/nonexistent").arg(format!("--alertmanager.url={url}")).args(args).kill_on_drop(true);
+    let out = tokio::time::timeout(PATIENCE, amtool.output()).await.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&out.stderr));
+    text
+}
+
+async fn tell(url: &str, alerts: &Value) {
+    let answer = http::client().post(format!("{url}/api/v2/alerts")).json(alerts).send().await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+}
+
+fn names(alerts: &str) -> Vec<String> {
+    let alerts: Value = serde_json::from_str(alerts).unwrap();
+    let name = |a: &Value| a["labels"]["alertname"].as_str().unwrap().to_owned();
+    alerts.as_array().unwrap().iter().map(name).collect()
+}
+
+fn pages_about<'a>(pd: &'a PagerDuty, what: &str) -> Vec<&'a str> {
+    pd.pages.iter().map(|p| p.summary.as_str()).filter(|s| s.contains(what)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn amtool_lists_silences_and_is_told_the_end() {
+    let Some(program) = peers::amtool() else { return };
+    let stack = Stack::start().await.unwrap();
+    let url = stack.alerter.url();
+    let alert = |name: &str| {
+        json!([{"labels": {"alertname": name, "severity": "critical", "instance": "gpu-1:9100"},
+                                     "annotations": {"summary": "90 % full"}}])
+    };
+
+    // Silenced before it fires: kept, shown as such, told to nobody.
+    let id = amtool(
+        &program,
+        &url,
+        &[
+            "silence",
+            "add",
+            "alertname=DiskFull",
+            "instance=~gpu-.*",
+            "-c",
+            "new disks",
+            "-a",
+            "alice",
+            "-d",
+            "1h",
+        ],
+    )
+    .await;
+    let id = id.trim();
+    tell(&url, &alert("DiskFull")).await;
+    tell(&url, &alert("FanStopped")).await;
+    stack.pagerduty.wait_for(|pd| !pages_about(pd, "FanStopped").is_empty(), PATIENCE).await.unwrap();
+    let silences = amtool(&program, &url, &["silence", "query", "-o", "json"]).await;
+    let silences: Value = serde_json::from_str(&silences).unwrap();
+    assert_eq!((&silences[0]["id"], &silences[0]["createdBy"]), (&json!(id), &json!("alice")));
+    assert_eq!(names(&amtool(&program, &url, &["alert", "query", "-o", "json"]).await), ["FanStopped"]);
+    let quiet = amtool(&program, &url, &["alert", "query", "--silenced", "-o", "json"]).await;
+    assert_eq!(names(&quiet), ["DiskFull"]);
+    let one =
+        amtool(&program, &url, &["alert", "query", "--silenced", "instance=~\"gpu-.*\"", "-o", "extended"])
+            .await;
+    assert!(one.contains("DiskFull") && one.contains("suppressed"), "{one}");
+    for table in [["alert", "query"], ["silence", "query"], ["config", "show"]] {
+        assert!(!amtool(&program, &url, &table).await.is_empty(), "{table:?}");
+    }
+    let shown = stack.alerter.cli(&["silences", "list"]).await.unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains(id) && shown.contains("1 open") && shown.contains("new disks"), "{shown}");
+    assert_eq!(stack.pagerduty.with(|pd| pages_about(pd, "DiskFull").len()), 0);
+
+    // It ends while the alert fires: now it is told, once.
+    amtool(&program, &url, &["silence", "expire", id]).await;
+    stack.pagerduty.wait_for(|pd| !pages_about(pd, "DiskFull").is_empty(), PATIENCE).await.unwrap();
+    let over = amtool(&program, &url, &["silence", "query", "--expired", "-o", "json"]).await;
+    assert!(over.contains(id), "{over}");
+    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 2);
+}
+
+/// Prometheus has us as its Alertmanager. The rules are for runs that no alerter follows, so ours reads no exporter.
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_fires_our_rules_through_our_escalation() {
+    let Some(program) = peers::prometheus() else { return };
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    let exporter: &Exporter = &stack.exporter;
+    let dir = stack.dir.path().join("prometheus");
+    std::fs::create_dir(&dir).unwrap();
+    let peers_of = PrometheusOptions { rules: true, alertmanager: Some(stack.alerter.addr) };
+    let prometheus = Prometheus::start_with(&program, &dir, &[exporter.addr], "1s", peers_of).await.unwrap();
+    let rank = trainer::warm_run(&exporter.ingest(), "busy", 50).unwrap();
+    rank.step(51, &[("loss", f64::NAN)]).unwrap();
+    prometheus.wait_for(r#"train_nonfinite_total{run="busy"} > 0"#).await.unwrap();
+    // An increase is between two scrapes.
+    rank.step(52, &[("loss", f64::NAN)]).unwrap();
+    let incident = poll_until("an incident of the alert", PATIENCE, async || {
+        stack.alerter.incidents().await.ok()?.into_iter().find(|i| i["run"] == "busy")
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        (&incident["kind"], &incident["severity"]),
+        (&json!("nonfinite"), &json!("page")),
+        "{incident}"
+    );
+    let pd = stack.pagerduty.wait_for(|pd| !pages_about(pd, "busy").is_empty(), PATIENCE).await.unwrap();
+    assert_eq!(pages_about(&pd, "busy").len(), 1, "{:?}", pd.pages);
+    // Prometheus tells it again and again; it stays one page. Each of these is a round of its own.
+    let told = async || {
+        let page = stack.alerter.metrics().await.ok()?;
+        stepwatch_tests::exposition::value(&page, "stepwatch_alerter_alerts_received_total", &[])
+    };
+    let before = told().await.unwrap();
+    poll_until("Prometheus to tell it again", PATIENCE, async || told().await.filter(|n| *n > before))
+        .await
+        .unwrap();
+    assert_eq!(stack.pagerduty.with(|pd| pages_about(pd, "busy").len()), 1);
+}
