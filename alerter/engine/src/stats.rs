@@ -8,6 +8,7 @@ pub mod cusum;
 pub mod drift;
 pub mod latch;
 pub mod level;
+pub mod lower;
 pub mod median;
 pub mod robust;
 pub mod season;

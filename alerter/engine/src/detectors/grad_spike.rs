@@ -8,8 +8,11 @@
 //! * a page needs persistence (4 hits of 16 samples, or 2 above 100x), a run-up (3 rises in a row, each 2x or
 //!   more: BLOOM-176B rose 0.24, 0.95, 2.4, 15.9, 145, 960 before its loss jumped; BigScience chronicles, 2022-04-12), or a spike
 //!   within 20 steps of a loss excursion;
-//! * two spikes of 16, or a lone large one where only every 10th step or fewer is logged (what one sample in ten shows is not
-//!   alone), are a ticket;
+//! * two spikes of 16, or a lone hit of 6x or of z > 8 where only every 10th step or fewer is logged (what one sample in ten shows is
+//!   not alone), are a ticket;
+//! * excursions widen the scale they are judged by: a run that has them every few samples would hide them. So hits are counted a second time, in
+//!   scales of the lower half ([`crate::stats::lower`]), which they do not widen. 4 of those in 16 samples, between which it comes back as often,
+//!   are a ticket, and a page if one of them is a spike besides (a level that drifts does not come back);
 //! * `grad_instability`: hits come far more often than they used to. With an exponential memory of 128 samples, 3.5 hits and 5 times the
 //!   run's own long-term rate are a ticket, 5 hits a page.
 //!
@@ -25,6 +28,7 @@ use crate::sample::{StepSample, rounding};
 use crate::stats::attempt::Attempts;
 use crate::stats::cadence::Cadence;
 use crate::stats::latch::Latch;
+use crate::stats::lower::LowerScale;
 use crate::stats::robust::{Deviation, Robust};
 use crate::stats::votes::Votes;
 use crate::verdict::{Kind, Severity, Verdict};
@@ -88,6 +92,8 @@ const SPARSE: i64 = 10;
 /// Memory of the rate of hits, and of its long-term mean.
 const MEMORY: f64 = 128.0;
 const LONG_MEMORY: f64 = 4096.0;
+/// Scales of the lower half within which a sample is no excursion.
+const BACK: f64 = 2.0;
 /// Samples out of place after which the level is taken as new.
 const NEW_LEVEL: u32 = 64;
 
@@ -95,23 +101,30 @@ const NEW_LEVEL: u32 = 64;
 pub struct GradSpike {
     config: Config,
     base: Robust<WARM>,
+    lower: LowerScale,
     spike: Latch,
     unstable: Latch,
     hits: Votes,
     spikes: Votes,
     large: Votes,
     extreme: Votes,
+    /// Hits in scales of the lower half, and samples that are back where they belong.
+    upward: Votes,
+    back: Votes,
     /// Rises in a row, and the norm before the first of them.
     rises: u32,
     before: f64,
     last: f64,
     cadence: Cadence,
     attempts: Attempts,
-    /// The episode: first hit, and the highest norm with its baseline.
+    /// The episode: first hit, and the highest norm with its step and baseline.
     onset: i64,
     peak: f64,
+    peak_step: i64,
     peak_expected: f64,
     since_hit: u32,
+    /// Samples since a hit of either kind.
+    quiet: u32,
     rate: f64,
     long_rate: f64,
     out_of_place: u32,
@@ -123,6 +136,8 @@ struct Reading {
     /// Logarithm of the baseline.
     location: f64,
     dev: Deviation,
+    /// In scales of the lower half.
+    upward: f64,
     interval: i64,
     /// How finely the norm is printed.
     quantum: f64,
@@ -148,12 +163,15 @@ impl GradSpike {
         Self {
             config: config.clone(),
             base: Robust::default(),
+            lower: LowerScale::default(),
             spike: Latch::default(),
             unstable: Latch::default(),
             hits: Votes::default(),
             spikes: Votes::default(),
             large: Votes::default(),
             extreme: Votes::default(),
+            upward: Votes::default(),
+            back: Votes::default(),
             rises: 0,
             before: 0.0,
             last: 0.0,
@@ -161,8 +179,10 @@ impl GradSpike {
             attempts: Attempts::default(),
             onset: 0,
             peak: 0.0,
+            peak_step: 0,
             peak_expected: 0.0,
             since_hit: u32::MAX,
+            quiet: u32::MAX,
             rate: 0.0,
             long_rate: 0.0,
             out_of_place: 0,
@@ -202,31 +222,38 @@ impl GradSpike {
         self.last = norm;
     }
 
-    /// Counts the sample; true if it is a hit.
+    fn is_upward_hit(&self, r: &Reading) -> bool {
+        r.upward > self.config.hit_z && r.dev.d > self.config.hit_ratio.ln() && r.printed()
+    }
+
+    /// Counts the sample; true if it is a hit of either kind.
     fn vote(&mut self, s: &StepSample, r: &Reading) -> bool {
-        let (hit, spike) = (self.is_hit(r), self.is_spike(r));
+        let (hit, spike, upward) = (self.is_hit(r), self.is_spike(r), self.is_upward_hit(r));
         self.hits.push(hit);
         self.spikes.push(spike);
-        self.large.push(hit && r.dev.d > self.config.large_ratio.ln());
+        self.large.push(hit && (r.dev.d > self.config.large_ratio.ln() || r.dev.z > self.config.spike_z));
         self.extreme.push(spike && r.dev.d > self.config.extreme_ratio.ln());
+        self.upward.push(upward);
+        self.back.push(r.upward < BACK);
         let decay = 1.0 - 1.0 / MEMORY;
         // A run-up is one jump, however long it lasts.
         let jump = f64::from(u8::from(hit && self.since_hit > 0));
         self.rate = self.rate * decay + jump;
         let n = f64::from(self.base.count()).clamp(MEMORY, LONG_MEMORY);
         self.long_rate += (jump - self.long_rate) / n;
-        if hit {
-            if self.since_hit > WINDOW && !self.spike.is_raised() {
-                (self.onset, self.peak) = (s.step, 0.0);
-            }
-            if r.norm > self.peak {
-                (self.peak, self.peak_expected) = (r.norm, r.expected());
-            }
-            self.since_hit = 0;
-        } else {
-            self.since_hit = self.since_hit.saturating_add(1);
+        self.since_hit = if hit { 0 } else { self.since_hit.saturating_add(1) };
+        if !hit && !upward {
+            self.quiet = self.quiet.saturating_add(1);
+            return false;
         }
-        hit
+        if self.quiet > WINDOW && !self.spike.is_raised() {
+            (self.onset, self.peak) = (s.step, 0.0);
+        }
+        if r.norm > self.peak {
+            (self.peak, self.peak_step, self.peak_expected) = (r.norm, s.step, r.expected());
+        }
+        self.quiet = 0;
+        true
     }
 
     /// What the last samples together amount to, and the sentence that says so.
@@ -251,13 +278,16 @@ impl GradSpike {
                 format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
             return Some((Severity::Page, text));
         }
-        let persistent = hits >= c.page_hits || extreme >= 2;
+        let upward = self.upward.of(WINDOW);
+        let crowded = upward >= c.page_hits && self.back.of(WINDOW) >= c.page_hits;
+        let persistent = hits >= c.page_hits || extreme >= 2 || (crowded && spikes > 0);
         // A run-up in progress is told when it is certain, in one word and not in two.
         let rising = self.rises + 1 == c.run_up;
-        if persistent || (spikes >= 2 && !rising) {
+        if persistent || crowded || (spikes >= 2 && !rising) {
             let text = format!(
-                "grad norm above {}x its usual {usual} in {hits} of the last {WINDOW} samples, now {now} ({times}x)",
-                number(c.hit_ratio)
+                "grad norm above {}x its usual {usual} in {} of the last {WINDOW} samples, now {now} ({times}x)",
+                number(c.hit_ratio),
+                hits.max(upward)
             );
             return Some((ticket_or(persistent), text));
         }
@@ -331,7 +361,7 @@ impl GradSpike {
             let why = format!(
                 "grad norm {} at step {}, {}x its usual {}, and back at once",
                 number(self.peak),
-                self.onset,
+                self.peak_step,
                 number(self.peak / self.peak_expected),
                 number(self.peak_expected)
             );
@@ -340,8 +370,8 @@ impl GradSpike {
             f.score = (self.peak / self.peak_expected).ln() / self.base.scale();
             out.push(f.note(s));
         }
-        if self.since_hit >= self.config.clear_after && self.spike.clear() {
-            let why = format!("grad norm back at {} for {} samples", number(r.norm), self.since_hit);
+        if self.quiet >= self.config.clear_after && self.spike.clear() {
+            let why = format!("grad norm back at {} for {} samples", number(r.norm), self.quiet);
             out.push(self.finding(Kind::GradSpike, r, why).clear(s));
         }
         if self.rate < 0.4 * self.config.unstable_ticket && self.unstable.clear() {
@@ -352,7 +382,7 @@ impl GradSpike {
 
     /// A new attempt is judged afresh.
     fn close(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
-        self.since_hit = u32::MAX;
+        (self.since_hit, self.quiet) = (u32::MAX, u32::MAX);
         for (was, kind) in
             [(self.spike.clear(), Kind::GradSpike), (self.unstable.clear(), Kind::GradInstability)]
         {
@@ -360,6 +390,14 @@ impl GradSpike {
                 out.push(self.finding(kind, r, "the run restarted".to_owned()).clear(s));
             }
         }
+    }
+
+    fn learn(&mut self, x: f64, floor: f64) {
+        if let Some(dev) = self.base.deviation(x) {
+            let rate = RATE.max(1.0 / f64::from(self.base.count() + 1));
+            self.lower.update(dev.d, self.base.scale(), rate, floor);
+        }
+        self.base.update(x, RATE, floor);
     }
 
     /// A level that stays is the new baseline; wild swings are not a level.
@@ -381,7 +419,7 @@ impl StepDetector for GradSpike {
         }
         let beat = self.cadence.add(s.step, s.interval);
         if beat.changed {
-            self.base = Robust::default();
+            (self.base, self.lower) = (Robust::default(), LowerScale::default());
         }
         let restarted = self.attempts.restarted(s.attempt);
         if restarted {
@@ -392,25 +430,28 @@ impl StepDetector for GradSpike {
         let x = norm.ln();
         if let Some(dev) = self.base.deviation(x) {
             let location = self.base.location();
-            let r = Reading { norm, location, dev, interval: beat.interval, quantum: s.q.grad_norm };
+            let (upward, interval) = (self.lower.sigmas(dev.d), beat.interval);
+            let r = Reading { norm, location, dev, upward, interval, quantum: s.q.grad_norm };
             if restarted {
                 self.close(s, &r, out);
             }
             if self.vote(s, &r) {
-                shared.coupling.grad_hit(s.step);
+                if self.since_hit == 0 {
+                    shared.coupling.grad_hit(s.step);
+                }
                 self.tell(s, &r, shared, out);
             }
             self.settle(s, &r, out);
             self.follow_level(&r);
         }
-        self.base.update(x, RATE, self.floor(norm, s.q.grad_norm));
+        self.learn(x, self.floor(norm, s.q.grad_norm));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use crate::detectors::testing::{Noise, healthy, judge, open, pages, raised};
     use crate::verdict::Change;
     use proptest::prelude::*;
 
@@ -465,8 +506,31 @@ mod tests {
         for s in &mut run {
             (s.step, s.interval) = (s.step * 100, 100);
         }
-        run[200].grad_norm = Some(5.0);
-        assert_eq!(raised(&judge(&run)), [(Kind::GradSpike, Severity::Ticket, 20_100)]);
+        for norm in [5.0, 0.7] {
+            run[200].grad_norm = Some(norm);
+            assert_eq!(raised(&judge(&run)), [(Kind::GradSpike, Severity::Ticket, 20_100)], "{norm}");
+        }
+    }
+
+    #[test]
+    fn excursions_are_counted_although_they_widen_the_scale() {
+        // Noisy both ways, and tenfold up at every 9th sample, then at every 4th.
+        let wild = |n: usize, often: bool| {
+            let (mut noise, mut run) = (Noise::new(36), healthy(36, n as i64));
+            for (i, s) in run.iter_mut().enumerate() {
+                let up = often && if i < 800 { i % 9 == 8 } else { i % 4 == 0 };
+                s.grad_norm = Some((0.3 * noise.normal()).exp() * if up { 10.0 } else { 1.0 });
+            }
+            run
+        };
+        assert!(raised(&judge(&wild(2000, false))).is_empty(), "noise both ways is noise");
+        let (mut detector, mut shared) = (GradSpike::new(&Config::default()), Shared::default());
+        for s in wild(1000, true) {
+            shared.observe(&s);
+            detector.step(&s, &mut shared, &mut Vec::new());
+        }
+        let (upward, hits) = (detector.upward.of(64), detector.hits.of(64));
+        assert!(upward >= 8 && hits <= upward / 2, "{hits} of all, {upward} of the lower half");
     }
 
     #[test]
