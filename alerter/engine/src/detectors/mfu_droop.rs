@@ -6,13 +6,13 @@
 //! ref, s = bounded-influence level and scale of block medians (rate 1/32; a tenth of it while suspicious)
 //! rise = median of the last 3 block medians − ref;  σ = scale of a single step within its block
 //! S = clip(S + clip((b − ref − δ/2)/s, ±4), 0, 3h),  δ = 2 %;  alarm: S > h and rise ≥ max(least, k·s, k·σ)
-//! ticket: least 2 %, k = 3.5;  page: least 4 %, k = 6, and the last block no better than 0.8 of the worst
+//! ticket: least 2 %, k = 3.5, and none of the three better than 0.5 of the worst;  page: least 4 %, k = 6, and the last no better than 0.8
 //! ```
 //! (Page's CUSUM on block medians; up to half of a block may be pauses.) The least effect does most of the work against
 //! autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise of the host; a slow-down that has lasted 16 blocks needs
 //! two less of either. Three blocks below the reference lower it at once: it follows a run that gets faster. A slow step is often followed by a
-//! few that recover from it: hence the last condition. The first 64 samples judge nothing, and after 256 the reference is taken anew: clocks,
-//! caches and expert routers settle. Nothing is told before it has lasted `ticket_after`, nobody woken before `page_after`.
+//! few that recover from it: hence the last condition. The first 64 samples judge nothing, a ticket of the first 256 needs the k of a page, and after them the
+//! reference is taken anew: clocks, caches and expert routers settle. Nothing is told before it has lasted `ticket_after`, nobody woken before `page_after`.
 //!
 //! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays one incident until a
 //! whole cycle passes without it. Its price is told with it: a step of t seconds that grows by a share g within L steps loses `L·t·g/2` seconds
@@ -65,7 +65,7 @@ impl Default for Config {
             page_sigmas: 6.0,
             lasting_sigmas: 2.0,
             clear: 0.4,
-            ticket_after: Span::secs(15),
+            ticket_after: Span::secs(60),
             page_after: Span::secs(30),
         }
     }
@@ -96,6 +96,8 @@ const LASTING: u32 = 16;
 const SUDDEN: f64 = 0.7;
 /// Share of the worst block below which it is getting better by itself.
 const RECOVERING: f64 = 0.8;
+/// Share of it that all of the last blocks must have: two blocks may share one short burst.
+const HOLDS: f64 = 0.5;
 /// Blocks that a level must hold.
 const HELD: usize = 3;
 /// Cycles that make a sawtooth.
@@ -231,14 +233,16 @@ impl MfuDroop {
             return None;
         }
         let less = if self.slow_for >= LASTING { c.lasting_sigmas } else { 0.0 };
+        // A level that is known from a few blocks of a machine that still warms up is no match for small rises.
+        let ticket_sigmas = if self.blocks <= SETTLED { c.page_sigmas } else { c.ticket_sigmas };
         let noise = self.level.scale().max(self.sigma);
         let printed = PRINTED * self.grain;
         let reaches =
             |least: f64, sigmas: f64| rise >= least.ln_1p().max((sigmas - less) * noise).max(printed);
-        let recovering = b.median - self.reference() < RECOVERING * self.worst();
-        if reaches(c.page, c.page_sigmas) && !recovering {
+        let left = (b.median - self.reference()) / self.worst();
+        if reaches(c.page, c.page_sigmas) && left >= RECOVERING {
             Some(Severity::Page)
-        } else if reaches(c.ticket, c.ticket_sigmas) {
+        } else if reaches(c.ticket, ticket_sigmas) && (self.holds() || self.latch.is_raised()) {
             Some(Severity::Ticket)
         } else {
             None
@@ -256,6 +260,12 @@ impl MfuDroop {
     /// The worst of the last blocks, against the reference.
     fn worst(&self) -> f64 {
         f64::from(self.held.iter().copied().fold(f32::MIN, f32::max)) - self.reference()
+    }
+
+    /// It was there in all of the last blocks.
+    fn holds(&self) -> bool {
+        let best = f64::from(self.held.iter().copied().fold(f32::MAX, f32::min)) - self.reference();
+        best >= HOLDS * self.worst()
     }
 
     fn judge(&mut self, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
