@@ -6,6 +6,7 @@ pub mod cadence;
 pub mod calendar;
 pub mod cusum;
 pub mod drift;
+pub mod fall;
 pub mod latch;
 pub mod level;
 pub mod lower;

@@ -2,6 +2,9 @@
 //!
 //! * `no_learning` (ticket): after 2,000 steps the smoothed loss is still above 98 % of the first one, and that one was near chance
 //!   level (4 nats and more: guessing among 55 classes). A fine-tune starts far lower and may improve by little.
+//! * `plateau` (ticket): of the fall that the loss had, 35 % or less is left, with a certainty of three standard errors
+//!   ([`crate::stats::fall`]), where it had been falling by 0.5 % or more while the number of samples doubled, and the learning rate is not below half of
+//!   what it was then: with a schedule that ends, so does the fall. It ends when the loss falls by that share.
 //! * `plateau` (note): the loss has not fallen by 0.5 % within the last half of the run's samples, after it had been falling.
 //!   Compared at doubling counts, so a healthy power law, which falls by the same share every doubling, stays silent.
 
@@ -11,7 +14,9 @@ use super::finding::Finding;
 use super::shared::{PRINTED, Shared};
 use crate::detector::StepDetector;
 use crate::message::number;
-use crate::sample::StepSample;
+use crate::sample::{StepSample, rounding};
+use crate::stats::attempt::Attempts;
+use crate::stats::fall::{Fall, GROWTH, Pace};
 use crate::stats::latch::Latch;
 use crate::verdict::{Kind, Severity, Verdict};
 
@@ -27,17 +32,34 @@ pub struct Config {
     pub chance_level: f64,
     /// Share by which the loss must fall while the number of samples doubles.
     pub plateau_share: f64,
+    /// Share of the fall that may be left of it, and how certain that must be, in standard errors.
+    pub plateau_left: f64,
+    pub plateau_sigmas: f64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, steps: 2000, share: 0.02, chance_level: 4.0, plateau_share: 0.005 }
+        Self {
+            enabled: true,
+            steps: 2000,
+            share: 0.02,
+            chance_level: 4.0,
+            plateau_share: 0.005,
+            plateau_left: 0.35,
+            plateau_sigmas: 3.0,
+        }
     }
 }
 
 const RATE: f64 = 1.0 / 16.0;
 /// Samples before the first comparison.
 const FIRST_CHECK: u32 = 1024;
+/// Windows from the fall that was to the one that is.
+const APART: usize = 5;
+/// Share of the learning rate of then.
+const SAME_LR: f64 = 0.5;
+/// Smallest noise, relative to the level.
+const FLOOR: f64 = 2e-4;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Learning {
@@ -50,6 +72,14 @@ pub struct Learning {
     check_at: u32,
     at_check: f64,
     checked: bool,
+    fall: Fall,
+    attempts: Attempts,
+    lr: f64,
+    /// At the ends of the last windows, newest last.
+    lrs: [f32; APART],
+    flat: Latch,
+    /// The level at which it stopped.
+    flat_at: f64,
 }
 
 impl Learning {
@@ -64,6 +94,12 @@ impl Learning {
             check_at: FIRST_CHECK,
             at_check: f64::INFINITY,
             checked: false,
+            fall: Fall::default(),
+            attempts: Attempts::default(),
+            lr: 0.0,
+            lrs: [0.0; APART],
+            flat: Latch::default(),
+            flat_at: 0.0,
         }
     }
 
@@ -134,10 +170,53 @@ impl Learning {
             out.push(self.finding(Kind::Plateau, s.step, expected, why).note(s));
         }
     }
+
+    fn judge_fall(&mut self, s: &StepSample, loss: f64, out: &mut Vec<Verdict>) {
+        if self.attempts.restarted(s.attempt) {
+            self.fall.clear();
+        }
+        self.lr = s.lr.filter(|lr| lr.is_finite()).unwrap_or(self.lr);
+        let floor = (FLOOR * loss.abs()).max(rounding(s.q.loss));
+        let Some(pace) = self.fall.add(s.step, loss, floor) else { return };
+        let then = f64::from(self.lrs.iter().copied().fold(0.0, f32::max));
+        self.lrs.rotate_left(1);
+        self.lrs[APART - 1] = self.lr as f32;
+        let c = &self.config;
+        // Of a window, where the share is of a doubling.
+        let worth = c.plateau_share * pace.level.abs() * GROWTH.log2();
+        let falls = pace.before > worth.max(PRINTED * s.q.loss) && self.lr >= SAME_LR * then;
+        // A loss that rises is another matter, too.
+        let flat_now = pace.now > -c.plateau_left * pace.before;
+        if falls
+            && flat_now
+            && pace.stopped(c.plateau_left) > c.plateau_sigmas
+            && self.flat.raise(Severity::Ticket)
+        {
+            self.flat_at = pace.level;
+            out.push(self.plateau(&pace, &flat(&pace, self.n)).raise(s, Severity::Ticket));
+        } else if pace.level < self.flat_at - worth && self.flat.clear() {
+            let why = format!("loss falls again: {} from {}", number(pace.level), number(self.flat_at));
+            out.push(self.plateau(&pace, &why).clear(s));
+        }
+    }
+
+    fn plateau(&self, pace: &Pace, why: &str) -> Finding {
+        let mut f = self.finding(Kind::Plateau, 0, pace.level - pace.before, why.to_owned());
+        (f.value, f.score) = (pace.level, pace.stopped(self.config.plateau_left));
+        f
+    }
+}
+
+fn flat(pace: &Pace, samples: u32) -> String {
+    format!(
+        "loss has stopped falling: {} over the last third of {samples} samples, and {} over as large a part before",
+        number(-2.0 * pace.now),
+        number(-2.0 * pace.before)
+    )
 }
 
 impl StepDetector for Learning {
-    fn step(&mut self, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
+    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
         if !self.config.enabled || s.interval == 0 {
             return;
@@ -149,6 +228,10 @@ impl StepDetector for Learning {
         self.highest = self.highest.max(self.smooth);
         self.judge_learning(s, first, first_step, out);
         self.judge_plateau(s, out);
+        // A spike is another matter, and no part of a curve that falls.
+        if !shared.coupling.loss_is_hot(s.step) {
+            self.judge_fall(s, loss, out);
+        }
     }
 }
 
@@ -156,6 +239,7 @@ impl StepDetector for Learning {
 mod tests {
     use super::*;
     use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+    use crate::verdict::Change;
 
     fn with_loss(n: i64, loss: impl Fn(f64) -> f64) -> Vec<StepSample> {
         let mut noise = Noise::new(71);
@@ -179,8 +263,29 @@ mod tests {
 
     #[test]
     fn a_plateau_is_noted_and_a_power_law_is_not() {
-        let notes = |run: &[StepSample]| judge(run).iter().filter(|v| v.kind == Kind::Plateau).count();
-        assert_eq!(notes(&with_loss(5000, |step| 2.0 + 8.0 * (-step / 200.0).exp())), 1);
-        assert_eq!(notes(&with_loss(5000, |step| 1.7 + 8.0 * step.powf(-0.3))), 0);
+        let told = |run: &[StepSample]| {
+            let verdicts = judge(run).into_iter().filter(|v| v.kind == Kind::Plateau);
+            verdicts.map(|v| v.change).collect::<Vec<_>>()
+        };
+        let converged = told(&with_loss(5000, |step| 2.0 + 8.0 * (-step / 200.0).exp()));
+        assert!(converged.contains(&Change::Note) && converged.contains(&Change::Raise), "{converged:?}");
+        assert!(told(&with_loss(5000, |step| 1.7 + 8.0 * step.powf(-0.3))).is_empty());
+    }
+
+    #[test]
+    fn a_fall_that_stops_is_a_ticket_until_it_goes_on() {
+        let power = |step: f64| 1.7 + 8.0 * step.powf(-0.3);
+        let run = with_loss(9000, |step| power(if step > 4000.0 { step - 2500.0 } else { step.min(1500.0) }));
+        let verdicts = judge(&run);
+        let found = raised(&verdicts);
+        assert!(matches!(found[..], [(Kind::Plateau, Severity::Ticket, 1600..3500)]), "{found:?}");
+        assert!(open(&verdicts).is_empty());
+    }
+
+    #[test]
+    fn a_fall_that_ends_with_the_schedule_is_none() {
+        let mut run = with_loss(5000, |step| 1.7 + 8.0 * step.min(1500.0).powf(-0.3));
+        run.iter_mut().filter(|s| s.step > 1500).for_each(|s| s.lr = Some(1e-5));
+        assert!(raised(&judge(&run)).is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! Bursts of slow steps: the usual step is what it was, but so many are slow that time is lost.
 //!
-//! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (32 samples) against the run's own slow
-//! one (2,000 samples): a ticket when the fast one is above 10 % and above three times the slow one, with 6 slow steps among the
-//! last 32, for as long as `ticket_after`: with short steps all of them are only a moment.
+//! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (64 samples) against the run's own slow
+//! one (2,000 samples): a ticket when the fast one is above 5 % and above three times the slow one, with 10 slow steps among the
+//! last 64, for as long as `ticket_after`: with short steps all of them are only a moment.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Config {
     pub cost: f64,
     /// Times the run's usual loss.
     pub ratio: f64,
-    /// Share above the usual step that makes a step slow, and how many of the last 32 must be.
+    /// Share above the usual step that makes a step slow, and how many of the last 64 must be.
     pub slow: f64,
     pub slow_steps: u32,
     /// How long it must last, by the clock.
@@ -35,17 +35,17 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
-            cost: 0.10,
+            cost: 0.05,
             ratio: 3.0,
             slow: 0.10,
-            slow_steps: 6,
+            slow_steps: 10,
             ticket_after: Span::secs(15),
         }
     }
 }
 
-const WINDOW: u32 = 32;
-const FAST: f64 = 1.0 / 32.0;
+const WINDOW: u32 = 64;
+const FAST: f64 = 1.0 / 64.0;
 const SLOW: f64 = 1.0 / 2000.0;
 /// Samples before the first judgement.
 const SETTLED: u32 = 64;
