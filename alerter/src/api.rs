@@ -11,6 +11,7 @@
 //! | `DELETE /api/v1/silences/{id}` | ends one |
 //! | `POST /api/v1/silences/preview` `{"matchers":[...]}` | what it would keep quiet |
 //! | `/api/v2/*` | Alertmanager's API ([`alertmanager`]) |
+//! | `GET /api/v1/oncall?schedule=&at=&days=` | who is on call, and when who is |
 //! | `GET /api/v1/runs`, `/api/v1/sources`, `/api/v1/status` | what is watched, through whom, and how we are |
 //! | `GET /metrics` | the alerter's own metrics |
 //! | `GET /`, `/incidents/{id}` | the same for eyes |
@@ -22,6 +23,7 @@ mod alertmanager;
 mod error;
 mod html;
 mod incidents;
+pub mod oncall;
 mod page;
 mod silences;
 #[cfg(test)]
@@ -69,6 +71,7 @@ impl Api {
             .route("/api/v1/silences", get(silences::list).post(silences::add))
             .route("/api/v1/silences/preview", post(silences::preview))
             .route("/api/v1/silences/{id}", get(silences::show).delete(silences::expire))
+            .route("/api/v1/oncall", get(oncall::show))
             .route("/api/v1/runs", get(runs))
             .route("/api/v1/sources", get(sources))
             .route("/api/v1/status", get(status))

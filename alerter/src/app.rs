@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::api::Api;
+use crate::calendars::Calendars;
 use crate::clock::wall;
 use crate::config::{Config, File};
 use crate::ingest::{self, Ingest};
@@ -70,6 +71,7 @@ pub struct App {
     file: File,
     store: Store,
     ingest: Ingest,
+    calendars: Calendars,
     outbox: OutboxHandle,
     runtime: RuntimeHandle,
     runtime_task: JoinHandle<()>,
@@ -109,6 +111,7 @@ impl App {
         let outbox = Outbox::start(store.clone(), config.receivers, feedback_sender, stopping.clone());
         outbox.metrics.register(&mut registry);
         let ingest = Ingest::start(config.plan, cursors, feed_sender, metrics.ingest.clone());
+        let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
 
         let limits = Limits { metrics: ServeMetrics::default(), ..Limits::default() };
@@ -128,6 +131,7 @@ impl App {
             file: config.file,
             store,
             ingest,
+            calendars,
             outbox,
             runtime: handle,
             runtime_task,
@@ -171,6 +175,7 @@ impl App {
         let early = served.is_some();
         tracing::info!("stopping: readers, then requests and messages on their way, then the engine");
         self.ingest.stop().await;
+        self.calendars.stop();
         self.stop.fire();
         self.outbox.stopped().await;
         let served = match served {
@@ -207,6 +212,7 @@ impl App {
         self.runtime.commands.send(command).await.map_err(|_| stopping())?;
         done.await.map_err(|_| stopping())?;
         self.ingest.apply(config.plan).await;
+        self.calendars.apply(config.calendars);
         self.file = config.file;
         tracing::info!("configuration reloaded");
         Ok(())

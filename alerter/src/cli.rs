@@ -7,18 +7,21 @@
 //! | 2 | the command line is wrong |
 //! | 64 | the configuration is wrong |
 //!
-//! `run`, `config check` and `notify test` read the configuration; `incidents`, `silences` and `explain` ask a running alerter over HTTP.
+//! `run`, `config check`, `notify test` and `simulate` read the configuration; `incidents`, `silences`, `explain` and `oncall` ask a
+//! running alerter over HTTP.
 
 mod client;
 mod incidents;
 mod notify;
+mod oncall;
 mod silences;
+mod simulate;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use stepwatch_kit::build_info;
@@ -29,6 +32,7 @@ use stepwatch_kit::shutdown::Shutdown;
 
 use crate::app::{App, Options, RunError, StartError};
 use crate::backtest::{self, BacktestError};
+use crate::clock::wall;
 use crate::config::Config;
 
 /// Watches training runs through their exporters, and tells people when something is wrong.
@@ -66,6 +70,11 @@ enum Command {
     Silences(silences::SilencesCommand),
     /// Tell the story of an incident: what was seen, decided and told, and why
     Explain(incidents::ExplainArgs),
+    /// Say who is on call, and when who is
+    #[command(name = "oncall")]
+    OnCall(oncall::OnCallArgs),
+    /// Say who would be told what, when and why, without telling anybody
+    Simulate(simulate::SimulateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -153,13 +162,25 @@ impl Cli {
         match self.command.unwrap_or(Command::Run(self.run)) {
             Command::Run(args) => run(args, log()).await,
             Command::Backtest(args) => replay(&args, out, err),
-            Command::Config(ConfigCommand::Check { file }) => Ok(write!(out, "{}", Config::load(&file)?)?),
+            Command::Config(ConfigCommand::Check { file }) => check(&file, out),
             Command::Notify(NotifyCommand::Test(args)) => notify::test(args, out).await,
             Command::Incidents(command) => incidents::run(command, out).await,
             Command::Silences(command) => silences::run(command, out).await,
             Command::Explain(args) => incidents::explain(args, out).await,
+            Command::OnCall(args) => oncall::run(args, out, err).await,
+            Command::Simulate(args) => simulate::run(args, out),
         }
     }
+}
+
+/// What was understood, and the hours to come in which nobody is on call.
+fn check(file: &Path, out: &mut dyn Write) -> Result<(), CliError> {
+    let config = Config::load(file)?;
+    write!(out, "{config}")?;
+    for (i, gap) in config.file.gaps(wall()).iter().enumerate() {
+        writeln!(out, "{:10} {}", if i == 0 { "on call" } else { "" }, table::plain(gap))?;
+    }
+    Ok(())
 }
 
 fn replay(args: &backtest::Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {

@@ -8,6 +8,7 @@ mod check;
 mod describe;
 mod incidents;
 mod matchers;
+pub mod oncall;
 pub mod sensitivity;
 mod silences;
 #[cfg(test)]
@@ -21,14 +22,17 @@ use serde_json::Value;
 use stepwatch_engine::config::{EngineConfig, InhibitRule, Policy, Route, Storm, Team};
 use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::external::AlertsConfig;
+use stepwatch_engine::oncall::{TimeInterval, User};
 use stepwatch_engine::silence::{Maintenance, SilenceConfig};
 use stepwatch_engine::time::Span;
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::serve::ListenAddr;
 
+use crate::calendars;
 use crate::ingest::{Exporters, Plan};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
+use oncall::Schedule;
 
 /// The port of an alerter, unless the file or `--listen` says otherwise.
 pub const DEFAULT_PORT: u16 = 9766;
@@ -67,6 +71,10 @@ pub struct File {
     pub receivers: Vec<ReceiverConfig>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
+    /// Hours and days with names, in Alertmanager's format.
+    pub time_intervals: Vec<TimeInterval>,
+    pub users: Vec<User>,
+    pub schedules: Vec<Schedule>,
     pub detectors: DetectorsConfig,
 }
 
@@ -94,6 +102,7 @@ pub struct Config {
     pub engine: EngineConfig,
     pub receivers: Receivers,
     pub plan: Plan,
+    pub calendars: Vec<calendars::Source>,
     /// Allowed, and probably not meant.
     pub warnings: Vec<String>,
 }
@@ -125,6 +134,9 @@ impl Default for File {
             receivers: Vec::new(),
             policies: Vec::new(),
             routes: Vec::new(),
+            time_intervals: Vec::new(),
+            users: Vec::new(),
+            schedules: Vec::new(),
             detectors: DetectorsConfig::default(),
         }
     }
@@ -147,20 +159,29 @@ impl Config {
         Self::check(path, text, file)
     }
 
-    /// What a replay of recorded runs needs of a file: nothing is sent, so that no secret is read and no source is looked for.
+    /// What a replay of recorded runs needs of a file.
     pub fn for_replay(path: &Path) -> Result<EngineConfig, ConfigError> {
+        // The incidents of a replay are nowhere to be looked up.
+        Ok(EngineConfig { external_url: None, ..Self::unarmed(path)?.engine() })
+    }
+
+    /// A file with which nothing is sent, so that no secret is read and no source is looked for.
+    pub fn unarmed(path: &Path) -> Result<File, ConfigError> {
         let text = stepwatch_kit::config::read(path)?;
-        let file: File = stepwatch_kit::config::parse(&path.display().to_string(), &text)?;
+        let mut file: File = stepwatch_kit::config::parse(&path.display().to_string(), &text)?;
         let mut errors = Vec::new();
+        if let Err(e) = file.anchor(path.parent().unwrap_or(Path::new(""))) {
+            errors.push(e);
+        }
         check::values(&file, &mut errors);
         check::references(&file, &mut errors);
         silences::check(&file, &mut errors);
+        oncall::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         if !errors.is_empty() {
             return Err(ConfigError::at_paths(path.display().to_string(), &text, errors));
         }
-        // The incidents of a replay are nowhere to be looked up.
-        Ok(EngineConfig { external_url: None, ..file.engine() })
+        Ok(file)
     }
 
     fn check(path: &Path, text: &str, mut file: File) -> Result<Self, ConfigError> {
@@ -171,14 +192,16 @@ impl Config {
         check::values(&file, &mut errors);
         check::references(&file, &mut errors);
         silences::check(&file, &mut errors);
+        oncall::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
+        let calendars = oncall::calendars(&file, &mut errors);
         let exporters: Vec<Exporters> = file.sources.iter().map(|Source::Exporters(e)| e.clone()).collect();
         let plan = Plan::new(&exporters).map_err(|wrong| errors.extend(wrong));
         match plan {
             Ok(plan) if errors.is_empty() => {
                 let (engine, warnings) = (file.engine(), check::warnings(&file));
-                Ok(Self { path: path.to_owned(), file, engine, receivers, plan, warnings })
+                Ok(Self { path: path.to_owned(), file, engine, receivers, plan, calendars, warnings })
             }
             _ => Err(ConfigError::at_paths(path.display().to_string(), text, errors)),
         }
@@ -192,13 +215,16 @@ impl File {
         for Source::Exporters(e) in &mut self.sources {
             e.anchor(base);
         }
+        for schedule in &mut self.schedules {
+            schedule.anchor(base);
+        }
         for (i, receiver) in self.receivers.iter_mut().enumerate() {
             *receiver = anchor_files(receiver, base).map_err(|e| format!("receivers[{i}]: {e}"))?;
         }
         Ok(())
     }
 
-    fn engine(&self) -> EngineConfig {
+    pub(crate) fn engine(&self) -> EngineConfig {
         let defaults = EngineConfig::default();
         let no_slash = |url: &String| url.trim_end_matches('/').to_owned();
         EngineConfig {
@@ -209,7 +235,7 @@ impl File {
             runbook_url: self.runbook_url.as_ref().map_or(defaults.runbook_url, no_slash),
             external_url: self.external_url.as_ref().map(no_slash),
             resolve_after: self.resolve_after,
-            oncall: defaults.oncall,
+            oncall: oncall::engine(self),
             batch_window: self.batch_window,
             update_min_interval: self.update_min_interval,
             remind_every: self.remind_every,

@@ -11,6 +11,7 @@ pub mod api;
 pub mod app;
 pub mod backtest;
 pub mod board;
+pub mod calendars;
 pub mod chart;
 pub mod cli;
 pub mod clock;

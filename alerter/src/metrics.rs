@@ -112,6 +112,19 @@ pub struct RuntimeMetrics {
     pub clock_behind: FloatGauge,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ScheduleLabel {
+    pub schedule: Name,
+}
+
+/// Calendars of schedules.
+#[derive(Debug, Clone, Default)]
+pub struct CalendarMetrics {
+    pub read_timestamp: Family<ScheduleLabel, FloatGauge>,
+    pub failures: Family<ScheduleLabel, Counter>,
+    pub skipped: Family<ScheduleLabel, Gauge>,
+}
+
 /// The configuration in force.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigMetrics {
@@ -123,6 +136,7 @@ pub struct ConfigMetrics {
 pub struct Metrics {
     pub ingest: IngestMetrics,
     pub runtime: RuntimeMetrics,
+    pub calendars: CalendarMetrics,
     pub config: ConfigMetrics,
 }
 
@@ -163,6 +177,7 @@ impl Metrics {
         Self {
             ingest: IngestMetrics::register(registry),
             runtime: RuntimeMetrics::register(registry),
+            calendars: CalendarMetrics::register(registry),
             config: ConfigMetrics::register(registry),
         }
     }
@@ -259,6 +274,28 @@ impl RuntimeMetrics {
             "clock_behind_seconds",
             "How far the wall clock is ahead of the clock that judges; it is approached slowly, never jumped to",
             m.clock_behind.clone(),
+        );
+        m
+    }
+}
+
+impl CalendarMetrics {
+    pub(crate) fn register(r: &mut Registry) -> Self {
+        let m = Self::default();
+        r.register(
+            "calendar_read_timestamp_seconds",
+            "When the calendar of a schedule was read last; shifts after that may be out of date",
+            m.read_timestamp.clone(),
+        );
+        r.register(
+            "calendar_failures",
+            "Calendars that did not read; the last good copy stays in force",
+            m.failures.clone(),
+        );
+        r.register(
+            "calendar_events_skipped",
+            "Events of the calendar of a schedule that are not understood and left out",
+            m.skipped.clone(),
         );
         m
     }

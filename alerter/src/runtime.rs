@@ -63,10 +63,26 @@ const QUEUE_COMMANDS: usize = 64;
 /// What somebody wants of the runtime. The answer comes when it is durable.
 #[derive(Debug)]
 pub enum Command {
-    Ack { incident: String, by: String, reply: oneshot::Sender<Answer> },
-    Resolve { incident: String, by: String, reply: oneshot::Sender<Answer> },
+    Ack {
+        incident: String,
+        by: String,
+        reply: oneshot::Sender<Answer>,
+    },
+    Resolve {
+        incident: String,
+        by: String,
+        reply: oneshot::Sender<Answer>,
+    },
     Outside(Outside),
-    Reconfigure { config: Box<EngineConfig>, reply: oneshot::Sender<()> },
+    /// What the calendar of a schedule says; without a text, that it says what it said before.
+    Calendar {
+        schedule: String,
+        text: Option<String>,
+    },
+    Reconfigure {
+        config: Box<EngineConfig>,
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// The incident as it now is; `None` if no such incident is open.
@@ -291,6 +307,10 @@ impl Runtime {
                 self.person(now, &incident, input, reply);
             }
             Command::Outside(command) => self.outside(command),
+            Command::Calendar { schedule, text } => {
+                let input = Input::Calendar { schedule: &schedule, text: text.as_deref() };
+                self.engine.handle(now, input, &mut self.pending.effects);
+            }
             Command::Reconfigure { config, reply } => {
                 self.board.reroute((*config).clone());
                 self.engine.reconfigure(*config);

@@ -32,6 +32,8 @@ pub enum Input<'a> {
     Note { incident: &'a str, by: &'a str, what: &'a str },
     /// The alerter looked at a part of itself: what is wrong with it, in words, or nothing.
     Own { check: &'a str, fault: Option<&'a str> },
+    /// What the calendar of a schedule says now; without a text, that it says what it said before.
+    Calendar { schedule: &'a str, text: Option<&'a str> },
     /// A receiver took a notification.
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
     /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.

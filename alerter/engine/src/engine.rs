@@ -4,12 +4,14 @@ mod alerts;
 mod nodes;
 #[cfg(test)]
 mod probe;
+mod rehearsal;
 mod silences;
 mod standards;
 mod state;
 
 use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
@@ -40,6 +42,7 @@ const LOOK_AGAIN: Span = Span::millis(10);
 /// How long a source that sent nothing of a run still counts as one of its own.
 const FEEDS_FOR: Span = Span::secs(900);
 
+pub use rehearsal::Rehearsal;
 pub use state::StatePart;
 
 #[derive(Debug, Default)]
@@ -65,6 +68,7 @@ enum Key {
     /// All that others tell of: the next of them to end.
     Alerts,
     Batches,
+    Calendar(String),
     Storms,
     Incident(String),
     Ledger,
@@ -111,6 +115,7 @@ impl Engine {
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
             }
+            Input::Calendar { schedule, text } => self.calendar(now, schedule, text),
             Input::Failed { incident, receiver, action, error } => {
                 self.book.failed(now, incident, receiver, action, error, out);
             }
@@ -268,7 +273,12 @@ impl Engine {
                 Key::Incident(id) => self.book.tick(now, id, out),
                 Key::Run(name) => self.tick_run(now, name, out),
                 Key::Node(name) => self.tick_node(now, name, out),
-                Key::Batches | Key::Storms | Key::Ledger | Key::Source(_) | Key::Standard(_) => {}
+                Key::Batches
+                | Key::Calendar(_)
+                | Key::Storms
+                | Key::Ledger
+                | Key::Source(_)
+                | Key::Standard(_) => {}
             }
             if let Key::Incident(id) = &key {
                 self.book.touched.push(id.clone());
@@ -335,6 +345,8 @@ impl Engine {
             node.configure(&config.detectors);
             self.timers.set_earlier(&Key::Node(name.clone()), Some(node.deadline()));
         }
+        // What is stored of a calendar that nobody asks for any more goes with it.
+        self.dirty.extend(self.book.oncall.known_calendars().into_iter().map(Key::Calendar));
         self.book.configure(config);
         self.settle();
     }
@@ -375,8 +387,20 @@ impl Engine {
         self.book.open.get(id).map(|i| &i.record)
     }
 
+    /// What is not a calendar changes nothing: whoever reads it has looked at it before.
+    fn calendar(&mut self, now: Ts, schedule: &str, text: Option<&str>) {
+        let oncall = Arc::make_mut(&mut self.book.oncall);
+        let taken = match text {
+            Some(text) => oncall.read_calendar(schedule, text, now).is_ok(),
+            None => oncall.calendar_stands(schedule, now),
+        };
+        if taken {
+            self.dirty.insert(Key::Calendar(schedule.to_owned()));
+        }
+    }
+
     /// Who is on call when.
-    pub fn oncall(&self) -> &OnCall {
+    pub fn oncall(&self) -> &Arc<OnCall> {
         &self.book.oncall
     }
 

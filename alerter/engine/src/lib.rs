@@ -28,4 +28,4 @@ pub mod time;
 mod timers;
 pub mod verdict;
 
-pub use engine::{Engine, NO_RUN, StatePart};
+pub use engine::{Engine, NO_RUN, Rehearsal, StatePart};

@@ -3,8 +3,10 @@
 //! Pure: time is an argument and calendars are brought in as text. It decides who is told and by which receiver; what a receiver
 //! does with it is not its business. An answer depends on the moment asked for and on nothing that was asked before.
 
+pub mod ical;
 mod layer;
 mod period;
+mod roster;
 mod schedule;
 mod zone;
 
@@ -18,6 +20,8 @@ pub use schedule::{Duty, Moment, Override, Schedule, Shift};
 pub use zone::Zone;
 
 use crate::time::{Span, Ts};
+use ical::Calendar;
+use roster::Roster;
 
 /// Before the name of a user, or of a schedule, in a level's `notify`; anything else is a receiver.
 pub const USER: &str = "user:";
@@ -71,15 +75,93 @@ pub struct Resolution {
 #[derive(Debug, Clone, Default)]
 pub struct OnCall {
     config: OnCallConfig,
+    /// The calendars of schedules, as they were last read.
+    calendars: BTreeMap<String, Copy>,
+}
+
+#[derive(Debug, Clone)]
+struct Copy {
+    roster: Roster,
+    text: String,
+}
+
+/// How a schedule's calendar is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CalendarState<'a> {
+    pub read_at: Ts,
+    pub events: usize,
+    /// Events that were not understood.
+    pub skipped: usize,
+    pub warnings: &'a [String],
+    /// What coming events are called that are no user's.
+    pub strangers: Vec<&'a str>,
+}
+
+/// A calendar as it is stored.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StoredCalendar {
+    read_at: Ts,
+    text: String,
 }
 
 impl OnCall {
     pub fn new(config: OnCallConfig) -> Self {
-        Self { config }
+        Self { config, calendars: BTreeMap::new() }
     }
 
+    /// Calendars that are still asked for keep what was last read.
     pub fn configure(&mut self, config: OnCallConfig) {
         self.config = config;
+        for (schedule, copy) in core::mem::take(&mut self.calendars) {
+            // It was a calendar before, and with another zone it is one still.
+            let _ = self.read_calendar(&schedule, &copy.text, copy.roster.read_at);
+        }
+    }
+
+    /// Takes what the calendar of a schedule says now. A text that is none changes nothing.
+    pub fn read_calendar(&mut self, schedule: &str, text: &str, read_at: Ts) -> Result<(), String> {
+        let Some(s) = self.schedule(schedule).filter(|s| s.calendar.is_some()) else {
+            return Err(format!("there is no schedule {schedule} with a calendar"));
+        };
+        let same = self.calendars.get(schedule).is_some_and(|copy| copy.text == text);
+        let calendar = Calendar::parse(text, &s.zone)?;
+        let roster = Roster::new(calendar, read_at, &self.config.users);
+        let text = if same { None } else { Some(text.to_owned()) };
+        let had = self.calendars.remove(schedule).map(|copy| copy.text);
+        let text = text.or(had).unwrap_or_default();
+        self.calendars.insert(schedule.to_owned(), Copy { roster, text });
+        Ok(())
+    }
+
+    /// The calendar of a schedule says at `read_at` what it said before; false if nobody knows what that was.
+    pub fn calendar_stands(&mut self, schedule: &str, read_at: Ts) -> bool {
+        self.calendars.get_mut(schedule).map(|copy| copy.roster.read_at = read_at).is_some()
+    }
+
+    pub fn calendar(&self, schedule: &str) -> Option<CalendarState<'_>> {
+        let roster = &self.calendars.get(schedule)?.roster;
+        Some(CalendarState {
+            read_at: roster.read_at,
+            events: roster.calendar.events().len(),
+            skipped: roster.calendar.skipped,
+            warnings: &roster.calendar.warnings,
+            strangers: roster.strangers(roster.read_at),
+        })
+    }
+
+    pub(crate) fn stored_calendar(&self, schedule: &str) -> Option<StoredCalendar> {
+        let copy = self.calendars.get(schedule)?;
+        Some(StoredCalendar { read_at: copy.roster.read_at, text: copy.text.clone() })
+    }
+
+    /// Whether it is still asked for.
+    pub(crate) fn restore_calendar(&mut self, schedule: &str, stored: StoredCalendar) -> bool {
+        self.read_calendar(schedule, &stored.text, stored.read_at).is_ok()
+    }
+
+    /// The schedules whose calendar is known.
+    pub(crate) fn known_calendars(&self) -> Vec<String> {
+        self.calendars.keys().cloned().collect()
     }
 
     pub fn config(&self) -> &OnCallConfig {
@@ -112,13 +194,16 @@ impl OnCall {
         let Some(schedule) = self.schedule(name) else {
             return Resolution { targets: Vec::new(), why: format!("there is no schedule {name}") };
         };
-        let Duty { users, by } = schedule.duty(at, None);
+        let Duty { users, by } = schedule.duty(at, self.roster(name));
         let targets = distinct(users.iter().flat_map(|user| self.of_user(user)));
-        let said = if users.is_empty() {
+        let mut said = if users.is_empty() {
             format!("schedule {name}: nobody is on call")
         } else {
             format!("schedule {name}: {} ({by})", users.join(", "))
         };
+        if let Some(doubt) = self.doubt(schedule, at) {
+            said = format!("{said}; {doubt}");
+        }
         if !targets.is_empty() {
             return Resolution { targets, why: said };
         }
@@ -146,13 +231,27 @@ impl OnCall {
 
     /// Who is on call at `at` by a schedule; `None` if there is no such schedule.
     pub fn duty(&self, schedule: &str, at: Ts) -> Option<Duty> {
-        self.schedule(schedule).map(|s| s.duty(at, None))
+        self.schedule(schedule).map(|s| s.duty(at, self.roster(schedule)))
+    }
+
+    fn roster(&self, schedule: &str) -> Option<&Roster> {
+        self.calendars.get(schedule).map(|copy| &copy.roster)
+    }
+
+    /// What there is to say of the calendar behind an answer: that it was never read, or not for long.
+    fn doubt(&self, schedule: &Schedule, at: Ts) -> Option<String> {
+        let stale_after = schedule.calendar?;
+        match self.roster(&schedule.name).map(|roster| at - roster.read_at) {
+            None => Some("its calendar was never read".into()),
+            Some(age) if age > stale_after => Some(format!("its calendar was last read {age} ago")),
+            Some(_) => None,
+        }
     }
 
     /// Who is on call when, from `from` until `to`, without holes: a gap is a shift of nobody.
     pub fn shifts(&self, schedule: &str, from: Ts, to: Ts) -> Vec<Shift> {
         let to = to.min(from + MAX_PLAN);
-        self.schedule(schedule).map(|s| s.shifts(from, to, None)).unwrap_or_default()
+        self.schedule(schedule).map(|s| s.shifts(from, to, self.roster(schedule))).unwrap_or_default()
     }
 
     /// Whether the interval of that name holds `at`; `None` if there is no such interval.

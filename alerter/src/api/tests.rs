@@ -201,3 +201,55 @@ async fn a_reload_takes_everything_or_changes_nothing() {
     // The stream that stays was not disturbed.
     assert_eq!(app.exporter.requests().len(), 1);
 }
+
+#[tokio::test]
+async fn who_is_on_call_is_told_by_the_calendar_that_is_read_beside_it() {
+    let app = TestApp::start().await;
+    let calendar = |who: &str| {
+        format!(
+            "BEGIN:VCALENDAR\nBEGIN:VEVENT\nUID:1\nDTSTART:20260101T000000\nDTEND:20360101T000000\nSUMMARY:{who}\nEND:VEVENT\nEND:VCALENDAR\n"
+        )
+    };
+    let shifts = app.dir.path().join("shifts.ics");
+    std::fs::write(&shifts, calendar("alice")).unwrap();
+    app.reconfigure(
+        "users: [{name: alice, notify: [hook]}, {name: robert, notify: [hook]}]\n\
+         schedules: [{name: primary, time_zone: Europe/Berlin, ical: {file: shifts.ics}}]\n",
+    );
+    let (status, body) = app.post("/-/reload", "text/plain", "").await;
+    assert_eq!(status, 200, "{body}");
+    let on_call = async |who: &str| {
+        wait_for("the calendar", async || {
+            let answer = app.json("/api/v1/oncall?at=2026-12-24T09:00&days=2").await;
+            Some(answer["schedules"][0].clone()).filter(|s| s["on_call"][0]["user"] == who)
+        })
+        .await
+    };
+    let schedule = on_call("alice").await;
+    assert_eq!(schedule["at"], "2026-12-24T08:00:00.000Z");
+    assert_eq!(
+        (schedule["by"].as_str(), schedule["calendar"]["stale"].as_bool()),
+        (Some("calendar"), Some(false))
+    );
+    let metrics = app.get("/metrics").await.1;
+    assert!(
+        metrics.contains("stepwatch_alerter_calendar_read_timestamp_seconds{schedule=\"primary\"} 1"),
+        "{metrics}"
+    );
+    // A file that is no calendar changes nothing, one that changed is read again.
+    std::fs::write(&shifts, "<html>").unwrap();
+    wait_for("the failure to be counted", async || {
+        let metrics = app.get("/metrics").await.1;
+        metrics.contains("calendar_failures_total{schedule=\"primary\"} 1").then_some(())
+    })
+    .await;
+    on_call("alice").await;
+    std::fs::write(&shifts, calendar("Robert")).unwrap();
+    on_call("robert").await;
+    let (status, _) = app.get("/api/v1/oncall?schedule=secondary").await;
+    assert_eq!(status, 404);
+    for bad in ["at=soon", "days=0", "days=x", "colour=red"] {
+        let (status, body) = app.get(&format!("/api/v1/oncall?{bad}")).await;
+        assert_eq!(status, 400, "{bad}: {body}");
+    }
+}

@@ -141,7 +141,7 @@ pub(super) fn whoami(env: impl Fn(&str) -> Option<String>) -> String {
     named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
 }
 
-fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
+pub(super) fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string_pretty(value).map_err(|e| CliError::Other(e.to_string()))?;
     Ok(writeln!(out, "{text}")?)
 }

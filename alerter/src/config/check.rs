@@ -6,7 +6,7 @@ use serde_json::Value;
 use stepwatch_engine::config::Policy;
 use stepwatch_engine::time::Span;
 
-use super::{File, incidents};
+use super::{File, incidents, oncall};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
 
@@ -38,6 +38,9 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
 /// Names that are used, against names that exist.
 pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     let receivers = unique("receivers", file.receivers.iter().map(|r| r.name.as_str()), errors);
+    // Whom a level or a route may name.
+    let people = oncall::items(file);
+    let receivers: BTreeSet<&str> = receivers.into_iter().chain(people.iter().map(String::as_str)).collect();
     let policies = unique("policies", file.policies.iter().map(|p| p.name.as_str()), errors);
     for (i, policy) in file.policies.iter().enumerate() {
         levels(&format!("policies[{i}]"), policy, &receivers, errors);
@@ -111,7 +114,7 @@ pub(super) fn unique<'a>(
     seen
 }
 
-fn known<'a>(
+pub(super) fn known<'a>(
     at: &str,
     what: &str,
     used: impl IntoIterator<Item = &'a str>,

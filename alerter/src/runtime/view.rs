@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use stepwatch_engine::Engine;
 use stepwatch_engine::effect::Effect;
 use stepwatch_engine::incident::State;
+use stepwatch_engine::oncall::OnCall;
 use stepwatch_engine::run::{Facts, Run};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
@@ -31,6 +32,7 @@ pub struct RuntimeView {
     pub store_refuses: bool,
     /// Why the engine wakes next, and when.
     pub next_deadline: Option<(Ts, &'static str)>,
+    pub oncall: Arc<OnCall>,
 }
 
 /// One run, as far as the engine knows it.
@@ -128,6 +130,7 @@ impl RuntimeView {
             pending_effects: pending.effects.len(),
             store_refuses,
             next_deadline: engine.next_deadline(),
+            oncall: Arc::clone(engine.oncall()),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The stored form of the engine: one part a run, a node, a source and an incident.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -34,6 +36,7 @@ impl Engine {
             Key::Incident(id) => self.book.open.get(id).and_then(encode),
             Key::Batches => encode(&self.batches),
             Key::Storms => encode(&self.book.storms),
+            Key::Calendar(name) => self.book.oncall.stored_calendar(name).as_ref().and_then(encode),
             Key::Ledger => encode(&self.book.ledger),
             Key::Node(name) => self.nodes.get(name).and_then(encode),
             Key::Run(name) => self.runs.get(name).and_then(encode),
@@ -54,6 +57,11 @@ impl Engine {
             let usable = match Key::parse(&name) {
                 Some(Key::Incident(id)) => decode_incident(&bytes).map(|i| engine.book.restore(id, i)),
                 Some(Key::Batches) => decode::<Batches>(&bytes).map(|b| engine.batches = b),
+                Some(Key::Calendar(name)) => decode(&bytes).map(|c| {
+                    if !Arc::make_mut(&mut engine.book.oncall).restore_calendar(&name, c) {
+                        engine.dirty.insert(Key::Calendar(name));
+                    }
+                }),
                 Some(Key::Storms) => decode(&bytes).map(|s| engine.book.storms = s),
                 Some(Key::Ledger) => {
                     decode_since::<Ledger>(LEDGER_SINCE, &bytes).map(|l| engine.book.ledger = l)
@@ -105,6 +113,7 @@ impl Key {
             Self::Incident(id) => format!("incident/{id}"),
             Self::Batches => "batches".into(),
             Self::Storms => "storms".into(),
+            Self::Calendar(name) => format!("calendar/{name}"),
             Self::Ledger => "ledger".into(),
             Self::Node(name) => format!("node/{name}"),
             Self::Run(name) => format!("run/{name}"),
@@ -116,6 +125,7 @@ impl Key {
 
     fn parse(name: &str) -> Option<Self> {
         match name.split_once('/') {
+            Some(("calendar", name)) => Some(Self::Calendar(name.to_owned())),
             Some(("incident", id)) => Some(Self::Incident(id.to_owned())),
             Some(("node", node)) => Some(Self::Node(node.to_owned())),
             Some(("run", run)) => Some(Self::Run(run.to_owned())),

@@ -6,6 +6,7 @@
 //! cause within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +78,8 @@ pub(crate) struct Party {
 pub(crate) struct Book {
     pub(crate) config: EngineConfig,
     pub(super) router: Router,
-    pub(crate) oncall: OnCall,
+    /// Shared with whoever shows it.
+    pub(crate) oncall: Arc<OnCall>,
     pub(crate) open: BTreeMap<String, Incident>,
     pub(crate) ledger: Ledger,
     pub(crate) storms: Storms,
@@ -102,7 +104,7 @@ impl Book {
     pub(crate) fn configure(&mut self, config: EngineConfig) {
         // The alerter refuses a configuration whose matchers do not parse; a route that slipped through matches nothing,
         // and what no route matches goes to every receiver.
-        self.oncall.configure(config.oncall.clone());
+        Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.inhibition = Inhibition::new(&config);
         for (id, i) in &self.open {

@@ -1,7 +1,7 @@
 //! What an incident takes over from the verdicts that make it.
 
-use super::labels::ALERTNAME;
 use super::book::{Incident, MAX_SUSPECTS, Party};
+use super::labels::ALERTNAME;
 use super::{IncidentRecord, Scope, State};
 use crate::message::RunSummary;
 use crate::node::words;

@@ -25,8 +25,9 @@ pub struct Layer {
     /// Who takes turns, in this order. An entry that is a list is several people at once.
     pub users: Vec<People>,
     /// When the first of them begins, on the clock of the schedule's zone. Hand-offs are at the same time of day.
+    #[serde(deserialize_with = "civil")]
     pub start: DateTime,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maybe_civil")]
     pub until: Option<DateTime>,
     #[serde(default)]
     pub rotation: Rotation,
@@ -44,6 +45,19 @@ pub struct Rotation {
 /// A user's name, or a list of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People(pub Vec<String>);
+
+fn civil<'de, D: Deserializer<'de>>(d: D) -> Result<DateTime, D::Error> {
+    let text = String::deserialize(d)?;
+    text.parse().map_err(|_| {
+        serde::de::Error::custom(format_args!(
+            "{text:?} is not a time on the clock of the schedule, as 2026-01-05T09:00 is"
+        ))
+    })
+}
+
+fn maybe_civil<'de, D: Deserializer<'de>>(d: D) -> Result<Option<DateTime>, D::Error> {
+    civil(d).map(Some)
+}
 
 /// A layer on the clock of a zone.
 #[derive(Debug, Clone, Copy)]

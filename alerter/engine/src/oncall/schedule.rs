@@ -9,8 +9,9 @@ use jiff::civil::DateTime;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::layer::{Layer, People, Turns};
+use super::roster::Roster;
 use super::zone::Zone;
-use crate::time::Ts;
+use crate::time::{Span, Ts};
 
 /// Changes looked at in one answer; a longer plan is cut off there.
 pub(super) const MAX_CHANGES: usize = 100_000;
@@ -21,8 +22,8 @@ pub struct Schedule {
     pub zone: Zone,
     pub layers: Vec<Layer>,
     pub overrides: Vec<Override>,
-    /// Whether a calendar is read beside the layers.
-    pub calendar: bool,
+    /// A calendar is read beside the layers, and a copy of it older than this is stale.
+    pub calendar: Option<Span>,
     /// Receivers, or users as `user:NAME`, that are told when nobody is on call.
     pub fallback: Vec<String>,
 }
@@ -66,16 +67,9 @@ pub struct Shift {
     pub by: String,
 }
 
-/// What a calendar adds to a schedule.
-pub(super) trait Events {
-    /// Who is on call by it at `at`; empty if it says nothing.
-    fn at(&self, at: Ts) -> Vec<String>;
-    fn edges(&self, from: Ts, to: Ts, out: &mut Vec<Ts>);
-}
-
 impl Schedule {
     /// Who is on call at `at`.
-    pub(super) fn duty(&self, at: Ts, calendar: Option<&dyn Events>) -> Duty {
+    pub(super) fn duty(&self, at: Ts, calendar: Option<&Roster>) -> Duty {
         let mut duty = self.planned(at, calendar);
         for o in &self.overrides {
             if !o.holds(at, &self.zone) {
@@ -94,7 +88,7 @@ impl Schedule {
         duty
     }
 
-    fn planned(&self, at: Ts, calendar: Option<&dyn Events>) -> Duty {
+    fn planned(&self, at: Ts, calendar: Option<&Roster>) -> Duty {
         let called = calendar.map(|c| c.at(at)).filter(|users| !users.is_empty());
         if let Some(users) = called {
             return Duty { users: distinct(users.iter()), by: "calendar".into() };
@@ -115,7 +109,7 @@ impl Schedule {
     }
 
     /// Who is on call when, without holes: a gap is a shift of nobody.
-    pub(super) fn shifts(&self, from: Ts, to: Ts, calendar: Option<&dyn Events>) -> Vec<Shift> {
+    pub(super) fn shifts(&self, from: Ts, to: Ts, calendar: Option<&Roster>) -> Vec<Shift> {
         let mut edges = vec![from];
         for layer in &self.layers {
             self.turns(layer).edges(from, to, &mut edges);
@@ -169,15 +163,32 @@ impl Moment {
         if let Ok(at) = text.parse::<jiff::Timestamp>() {
             return Ok(Self::At(Ts(at.as_millisecond())));
         }
-        text.parse().map(Self::Civil).map_err(|_| {
-            format!("{text:?} is not a time: expected 2026-12-24T09:00, in the zone of the schedule, or 2026-12-24T08:00:00Z")
-        })
+        let bad = || {
+            format!(
+                "{text:?} is not a time: expected 2026-12-24T09:00 (on the clock at hand), 2026-12-24T09:00[Europe/Berlin] or \
+                 2026-12-24T08:00:00Z"
+            )
+        };
+        if let Some((civil, zone)) = text.strip_suffix(']').and_then(|t| t.split_once('[')) {
+            let zone = Zone::named(zone)?;
+            return civil.parse().map(|civil| Self::At(zone.first(civil))).map_err(|_| bad());
+        }
+        text.parse().map(Self::Civil).map_err(|_| bad())
     }
 
     pub fn at(self, zone: &Zone) -> Ts {
         match self {
             Self::Civil(civil) => zone.first(civil),
             Self::At(at) => at,
+        }
+    }
+}
+
+impl core::fmt::Display for Moment {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Civil(civil) => civil.fmt(f),
+            Self::At(at) => at.fmt(f),
         }
     }
 }

@@ -1,0 +1,51 @@
+//! A sickness that nobody has, to see who would be told of it.
+
+use super::Engine;
+use crate::effect::Effect;
+use crate::incident::Scope;
+use crate::incident::book::Party;
+use crate::message::RunSummary;
+use crate::time::Ts;
+use crate::verdict::{Change, Kind, Severity, Verdict};
+
+/// What is rehearsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rehearsal<'a> {
+    /// The run that it hits.
+    pub run: &'a str,
+    /// The node that is sick, if one is.
+    pub node: Option<&'a str>,
+    pub kind: Kind,
+    pub severity: Severity,
+    /// Of the run: what they cost is what the incident burns.
+    pub gpus: u32,
+}
+
+impl Engine {
+    /// Opens the incident as the verdict of a detector would.
+    pub fn rehearse(&mut self, now: Ts, what: &Rehearsal<'_>, out: &mut Vec<Effect>) {
+        let run =
+            RunSummary { name: what.run.to_owned(), gpus: what.gpus, nodes: 1, ..RunSummary::default() };
+        let scope = match what.node {
+            Some(node) => Scope::Node(node.to_owned()),
+            None => Scope::Run(what.run.to_owned()),
+        };
+        let nodes = what.node.map(str::to_owned).into_iter().collect();
+        let verdict = Verdict {
+            change: Change::Raise,
+            kind: what.kind,
+            severity: what.severity,
+            signal: "rehearsal".into(),
+            step: 0,
+            ts: now,
+            start_step: 0,
+            value: f64::NAN,
+            expected: f64::NAN,
+            score: 0.0,
+            why: "a rehearsal: nothing is wrong".into(),
+            suspects: Vec::new(),
+        };
+        self.book.verdict(now, &Party { scope, run, nodes, well_at: now }, &verdict, out);
+        self.settle();
+    }
+}

@@ -1,0 +1,101 @@
+//! Content lines of RFC 5545, 3.1: unfolded, and cut into name, parameters and value.
+
+/// Characters of a line after it is unfolded; what is beyond is no name, date or rule.
+const MAX_LINE: usize = 16 << 10;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// In capitals.
+    pub(super) name: String,
+    parameters: Vec<(String, String)>,
+    pub(super) value: String,
+}
+
+/// The lines of a text. What is not a content line is left out.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = Line> {
+    let mut raw = text.split('\n').map(|l| l.strip_suffix('\r').unwrap_or(l)).peekable();
+    core::iter::from_fn(move || {
+        let mut line = raw.next()?.to_owned();
+        while let Some(more) = raw.next_if(|next| next.starts_with([' ', '\t'])) {
+            if line.len() + more.len() <= MAX_LINE {
+                line.push_str(&more[1..]);
+            }
+        }
+        Some(line)
+    })
+    .filter_map(|line| Line::parse(&line))
+}
+
+impl Line {
+    fn parse(line: &str) -> Option<Self> {
+        let mut quoted = false;
+        let mut parts = Vec::new();
+        let mut begin = 0;
+        let mut colon = None;
+        for (at, c) in line.char_indices() {
+            match c {
+                '"' => quoted = !quoted,
+                ';' if !quoted => {
+                    parts.push(&line[begin..at]);
+                    begin = at + 1;
+                }
+                ':' if !quoted => {
+                    colon = Some(at);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let colon = colon?;
+        parts.push(&line[begin..colon]);
+        let (name, parameters) = parts.split_first()?;
+        let named = |p: &&str| {
+            let (key, value) = p.split_once('=')?;
+            Some((key.trim().to_ascii_uppercase(), value.trim_matches('"').to_owned()))
+        };
+        let name = name.trim().to_ascii_uppercase();
+        let value = line[colon + 1..].to_owned();
+        (!name.is_empty()).then(|| Self {
+            name,
+            parameters: parameters.iter().filter_map(named).collect(),
+            value,
+        })
+    }
+
+    pub(super) fn parameter(&self, key: &str) -> Option<&str> {
+        self.parameters.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// The value as text, without its escapes.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::with_capacity(self.value.len());
+        let mut chars = self.value.chars();
+        while let Some(c) = chars.next() {
+            match c {
+                '\\' => match chars.next() {
+                    Some('n' | 'N') => text.push(' '),
+                    Some(c) => text.push(c),
+                    None => {}
+                },
+                c if c.is_control() => text.push(' '),
+                c => text.push(c),
+            }
+        }
+        text.trim().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folded_quoted_and_escaped() {
+        let text = "BEGIN:VCALENDAR\r\nattendee;CN=\"Smith: Alice; Inc\";ROLE=x:mailto:al\r\n ice@\r\n\texample.com\nno colon\nSUMMARY:a\\, b\\nc\\\\d\n";
+        let got: Vec<Line> = lines(text).collect();
+        assert_eq!(got.len(), 3);
+        assert_eq!((got[1].name.as_str(), got[1].value.as_str()), ("ATTENDEE", "mailto:alice@example.com"));
+        assert_eq!(got[1].parameter("CN"), Some("Smith: Alice; Inc"));
+        assert_eq!(got[2].text(), "a, b c\\d");
+    }
+}

@@ -1,0 +1,245 @@
+//! Recurrence rules (RFC 5545, 3.3.10) of the kinds that people make shifts with.
+//!
+//! Daily, weekly, monthly and yearly, with INTERVAL, BYDAY, BYMONTHDAY, BYMONTH, BYSETPOS, COUNT, UNTIL and WKST. A rule that asks
+//! for more is an error: shifts that are left out in silence would be nobody's.
+
+use jiff::SignedDuration;
+use jiff::civil::{Date, DateTime, Weekday};
+
+use super::value::When;
+
+/// Of a counted rule, more is as good as for ever.
+const MAX_COUNT: usize = 5000;
+/// Between two occurrences.
+const MAX_INTERVAL: i64 = 1000;
+/// Periods looked through for one answer. More are needed only by a rule that hardly ever holds.
+const MAX_PERIODS: i64 = 20_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rule {
+    every: Every,
+    interval: i64,
+    by_day: Vec<(i64, Weekday)>,
+    by_month_day: Vec<i64>,
+    by_month: Vec<i64>,
+    by_set_pos: Vec<i64>,
+    week_start: Weekday,
+    /// The last occurrence, on the clock of the event.
+    until: Option<DateTime>,
+    count: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Every {
+    Day,
+    Week,
+    Month,
+}
+
+impl Rule {
+    /// The rule of an event that begins at `start`.
+    pub(super) fn parse(text: &str, start: &When) -> Result<Self, String> {
+        let mut rule = Self {
+            every: Every::Day,
+            interval: 1,
+            by_day: Vec::new(),
+            by_month_day: Vec::new(),
+            by_month: Vec::new(),
+            by_set_pos: Vec::new(),
+            week_start: Weekday::Monday,
+            until: None,
+            count: None,
+        };
+        let mut freq = None;
+        for part in text.trim().split(';').filter(|p| !p.is_empty()) {
+            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not KEY=VALUE"))?;
+            let value = value.trim().to_ascii_uppercase();
+            match key.trim().to_ascii_uppercase().as_str() {
+                "FREQ" => freq = Some(value),
+                "INTERVAL" => rule.interval = one(&value, 1, MAX_INTERVAL)?,
+                "COUNT" => rule.count = Some(one(&value, 1, i64::from(u32::MAX))? as usize),
+                "UNTIL" => rule.until = Some(last(&value, start)?),
+                "BYDAY" => rule.by_day = list(&value, day)?,
+                "BYMONTHDAY" => rule.by_month_day = list(&value, |v| one(v, -31, 31))?,
+                "BYMONTH" => rule.by_month = list(&value, |v| one(v, 1, 12))?,
+                "BYSETPOS" => rule.by_set_pos = list(&value, |v| one(v, -366, 366))?,
+                "WKST" => rule.week_start = weekday(&value)?,
+                other => return Err(format!("{other} is not understood in a recurrence")),
+            }
+        }
+        rule.set_frequency(freq.as_deref(), start)?;
+        rule.end_count(start.civil);
+        Ok(rule)
+    }
+
+    fn set_frequency(&mut self, freq: Option<&str>, start: &When) -> Result<(), String> {
+        self.every = match freq {
+            Some("DAILY") => Every::Day,
+            Some("WEEKLY") => Every::Week,
+            Some("MONTHLY") => Every::Month,
+            // Of one month of the year it is a monthly rule that comes every twelve.
+            Some("YEARLY") => {
+                let month = i64::from(start.civil.month());
+                if self.by_month.iter().any(|m| *m != month)
+                    || (self.by_month.is_empty() && !self.by_day.is_empty())
+                {
+                    return Err("a yearly recurrence in other months than its first is not understood".into());
+                }
+                self.interval *= 12;
+                Every::Month
+            }
+            Some(other) => {
+                return Err(format!(
+                    "FREQ={other} is not understood, expected DAILY, WEEKLY, MONTHLY or YEARLY"
+                ));
+            }
+            None => return Err("a recurrence without FREQ".into()),
+        };
+        if self.every != Every::Month && self.by_day.iter().any(|(nth, _)| *nth != 0) {
+            return Err("a numbered day of the week is not understood outside of a month".into());
+        }
+        Ok(())
+    }
+
+    /// A counted rule is one with an end.
+    fn end_count(&mut self, start: DateTime) {
+        let Some(count) = self.count.take().filter(|n| *n <= MAX_COUNT) else { return };
+        let counted = self.dates(start, start, DateTime::MAX).take(count).last();
+        let ended = counted.map_or(start, |last| last);
+        self.until = Some(self.until.map_or(ended, |until| until.min(ended)));
+    }
+
+    /// The occurrences between two times of the clock, of an event that begins at `start`.
+    pub(super) fn dates(
+        &self,
+        start: DateTime,
+        from: DateTime,
+        to: DateTime,
+    ) -> impl Iterator<Item = DateTime> {
+        let time = start.time();
+        let first = self.period_of(start.date(), from.date()).max(0);
+        let to = self.until.map_or(to, |until| until.min(to));
+        let last_day = to.date();
+        (first..first.saturating_add(MAX_PERIODS))
+            .map_while(move |n| self.period(start.date(), n).filter(|day| *day <= last_day))
+            .flat_map(move |begin| self.days(start.date(), begin))
+            .map(move |date| DateTime::from_parts(date, time))
+            .filter(move |civil| *civil >= start && *civil >= from)
+            .take_while(move |civil| *civil <= to)
+    }
+
+    /// The first day of the `n`th period since the one of `start`.
+    fn period(&self, start: Date, n: i64) -> Option<Date> {
+        let n = n.checked_mul(self.interval)?;
+        match self.every {
+            Every::Day => start.checked_add(n.checked_mul(24).and_then(SignedDuration::try_from_hours)?).ok(),
+            Every::Week => self
+                .week_of(start)?
+                .checked_add(n.checked_mul(168).and_then(SignedDuration::try_from_hours)?)
+                .ok(),
+            Every::Month => start.first_of_month().checked_add(jiff::Span::new().try_months(n).ok()?).ok(),
+        }
+    }
+
+    /// The number of a period that begins no later than `day`.
+    fn period_of(&self, start: Date, day: Date) -> i64 {
+        let days = day.duration_since(start).as_hours() / 24;
+        let periods = match self.every {
+            Every::Day => days,
+            Every::Week => days / 7 - 1,
+            Every::Month => {
+                let months = |d: Date| i64::from(d.year()) * 12 + i64::from(d.month());
+                months(day) - months(start)
+            }
+        };
+        periods.div_euclid(self.interval) - 1
+    }
+
+    fn week_of(&self, day: Date) -> Option<Date> {
+        let back = i64::from(day.weekday().since(self.week_start));
+        day.checked_sub(SignedDuration::from_hours(24 * back)).ok()
+    }
+
+    /// The days of the period that begins on `begin`, in order.
+    fn days(&self, start: Date, begin: Date) -> Vec<Date> {
+        let length = match self.every {
+            Every::Day => 1,
+            Every::Week => 7,
+            Every::Month => i64::from(begin.days_in_month()),
+        };
+        let all = (0..length).filter_map(|n| begin.checked_add(SignedDuration::from_hours(24 * n)).ok());
+        let mut days: Vec<Date> = all.filter(|day| self.holds(start, *day)).collect();
+        if !self.by_set_pos.is_empty() {
+            let n = days.len() as i64;
+            let place = |p: &i64| if *p < 0 { n + p } else { p - 1 };
+            let kept: Vec<i64> = self.by_set_pos.iter().map(place).collect();
+            let mut at = -1;
+            days.retain(|_| {
+                at += 1;
+                kept.contains(&at)
+            });
+        }
+        days
+    }
+
+    fn holds(&self, start: Date, day: Date) -> bool {
+        let length = i64::from(day.days_in_month());
+        let number = i64::from(day.day());
+        let in_month = self.by_month.is_empty() || self.by_month.contains(&i64::from(day.month()));
+        let of_month = |n: &i64| *n == number || *n == number - length - 1;
+        let of_week = |(nth, weekday): &(i64, Weekday)| {
+            let (forth, back) = ((number - 1) / 7 + 1, -((length - number) / 7 + 1));
+            *weekday == day.weekday() && (*nth == 0 || *nth == forth || *nth == back)
+        };
+        let by_month_day = self.by_month_day.is_empty() || self.by_month_day.iter().any(of_month);
+        let by_day = self.by_day.is_empty() || self.by_day.iter().any(of_week);
+        let as_first = match self.every {
+            _ if !self.by_day.is_empty() || !self.by_month_day.is_empty() => true,
+            Every::Day => true,
+            Every::Week => day.weekday() == start.weekday(),
+            Every::Month => day.day() == start.day(),
+        };
+        in_month && by_month_day && by_day && as_first
+    }
+}
+
+/// UNTIL is a day, or a moment that the clock of the event shows.
+fn last(value: &str, start: &When) -> Result<DateTime, String> {
+    let until = When::parse(value, None, &start.zone)?;
+    if until.day {
+        return Ok(until.civil.date().at(23, 59, 59, 0));
+    }
+    Ok(if until.zone == start.zone { until.civil } else { start.zone.civil(until.at()) })
+}
+
+fn one(text: &str, from: i64, to: i64) -> Result<i64, String> {
+    let n = text.trim().parse().ok().filter(|n| (from..=to).contains(n));
+    n.ok_or_else(|| format!("{text:?} is not a number from {from} to {to}"))
+}
+
+fn list<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    text.split(',').map(|v| read(v.trim())).collect()
+}
+
+fn weekday(text: &str) -> Result<Weekday, String> {
+    Ok(match text {
+        "MO" => Weekday::Monday,
+        "TU" => Weekday::Tuesday,
+        "WE" => Weekday::Wednesday,
+        "TH" => Weekday::Thursday,
+        "FR" => Weekday::Friday,
+        "SA" => Weekday::Saturday,
+        "SU" => Weekday::Sunday,
+        _ => return Err(format!("{text:?} is not a day of the week")),
+    })
+}
+
+/// `MO`, `1MO` (the first of the month), `-1FR` (the last).
+fn day(text: &str) -> Result<(i64, Weekday), String> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(|| format!("{text:?} is not a day"))?;
+    let nth = if at == 0 { 0 } else { one(&text[..at], -53, 53)? };
+    Ok((nth, weekday(&text[at..])?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Who is on call, by HTTP; the command line answers with the same.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::response::Json;
+use serde::{Deserialize, Serialize};
+use stepwatch_engine::oncall::{Moment, OnCall, Schedule};
+use stepwatch_engine::time::{Span, Ts};
+
+use super::Api;
+use super::error::ApiError;
+use super::view::When;
+use crate::clock::wall;
+
+/// Days of a plan: unless asked otherwise, and at most.
+pub const DAYS_DEFAULT: u32 = 7;
+pub const DAYS_MAX: u32 = 366;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OnCallView {
+    pub schedules: Vec<ScheduleView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScheduleView {
+    pub schedule: String,
+    pub time_zone: String,
+    /// The moment that is asked for.
+    pub at: When,
+    /// Nobody if empty; then `fallback` is told.
+    pub on_call: Vec<PersonView>,
+    /// What says so: `layer nights`, `calendar`, `override: holiday`.
+    pub by: String,
+    /// When that changes, if it does within the plan.
+    pub until: Option<When>,
+    pub fallback: Vec<String>,
+    pub calendar: Option<CalendarView>,
+    /// Without holes; a shift of nobody is a gap.
+    pub shifts: Vec<ShiftView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PersonView {
+    pub user: String,
+    pub receivers: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CalendarView {
+    /// Never if it is not there.
+    pub read_at: Option<When>,
+    pub stale: bool,
+    pub events: usize,
+    /// Events that are not understood, and what coming ones are called that name no user.
+    pub skipped: usize,
+    pub strangers: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShiftView {
+    pub from: When,
+    pub to: When,
+    pub users: Vec<String>,
+    pub by: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OnCallQuery {
+    schedule: Option<String>,
+    at: Option<String>,
+    days: Option<String>,
+}
+
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    query: Result<Query<OnCallQuery>, QueryRejection>,
+) -> Result<Json<OnCallView>, ApiError> {
+    let Query(query) = query.map_err(|e| ApiError::bad_request(e.body_text()))?;
+    let given = |v: Option<String>| v.filter(|v| !v.is_empty());
+    let at = given(query.at).map(|at| Moment::parse(&at)).transpose();
+    let at = at.map_err(|e| ApiError::bad_request(format!("at: {e}")))?;
+    let days = given(query.days).map_or(Ok(DAYS_DEFAULT), |days| {
+        let ok = days.parse().ok().filter(|n| (1..=DAYS_MAX).contains(n));
+        ok.ok_or_else(|| {
+            ApiError::bad_request(format!("days: must be a number from 1 to {DAYS_MAX}, got {days:?}"))
+        })
+    })?;
+    let oncall = Arc::clone(&api.runtime.views.get().oncall);
+    let answer = OnCallView::of(&oncall, given(query.schedule).as_deref(), at, days, wall());
+    answer.map(Json).map_err(ApiError::not_found)
+}
+
+impl OnCallView {
+    /// Every schedule, or one. A time without a zone is on the clock of each schedule.
+    pub fn of(
+        oncall: &OnCall,
+        schedule: Option<&str>,
+        at: Option<Moment>,
+        days: u32,
+        now: Ts,
+    ) -> Result<Self, String> {
+        let all = &oncall.config().schedules;
+        if let Some(name) = schedule.filter(|name| oncall.schedule(name).is_none()) {
+            let names = all.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", ");
+            let names = if names.is_empty() { "none".into() } else { names };
+            return Err(format!("there is no schedule {name:?}; those that exist: {names}"));
+        }
+        let asked = all.iter().filter(|s| schedule.is_none_or(|name| s.name == name));
+        let views =
+            asked.map(|s| ScheduleView::of(oncall, s, at.map_or(now, |at| at.at(&s.zone)), days, now));
+        Ok(Self { schedules: views.collect() })
+    }
+}
+
+impl ScheduleView {
+    fn of(oncall: &OnCall, s: &Schedule, at: Ts, days: u32, now: Ts) -> Self {
+        let to = at + Span::secs(i64::from(days) * 86_400);
+        let duty = oncall.duty(&s.name, at).unwrap_or_default();
+        let shifts = oncall.shifts(&s.name, at, to);
+        let person = |user: &String| PersonView {
+            user: user.clone(),
+            receivers: oncall.user(user).map(|u| u.notify.clone()).unwrap_or_default(),
+        };
+        Self {
+            schedule: s.name.clone(),
+            time_zone: s.zone.name().to_owned(),
+            at: When(at),
+            on_call: duty.users.iter().map(person).collect(),
+            by: duty.by,
+            until: shifts.first().filter(|first| first.to < to).map(|first| When(first.to)),
+            fallback: s.fallback.clone(),
+            calendar: s.calendar.map(|stale_after| CalendarView::of(oncall, &s.name, stale_after, now)),
+            shifts: shifts
+                .into_iter()
+                .map(|x| ShiftView { from: When(x.from), to: When(x.to), users: x.users, by: x.by })
+                .collect(),
+        }
+    }
+}
+
+impl CalendarView {
+    fn of(oncall: &OnCall, schedule: &str, stale_after: Span, now: Ts) -> Self {
+        let Some(state) = oncall.calendar(schedule) else {
+            return Self { read_at: None, stale: true, events: 0, skipped: 0, strangers: Vec::new() };
+        };
+        Self {
+            read_at: Some(When(state.read_at)),
+            stale: now - state.read_at > stale_after,
+            events: state.events,
+            skipped: state.skipped,
+            strangers: state.strangers.iter().map(|s| (*s).to_owned()).collect(),
+        }
+    }
+}

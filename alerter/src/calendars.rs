@@ -1,0 +1,326 @@
+//! Reads the calendars of schedules again and again, and brings them to the engine.
+//!
+//! A calendar that cannot be read, or is none, leaves the last good copy in force: the engine keeps it over restarts, knows its age,
+//! and says so to whoever is told by it. Calendars are outside bytes from a place that the configuration names; redirects are not
+//! followed, and an answer has a limit.
+
+use core::time::Duration;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use reqwest::StatusCode;
+use reqwest::header::{ETAG, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED};
+use stepwatch_engine::oncall::Zone;
+use stepwatch_engine::oncall::ical::Calendar;
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_kit::config::Secret;
+use tokio::task::JoinHandle;
+
+use crate::clock::wall;
+use crate::ingest::{client_builder, innermost};
+use crate::metrics::{CalendarMetrics, Name, ScheduleLabel};
+use crate::runtime::{Command, RuntimeHandle};
+
+/// Of a calendar: some ten thousand events.
+pub const MAX_BYTES: usize = 4 << 20;
+/// For an answer to arrive.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// A file is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A calendar to read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Source {
+    pub schedule: String,
+    pub zone: Zone,
+    pub place: Place,
+    pub refresh: Duration,
+    pub stale_after: Span,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    File(PathBuf),
+    /// Whoever has the address of a private calendar may read it.
+    Url(Secret),
+}
+
+/// The readers, one a calendar.
+#[derive(Debug)]
+pub struct Calendars {
+    tasks: Vec<(Source, JoinHandle<()>)>,
+    runtime: RuntimeHandle,
+    metrics: CalendarMetrics,
+}
+
+/// What a look found.
+enum News {
+    Text(String),
+    /// What it was before.
+    Same,
+}
+
+/// How a place is asked, and what it said last.
+enum Reader {
+    File {
+        path: PathBuf,
+        seen: Option<(SystemTime, u64)>,
+    },
+    Url {
+        client: Result<reqwest::Client, String>,
+        url: Secret,
+        etag: Option<HeaderValue>,
+        modified: Option<HeaderValue>,
+    },
+}
+
+impl Calendars {
+    pub fn start(sources: Vec<Source>, runtime: RuntimeHandle, metrics: CalendarMetrics) -> Self {
+        let mut calendars = Self { tasks: Vec::new(), runtime, metrics };
+        calendars.apply(sources);
+        calendars
+    }
+
+    /// Goes on with those that are as before, and begins or ends the others.
+    pub fn apply(&mut self, mut sources: Vec<Source>) {
+        let metrics = self.metrics.clone();
+        self.tasks.retain(|(source, task)| {
+            let place = sources.iter().position(|s| s == source);
+            if let Some(place) = place {
+                sources.swap_remove(place);
+            } else {
+                task.abort();
+                let label = label(&source.schedule);
+                metrics.read_timestamp.remove(&label);
+                metrics.failures.remove(&label);
+                metrics.skipped.remove(&label);
+            }
+            place.is_some()
+        });
+        for source in sources {
+            let task = watch(source.clone(), self.runtime.clone(), self.metrics.clone());
+            self.tasks.push((source, tokio::spawn(task)));
+        }
+    }
+
+    pub fn stop(&mut self) {
+        self.tasks.drain(..).for_each(|(_, task)| task.abort());
+    }
+}
+
+fn label(schedule: &str) -> ScheduleLabel {
+    ScheduleLabel { schedule: Name(Arc::from(schedule)) }
+}
+
+/// Reads one calendar for ever.
+async fn watch(source: Source, runtime: RuntimeHandle, metrics: CalendarMetrics) {
+    let label = label(&source.schedule);
+    let stored = runtime.views.get().oncall.calendar(&source.schedule).map(|c| c.read_at);
+    let mut watched = Watched { source, runtime, read_at: stored, told: None, last: None, stale_told: false };
+    if let Some(at) = stored {
+        metrics.read_timestamp.get_or_create(&label).set(at.as_secs_f64());
+    }
+    let mut reader = Reader::new(&watched.source.place);
+    loop {
+        match reader.read().await.and_then(|news| watched.accept(news)) {
+            Ok(Some(news)) => {
+                metrics
+                    .skipped
+                    .get_or_create(&label)
+                    .set(watched.last.as_ref().map_or(0, |(_, n)| *n as i64));
+                if watched.bring(news).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                reader.forget();
+                metrics.failures.get_or_create(&label).inc();
+                watched.complain(error);
+            }
+        }
+        if let Some(at) = watched.read_at {
+            metrics.read_timestamp.get_or_create(&label).set(at.as_secs_f64());
+        }
+        tokio::time::sleep(reader.pause(watched.source.refresh)).await;
+    }
+}
+
+struct Watched {
+    source: Source,
+    runtime: RuntimeHandle,
+    /// When it was last known to say what the engine has.
+    read_at: Option<Ts>,
+    /// The error that was told.
+    told: Option<String>,
+    /// What was brought, and how many of its events were left out.
+    last: Option<(String, usize)>,
+    stale_told: bool,
+}
+
+impl Watched {
+    /// What the engine is to hear: a calendar, or that it stands. Nothing if it heard that a moment ago.
+    fn accept(&mut self, news: News) -> Result<Option<News>, String> {
+        let same = match &news {
+            News::Same => true,
+            News::Text(text) => self.last.as_ref().is_some_and(|(last, _)| last == text),
+        };
+        if same {
+            let age = self.read_at.map(|at| wall() - at);
+            let due =
+                age.is_none_or(|age| age.0.unsigned_abs() >= self.source.refresh.as_millis() as u64 / 2);
+            return Ok(due.then_some(News::Same));
+        }
+        let News::Text(text) = &news else { return Ok(None) };
+        let calendar = Calendar::parse(text, &self.source.zone)?;
+        for warning in &calendar.warnings {
+            tracing::warn!(schedule = self.source.schedule, %warning, "calendar");
+        }
+        self.last = Some((text.clone(), calendar.skipped));
+        Ok(Some(news))
+    }
+
+    /// Whether anybody is there to hear it.
+    async fn bring(&mut self, news: News) -> Result<(), ()> {
+        let text = match news {
+            News::Text(text) => Some(text),
+            News::Same => None,
+        };
+        let schedule = self.source.schedule.clone();
+        self.runtime.commands.send(Command::Calendar { schedule, text }).await.map_err(drop)?;
+        if self.told.take().is_some() {
+            tracing::info!(schedule = self.source.schedule, "the calendar is read again");
+        }
+        (self.read_at, self.stale_told) = (Some(wall()), false);
+        Ok(())
+    }
+
+    /// Each error is logged when it appears, and once more when the copy in force is old.
+    fn complain(&mut self, error: String) {
+        let schedule = &self.source.schedule;
+        let stale = self.read_at.is_some_and(|at| wall() - at > self.source.stale_after);
+        if self.told.as_ref() != Some(&error) {
+            tracing::warn!(schedule, error, "the calendar does not read; the last good copy stays in force");
+            self.told = Some(error);
+        } else if stale && !self.stale_told {
+            self.stale_told = true;
+            tracing::error!(
+                schedule,
+                error,
+                "the calendar has not been read for long: shifts may be out of date"
+            );
+        }
+    }
+}
+
+impl Reader {
+    fn new(place: &Place) -> Self {
+        match place {
+            Place::File(path) => Self::File { path: path.clone(), seen: None },
+            Place::Url(url) => {
+                let mut client = client_builder().timeout(TIMEOUT);
+                if url.expose().starts_with("http:") {
+                    client = client.tls_certs_only([]);
+                }
+                let client = client.build().map_err(|e| innermost(&e));
+                Self::Url { client, url: url.clone(), etag: None, modified: None }
+            }
+        }
+    }
+
+    fn pause(&self, refresh: Duration) -> Duration {
+        match self {
+            Self::File { .. } => LOOK_EVERY.min(refresh),
+            Self::Url { .. } => refresh,
+        }
+    }
+
+    /// What was read was no calendar: the next look must not take it for what was there before.
+    fn forget(&mut self) {
+        match self {
+            Self::File { seen, .. } => *seen = None,
+            Self::Url { etag, modified, .. } => (*etag, *modified) = (None, None),
+        }
+    }
+
+    async fn read(&mut self) -> Result<News, String> {
+        match self {
+            Self::File { path, seen } => {
+                let meta =
+                    std::fs::metadata(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+                let now = meta.modified().ok().map(|at| (at, meta.len()));
+                if now.is_some() && *seen == now {
+                    return Ok(News::Same);
+                }
+                let text = read_file(path)?;
+                *seen = now;
+                Ok(News::Text(text))
+            }
+            Self::Url { client, url, etag, modified } => {
+                let client = client.as_ref().map_err(Clone::clone)?;
+                let mut request = client.get(https(url.expose()));
+                for (name, value) in [(IF_NONE_MATCH, &*etag), (IF_MODIFIED_SINCE, &*modified)] {
+                    if let Some(value) = value {
+                        request = request.header(name, value);
+                    }
+                }
+                // The address may be a secret, and is not part of what went wrong.
+                let response = request.send().await.map_err(|e| innermost(&e))?;
+                if response.status() == StatusCode::NOT_MODIFIED && (etag.is_some() || modified.is_some()) {
+                    return Ok(News::Same);
+                }
+                if response.status() != StatusCode::OK {
+                    return Err(format!("the calendar's server answers {}", response.status()));
+                }
+                let said = |name| response.headers().get(name).cloned();
+                let (new_etag, new_modified) = (said(ETAG), said(LAST_MODIFIED));
+                let text = body(response).await?;
+                (*etag, *modified) = (new_etag, new_modified);
+                Ok(News::Text(text))
+            }
+        }
+    }
+}
+
+async fn body(mut response: reqwest::Response) -> Result<String, String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|e| innermost(&e))? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_BYTES {
+            return Err(format!("the calendar has more than {MAX_BYTES} bytes"));
+        }
+    }
+    text(body)
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|_| "the calendar is not UTF-8".to_owned())
+}
+
+/// A calendar that is a file.
+pub fn read_file(path: &Path) -> Result<String, String> {
+    let cannot = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() > MAX_BYTES {
+        return Err(format!("{} has more than {MAX_BYTES} bytes", path.display()));
+    }
+    text(bytes)
+}
+
+/// What a person copies out of a calendar program begins with `webcal:`.
+fn https(url: &str) -> String {
+    url.strip_prefix("webcal:").map_or_else(|| url.to_owned(), |rest| format!("https:{rest}"))
+}
+
+pub fn check_url(url: &str) -> Result<(), String> {
+    let parsed = url::Url::parse(&https(url)).ok();
+    let good = parsed.is_some_and(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
+    if good { Ok(()) } else { Err("is not an http://, https:// or webcal:// URL".into()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::*;
+
+const SHIFTS: &str = "BEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n";
+
+/// What the server answers, one after the other: status, `ETag`, body.
+type Script = Arc<Mutex<(VecDeque<(u16, &'static str, String)>, Vec<Option<String>>)>>;
+
+async fn answer(State(script): State<Script>, headers: HeaderMap) -> Response {
+    let mut script = script.lock().unwrap();
+    script.1.push(headers.get(IF_NONE_MATCH).map(|v| v.to_str().unwrap().to_owned()));
+    let (status, etag, body) = script.0.pop_front().unwrap();
+    let status = StatusCode::from_u16(status).unwrap();
+    let mut response = (status, body).into_response();
+    if !etag.is_empty() {
+        response.headers_mut().insert(ETAG, HeaderValue::from_static(etag));
+    }
+    response
+}
+
+fn said(news: &Result<News, String>) -> String {
+    match news {
+        Ok(News::Text(text)) => format!("text of {}", text.len()),
+        Ok(News::Same) => "same".into(),
+        Err(e) => e.clone(),
+    }
+}
+
+#[tokio::test]
+async fn a_url_is_asked_only_for_what_is_new() {
+    let script: Script = Arc::default();
+    script.lock().unwrap().0.extend([
+        (200, "\"1\"", SHIFTS.to_owned()),
+        (304, "", String::new()),
+        (500, "", "out of order".into()),
+        (200, "\"2\"", "x".repeat(MAX_BYTES + 1)),
+        (302, "", String::new()),
+        (200, "", SHIFTS.to_owned()),
+        (304, "", String::new()),
+    ]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
+    let router = Router::new().route("/secret-path", get(answer)).with_state(Arc::clone(&script));
+    let server = tokio::spawn(async { axum::serve(listener, router).await });
+    let mut reader = Reader::new(&Place::Url(Secret::new(url)));
+    let mut heard = Vec::new();
+    for _ in 0..7 {
+        heard.push(said(&reader.read().await));
+    }
+    assert_eq!(
+        heard,
+        [
+            "text of 32",
+            "same",
+            "the calendar's server answers 500 Internal Server Error",
+            "the calendar has more than 4194304 bytes",
+            "the calendar's server answers 302 Found",
+            "text of 32",
+            // It was not asked whether anything is new.
+            "the calendar's server answers 304 Not Modified",
+        ]
+    );
+    let asked: Vec<Option<String>> = script.lock().unwrap().1.clone();
+    let one = Some("\"1\"".to_owned());
+    assert_eq!(asked, [None, one.clone(), one.clone(), one.clone(), one.clone(), one, None]);
+    server.abort();
+    let lost = said(&reader.read().await);
+    assert!(!lost.contains("secret-path") && !lost.starts_with("text"), "{lost}");
+}
+
+#[tokio::test]
+async fn a_file_is_read_when_it_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shifts.ics");
+    let mut reader = Reader::new(&Place::File(path.clone()));
+    assert!(said(&reader.read().await).starts_with("cannot read"));
+    std::fs::write(&path, SHIFTS).unwrap();
+    assert_eq!(said(&reader.read().await), "text of 32");
+    assert_eq!(said(&reader.read().await), "same");
+    std::fs::write(&path, format!("{SHIFTS}\r\n")).unwrap();
+    assert_eq!(said(&reader.read().await), "text of 34");
+    std::fs::write(&path, b"\xff\xfe").unwrap();
+    assert_eq!(said(&reader.read().await), "the calendar is not UTF-8");
+}
+
+#[test]
+fn addresses() {
+    for good in ["https://a/b.ics", "http://a:1/", "webcal://calendar.example.com/x"] {
+        assert_eq!(check_url(good), Ok(()), "{good}");
+    }
+    for bad in ["", "a", "file:///etc/passwd", "javascript:alert(1)", "https://"] {
+        assert!(check_url(bad).is_err(), "{bad}");
+    }
+    assert_eq!(https("webcal://a/b"), "https://a/b");
+}

@@ -1,0 +1,261 @@
+//! Who would be told what and when, found by letting the engine live through an incident that nobody has.
+//!
+//! The engine is the one that runs: its routes, conditions, schedules and timers, in virtual time. Nothing is sent.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use stepwatch_engine::config::{EngineConfig, Route};
+use stepwatch_engine::effect::{Action, Effect, Input};
+use stepwatch_engine::oncall::{Moment, Zone};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::{Engine, Rehearsal};
+
+use super::CliError;
+use super::incidents::{Format, json};
+use super::table::{Table, plain};
+use crate::api::view::When;
+use crate::clock::wall;
+use crate::config::{Config, File};
+
+/// Who answers in a simulation.
+const ANSWERS: &str = "simulation";
+/// Deadlines gone through; a ladder of many repeats has an end.
+const MAX_ROUNDS: usize = 1000;
+
+#[derive(Debug, Args)]
+pub(super) struct SimulateArgs {
+    #[arg(long, value_name = "FILE", default_value = "/etc/stepwatch/alerter.yml")]
+    config: PathBuf,
+    /// Climb this policy, instead of what the routes say
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// When it begins: 2026-12-24T03:00 in UTC, or 2026-12-24T03:00[Europe/Berlin], whose clock is then shown; by default now
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
+    /// page or ticket
+    #[arg(long, default_value = "page", value_parser = word::<Severity>)]
+    severity: Severity,
+    /// What is wrong, as in hang or grad_spike
+    #[arg(long, default_value = "hang", value_parser = word::<Kind>)]
+    kind: Kind,
+    /// The run that is hit
+    #[arg(long, default_value = "simulated-run")]
+    run: String,
+    /// The node that is sick, if one is
+    #[arg(long)]
+    node: Option<String>,
+    /// Dollars an hour that it burns
+    #[arg(long, value_name = "DOLLARS")]
+    burn: Option<f64>,
+    /// Somebody acknowledges after so long; by default nobody ever does
+    #[arg(long, value_name = "DURATION", value_parser = Span::parse)]
+    ack_after: Option<Span>,
+    /// How long to look: a page is told again and again for as long as nobody answers
+    #[arg(long = "for", value_name = "DURATION", default_value = "2h", value_parser = Span::parse)]
+    lasts: Span,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// What happened in it, in order.
+#[derive(Debug, Serialize)]
+struct Story {
+    at: When,
+    severity: Severity,
+    kind: Kind,
+    run: String,
+    node: Option<String>,
+    policy: Option<String>,
+    entries: Vec<Entry>,
+    /// What could not be looked at.
+    missing: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    at: When,
+    after_seconds: f64,
+    #[serde(flatten)]
+    what: What,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "what", rename_all = "lowercase")]
+enum What {
+    /// A line of the incident's history: what was decided, and why.
+    Decided { why: String },
+    /// A message.
+    Told {
+        receiver: String,
+        channel: String,
+        users: Vec<String>,
+        action: Action,
+        title: String,
+        reason: String,
+    },
+}
+
+pub(super) fn run(args: SimulateArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let file = Config::unarmed(&args.config)?;
+    let (at, zone) = begin(args.at.as_deref())?;
+    let story = live(&args, &file, at)?;
+    match args.format {
+        Format::Json => json(out, &story),
+        Format::Table => Ok(table(&story, &zone, out)?),
+    }
+}
+
+/// The serde name of a unit variant.
+fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|e| e.to_string())
+}
+
+/// The moment, and the clock to show it on.
+fn begin(text: Option<&str>) -> Result<(Ts, Zone), CliError> {
+    let Some(text) = text else { return Ok((wall(), Zone::default())) };
+    let wrong = |e: String| CliError::Other(format!("--at: {e}"));
+    let zone = text.strip_suffix(']').and_then(|t| t.split_once('[')).map(|(_, name)| Zone::named(name));
+    let zone = zone.transpose().map_err(wrong)?.unwrap_or_default();
+    Ok((Moment::parse(text).map_err(wrong)?.at(&zone), zone))
+}
+
+/// The configuration, with what the command line puts in its place.
+fn config(args: &SimulateArgs, file: &File) -> Result<EngineConfig, CliError> {
+    let mut config = EngineConfig { external_url: None, ..file.engine() };
+    if let Some(policy) = &args.policy {
+        if !config.policies.iter().any(|p| p.name == *policy) {
+            let names = config.policies.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
+            let names = if names.is_empty() { "none".into() } else { names };
+            return Err(CliError::Other(format!(
+                "--policy: there is no policy {policy:?}; those that exist: {names}"
+            )));
+        }
+        config.routes = vec![Route { policy: Some(policy.clone()), ..Route::default() }];
+    }
+    if args.burn.is_some() {
+        config.cost_per_gpu_hour = args.burn;
+    }
+    Ok(config)
+}
+
+fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> {
+    let mut engine = Engine::new(config(args, file)?);
+    let mut missing = Vec::new();
+    for s in &file.schedules {
+        match s.calendar_text() {
+            None => {}
+            Some(Ok(text)) => {
+                let input = Input::Calendar { schedule: &s.name, text: Some(&text) };
+                engine.handle(begin, input, &mut Vec::new());
+            }
+            Some(Err(why)) => missing.push(why),
+        }
+    }
+    let what = Rehearsal {
+        run: &args.run,
+        node: args.node.as_deref(),
+        kind: args.kind,
+        severity: args.severity,
+        gpus: 1,
+    };
+    let mut effects = Vec::new();
+    let mut entries = Vec::new();
+    let mut keep = |at: Ts, effects: &mut Vec<Effect>| {
+        entries.extend(effects.drain(..).filter_map(|e| Entry::of(at, begin, e, file)));
+    };
+    engine.rehearse(begin, &what, &mut effects);
+    keep(begin, &mut effects);
+    let mut ack = args.ack_after.map(|after| begin + after);
+    let end = begin + args.lasts;
+    for _ in 0..MAX_ROUNDS {
+        let due = engine.next_deadline().map(|(at, _)| at);
+        let Some(at) = due.into_iter().chain(ack).min().filter(|at| *at <= end) else { break };
+        if ack.take_if(|ack| *ack <= at).is_some() {
+            let incident = engine.open_incidents().next().map(|r| r.id.clone());
+            if let Some(incident) = &incident {
+                engine.handle(at, Input::Ack { incident, by: ANSWERS }, &mut effects);
+            }
+        }
+        engine.tick(at, &mut effects);
+        keep(at, &mut effects);
+    }
+    Ok(Story {
+        at: When(begin),
+        severity: args.severity,
+        kind: args.kind,
+        run: args.run.clone(),
+        node: args.node.clone(),
+        policy: args.policy.clone(),
+        entries,
+        missing,
+    })
+}
+
+impl Entry {
+    fn of(at: Ts, begin: Ts, effect: Effect, file: &File) -> Option<Self> {
+        let what = match effect {
+            Effect::Timeline(entry) => What::Decided { why: entry.what },
+            Effect::Notify(n) => What::Told {
+                channel: channel(file, &n.receiver),
+                receiver: n.receiver,
+                users: n.users,
+                action: n.action,
+                title: n.message.title,
+                reason: n.message.reason,
+            },
+            Effect::Incident(_) | Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {
+                return None;
+            }
+        };
+        Some(Self { at: When(at), after_seconds: (at - begin).as_secs_f64(), what })
+    }
+}
+
+/// The kind of a receiver: the key of it that is not its name.
+fn channel(file: &File, receiver: &str) -> String {
+    let config =
+        file.receivers.iter().find(|r| r.name == receiver).and_then(|r| serde_json::to_value(r).ok());
+    let key = config.as_ref().and_then(|c| c.as_object()?.keys().find(|k| *k != "name"));
+    key.cloned().unwrap_or_default()
+}
+
+fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()> {
+    let node = story.node.as_ref().map_or_else(String::new, |node| format!(" on {node}"));
+    let about = format!("{} {} of {}{node}", story.severity.as_str(), story.kind.as_str(), story.run);
+    writeln!(out, "simulated: {} at {}; nothing is sent", plain(&about), zone.show(story.at.0))?;
+    for line in &story.missing {
+        writeln!(out, "note: {}", plain(line))?;
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&["AT", "AFTER", "TOLD", "BY", "WHAT, AND WHY"]);
+    for entry in &story.entries {
+        let (at, after) = (zone.show(entry.at.0), (entry.at.0 - story.at.0).to_string());
+        match &entry.what {
+            What::Decided { why } => table.row([at.as_str(), &after, "", "", why]),
+            What::Told { receiver, channel, users, action, title, reason } => {
+                let who = if users.is_empty() { "everybody there".to_owned() } else { users.join(", ") };
+                let by = format!("{receiver} ({channel})");
+                table.row([
+                    at.as_str(),
+                    &after,
+                    &who,
+                    &by,
+                    &format!("{}: {title} [{reason}]", action.as_str()),
+                ]);
+            }
+        }
+    }
+    table.write(out)?;
+    if !story.entries.iter().any(|e| matches!(e.what, What::Told { .. })) {
+        writeln!(out, "\nnobody is told")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+use clap::Parser;
+use insta::assert_snapshot;
+
+use super::*;
+use crate::cli::oncall::tests::SAMPLE;
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    args: SimulateArgs,
+}
+
+fn simulate(words: &[&str]) -> Result<String, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("alerter.yml");
+    std::fs::write(&path, SAMPLE).unwrap();
+    let path = path.display().to_string();
+    let line = ["simulate", "--config", &path].into_iter().chain(words.iter().copied());
+    let mut out = Vec::new();
+    run(Line::try_parse_from(line).map_err(|e| e.to_string())?.args, &mut out).map_err(|e| e.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn a_night_in_which_nobody_answers() {
+    assert_snapshot!(
+        simulate(&["--policy", "default", "--at", "2026-10-25T03:30[Europe/Berlin]", "--node", "gpu-042"])
+            .unwrap()
+    );
+}
+
+#[test]
+fn somebody_answers() {
+    let words =
+        ["--at", "2026-10-26T15:00:00Z", "--ack-after", "7m", "--kind", "grad_spike", "--burn", "1280"];
+    assert_snapshot!(simulate(&words).unwrap());
+}
+
+#[test]
+fn a_ticket_by_its_route_as_json() {
+    let words = ["--severity", "ticket", "--at", "2026-10-26T15:00:00Z", "--format", "json"];
+    let story: serde_json::Value = serde_json::from_str(&simulate(&words).unwrap()).unwrap();
+    let told: Vec<&str> =
+        story["entries"].as_array().unwrap().iter().filter_map(|e| e["receiver"].as_str()).collect();
+    assert_eq!(told, ["chat"]);
+}
+
+#[test]
+fn mistakes() {
+    let error = simulate(&["--policy", "spare"]).unwrap_err();
+    assert_eq!(error, "--policy: there is no policy \"spare\"; those that exist: default");
+    for (words, part) in [
+        (["--at", "soon"], "is not a time"),
+        (["--at", "2026-10-25T03:30[Mars]"], "not a time zone"),
+        (["--kind", "sadness"], "unknown variant"),
+        (["--severity", "loud"], "unknown variant"),
+        (["--ack-after", "7"], "a duration is"),
+    ] {
+        let error = simulate(&words).unwrap_err();
+        assert!(error.contains(part), "{words:?}: {error}");
+    }
+}

@@ -1,0 +1,291 @@
+//! Who is on call: users, schedules, calendars and time intervals, as the file has them.
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use stepwatch_engine::oncall::{self, Layer, OnCall, OnCallConfig, Override, SCHEDULE, USER, Zone};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_kit::config::Secret;
+
+use super::File;
+use super::check::{known, unique};
+use crate::calendars::{Place, Source, read_file};
+
+/// Calendars are not asked more often: the programs that serve them say no.
+const MIN_REFRESH: Span = Span::secs(30);
+/// How far ahead gaps are looked for.
+const LOOK_AHEAD: Span = Span::secs(28 * 86_400);
+/// Gaps told one by one.
+const GAPS_TOLD: usize = 10;
+
+/// Who is on call when.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    pub name: String,
+    /// The clock that its times are on.
+    pub time_zone: Zone,
+    /// People who take turns; a later layer lies upon those before it.
+    #[serde(default)]
+    pub layers: Vec<Layer>,
+    /// A calendar, upon all layers.
+    #[serde(default)]
+    pub ical: Option<Ical>,
+    #[serde(default)]
+    pub overrides: Vec<Override>,
+    /// Receivers or users that are told when nobody is on call.
+    #[serde(default)]
+    pub fallback: Vec<String>,
+}
+
+/// A calendar in the format of RFC 5545, from one of three places.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ical {
+    /// Read again when it changes.
+    pub file: Option<PathBuf>,
+    pub url: Option<String>,
+    /// A file that holds the URL, if whoever has it may read the calendar.
+    pub url_file: Option<PathBuf>,
+    pub refresh: Span,
+    /// A copy that is older is still used, and everybody who is told by it reads how old it is.
+    pub stale_after: Span,
+}
+
+impl Default for Ical {
+    fn default() -> Self {
+        let (refresh, stale_after) = (Span::secs(300), Span::secs(3600));
+        Self { file: None, url: None, url_file: None, refresh, stale_after }
+    }
+}
+
+impl Schedule {
+    pub(super) fn anchor(&mut self, base: &Path) {
+        let files = self.ical.iter_mut().flat_map(|i| [&mut i.file, &mut i.url_file]);
+        for file in files.flatten() {
+            *file = base.join(&*file);
+        }
+    }
+
+    /// What its calendar says, as far as that is known without a running alerter; `None` if it has none.
+    pub fn calendar_text(&self) -> Option<Result<String, String>> {
+        let (name, file) = (&self.name, &self.ical.as_ref()?.file);
+        let text = match file {
+            Some(path) => read_file(path),
+            None => Err("its calendar is at a URL, which only the running alerter reads".into()),
+        };
+        Some(text.map_err(|e| format!("schedule {name}: {e}")))
+    }
+
+    fn engine(&self) -> oncall::Schedule {
+        oncall::Schedule {
+            name: self.name.clone(),
+            zone: self.time_zone.clone(),
+            layers: self.layers.clone(),
+            overrides: self.overrides.clone(),
+            calendar: self.ical.as_ref().map(|i| i.stale_after),
+            fallback: self.fallback.clone(),
+        }
+    }
+}
+
+/// The engine's part of it.
+pub(super) fn engine(file: &File) -> OnCallConfig {
+    OnCallConfig {
+        time_intervals: file.time_intervals.clone(),
+        users: file.users.clone(),
+        schedules: file.schedules.iter().map(Schedule::engine).collect(),
+    }
+}
+
+/// What a level may name beside receivers.
+pub(super) fn items(file: &File) -> Vec<String> {
+    let users = file.users.iter().map(|u| format!("{USER}{}", u.name));
+    users.chain(file.schedules.iter().map(|s| format!("{SCHEDULE}{}", s.name))).collect()
+}
+
+/// Mistakes that no single value shows.
+pub(super) fn check(file: &File, errors: &mut Vec<String>) {
+    let receivers: BTreeSet<&str> = file.receivers.iter().map(|r| r.name.as_str()).collect();
+    let intervals = unique("time_intervals", file.time_intervals.iter().map(|i| i.name.as_str()), errors);
+    let users = unique("users", file.users.iter().map(|u| u.name.as_str()), errors);
+    unique("schedules", file.schedules.iter().map(|s| s.name.as_str()), errors);
+    for (i, interval) in file.time_intervals.iter().enumerate() {
+        if interval.time_intervals.is_empty() {
+            errors.push(format!("time_intervals[{i}].time_intervals: is empty, so that it never holds"));
+        }
+    }
+    for (i, policy) in file.policies.iter().enumerate() {
+        for (j, level) in policy.levels.iter().enumerate() {
+            let at = format!("policies[{i}].levels[{j}].if");
+            for (key, name) in [("during", &level.condition.during), ("outside", &level.condition.outside)] {
+                known(&format!("{at}.{key}"), "time interval", name.as_deref(), &intervals, errors);
+            }
+        }
+    }
+    for (i, user) in file.users.iter().enumerate() {
+        let at = format!("users[{i}].notify[]");
+        known(&at, "receiver", user.notify.iter().map(String::as_str), &receivers, errors);
+    }
+    let items = items(file);
+    let reach: BTreeSet<&str> = receivers
+        .iter()
+        .copied()
+        .chain(items.iter().map(String::as_str).filter(|i| i.starts_with(USER)))
+        .collect();
+    for (i, schedule) in file.schedules.iter().enumerate() {
+        check_schedule(&format!("schedules[{i}]"), schedule, file, &users, errors);
+        let at = format!("schedules[{i}].fallback[]");
+        known(&at, "receiver or user", schedule.fallback.iter().map(String::as_str), &reach, errors);
+    }
+}
+
+fn check_schedule(at: &str, s: &Schedule, file: &File, users: &BTreeSet<&str>, errors: &mut Vec<String>) {
+    let mut person = |at: String, name: &String| {
+        if !users.contains(name.as_str()) {
+            let all = users.iter().copied().collect::<Vec<_>>().join(", ");
+            let all = if all.is_empty() { "none".into() } else { all };
+            errors.push(format!("{at}: there is no user {name:?}; those that exist: {all}"));
+        } else if file.users.iter().any(|u| u.name == *name && u.notify.is_empty()) {
+            errors.push(format!("{at}: no receiver reaches {name:?}, expected `notify` of this user"));
+        }
+    };
+    for (i, layer) in s.layers.iter().enumerate() {
+        for (j, turn) in layer.users.iter().enumerate() {
+            turn.0.iter().for_each(|name| person(format!("{at}.layers[{i}].users[{j}]"), name));
+        }
+    }
+    for (i, o) in s.overrides.iter().enumerate() {
+        o.users.0.iter().for_each(|name| person(format!("{at}.overrides[{i}].users"), name));
+        o.replaces.iter().for_each(|name| person(format!("{at}.overrides[{i}].replaces"), name));
+    }
+    if s.layers.is_empty() && s.ical.is_none() {
+        errors.push(format!("{at}: has neither layers nor ical, so that nobody is ever on call"));
+    }
+    for (i, layer) in s.layers.iter().enumerate() {
+        if layer.users.is_empty() {
+            errors.push(format!("{at}.layers[{i}].users: is empty, expected at least one user"));
+        }
+        if layer.until.is_some_and(|until| until <= layer.start) {
+            errors.push(format!("{at}.layers[{i}].until: is not after `start`"));
+        }
+    }
+    check_overrides(at, s, errors);
+    if let Some(ical) = &s.ical {
+        check_ical(&format!("{at}.ical"), ical, errors);
+    }
+}
+
+/// Two that contradict each other would leave it to their order who is woken.
+fn check_overrides(at: &str, s: &Schedule, errors: &mut Vec<String>) {
+    for (i, o) in s.overrides.iter().enumerate() {
+        let (from, to) = (o.from.at(&s.time_zone), o.to.at(&s.time_zone));
+        if to <= from {
+            errors.push(format!("{at}.overrides[{i}].to: is not after `from`"));
+        }
+        if o.users.0.is_empty() {
+            errors.push(format!("{at}.overrides[{i}].users: is empty, expected who is on call instead"));
+        }
+        if let Some(j) = s.overrides[..i].iter().position(|before| before.contradicts(o, &s.time_zone)) {
+            errors.push(format!(
+                "{at}.overrides[{i}]: overlaps with overrides[{j}], and both say who is on call"
+            ));
+        }
+    }
+}
+
+fn check_ical(at: &str, ical: &Ical, errors: &mut Vec<String>) {
+    let places = [ical.file.is_some(), ical.url.is_some(), ical.url_file.is_some()];
+    if places.iter().filter(|given| **given).count() != 1 {
+        errors.push(format!("{at}: expected exactly one of file, url and url_file"));
+    }
+    if let Some(url) = &ical.url
+        && let Err(e) = crate::calendars::check_url(url)
+    {
+        errors.push(format!("{at}.url: {e}"));
+    }
+    if ical.refresh < MIN_REFRESH {
+        errors.push(format!("{at}.refresh: must be at least {MIN_REFRESH}"));
+    }
+    if ical.stale_after < ical.refresh {
+        errors.push(format!("{at}.stale_after: is shorter than `refresh`, so that it would always be stale"));
+    }
+}
+
+/// The calendars to read; a URL that is kept in a file is read from it now.
+pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for (i, s) in file.schedules.iter().enumerate() {
+        let Some(ical) = &s.ical else { continue };
+        let place = match (&ical.file, &ical.url, &ical.url_file) {
+            (Some(path), _, _) => Ok(Place::File(path.clone())),
+            (_, Some(url), _) => Ok(Place::Url(Secret::new(url.clone()))),
+            (_, _, Some(path)) => Secret::read(path)
+                .and_then(|url| crate::calendars::check_url(url.expose()).map(|()| Place::Url(url))),
+            // Told already.
+            (None, None, None) => continue,
+        };
+        match place {
+            Ok(place) => sources.push(Source {
+                schedule: s.name.clone(),
+                zone: s.time_zone.clone(),
+                place,
+                refresh: Duration::from_millis(ical.refresh.0.unsigned_abs()),
+                stale_after: ical.stale_after,
+            }),
+            Err(e) => errors.push(format!("schedules[{i}].ical.url_file: {e}")),
+        }
+    }
+    sources
+}
+
+impl File {
+    /// Who is on call by this file, with the calendars that are files, and what could not be looked at.
+    pub fn oncall(&self, now: Ts) -> (OnCall, Vec<String>) {
+        let mut oncall = OnCall::new(engine(self));
+        let mut missing = Vec::new();
+        for s in &self.schedules {
+            let Some(text) = s.calendar_text() else { continue };
+            let wrong = |e| format!("schedule {}: its calendar {e}", s.name);
+            let read = text.and_then(|text| oncall.read_calendar(&s.name, &text, now).map_err(wrong));
+            missing.extend(read.err());
+        }
+        (oncall, missing)
+    }
+
+    /// The hours of the next four weeks in which nobody is on call, and what is doubtful about calendars: a line each.
+    pub fn gaps(&self, now: Ts) -> Vec<String> {
+        let (oncall, missing) = self.oncall(now);
+        let unread = |name: &str| missing.iter().any(|m| m.starts_with(&format!("schedule {name}:")));
+        let mut lines = missing.clone();
+        for s in self.schedules.iter().filter(|s| !unread(&s.name)) {
+            let name = &s.name;
+            if let Some(calendar) = oncall.calendar(name) {
+                lines.extend(calendar.warnings.iter().map(|w| format!("schedule {name}: {w}")));
+                let strangers = calendar.strangers.iter();
+                lines.extend(strangers.map(|w| format!("schedule {name}: event {w:?} names no user")));
+            }
+            let mut gaps = oncall.shifts(name, now, now + LOOK_AHEAD);
+            gaps.retain(|shift| shift.users.is_empty());
+            let hours = gaps.iter().map(|g| (g.to - g.from).as_secs_f64()).sum::<f64>() / 3600.0;
+            let instead = if s.fallback.is_empty() { "nobody" } else { &s.fallback.join(", ") };
+            for gap in gaps.iter().take(GAPS_TOLD) {
+                let (from, to, long) =
+                    (s.time_zone.show(gap.from), s.time_zone.show(gap.to), gap.to - gap.from);
+                lines.push(format!(
+                    "schedule {name}: nobody is on call from {from} to {to} ({long}); told instead: {instead}"
+                ));
+            }
+            if gaps.len() > GAPS_TOLD {
+                let more = gaps.len() - GAPS_TOLD;
+                lines.push(format!("schedule {name}: and {more} gaps more, {hours:.0} hours in four weeks"));
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests;
