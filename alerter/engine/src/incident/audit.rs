@@ -34,7 +34,7 @@ impl Book {
             if i.raised.is_empty() && i.resolve_at.is_none() {
                 flaw("nothing holds it open and nothing resolves it");
             }
-            if self.is_mute(i) {
+            if i.is_mute() {
                 flaw("nobody has answered and nobody will be told");
             }
             let hidden_by = i.record.quiet.as_ref().filter(|q| q.why != Hidden::Silenced);
@@ -48,19 +48,6 @@ impl Book {
         flaws
     }
 
-    /// Somebody should hear of it, and nothing will see to that.
-    fn is_mute(&self, i: &Incident) -> bool {
-        let wanted = match i.record.severity {
-            Severity::Page => true,
-            Severity::Ticket => i.record.level == 0 && !i.raised.is_empty(),
-            Severity::Info => false,
-        };
-        let waits = i.record.next_at.is_some();
-        // It is over, and came to its end before anyone was told.
-        let over = i.raised.is_empty() && i.record.level == 0;
-        wanted && i.record.state == State::Open && !i.calm && !waits && !over && !i.ladders.is_empty()
-    }
-
     /// Whatever went wrong with it, its people are told again.
     pub(crate) fn mend(&mut self, now: Ts, id: &str) {
         self.touched.push(id.to_owned());
@@ -68,12 +55,32 @@ impl Book {
         if i.raised.is_empty() && i.resolve_at.is_none() {
             i.resolve_at = Some(now + self.config.resolve_after);
         }
-        let mute = self.open.get(id).is_some_and(|i| self.is_mute(i) || i.record.quiet.is_some());
+        let mute = self.open.get(id).is_some_and(|i| i.is_mute() || i.record.quiet.is_some());
         if let Some(i) = self.open.get_mut(id).filter(|_| mute) {
             if !i.ladders.hurry(now) {
                 i.ladders.force(now);
             }
             i.record.next_at = Some(now);
         }
+    }
+}
+
+impl Incident {
+    /// Somebody should hear of it, and nothing will see to that.
+    fn is_mute(&self) -> bool {
+        let wanted = match self.record.severity {
+            Severity::Page => true,
+            Severity::Ticket => self.record.level == 0 && !self.raised.is_empty(),
+            Severity::Info => false,
+        };
+        let waits = self.record.next_at.is_some();
+        // It is over, and came to its end before anyone was told.
+        let over = self.raised.is_empty() && self.record.level == 0;
+        wanted
+            && self.record.state == State::Open
+            && !self.calm
+            && !waits
+            && !over
+            && !self.ladders.is_empty()
     }
 }

@@ -121,7 +121,11 @@ impl Ladders {
 
     /// Makes the next level due now; false when there is none.
     pub(super) fn hurry(&mut self, now: Ts) -> bool {
-        self.0.iter_mut().fold(false, |any, l| l.hurry(now) || any)
+        let mut any = false;
+        for ladder in &mut self.0 {
+            any |= ladder.hurry(now);
+        }
+        any
     }
 
     /// Makes the last levels due now once more.

@@ -14,18 +14,30 @@ use crate::matcher::{Labels, Matcher, all_hold};
 use crate::time::Ts;
 use crate::verdict::Kind;
 
-/// The rules that hold unless they are switched off: name, source, target, what must be equal.
-const BUILT_IN: [(&str, &[&str], &[&str], &[&str]); 2] = [
-    ("hang-hides-slowness", &["kind=\"hang\""], &["cause=\"speed\""], &["run"]),
-    (
-        "dead-node-hides-gpus",
-        &["kind=~\"node_fault|source_lost\"", "severity=\"page\""],
-        &["cause=\"hardware\""],
-        &["node"],
-    ),
+/// The rules that hold unless they are switched off.
+const BUILT_IN: [BuiltIn; 2] = [
+    BuiltIn {
+        name: "hang-hides-slowness",
+        source: &["kind=\"hang\""],
+        target: &["cause=\"speed\""],
+        equal: "run",
+    },
+    BuiltIn {
+        name: "dead-node-hides-gpus",
+        source: &["kind=~\"node_fault|source_lost\"", "severity=\"page\""],
+        target: &["cause=\"hardware\""],
+        equal: "node",
+    },
 ];
 /// Incidents that explain one another in a row.
 const MAX_CHAIN: usize = 32;
+
+struct BuiltIn {
+    name: &'static str,
+    source: &'static [&'static str],
+    target: &'static [&'static str],
+    equal: &'static str,
+}
 
 /// Which rule, and the values that must be equal.
 type Place = (usize, Vec<String>);
@@ -137,11 +149,11 @@ impl Rule {
 /// The rules that hold unless they are switched off.
 pub fn built_in() -> impl Iterator<Item = InhibitRule> {
     let list = |texts: &[&str]| texts.iter().map(|t| (*t).to_owned()).collect();
-    BUILT_IN.iter().map(move |(name, source, target, equal)| InhibitRule {
-        name: (*name).to_owned(),
-        source_matchers: list(source),
-        target_matchers: list(target),
-        equal: list(equal),
+    BUILT_IN.iter().map(move |rule| InhibitRule {
+        name: rule.name.to_owned(),
+        source_matchers: list(rule.source),
+        target_matchers: list(rule.target),
+        equal: list(&[rule.equal]),
     })
 }
 
@@ -162,8 +174,8 @@ impl Book {
         }
         for place in self.inhibition.of.get(id).into_iter().flat_map(|roles| &roles.target) {
             let rule = &self.inhibition.rules[place.0];
-            let is_source = |other: &str| self.inhibition.is_at(&self.inhibition.sources, place, other);
-            let is_target = |other: &str| self.inhibition.is_at(&self.inhibition.targets, place, other);
+            let is_source = |other: &str| is_at(&self.inhibition.sources, place, other);
+            let is_target = |other: &str| is_at(&self.inhibition.targets, place, other);
             let explains = |other: &&IncidentRecord| {
                 other.id != id
                     && other.severity >= target.record.severity
@@ -206,8 +218,6 @@ impl Book {
     }
 }
 
-impl Inhibition {
-    fn is_at(&self, index: &BTreeMap<Place, BTreeSet<String>>, place: &Place, id: &str) -> bool {
-        index.get(place).is_some_and(|ids| ids.contains(id))
-    }
+fn is_at(index: &BTreeMap<Place, BTreeSet<String>>, place: &Place, id: &str) -> bool {
+    index.get(place).is_some_and(|ids| ids.contains(id))
 }

@@ -147,11 +147,12 @@ impl Book {
         let (recipients, found) = self.recipients(now, level);
         let Some(i) = self.open.get_mut(id) else { return };
         i.record.level = i.record.level.max(number);
-        let mut asked = if asked.is_empty() { String::new() } else { format!("; {}", asked.join(", ")) };
+        let mut asked = asked.to_vec();
         let silences = self.silences.all().filter(|s| s.phase(now) == Phase::Active).count();
         if silences > 0 {
-            asked += &format!("; silences that do not match: {silences}");
+            asked.push(format!("silences that do not match: {silences}"));
         }
+        let asked = if asked.is_empty() { String::new() } else { format!("; {}", asked.join(", ")) };
         let what = format!("level {number} notified ({}): {}{asked}", found.join(", "), why.words);
         out.push(timeline(now, id, what));
         for recipient in recipients {
