@@ -307,10 +307,23 @@ fn process_lives(e: &Event) -> bool {
 /// Why a run counts as over: nobody will send its `bye`.
 pub const FORGET_AFTER: Span = Span::secs(7 * 86_400);
 
+/// A step time that was worked out, and how finely it is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Derived {
+    pub(crate) step_time: f64,
+    pub(crate) quantum: f64,
+}
+
+/// Shortest time, in seconds, that a clock of whole seconds measures well enough: to 2 %.
+const COARSE: f64 = 50.0;
+
 /// How a sample without its own step time gets one: from the times of the lines, where those are exact enough.
-pub(crate) fn derived_step_time(previous: Ts, at: Ts, interval: i64) -> Option<f64> {
+pub(crate) fn derived_step_time(previous: Ts, at: Ts, steps: i64) -> Option<Derived> {
     let secs = (at - previous).as_secs_f64();
-    let whole_seconds = previous.0 % 1000 == 0 && at.0 % 1000 == 0;
-    let exact_enough = if whole_seconds { secs >= 50.0 } else { secs > 0.0 };
-    (exact_enough && interval > 0).then(|| secs / interval as f64)
+    let coarse = previous.0 % 1000 == 0 && at.0 % 1000 == 0;
+    let exact_enough = secs > 0.0 && (!coarse || secs >= COARSE);
+    (exact_enough && steps > 0).then(|| {
+        let quantum = if coarse { 1.0 / steps as f64 } else { 0.0 };
+        Derived { step_time: secs / steps as f64, quantum }
+    })
 }

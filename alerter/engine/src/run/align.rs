@@ -11,8 +11,8 @@ use stepwatch_wire::Event;
 use crate::sample::StepSample;
 use crate::time::Ts;
 
-use super::derived_step_time;
-use super::values::{SIGNALS, STEP_TIME, Units, Values};
+use super::values::{SIGNALS, Units, Values};
+use super::{Derived, derived_step_time};
 
 /// What a step report is, given what the rank reported before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(super) struct Align {
     leader_missed: i64,
     /// The last step that became a sample, and its time if the report told it.
     last: Option<(i64, Option<Ts>)>,
+    /// Where the clock is too coarse for a step: the step since which the speed is worked out, and its time.
+    since: Option<(i64, Ts)>,
     /// A step that waits for the leader, or for its end.
     pending: Option<Pending>,
     signals: [Signal; SIGNALS],
@@ -163,9 +165,21 @@ impl Align {
 
     pub(super) fn restart(&mut self) {
         self.pending = None;
-        self.last = None;
+        (self.last, self.since) = (None, None);
         self.leader_missed = 0;
         self.signals.iter_mut().for_each(Signal::restart);
+    }
+
+    /// How long a step took, from the times of the reports. A clock of whole seconds is exact enough for the steps of a minute
+    /// together, and for a pause of a minute, which must not be spread over steps that were none.
+    fn worked_out(&mut self, before: Ts, step: i64, at: Ts, interval: i64) -> Option<Derived> {
+        let (first, since) = *self.since.get_or_insert((step.saturating_sub(interval), before));
+        let alone = derived_step_time(before, at, interval);
+        let derived = alone.or_else(|| derived_step_time(since, at, step.saturating_sub(first)));
+        if derived.is_some() || at < since {
+            self.since = Some((step, at));
+        }
+        derived
     }
 
     fn accepts_leader(&self, rank: u32) -> bool {
@@ -187,8 +201,7 @@ impl Align {
         let interval = self.last.map_or(1, |(last, _)| step - last).max(1);
         if !self.measured {
             let before = self.last.and_then(|(_, before)| before).filter(|_| told);
-            let derived = before.and_then(|before| derived_step_time(before, at, interval));
-            values.set(STEP_TIME, derived);
+            values.set_step_time(before.and_then(|before| self.worked_out(before, step, at, interval)));
         }
         self.last = Some((step, told.then_some(at)));
         self.mark(rank, step, &values);
@@ -272,6 +285,33 @@ mod tests {
         assert!(got.iter().filter(|s| !s.2).all(|s| s.1 == 1));
         let added: Vec<_> = got.iter().filter(|s| s.2).map(|s| (s.0, s.1, s.3)).collect();
         assert_eq!(added, [(10, 1, "grad"), (20, 10, "grad"), (30, 10, "grad"), (40, 10, "grad")]);
+    }
+
+    /// The step times worked out of the times of the reports of steps 1, 2, ...: the step, seconds a step, and how finely.
+    fn timed(times: impl IntoIterator<Item = f64>) -> Vec<(i64, f64, f64)> {
+        let (mut align, mut out) = (Align::default(), Vec::new());
+        for (step, at) in (1..).zip(times) {
+            let e = Event { ts: Some(at), ..event(step, &[L]) };
+            align.take(Ts::from_secs_f64(at), 0, step, &e, &mut out);
+        }
+        let timed = out.iter().filter_map(|s| Some((s.step, s.step_time?, s.q.step_time)));
+        let three = |v: f64| (v * 1000.0).round() / 1000.0;
+        timed.map(|(step, secs, q)| (step, three(secs), three(q))).collect()
+    }
+
+    #[test]
+    fn a_clock_of_whole_seconds_tells_the_speed_of_many_steps_together() {
+        let got = timed((0..25).map(|i| (f64::from(i) * 6.4 + 0.1).floor()));
+        assert_eq!(got, [(9, 6.375, 0.125), (17, 6.375, 0.125), (25, 6.375, 0.125)]);
+        let exact = timed((0..4).map(|i| f64::from(i) * 6.4 + 0.1));
+        assert_eq!(exact.iter().map(|t| (t.0, t.1)).collect::<Vec<_>>(), [(2, 6.4), (3, 6.4), (4, 6.4)]);
+    }
+
+    #[test]
+    fn a_pause_stands_out_by_itself() {
+        let times = (1..30).map(|i| 6.0 * f64::from(i) + if i > 15 { 180.0 } else { 0.0 });
+        let got: Vec<_> = timed(times).iter().map(|t| (t.0, t.1)).collect();
+        assert_eq!(got, [(10, 6.0), (16, 186.0), (25, 6.0)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, names::metric};
 
+use super::Derived;
 use crate::sample::{Quanta, StepClass, StepSample};
 use crate::time::Ts;
 
@@ -13,7 +14,7 @@ const GRAD_NORM: usize = 1;
 const LR: usize = 2;
 const LOSS_SCALE: usize = 3;
 const SKIPPED: usize = 4;
-pub(super) const STEP_TIME: usize = 5;
+const STEP_TIME: usize = 5;
 const TOKENS: usize = 6;
 const MFU: usize = 7;
 const COMPUTED_MFU: usize = 8;
@@ -83,8 +84,9 @@ impl Values {
         (0..SIGNALS).all(|i| !self.has(i))
     }
 
-    pub(super) fn set(&mut self, signal: usize, value: Option<f64>) {
-        self.values[signal] = value;
+    pub(super) fn set_step_time(&mut self, derived: Option<Derived>) {
+        self.values[STEP_TIME] = derived.map(|d| d.step_time);
+        self.quanta[STEP_TIME] = derived.map_or(0.0, |d| d.quantum);
     }
 
     pub(super) fn forget(&mut self, signal: usize) {
