@@ -269,8 +269,48 @@ fn a_bare_log_gets_a_ticket_before_the_page() {
     w.forward(Span::secs(20));
     assert_eq!(w.only().severity, Severity::Ticket);
     w.forward(Span::secs(600));
+    assert_eq!(w.only().severity, Severity::Ticket, "its first evaluation may be a long one");
+    w.forward(Span::secs(1200));
     assert_eq!(w.only().severity, Severity::Page);
     assert_eq!(w.only().detected_step, 59);
+}
+
+#[test]
+fn a_bare_log_that_was_watched_for_an_hour_is_paged_sooner() {
+    let mut w = World::new(two_levels());
+    for step in 1..200 {
+        w.forward(Span::secs(20));
+        w.event(step_of(0, step));
+    }
+    w.forward(Span::secs(590));
+    assert_eq!(w.only().severity, Severity::Ticket);
+    w.forward(Span::secs(20));
+    assert_eq!(w.only().severity, Severity::Page);
+}
+
+#[test]
+fn a_pause_that_was_survived_is_no_surprise_the_second_time() {
+    let mut w = World::new(two_levels());
+    for line in 1..=200 {
+        w.forward(Span::secs(if line % 20 == 0 { 1030 } else { 350 }));
+        w.event(step_of(0, 5 * line));
+    }
+    let pages = w.records.iter().filter(|r| r.severity == Severity::Page).count();
+    assert!(pages <= 1, "{:?}", w.history);
+}
+
+#[test]
+fn lines_that_come_ever_farther_apart_are_no_hang() {
+    let mut w = World::new(two_levels());
+    let (mut step, mut told) = (0, 0);
+    for every in [1, 1, 1, 500, 500, 500, 500] {
+        w.forward(Span::secs(4 * every));
+        step += every;
+        w.event(step_of(0, step));
+        told = w.sent.len();
+    }
+    assert!(told <= 2, "once, when nobody could know, and that it is over: {:?}", w.history);
+    assert!(w.records.iter().all(|r| r.severity < Severity::Page), "{:?}", w.history);
 }
 
 #[test]

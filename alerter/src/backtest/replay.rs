@@ -1,6 +1,6 @@
 //! The engine and its clock: what live would be done by sockets and timers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::EngineConfig;
@@ -17,6 +17,8 @@ use super::story::{Story, id_of};
 const SOURCE: &str = "backtest";
 /// Seconds a step, while none is known.
 const UNKNOWN_STEP: f64 = 1.0;
+/// Step times whose median is the usual one: pauses are fewer than half of them.
+const STEP_TIMES: usize = 9;
 /// Longest time between two steps that is made up.
 const MAX_STEP: f64 = 86_400.0 * 365.0;
 /// Deadlines run between two events: a gap of days has only so many of them.
@@ -42,7 +44,8 @@ pub(super) struct Replay {
     began: Ts,
     /// Some events told their time.
     timed: bool,
-    step_time: f64,
+    /// The last ones, for the steps that were not logged.
+    step_times: VecDeque<f64>,
     effects: Vec<Effect>,
     /// In the order they were opened.
     stories: Vec<Story>,
@@ -62,7 +65,7 @@ impl Replay {
             now: Ts(0),
             began: Ts(0),
             timed: false,
-            step_time: UNKNOWN_STEP,
+            step_times: VecDeque::new(),
             effects: Vec::new(),
             stories: Vec::new(),
             by_id: BTreeMap::new(),
@@ -151,12 +154,23 @@ impl Replay {
         if steps == 0 {
             return Span::ZERO;
         }
-        // Of the steps that were not logged the step time before tells more than that of this one, which may be a pause.
-        let between = self.step_time * (steps - 1) as f64;
-        if let Some(secs) = event.m.get(metric::STEP_TIME).filter(|v| v.is_finite() && *v > 0.0) {
-            self.step_time = secs;
+        // This one may be a pause, which says nothing of the steps that were not logged.
+        let told = event.m.get(metric::STEP_TIME).filter(|v| v.is_finite() && *v > 0.0);
+        if let Some(secs) = told {
+            if self.step_times.len() == STEP_TIMES {
+                self.step_times.pop_front();
+            }
+            self.step_times.push_back(secs);
         }
-        Span::from_secs_f64((between + self.step_time).min(MAX_STEP))
+        let usual = self.usual_step();
+        Span::from_secs_f64((usual * (steps - 1) as f64 + told.unwrap_or(usual)).min(MAX_STEP))
+    }
+
+    fn usual_step(&self) -> f64 {
+        let mut sorted: Vec<f64> = self.step_times.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        // Of two the shorter: a run begins with a step that compiles.
+        sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(UNKNOWN_STEP)
     }
 
     fn count(&mut self, event: &Event) {

@@ -4,7 +4,9 @@
 //! NVIDIA's resiliency extension, docs "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or
 //! evaluation gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that declare
 //! their phases are paged at the deadline; others may be in an evaluation that nobody declared: they get a ticket after
-//! `undeclared_ticket` and the page after `undeclared_floor`.
+//! `undeclared_ticket` and the page after `undeclared_floor`. In the first hour that such a run is watched it may not have shown its
+//! evaluations yet, and until its pace is known not even how far its lines are apart: the page waits three times as long. Somebody who has
+//! just started a run looks at it.
 //!
 //! Silence of the telemetry is not silence of the run: without a live source nothing is judged.
 
@@ -49,6 +51,10 @@ const PACE_SAMPLES: u64 = 20;
 const STARTED_SAMPLES: u64 = 3;
 /// What a pause may last longer than the longest one survived, in seconds.
 const PAUSE_MARGIN: f64 = 600.0;
+/// By then a run has shown the pauses that it makes.
+const WATCHED: Span = Span::secs(3600);
+/// Times the silence that is a page otherwise.
+const PATIENCE: f64 = 3.0;
 /// Suspects named one by one; more than that is a group.
 const NAMED: usize = 3;
 
@@ -87,9 +93,22 @@ impl Hang {
         let (ticket, page) = if declared {
             (allowed, allowed)
         } else {
-            (allowed.max(self.config.undeclared_ticket), allowed.max(self.config.undeclared_floor))
+            (allowed.max(self.config.undeclared_ticket), allowed.max(self.undeclared_page(f)))
         };
         Some(Due { ticket: since + ticket, page: since + page, allowed, why })
+    }
+
+    /// Shortest silence that is a page of a run that declares nothing.
+    fn undeclared_page(&self, f: &Facts) -> Span {
+        let patient = |span: Span| Span::from_secs_f64(PATIENCE * span.as_secs_f64());
+        let has_paused = f.longest_pause.max(f.first_gap) >= PAUSE_MARGIN;
+        if !paced(f) {
+            patient(self.config.start)
+        } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
+            patient(self.config.undeclared_floor)
+        } else {
+            self.config.undeclared_floor
+        }
     }
 
     fn allowed(&self, f: &Facts) -> (Span, &'static str) {
@@ -115,9 +134,9 @@ impl Hang {
     fn paced(&self, f: &Facts) -> (Span, &'static str) {
         let c = &self.config;
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
-        if f.attempt_steps < STARTED_SAMPLES || f.pace.samples() < PACE_SAMPLES {
-            // A log that prints every 500th step may take hours to show its pace.
-            let seen = Span::from_secs_f64(3.0 * f.first_gap.max(p99));
+        if !paced(f) {
+            // A log that prints every 500th step may take hours to show its pace, and one that printed every step before knows it least.
+            let seen = Span::from_secs_f64(3.0 * f.first_gap.max(f.longest_pause).max(p99));
             return (seen.max(c.start), "to start");
         }
         // A line that covers many steps varies less than a step.
@@ -173,6 +192,11 @@ impl ClockDetector for Hang {
             Some(_) => Some(due.page),
         }
     }
+}
+
+/// The pace of the run, and of this attempt, is known.
+fn paced(f: &Facts) -> bool {
+    f.attempt_steps >= STARTED_SAMPLES && f.pace.samples() >= PACE_SAMPLES
 }
 
 fn sentence(f: &Facts, idle: Span, due: &Due) -> String {

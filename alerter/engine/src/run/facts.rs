@@ -28,6 +28,12 @@ const MAX_DEATHS: usize = 64;
 const STOPPED: [i64; 2] = [130, 143];
 /// Steps after a death that prove that the run goes on without it.
 const PROOF_STEPS: u64 = 3;
+/// Times the 99th percentile of the pace from which a gap is a pause, and from which the next one of its length must not come as a surprise: no
+/// deadline is shorter.
+const PAUSE: f64 = 3.0;
+const LONG: f64 = 1.5;
+/// Lines by which a step may come late.
+const OUT_OF_ORDER: i64 = 3;
 /// How long steps of the attempt that was left are still on their way.
 const IN_FLIGHT: Span = Span::secs(30);
 
@@ -107,6 +113,8 @@ pub struct Rank {
     pub stage: Option<u32>,
     pub attempt: Option<u32>,
     pub last_step: Option<i64>,
+    /// The last two steps between which there is room for others, which may come late.
+    hole: Option<(i64, i64)>,
     pub last_seen: Ts,
     /// The run restarted and this rank has not followed yet.
     pub stale: bool,
@@ -181,6 +189,14 @@ impl Ended {
 
     pub fn by_hand(&self) -> bool {
         STOPPED.contains(&self.code)
+    }
+}
+
+impl Rank {
+    /// A step before the last one that was never told, and is only out of order: a rewind tells steps again.
+    fn is_late(&self, last: i64, step: i64, interval: i64) -> bool {
+        let near = last.saturating_sub(step) <= interval.saturating_mul(OUT_OF_ORDER);
+        near && self.hole.is_some_and(|(from, to)| from < step && step < to)
     }
 }
 
@@ -371,18 +387,18 @@ impl Facts {
 
     /// Decides what a step of `rank` is, and moves the rank.
     pub(super) fn rank_step(&mut self, now: Ts, rank: u32, step: i64, attempt: Option<u32>) -> Arrival {
-        let (run_step, attempt_at) = (self.last_step, self.attempt_at);
+        let (run_step, attempt_at, interval) = (self.last_step, self.attempt_at, self.interval);
         let r = self.ranks.entry(rank).or_default();
         r.last_seen = now;
         let restarted = match (r.last_step, r.attempt, attempt) {
             (None, ..) => false,
             (Some(_), Some(old), Some(new)) if new != old => new > old,
-            (Some(last), None, None) => step < last,
+            (Some(last), None, None) => step < last && !r.is_late(last, step, interval),
             _ => false,
         };
         if restarted {
             let follows = r.stale;
-            (r.last_step, r.attempt, r.stale) = (Some(step), attempt, false);
+            (r.last_step, r.hole, r.attempt, r.stale) = (Some(step), None, attempt, false);
             if let Some(node) = r.node.clone().filter(|_| follows) {
                 self.arrive(&node);
             }
@@ -402,6 +418,9 @@ impl Facts {
         }
         let node = if r.stale { r.node.clone() } else { None };
         r.stale = false;
+        if let Some(last) = r.last_step.filter(|last| step.saturating_sub(*last) > 1) {
+            r.hole = Some((last, step));
+        }
         (r.last_step, r.attempt) = (Some(step), attempt.or(r.attempt));
         node.iter().for_each(|node| self.arrive(node));
         Arrival::Next
@@ -477,15 +496,15 @@ impl Facts {
 
     fn paced(&mut self, secs: f64) {
         let usual = self.pace.quantile(0.99).unwrap_or(f64::INFINITY);
-        if secs > 3.0 * usual {
+        self.wants_look |= secs > PAUSE * usual;
+        if secs > LONG * usual {
             self.longest_pause = self.longest_pause.max(secs);
-            self.wants_look = true;
         } else {
             // A pause seen once need not keep the deadline long for ever.
             self.longest_pause *= 0.9999;
         }
         // A pause counts as a slow step; were it one, the next steps would show it.
-        self.pace.add(secs.min(3.0 * usual));
+        self.pace.add(secs.min(PAUSE * usual));
     }
 
     pub(super) fn phase_begin(&mut self, at: Ts, name: &str, rank: u32) {

@@ -82,6 +82,31 @@ fn a_log_every_ten_steps_beside_a_client_confuses_no_pace() {
 }
 
 #[test]
+fn lines_out_of_order_are_no_restart_and_a_rewind_is() {
+    let told = |order: &[i64]| {
+        let run = healthy(4, 700);
+        let unnumbered = |step: &i64| {
+            let mut e = report(&run[(*step - 1) as usize], ALL);
+            e.attempt = None;
+            e
+        };
+        judge(order.iter().map(unnumbered)).1
+    };
+    let mut order: Vec<i64> = (1..=699).collect();
+    for (i, three) in order.chunks_exact_mut(3).enumerate() {
+        three.rotate_left(i % 3);
+        three[1..].rotate_left(i % 2);
+    }
+    assert_eq!(told(&order).facts.attempt, 0);
+    let sparse: Vec<i64> = order.iter().filter(|step| **step % 7 == 0).copied().collect();
+    assert_eq!(told(&sparse).facts.attempt, 0, "nor where there is room between all lines");
+    for back in [1, 2, 3, 20] {
+        let rewound: Vec<i64> = (1..=300).chain(301 - back..=600).collect();
+        assert_eq!(told(&rewound).facts.attempt, u32::from(back > 1), "back by {back}");
+    }
+}
+
+#[test]
 fn what_comes_two_minutes_late_is_still_a_page() {
     let mut run = healthy(5, 900);
     run[600..610].iter_mut().for_each(|s| s.grad_norm = s.grad_norm.map(|g| g * 60.0));
