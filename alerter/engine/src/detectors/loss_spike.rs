@@ -7,13 +7,14 @@
 //! S = clip(S + min(z, cap) − 2.5, 0, 4h),  f += (L − f)/3,  best = least f so far
 //! alarm: S > h, d > rise, f > best + rise
 //! ```
-//! a = 1/20 upwards and 1/5 downwards, h = 16. The cap keeps one bad batch from alarming, `best` the convexity of early training, and q the heavy tail of
+//! a = 1/20 upwards and 1/5 downwards, h = 16. A loss that falls fast leaves its baseline behind by more than its noise: s counts for no more than
+//! twice the scale of the changes of d, which a trend does not touch (von Neumann, "Distribution of the ratio of the mean square successive difference", 1941). The cap keeps one bad batch from alarming, `best` the convexity of early training, and q the heavy tail of
 //! a small batch. A rise is measured in nats where the loss is a cross-entropy of usual size, and relative
 //! to the level where it is not ([`unit()`]), so small and large losses are judged alike.
 //!
 //! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
-//! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples 0.45 above; and half the z makes
-//!   a single one a ticket, for what one line in many shows is not alone;
+//! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples 0.45 above (z > 6); and half the z
+//!   makes a single one a ticket, for what one line in many shows is not alone;
 //! * `divergence` (page): it has not come back after 200 samples;
 //! * `loss_shift` (note): it has settled on a slightly higher level, or stayed for 2,000 samples; the baseline starts again from there.
 
@@ -79,6 +80,11 @@ const SPARSE_CAP: f64 = 12.0;
 const SPARSE: i64 = 3;
 /// Samples by which a growing scale comes into force late.
 const LAG: u32 = 16;
+/// Score of a sample that, with another of the last three, pages where samples are sparse.
+const SPARSE_Z: f64 = 6.0;
+/// Weight of a change in their scale, and how many of those scales the noise may be.
+const CHANGE_RATE: f64 = 1.0 / 16.0;
+const CHANGES: f64 = 2.0;
 /// Smallest scale, relative to the level.
 const FLOOR: f64 = 0.002;
 /// Samples that start the baseline, and samples before anything is said.
@@ -93,11 +99,11 @@ const TAIL_SIGMAS: f64 = 2.5;
 /// Keeps a quantile of 98 % in balance with steps of 1.1: `1.1^(−0.02/0.98)`.
 const TAIL_DECAY: f64 = 0.998_057;
 
-/// How much a nat is worth at this level: cross-entropies of language models lie between 2 and 20; below and above, rises are
-/// judged relative to the level.
+/// How much a nat is worth at this level: the loss of a language model that has learned something lies between 2 and 6. Below and above it
+/// may be anything, in any unit, and rises are judged relative to the level.
 pub fn unit(level: f64) -> f64 {
     let level = level.abs();
-    (level / 2.0).min(1.0).max(level / 20.0)
+    (level / 2.0).min(1.0).max(level / 6.0)
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -106,6 +112,9 @@ pub struct LossSpike {
     warm: Window<WARM>,
     m: f64,
     s: f64,
+    /// The last deviation, and the scale of its changes.
+    last_d: f64,
+    changes: f64,
     /// Upper quantile of the deviations in scales: the heavy tail that this run lives with.
     q: f64,
     /// What the baseline was 16 to 32 samples ago: an anomaly must not raise the bar for itself.
@@ -179,6 +188,8 @@ impl LossSpike {
             warm: Window::default(),
             m: 0.0,
             s: 0.0,
+            last_d: 0.0,
+            changes: 0.0,
             q: 0.0,
             before: [Before::UNKNOWN; 2],
             n: 0,
@@ -217,6 +228,7 @@ impl LossSpike {
             let (m, s) = self.warm.location_scale();
             (self.m, self.f, self.best) = (m, m, m);
             self.s = s.max(floor(m, quantum));
+            (self.last_d, self.changes) = (0.0, self.s);
             self.q = NORMAL_TAIL;
         }
         false
@@ -239,7 +251,8 @@ impl LossSpike {
 
     fn sigma(&self, quantum: f64) -> f64 {
         let Before { s, q, .. } = self.before[0];
-        self.s.min(s).max(rounding(quantum)) * (self.q.min(q) / TAIL_SIGMAS).max(1.0)
+        self.s.min(s).min(CHANGES * self.changes).max(floor(self.m, quantum))
+            * (self.q.min(q) / TAIL_SIGMAS).max(1.0)
     }
 
     fn update(&mut self, s: &StepSample, r: &Reading) {
@@ -251,6 +264,11 @@ impl LossSpike {
         let floor = r.floor(self.m);
         let scale_rate = weight * SCALE_RATE.max(1.0 / f64::from(self.n + 1));
         self.s = (self.s + scale_rate * (r.d.abs().min(2.5 * self.s) / 0.787 - self.s)).max(floor);
+        let change = (r.d - self.last_d).abs() / core::f64::consts::SQRT_2;
+        let rate = weight * CHANGE_RATE.max(1.0 / f64::from(self.n + 1));
+        self.changes =
+            (self.changes + rate * (change.min(2.5 * self.changes) / 0.787 - self.changes)).max(floor);
+        self.last_d = r.d;
         // Stochastic approximation of a quantile, in steps of a tenth.
         let outlier = r.d > self.q * self.s;
         if !(outlier && suspicious) {
@@ -264,7 +282,7 @@ impl LossSpike {
         self.f += (r.loss - self.f) / 3.0;
         // A best that is never met again would make an old record a grievance for ever.
         self.best = self.f.min(self.best + 1e-5 * self.best.abs());
-        self.high.push(r.d > r.rise(self.config.page_rise) && r.z > CAP);
+        self.high.push(r.d > r.rise(self.config.page_rise) && r.z > SPARSE_Z);
         self.n = self.n.saturating_add(1);
         self.recover(r);
     }
