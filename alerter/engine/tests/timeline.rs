@@ -130,32 +130,18 @@ fn step_of(rank: u32, step: i64) -> Event {
 }
 
 fn two_levels() -> EngineConfig {
+    let levels = vec![
+        Level { notify: vec!["chat".into()], ..Level::default() },
+        Level { after: Span::secs(300), notify: vec!["primary".into()], repeat: 2, ..Level::default() },
+    ];
+    let severity = |s: &str| vec![format!("severity=\"{s}\"")];
     EngineConfig {
         receivers: vec!["chat".into(), "primary".into()],
         cost_per_gpu_hour: Some(2.5),
-        policies: vec![Policy {
-            name: "default".into(),
-            levels: vec![
-                Level { after: Span::ZERO, notify: vec!["chat".into()], ..Level::default() },
-                Level {
-                    after: Span::secs(300),
-                    notify: vec!["primary".into()],
-                    repeat: 2,
-                    ..Level::default()
-                },
-            ],
-        }],
+        policies: vec![Policy { name: "default".into(), levels }],
         routes: vec![
-            Route {
-                matchers: vec!["severity=\"page\"".into()],
-                policy: Some("default".into()),
-                ..Route::default()
-            },
-            Route {
-                matchers: vec!["severity=\"ticket\"".into()],
-                notify: vec!["chat".into()],
-                ..Route::default()
-            },
+            Route { matchers: severity("page"), policy: Some("default".into()), ..Route::default() },
+            Route { matchers: severity("ticket"), notify: vec!["chat".into()], ..Route::default() },
         ],
         ..EngineConfig::default()
     }
