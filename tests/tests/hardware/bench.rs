@@ -68,6 +68,7 @@ impl Ask {
 
 /// A scraper with one connection, as Prometheus keeps one.
 struct Scraper {
+    addr: SocketAddr,
     stream: BufReader<TcpStream>,
     body: Vec<u8>,
 }
@@ -77,7 +78,12 @@ impl Scraper {
         let stream = TcpStream::connect(addr).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        Self { stream: BufReader::new(stream), body: Vec::new() }
+        Self { addr, stream: BufReader::new(stream), body: Vec::new() }
+    }
+
+    /// As who finds that the server has ended a connection that lay idle.
+    fn reconnect(&mut self) {
+        *self = Self::connect(self.addr);
     }
 
     /// One answer, from the first byte asked to the last one read.
@@ -315,7 +321,12 @@ async fn run<'a>(
         job.step(step);
         tree.traffic(step.cast_unsigned() * 1_000_000_000);
         if step % scrape_every == 0 {
-            subjects.iter_mut().for_each(|subject| subject.ask(Ask::Prometheus));
+            for subject in subjects.iter_mut() {
+                if scrape_every > 1 {
+                    subject.scraper.reconnect();
+                }
+                subject.ask(Ask::Prometheus);
+            }
         }
     }
     let taken = subjects.iter_mut().zip(before);
