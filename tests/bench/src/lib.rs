@@ -16,7 +16,10 @@ pub mod replay;
 pub mod score;
 pub mod svg;
 pub mod synthetic;
+pub mod table;
 pub mod tables;
+pub mod variants;
+pub mod vary;
 
 use std::path::{Path, PathBuf};
 

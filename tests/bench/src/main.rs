@@ -11,7 +11,7 @@ use stepwatch_bench::base::Clean;
 use stepwatch_bench::curves::{Curve, Runs};
 use stepwatch_bench::replay::Incidents;
 use stepwatch_bench::score::Tally;
-use stepwatch_bench::{cases, label, plots, real_runs, replay, tables};
+use stepwatch_bench::{cases, label, plots, real_runs, replay, tables, variants, vary};
 
 /// What our own row is called.
 const OURS: &str = "Stepwatch";
@@ -44,6 +44,17 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         incidents: Option<PathBuf>,
     },
+    /// Replay the runs of a directory as others would have recorded them
+    Vary {
+        /// Holds recordings and labels.json; absent: the real runs
+        dir: Option<PathBuf>,
+        /// Only variants whose name holds this
+        #[arg(long, value_name = "TEXT")]
+        only: Option<String>,
+        /// Say what was missed, and paged for nothing
+        #[arg(long)]
+        details: bool,
+    },
     /// Replay real runs and injected faults, and write tables, plots and report.json
     Report {
         /// Written by `cases`
@@ -73,6 +84,9 @@ fn main() -> anyhow::Result<()> {
             say(&format!("{} recordings in {}\n", files.len(), dir.display()))
         }
         Command::Score { dir, incidents } => score(&dir, incidents.as_deref()),
+        Command::Vary { dir, only, details } => {
+            vary(&dir.unwrap_or_else(real_runs), only.as_deref(), details)
+        }
         Command::Report { cases, baselines, out } => report(&cases, baselines.as_deref(), &out),
     }
 }
@@ -86,6 +100,14 @@ fn score(dir: &Path, incidents: Option<&Path>) -> anyhow::Result<()> {
     let tally = runs.judge(&found);
     let json = serde_json::to_string_pretty(&tally)?;
     say(&format!("{json}\n{}", tables::detectors(&[(OURS.into(), tally)])))
+}
+
+fn vary(dir: &Path, only: Option<&str>, details: bool) -> anyhow::Result<()> {
+    let runs = vary::read(dir, &label::read(&dir.join(label::FILE))?)?;
+    let wanted = variants::ALL.iter().filter(|v| only.is_none_or(|text| v.name.contains(text)));
+    let outcomes = wanted.map(|v| vary::judge(v, &runs)).collect::<anyhow::Result<Vec<_>>>()?;
+    say(&vary::table(&outcomes))?;
+    if details { say(&vary::details(&outcomes)) } else { Ok(()) }
 }
 
 fn report(dir: &Path, baselines: Option<&Path>, out: &Path) -> anyhow::Result<()> {

@@ -104,7 +104,7 @@ fn percent(part: usize, all: usize) -> String {
 }
 
 /// Three digits, and no decimals that are none.
-fn short(v: f64) -> String {
+pub(crate) fn short(v: f64) -> String {
     if v == 0.0 || v >= 100.0 || v.fract() == 0.0 {
         format!("{v:.0}")
     } else if v >= 10.0 {
