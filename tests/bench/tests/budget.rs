@@ -15,9 +15,9 @@ fn budget(t: &Tally) -> [(&'static str, f64, f64); 8] {
         ("page labels that were not paged", (t.page_labels - t.paged) as f64, 0.0),
         ("labels missed", t.missed.len() as f64, 1.0),
         ("false pages", t.false_pages as f64, 1.0),
-        ("false tickets", t.false_tickets as f64, 44.0),
+        ("false tickets", t.false_tickets as f64, 40.0),
         ("delay of loss", delay(Family::Loss), 2.0),
-        ("delay of gradients", delay(Family::Grad), 9.5),
+        ("delay of gradients", delay(Family::Grad), 3.0),
         ("delay of NaN", delay(Family::Nonfinite), 2.0),
         ("delay of speed", delay(Family::Speed), 24.0),
     ]
