@@ -9,8 +9,10 @@
 //! ```
 //!
 //! `strength` is 1 of what was told, and ln(1 + S/h) of a statistic that stands at S with its bound at h. Pieces of one place add up: the
-//! best counts whole, each further one a quarter. What many nodes have alike is one suspect, the thing that they share. Where ranks or
-//! devices were compared and none stands out, that is said too: then it is the data, an evaluation or the software.
+//! best counts whole, the best of each further sort a quarter; ten ranks that died together are one sort. What can neither stop nor slow
+//! a run (a prior below 1: a clock, a full disk, a management link) is early for nobody, and does not explain. What many nodes have alike
+//! is one suspect, the thing that they share. Where ranks or devices were compared and none stands out, that is said too: then it is the
+//! data, an evaluation or the software.
 //!
 //! Pure: facts in, suspects out, the same every time.
 
@@ -36,10 +38,14 @@ const BEFORE: Span = Span::secs(600);
 const AFTER: Span = Span::secs(60);
 /// Less is not worth a word.
 const WORTH: f64 = 3.0;
-/// Weight of every piece of a place after its best.
+/// Weight of the best piece of every sort after the best of all.
 const FURTHER: f64 = 0.25;
+/// A piece with a smaller prior is no reason: it may be told, but explains nothing.
+const EXPLAINS: f64 = 1.0;
 /// So many nodes that have the same have it from what they share.
 const SHARED_NODES: usize = 3;
+/// Links of two nodes that fail within this time of each other share a switch.
+const FABRIC: Span = Span::secs(60);
 /// Weight of an incident's own detector: it looked at the run itself.
 const OWN: f64 = 3.0;
 
@@ -49,7 +55,7 @@ struct Case {
     score: f64,
     /// A piece of it began about when the sickness did.
     recent: bool,
-    pieces: Vec<(f64, Suspect)>,
+    pieces: Vec<(f64, Sort, Suspect)>,
 }
 
 /// The suspects of a verdict about a run, the first one first.
@@ -60,15 +66,18 @@ pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a N
     let onset = onset(v, f);
     let mut pieces = evidence::of_run(v, f);
     let nodes: Vec<&NodeFacts> = nodes.collect();
-    if v.kind == Kind::Hang {
+    // The GPU of a rank that is dead is idle, and that is known already.
+    if v.kind == Kind::Hang && f.deaths.is_empty() {
         pieces.extend(standstill(v.ts, onset, nodes.iter().copied()).pieces);
     }
     nodes.iter().for_each(|node| evidence::of_node(node, v.kind.cause(), onset, &mut pieces));
     let n = f.nodes.len().max(nodes.len()).max(1);
     let pieces = share(pieces, onset, n);
     let cases = weigh(pieces, onset, n);
-    let mut ranked: Vec<(String, Case)> = cases.into_iter().filter(|(_, c)| c.score >= WORTH).collect();
+    let mut ranked: Vec<(String, Case)> = cases.into_iter().collect();
     ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score).then_with(|| a.0.cmp(&b.0)));
+    let worth = ranked.iter().take_while(|(_, c)| c.score >= WORTH).count();
+    let little = ranked.split_off(worth).into_iter().next();
     let recent = ranked.iter().any(|(_, case)| case.recent);
     let mut suspects: Vec<Suspect> = ranked.into_iter().take(NAMED).map(|(_, case)| case.suspect()).collect();
     let (nobody, named): (Vec<&Suspect>, Vec<&Suspect>) = v.suspects.iter().partition(|s| is_nobody(s));
@@ -82,6 +91,10 @@ pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a N
     if suspects.is_empty() || !recent {
         let whole = nobody.into_iter().next().cloned().or_else(|| evidence::whole_fleet(v, f));
         suspects.splice(0..0, whole);
+    }
+    // Where nothing at all is known, a little is worth a look.
+    if suspects.is_empty() {
+        suspects.extend(little.map(|(_, case)| case.suspect()));
     }
     suspects
 }
@@ -100,18 +113,17 @@ fn onset(v: &Verdict, f: &Facts) -> Ts {
 
 /// What many nodes have alike becomes one piece.
 fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
-    let mut holders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let recent = |p: &&Piece| p.sort.is_shared() && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
-    for p in pieces.iter().filter(recent) {
-        holders.entry(&p.alike).or_default().insert(&p.place);
+    let mut holders: BTreeMap<&str, Vec<&Piece>> = BTreeMap::new();
+    let recent = |p: &&Piece| p.explains() && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
+    for p in pieces.iter().filter(|p| p.sort.is_shared()).filter(recent) {
+        holders.entry(&p.alike).or_default().push(p);
     }
-    // Links of two nodes share a switch.
-    let many = |alike: &str, n: usize| n >= if alike.starts_with("link") { 2 } else { SHARED_NODES };
     let common: BTreeMap<String, Piece> = holders
         .iter()
-        .filter(|(alike, places)| many(alike, places.len()))
-        .filter_map(|(alike, places)| {
-            Some(((*alike).to_owned(), evidence::common(alike, places.len(), &pieces, nodes)?))
+        .filter(|(alike, held)| is_common(alike, held))
+        .filter_map(|(alike, held)| {
+            let places: BTreeSet<&str> = held.iter().map(|p| p.place.as_str()).collect();
+            Some(((*alike).to_owned(), evidence::common(alike, places.len(), held, nodes)?))
         })
         .collect();
     let mut left: Vec<Piece> = pieces.into_iter().filter(|p| !common.contains_key(&p.alike)).collect();
@@ -119,8 +131,19 @@ fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
     left
 }
 
+/// Whether so many places have it that it is what they share.
+fn is_common(alike: &str, held: &[&Piece]) -> bool {
+    let places = |held: &[&Piece]| held.iter().map(|p| &p.place).collect::<BTreeSet<_>>().len();
+    if !alike.starts_with(evidence::LINK) {
+        return places(held) >= SHARED_NODES;
+    }
+    let mut held = held.to_vec();
+    held.sort_by_key(|p| p.began);
+    held.windows(2).any(|pair| pair[1].began - pair[0].began <= FABRIC && places(pair) == 2)
+}
+
 fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<String, Case> {
-    pieces.sort_by(|a, b| a.began.cmp(&b.began).then_with(|| a.suspect.what.cmp(&b.suspect.what)));
+    pieces.sort_by_key(|p| p.began);
     let mut holders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for p in &pieces {
         holders.entry(&p.alike).or_default().insert(&p.place);
@@ -128,21 +151,33 @@ fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<String, Ca
     let held = |p: &Piece| holders.get(p.alike.as_str()).map_or(1, BTreeSet::len);
     let shares: Vec<f64> = pieces.iter().map(|p| held(p) as f64 / nodes.max(2) as f64).collect();
     let mut cases: BTreeMap<String, Case> = BTreeMap::new();
-    let mut order = 0.0;
+    // What began at one moment has one place in the order.
+    let (mut order, mut last) = (0.0, None);
     for (p, share) in pieces.into_iter().zip(shares) {
-        let recent = p.began <= onset + AFTER && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
-        order += f64::from(u8::from(recent));
+        let near = p.began <= onset + AFTER && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
+        let recent = near && p.explains();
+        if recent && last.replace(p.began) != Some(p.began) {
+            order += 1.0;
+        }
         let early = if recent { 1.0 + 1.0 / order } else { 0.0 };
         let specific = if p.sort == Sort::Common { 2.0 } else { 2.0 * (1.0 - share.min(1.0)) };
         let score = p.strength + early + specific + p.prior;
         let case = cases.entry(p.place).or_default();
         case.recent |= recent;
-        case.pieces.push((score, p.suspect));
+        case.pieces.push((score, p.sort, p.suspect));
     }
     for case in cases.values_mut() {
         case.pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let further: f64 = case.pieces.iter().skip(1).map(|(score, _)| FURTHER * score).sum();
-        case.score = case.pieces.first().map_or(0.0, |(best, _)| best + further.min(OWN));
+        let (mut sorts, mut further) = (Vec::new(), 0.0);
+        for (score, sort, _) in &case.pieces {
+            if sorts.is_empty() {
+                case.score = *score;
+            } else if !sorts.contains(sort) {
+                further += FURTHER * score;
+            }
+            sorts.push(*sort);
+        }
+        case.score += further.min(OWN);
     }
     cases
 }
@@ -152,7 +187,7 @@ impl Case {
     fn suspect(self) -> Suspect {
         let mut whys: Vec<String> = Vec::new();
         let mut what = String::new();
-        for (_, s) in self.pieces.into_iter().take(3) {
+        for (_, _, s) in self.pieces.into_iter().take(3) {
             if what.is_empty() {
                 what = s.what;
                 whys.push(s.why);

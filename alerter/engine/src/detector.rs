@@ -163,6 +163,7 @@ detectors! {
         config_drift: config_drift::ConfigDrift,
         straggler: straggler::Straggler,
         first_failure: first_failure::FirstFailure,
+        rank_loss: rank_loss::RankLoss,
     }
     node {
         gpu_fault: gpu_fault::GpuFault,

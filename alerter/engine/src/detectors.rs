@@ -31,6 +31,7 @@ pub mod node_fault;
 pub mod nonfinite;
 pub mod peer;
 pub mod rank_dead;
+pub mod rank_loss;
 mod reported;
 pub mod shared;
 pub mod slow_start;

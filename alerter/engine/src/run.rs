@@ -3,6 +3,7 @@
 mod align;
 mod checkpoints;
 mod facts;
+pub mod losses;
 mod pace;
 mod reports;
 pub mod sections;
@@ -172,12 +173,13 @@ impl Run {
             Arrival::Duplicate => return self.counters.duplicates += 1,
             Arrival::Stale => return self.counters.stale += 1,
         }
+        let strays = e.m.get(metric::LOSS).is_some_and(|loss| self.facts.told_loss(rank, step, loss));
         for sample in ready {
             self.judge(now, sample, out);
         }
         let news = self.beside(Place { step, ts: at, attempt: self.facts.attempt, rank }, e, out);
         self.counters.duplicates += u64::from(repeated && !news);
-        if self.facts.sectioned(rank, step, e) {
+        if self.facts.sectioned(rank, step, e) || strays {
             self.look(now, out);
         }
     }

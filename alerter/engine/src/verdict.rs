@@ -139,6 +139,7 @@ kinds! {
     CkptSlow "ckpt_slow" Checkpoint "slow checkpoint";
     LayerGrad "layer_grad" Numerics "gradient of a layer";
     ActivationShift "activation_shift" Numerics "activations of a layer";
+    RankLoss "rank_loss" Numerics "loss of one rank";
     Generic "generic" Signal "signal out of place";
     AlertStorm "alert_storm" Alerting "alert storm";
     AlerterFault "alerter_fault" Alerting "fault of the alerter";

@@ -32,6 +32,9 @@ pub const SENSITIVITY: &[Sensitivity] = &[
     Sensitivity { detector: "gc_tail", knobs: &[&["cost"], &["growth"]] },
     Sensitivity { detector: "step_time_jitter", knobs: &[&["cost"], &["ratio"]] },
     Sensitivity { detector: "hang", knobs: &[&["floor", "undeclared_ticket", "undeclared_floor"]] },
+    Sensitivity { detector: "peer", knobs: &[&["h"]] },
+    Sensitivity { detector: "rank_loss", knobs: &[&["repeats"]] },
+    Sensitivity { detector: "straggler", knobs: &[&["page_after"]] },
     Sensitivity { detector: "ckpt_stale", knobs: &[&["ticket_at", "page_at"]] },
 ];
 

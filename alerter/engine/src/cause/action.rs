@@ -13,8 +13,11 @@ use crate::verdict::{Cause, Kind, Severity, Suspect};
 
 /// Batches after the onset that are skipped too: what PaLM skipped at the least.
 const SKIP: i64 = 200;
-/// A restart that pays back later than this is not worth the risk.
+/// A restart that pays back later than this is not worth the risk, and what a slope reaches later than this is no forecast.
 const WORTHWHILE: f64 = 7.0 * 86_400.0;
+/// Shares of its speed that a run has lost when somebody asks, and steps that show a slope.
+const LEVELS: [f64; 5] = [0.1, 0.2, 0.3, 0.4, 0.5];
+const SLOPE_STEPS: i64 = 100;
 
 /// One sentence, or none.
 pub(crate) fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
@@ -141,13 +144,37 @@ fn restart(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String
     if back > WORTHWHILE {
         return None;
     }
-    let mut s =
-        format!("it costs {}; if a restart cures it, one now costs {}", money.hourly(lost), money.of(now));
+    let mut s = format!("it costs {}", money.hourly(lost));
+    if let Some(forecast) = forecast(r, run, lost) {
+        let _ = write!(s, "; {forecast}");
+    }
+    let _ = write!(s, "; if a restart cures it, one now costs {}", money.of(now));
     let _ = write!(s, " and pays back in {}", Span::from_secs_f64(back));
     if after > 0.0 && after < 0.5 * now {
         let _ = write!(s, "; right after the next checkpoint it costs {}", Span::from_secs_f64(after));
     }
     Some(s)
+}
+
+/// Where a creeping slow-down leads: a step that became `g` times longer within n steps becomes so again within as many, and has lost a
+/// share L when it takes `1/(1 − L)` times as long as it did.
+fn forecast(r: &IncidentRecord, run: &RunSummary, lost: f64) -> Option<String> {
+    let steps = r.detected_step.saturating_sub(r.start_step);
+    if r.kind != Kind::MfuDroop || steps < SLOPE_STEPS {
+        return None;
+    }
+    let longer = |share: f64| 1.0 / (1.0 - share) - 1.0;
+    let slope = longer(lost) / steps as f64;
+    let next = LEVELS.into_iter().find(|level| *level > 1.25 * lost)?;
+    let secs = (longer(next) - longer(lost)) / slope * run.step_secs?;
+    (secs < WORTHWHILE).then(|| {
+        format!(
+            "it took {steps} steps to lose {} %, and at this slope {} % is lost in {}",
+            number((1000.0 * lost).round() / 10.0),
+            number(100.0 * next),
+            Span::from_secs_f64(secs)
+        )
+    })
 }
 
 fn drain_later(r: &IncidentRecord, run: &RunSummary, node: &str, money: &Money) -> String {
@@ -217,6 +244,22 @@ mod tests {
         assert_eq!(costs, (2120.0, 120.0));
         assert_eq!(MONEY.of(2120.0), "35m 20s of 512 GPUs ($754)");
         assert_eq!(MONEY.hourly(0.1), "10 % of 512 GPUs, $128 an hour");
+    }
+
+    #[test]
+    fn a_slope_says_where_it_leads_and_a_jump_does_not() {
+        let mut r = record(Kind::MfuDroop, "step_time", 4.4, 4.0, "no single node");
+        (r.start_step, r.detected_step) = (9_000, 10_000);
+        // 10 % longer in 1000 steps; 20 % lost is 25 % longer: 1500 steps of 4 s from here.
+        let said = advise(&r, &run(), Some(2.5)).unwrap_or_default();
+        assert!(
+            said.contains("it took 1000 steps to lose 9.1 %, and at this slope 20 % is lost in 1h 40m;"),
+            "{said}"
+        );
+        r.start_step = 9_950;
+        assert!(!advise(&r, &run(), Some(2.5)).unwrap_or_default().contains("slope"), "50 steps are none");
+        (r.start_step, r.kind) = (9_000, Kind::ThroughputDrop);
+        assert!(!advise(&r, &run(), Some(2.5)).unwrap_or_default().contains("slope"));
     }
 
     fn record(kind: Kind, signal: &str, value: f64, expected: f64, suspect: &str) -> IncidentRecord {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::OWN;
-use crate::detectors::{first_failure, peer, straggler};
+use crate::detectors::{first_failure, peer, rank_loss, straggler};
 use crate::message::number;
 use crate::node::{Condition, Key, Level, NodeFacts, Topic, words};
 use crate::run::Facts;
@@ -13,9 +13,16 @@ use crate::verdict::{Cause, Kind, Suspect, Verdict};
 /// Names of conditions that are of storage, by their beginnings.
 const STORAGE: [&str; 6] = ["mount", "nfs", "lustre", "filesystem", "disk", "nvme"];
 /// Conditions that do not stop or slow a run while they are no errors.
-const HARMLESS: [&str; 2] = ["clock", "disk_filling"];
+const HARMLESS: [&str; 7] =
+    ["clock", "disk_filling", "row_remap_pending", "gpu_idle", "mount_unwatched", "rdma_unreadable", "nvml"];
+/// How the links of one medium that are in one state are alike.
+pub(super) const LINK: &str = "link ";
 /// A statistic is evidence from this share of its bound on.
 const HALF: f64 = 0.5;
+/// A reading that is far enough from its peers to matter is evidence from the first one on: counters are read twice a minute.
+const ONCE: f64 = 0.15;
+/// Steps in which a rank's own loss is out of line that are no accident.
+const AGAIN: u32 = 3;
 /// Waiting for data counts from this share of a step on, and from this many times the usual.
 const WAITS: f64 = 0.05;
 const ROSE: f64 = 1.5;
@@ -44,6 +51,12 @@ pub(crate) struct Piece {
     pub(crate) strength: f64,
     pub(crate) prior: f64,
     pub(crate) suspect: Suspect,
+}
+
+impl Piece {
+    pub(super) fn explains(&self) -> bool {
+        self.prior >= super::EXPLAINS
+    }
 }
 
 impl Sort {
@@ -80,7 +93,8 @@ pub(super) fn of_run(v: &Verdict, f: &Facts) -> Vec<Piece> {
     stragglers(v.kind.cause(), f, &mut pieces);
     loaders(v.kind.cause(), f, &mut pieces);
     setups(v.kind.cause(), f, &mut pieces);
-    phases(v.kind.cause(), f, &mut pieces);
+    phases(v, f, &mut pieces);
+    strays(v, f, &mut pieces);
     if v.kind.cause() == Cause::Progress {
         out_of_reach(f, &mut pieces);
         quiet(f, &mut pieces);
@@ -92,15 +106,20 @@ pub(super) fn of_run(v: &Verdict, f: &Facts) -> Vec<Piece> {
 /// Whom the detector names comes with what it saw; the order is its own.
 fn own(v: &Verdict, f: &Facts) -> Vec<Piece> {
     let mut named: Vec<Suspect> = v.suspects.iter().filter(|s| !super::is_nobody(s)).cloned().collect();
+    if v.kind == Kind::RankLoss {
+        named.clear(); // what it saw is weighed as evidence of the run
+    }
     if v.kind.cause() == Cause::Progress {
         let first = dead(f).filter(|d| named.iter().all(|s| place(&s.what) != place(&d.what)));
         named.extend(first);
     }
+    let (onset, failed) = (super::onset(v, f), first_failure::failures(f));
+    let died = |what: &str| failed.iter().find(|d| d.place == what).map(|d| d.at.max(onset));
     let piece = |(i, suspect): (usize, Suspect)| Piece {
         sort: Sort::Own,
         place: place(&suspect.what).to_owned(),
         alike: format!("own {}", suspect.what),
-        began: super::onset(v, f),
+        began: died(&suspect.what).unwrap_or(onset),
         strength: 1.0,
         prior: OWN - 0.2 * i as f64 - f64::from(first_failure::follows(&suspect.why)),
         suspect,
@@ -201,6 +220,28 @@ fn stragglers(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
     }
 }
 
+/// The rank whose own loss was out of line first: no number where the others had one, or far out again and again. Far out once is a batch
+/// more often than a GPU.
+fn strays(v: &Verdict, f: &Facts, pieces: &mut Vec<Piece>) {
+    if v.kind.cause() != Cause::Numerics {
+        return;
+    }
+    let Some((first, times)) = rank_loss::worst(f) else { return };
+    let sure = times >= AGAIN || !first.loss.is_finite();
+    let what = straggler::at(f, first.rank);
+    let often = if times > 1 { format!(", and it was out of line in {times} steps") } else { String::new() };
+    let why = format!("{}{often}: replay the batch on another GPU", rank_loss::words(&first));
+    pieces.push(Piece {
+        sort: Sort::Rank,
+        place: place(&what).to_owned(),
+        alike: format!("stray {what}"),
+        began: when(f, first.step),
+        strength: f64::from(times).ln_1p(),
+        prior: if sure { OWN } else { 0.9 },
+        suspect: Suspect { what, why },
+    });
+}
+
 /// Ranks that wait for data longer than the others.
 fn loaders(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
     let waits = |m: &crate::run::sections::Member| cause == Cause::Speed && m.waits.level() >= HALF;
@@ -251,7 +292,8 @@ fn setups(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
 }
 
 /// What the run waits for, all ranks alike.
-fn phases(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
+fn phases(v: &Verdict, f: &Facts, pieces: &mut Vec<Piece>) {
+    let (cause, onset) = (v.kind.cause(), super::onset(v, f));
     let (data, compute) = (&f.sections.data, &f.sections.compute);
     let waits = data.lately > ROSE * data.usual && data.lately > WAITS * compute.usual;
     if cause == Cause::Speed && data.n > 20 && waits {
@@ -260,12 +302,12 @@ fn phases(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
             number(data.lately),
             number(data.usual)
         );
-        pieces.push(phase("data loading", f.last_progress, 3.0, why));
+        pieces.push(phase("data loading", onset, 3.0, why));
     }
     if cause == Cause::Progress && f.checkpoints.in_progress.is_some() {
         let why =
             "a checkpoint had begun and did not end: look at the storage that it is written to".to_owned();
-        pieces.push(phase("storage of the checkpoints", f.last_progress, 1.5, why));
+        pieces.push(phase("storage of the checkpoints", onset, 1.5, why));
     }
 }
 
@@ -291,11 +333,15 @@ pub(super) fn of_node(node: &NodeFacts, cause: Cause, onset: Ts, pieces: &mut Ve
             continue;
         }
         let suspect = words::suspect(node, key, c);
-        let topic = if key.topic == Topic::Link { "link" } else { key.name.as_str() };
+        let alike = match (key.topic, key.aspect.as_str()) {
+            (Topic::Link, "") => format!("{LINK}{} away", c.medium),
+            (Topic::Link, aspect) => format!("{LINK}{} {aspect}", c.medium),
+            _ => format!("{} {}", key.name, key.number),
+        };
         pieces.push(Piece {
             sort: Sort::Condition,
             place: place(&suspect.what).to_owned(),
-            alike: format!("{topic} {}", key.number),
+            alike,
             began: c.first,
             strength: 1.0,
             prior: prior(key, c),
@@ -305,7 +351,7 @@ pub(super) fn of_node(node: &NodeFacts, cause: Cause, onset: Ts, pieces: &mut Ve
     if cause == Cause::Numerics {
         return;
     }
-    for o in node.vitals.outliers().filter(|o| o.sign.drift.level() >= HALF) {
+    for o in node.vitals.outliers().filter(|o| o.sign.drift.level() >= ONCE) {
         pieces.push(Piece {
             sort: Sort::Reading,
             place: node.name.clone(),
@@ -343,12 +389,11 @@ pub(super) fn is_storage(alike: &str) -> bool {
 }
 
 /// The one thing that so many places share.
-pub(super) fn common(alike: &str, places: usize, pieces: &[Piece], nodes: usize) -> Option<Piece> {
-    let mine = || pieces.iter().filter(|p| p.alike == alike);
-    let first = mine().min_by_key(|p| p.began)?;
+pub(super) fn common(alike: &str, places: usize, held: &[&Piece], nodes: usize) -> Option<Piece> {
+    let first = held.iter().min_by_key(|p| p.began)?;
     let what = if is_storage(alike) {
         "storage that the nodes share"
-    } else if alike.starts_with("link") {
+    } else if alike.starts_with(LINK) {
         words::SWITCH
     } else {
         return None;
@@ -361,7 +406,7 @@ pub(super) fn common(alike: &str, places: usize, pieces: &[Piece], nodes: usize)
         alike: alike.to_owned(),
         began: first.began,
         strength: 1.0,
-        prior: mine().map(|p| p.prior).fold(0.0, f64::max) + 0.5,
+        prior: held.iter().map(|p| p.prior).fold(0.0, f64::max) + 0.5,
         suspect: Suspect { what: what.to_owned(), why },
     })
 }

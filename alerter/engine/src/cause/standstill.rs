@@ -78,7 +78,7 @@ pub(crate) fn look<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeF
         let differ = |d: Doing| matches!(d, Doing::Idle | Doing::Works);
         let others: Vec<_> = gpus.iter().filter(|(.., d)| differ(*d)).collect();
         if (others.len() as f64) <= FEW * gpus.len() as f64 {
-            s.pieces.extend(others.into_iter().map(|(node, uuid, d)| apart(now, node, uuid, *d)));
+            s.pieces.extend(others.into_iter().map(|(node, uuid, d)| apart(since, node, uuid, *d)));
         }
     } else if most(idle) {
         let _ = write!(
@@ -99,12 +99,12 @@ fn doing(utilization: Option<f64>, power: Option<f64>) -> Doing {
     }
 }
 
-fn apart(now: Ts, node: &NodeFacts, uuid: &str, doing: Doing) -> Piece {
+fn apart(since: Ts, node: &NodeFacts, uuid: &str, doing: Doing) -> Piece {
     let why = match doing {
         Doing::Idle => "is idle while the others spin in a collective: its rank did not come to it",
         _ => "still works while the others spin in a collective: its rank has not come to it",
     };
-    piece(now, node, format!("node {}, {}", node.name, words::gpu(node, uuid, "")), why.to_owned(), 3.0)
+    piece(since, node, format!("node {}, {}", node.name, words::gpu(node, uuid, "")), why.to_owned(), 3.0)
 }
 
 /// A node that has fallen silent while the others speak.
@@ -131,5 +131,116 @@ fn piece(began: Ts, node: &NodeFacts, what: String, why: String, prior: f64) -> 
         strength: 1.0,
         prior,
         suspect: Suspect { what, why },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_wire::{Event, Kind, Value};
+
+    use super::*;
+    use crate::detector::DetectorsConfig;
+    use crate::node::Node;
+
+    /// When it stopped, and when we look.
+    const STOP: Ts = Ts(300_000);
+    const NOW: Ts = Ts(360_000);
+
+    fn reading(kind: &str, key: &str, value: &str, m: &[(&str, f64)]) -> Event {
+        let mut e = Event { name: Some(kind.into()), ..Event::new(Kind::Health) };
+        e.extra.insert(key.into(), Value::Text(value.into()));
+        for (name, v) in m {
+            e.m.set(name, *v);
+        }
+        e
+    }
+
+    /// A node that works until the stop, and whose GPUs do this from then on.
+    fn node(name: &str, doing: &[Doing], until: Ts) -> NodeFacts {
+        let mut node = Node::new(name, Ts(0), &DetectorsConfig::default());
+        let mut sent = 0.0;
+        for at in (0..=until.0).step_by(10_000).map(Ts) {
+            let works = at <= STOP;
+            for (i, doing) in doing.iter().enumerate() {
+                let (busy, watts) = match doing {
+                    _ if works => (0.99, 600.0),
+                    Doing::Spins => (1.0, 170.0),
+                    Doing::Idle => (0.0, 70.0),
+                    Doing::Works => (0.99, 590.0),
+                    Doing::Unknown => (0.5, 300.0),
+                };
+                let mut e = reading(
+                    "gpu",
+                    "gpu",
+                    &format!("GPU-{name}-{i}"),
+                    &[("utilization_ratio", busy), ("power_watts", watts), ("power_limit_watts", 700.0)],
+                );
+                e.extra.insert("index".into(), Value::Number(i as f64));
+                node.event(at, &e, None);
+            }
+            sent += if works { 2e11 } else { 1e3 };
+            node.event(at, &reading("rdma", "device", "mlx5_0", &[("transmit_bytes", sent)]), None);
+        }
+        node.facts
+    }
+
+    fn seen(nodes: &[NodeFacts]) -> (String, Vec<String>) {
+        let s = look(NOW, STOP, nodes.iter());
+        (s.what, s.pieces.into_iter().map(|p| format!("{}: {}", p.suspect.what, p.suspect.why)).collect())
+    }
+
+    fn fleet(odd: Doing) -> Vec<NodeFacts> {
+        let mut doing = [Doing::Spins; 8];
+        let all = node("n1", &doing, NOW);
+        doing[3] = odd;
+        vec![all, node("n2", &doing, NOW)]
+    }
+
+    #[test]
+    fn gpus_that_all_spin_are_a_collective_that_nobody_can_be_blamed_for() {
+        let (what, pieces) = seen(&fleet(Doing::Spins));
+        assert!(what.starts_with("16 of 16 GPUs spin in a collective (busy, at 30 % of"), "{what}");
+        assert!(what.ends_with("their ports send nothing): an NCCL hang"), "{what}");
+        assert_eq!(pieces, [""; 0]);
+    }
+
+    #[test]
+    fn the_one_that_did_not_come_is_named_whether_it_idles_or_works() {
+        for (odd, why) in
+            [(Doing::Idle, "its rank did not come to it"), (Doing::Works, "its rank has not come to it")]
+        {
+            let (what, pieces) = seen(&fleet(odd));
+            assert!(what.contains("15 of 16 GPUs spin"), "{what}");
+            assert!(pieces.len() == 1 && pieces[0].starts_with("node n2, GPU 3 (GPU-n2-3)"), "{pieces:?}");
+            assert!(pieces[0].ends_with(why), "{pieces:?}");
+        }
+        assert!(seen(&fleet(Doing::Unknown)).1.is_empty(), "half busy is neither");
+    }
+
+    #[test]
+    fn hosts_that_wait_are_told_apart_from_a_collective() {
+        let (what, pieces) = seen(&[node("n1", &[Doing::Idle; 8], NOW), node("n2", &[Doing::Idle; 8], NOW)]);
+        assert!(what.starts_with("16 of 16 GPUs are idle: the hosts wait") && pieces.is_empty(), "{what}");
+        let half = [node("n1", &[Doing::Idle; 8], NOW), node("n2", &[Doing::Spins; 8], NOW)];
+        assert_eq!(seen(&half), (String::new(), Vec::new()), "two halves say nothing");
+    }
+
+    #[test]
+    fn a_reading_from_before_the_stop_says_nothing_of_it() {
+        let old = [node("n1", &[Doing::Spins; 8], STOP), node("n2", &[Doing::Spins; 8], STOP)];
+        assert_eq!(seen(&old).0, "");
+    }
+
+    #[test]
+    fn a_node_that_fell_silent_is_named_and_not_if_most_did() {
+        let silent = Ts(NOW.0 - SILENT.0 - 1000);
+        let well = |name| node(name, &[Doing::Spins; 8], NOW);
+        let (_, pieces) = seen(&[well("n1"), well("n2"), node("n3", &[Doing::Spins; 8], silent)]);
+        assert!(
+            pieces.len() == 1 && pieces[0].starts_with("node n3: nothing was heard of the node for"),
+            "{pieces:?}"
+        );
+        let gone = |name| node(name, &[Doing::Spins; 8], silent);
+        assert!(seen(&[well("n1"), gone("n2"), gone("n3")]).1.is_empty());
     }
 }

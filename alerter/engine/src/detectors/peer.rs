@@ -23,11 +23,13 @@ use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Sum of sigmas beyond 4, of 4 a reading at most, from which a reading is out of line.
+    pub h: f64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true }
+        Self { enabled: true, h: 24.0 }
     }
 }
 
@@ -85,7 +87,9 @@ impl NodeDetector for Peer {
         let far: Vec<Outlier<'_>> = f.vitals.outliers().collect();
         let found: Vec<Outlier<'_>> = far
             .into_iter()
-            .filter(|o| o.sign.drift.is_out() || !self.told.is_empty() && self.told.contains(&key(o)))
+            .filter(|o| {
+                o.sign.drift.sum() >= self.config.h || !self.told.is_empty() && self.told.contains(&key(o))
+            })
             .collect();
         let news = found.iter().any(|o| !self.told.contains(&key(o)));
         let had = !self.told.is_empty();

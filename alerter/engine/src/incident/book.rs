@@ -190,7 +190,7 @@ impl Book {
                     Some(id) => {
                         out.push(timeline(now, &id, format!("also seen: {}", v.why)));
                         if let Some(i) = self.open.get_mut(&id).filter(|_| !v.suspects.is_empty()) {
-                            i.record.suspect(v);
+                            i.record.suspect(v, false);
                         }
                         self.finish(&id, out);
                     }
@@ -332,6 +332,7 @@ impl Book {
         v: &Verdict,
         out: &mut Vec<Effect>,
     ) {
+        let weighed = !party.is_node() || self.sickness(&party.run.name).is_some();
         let Some(i) = self.open.get_mut(id) else { return };
         i.meet(now, party);
         if i.resolve_at.take().is_some() {
@@ -345,11 +346,16 @@ impl Book {
         i.known.entry(subject.clone()).or_default().insert(v.kind);
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
-        i.record.suspect(v);
+        i.record.suspect(v, weighed || leads);
+        let links = i.links();
+        let links: Vec<&str> = links.iter().map(String::as_str).collect();
         if leads {
-            i.record.follow(v);
+            i.record.follow(v, &links);
         } else if v.kind != had_kind {
             out.push(timeline(now, id, format!("also {}: {}", v.kind.title(), v.why)));
+        }
+        if !weighed {
+            i.record.suspect_fabric(v, &links);
         }
         if v.severity > had_severity {
             out.push(timeline(

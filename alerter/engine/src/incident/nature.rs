@@ -35,7 +35,8 @@ impl Nature {
             | Kind::GradInstability
             | Kind::LossSpike
             | Kind::LayerGrad
-            | Kind::ActivationShift => Self::Excursion,
+            | Kind::ActivationShift
+            | Kind::RankLoss => Self::Excursion,
             Kind::Nonfinite | Kind::Divergence => Self::Lost,
             Kind::GradLevelShift | Kind::LossShift => Self::Level,
             Kind::Plateau | Kind::NoLearning | Kind::LrCoupling => Self::Learning,

@@ -36,6 +36,15 @@ impl Incident {
         }
     }
 
+    /// The nodes whose links are in it.
+    pub(super) fn links(&self) -> Vec<String> {
+        let nodes = self.raised.keys().filter(|(_, kind)| *kind == Kind::LinkFault);
+        nodes
+            .filter(|(s, _)| matches!(s.scope, Scope::Node(_)))
+            .map(|(s, _)| s.scope.name().to_owned())
+            .collect()
+    }
+
     /// Drops what `scope` raised; whether something else holds it open.
     pub(super) fn outlives(&mut self, scope: &Scope) -> bool {
         let others = self.raised.keys().any(|(s, _)| s.scope != *scope);
@@ -54,7 +63,7 @@ impl IncidentRecord {
     }
 
     /// Takes over what the leading verdict says. The onset stays the earliest.
-    pub(super) fn follow(&mut self, v: &Verdict) {
+    pub(super) fn follow(&mut self, v: &Verdict, links: &[&str]) {
         if v.severity > self.severity {
             self.severity = v.severity;
             self.detected_step = v.step;
@@ -67,27 +76,34 @@ impl IncidentRecord {
         }
         self.signal = v.signal.clone().into_owned();
         (self.value, self.score) = (v.value, v.score);
-        self.summary = self.fabric(v).unwrap_or_else(|| v.why.clone());
+        self.summary = self.fabric(v, links).unwrap_or_else(|| v.why.clone());
         self.end_step = None;
     }
 
-    /// Links of several nodes: what they share is to blame.
-    fn fabric(&self, v: &Verdict) -> Option<String> {
-        let many = v.kind == Kind::LinkFault && self.nodes.len() > 1;
-        many.then(|| {
-            let (n, names) = (self.nodes.len(), self.nodes.join(", "));
+    /// Whoever is suspected stays so, whichever kind names the incident. What was weighed with all that is known of the run, or leads
+    /// the incident, knows most: whom it suspects comes first. A word in passing comes last.
+    pub(super) fn suspect(&mut self, v: &Verdict, first: bool) {
+        self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
+        let at = if first { 0 } else { self.suspects.len() };
+        self.suspects.splice(at..at, v.suspects.iter().cloned());
+        self.suspects.truncate(MAX_SUSPECTS);
+    }
+
+    /// Links of one medium on several nodes: what they share is to blame.
+    fn fabric(&self, v: &Verdict, links: &[&str]) -> Option<String> {
+        let (_, medium) = v.suspects.first()?.what.rsplit_once(' ')?;
+        let alike = self.suspects.iter().filter(|s| s.what.ends_with(medium)).count();
+        (v.kind == Kind::LinkFault && links.len() > 1 && alike > 1).then(|| {
+            let (n, names) = (links.len(), links.join(", "));
             format!("links of {n} nodes ({names}): look at the switch or cable that they share; {}", v.why)
         })
     }
 
-    /// Whoever is suspected stays so, whichever kind names the incident. The last verdict knows most: whom it suspects comes first.
-    pub(super) fn suspect(&mut self, v: &Verdict) {
-        self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
-        self.suspects.splice(0..0, v.suspects.iter().cloned());
-        if let Some(why) = self.fabric(v).filter(|_| self.kind == Kind::LinkFault) {
-            self.suspects.retain(|had| had.what != words::SWITCH);
-            self.suspects.insert(0, Suspect { what: words::SWITCH.into(), why });
-        }
+    /// The thing that the links of these nodes share is the first suspect.
+    pub(super) fn suspect_fabric(&mut self, v: &Verdict, links: &[&str]) {
+        let Some(why) = self.fabric(v, links).filter(|_| self.kind == Kind::LinkFault) else { return };
+        self.suspects.retain(|had| had.what != words::SWITCH);
+        self.suspects.insert(0, Suspect { what: words::SWITCH.into(), why });
         self.suspects.truncate(MAX_SUSPECTS);
     }
 }

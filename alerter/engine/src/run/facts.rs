@@ -8,6 +8,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::align::Arrival;
 use super::checkpoints::Checkpoints;
+use super::losses::{self, Losses};
 use super::pace::Pace;
 use super::reports::Reports;
 use super::sections::Sections;
@@ -91,6 +92,8 @@ pub struct Facts {
     pub reports: Reports,
     /// How long each rank computes.
     pub sections: Sections,
+    /// What ranks say of their own losses.
+    pub losses: Losses,
     /// What its GPUs and ports usually read.
     pub peers: Peers,
     steps_since_death: u64,
@@ -234,6 +237,7 @@ impl Facts {
             deaths: BTreeMap::new(),
             reports: Reports::default(),
             sections: Sections::default(),
+            losses: Losses::default(),
             peers: Peers::default(),
             steps_since_death: 0,
             ended: None,
@@ -342,6 +346,12 @@ impl Facts {
         self.sections.take(rank, r.stage, step, e)
     }
 
+    /// A rank's own loss, true if one is out of line; of an attempt that was left it says nothing.
+    pub(super) fn told_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
+        let counts = self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
+        counts && self.ranks.len() >= losses::FEWEST && self.losses.take(rank, step, loss)
+    }
+
     pub(super) fn bye(&mut self, now: Ts, e: &Event) {
         let silent = e.code.is_none() && e.extra.contains_key(hello::SOURCE);
         if silent && !self.deaths.is_empty() {
@@ -444,6 +454,7 @@ impl Facts {
         });
         self.checkpoints.restarted();
         self.sections.restarted();
+        self.losses.restarted();
         for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
             r.stale = r.last_step.is_some();
         }

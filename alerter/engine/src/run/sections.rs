@@ -2,7 +2,8 @@
 //!
 //! The time of a synchronous step says nothing of ranks: all wait for the slowest. The time spent in compute sections does. Ranks of
 //! one pipeline stage are peers: the excess of rank i in a step is `r = ln(t / median of its stage)`, measured in the robust standard
-//! deviation of its peers. The median is the lower one of two, so that the slower of two ranks is the one that is out of line.
+//! deviation of its peers, which is taken from the faster half alone: a slow host is half of the ranks of a stage on two. The median is
+//! the lower one of two, so that the slower of two ranks is the one that is out of line.
 //!
 //! Reports of a step come in any order, and some never: a step is judged when every rank that usually reports has, or when four later
 //! ones have begun. O(ranks) a step, some 40 bytes a rank.
@@ -274,8 +275,7 @@ fn compare_waits(step: i64, compute: f64, reports: &[Report], members: &mut BTre
 fn judge_group(step: i64, group: &mut Group, reports: &[Report], members: &mut BTreeMap<u32, Member>) {
     let mut secs: Vec<f32> = reports.iter().map(|r| r.compute).collect();
     let median = lower_median(&mut secs);
-    secs.iter_mut().for_each(|t| *t = (f64::from(*t) / median).ln().abs() as f32);
-    let sigma = (MAD_TO_SIGMA * lower_median(&mut secs)).max(FLOOR);
+    let sigma = (MAD_TO_SIGMA * faster_half(&mut secs, median)).max(FLOOR);
     let mut means = Vec::with_capacity(reports.len());
     for r in reports {
         let Some(m) = members.get_mut(&r.rank) else { continue };
@@ -325,6 +325,12 @@ fn seconds(t: &Metrics, wanted: impl Fn(&str) -> bool) -> Option<f32> {
     let refined = found().any(|(name, _)| name.ends_with("compute"));
     let taken = found().filter(|(name, _)| !refined || name.ends_with("compute"));
     taken.map(|(_, v)| v as f32).reduce(|a, b| a + b)
+}
+
+/// How far below the median the middle one of the faster ranks is. Slow ranks, though they be nearly half of all, do not widen it.
+fn faster_half(secs: &mut [f32], median: f64) -> f64 {
+    let quarter = (secs.len() - 1) / 4;
+    (median / f64::from(*secs.select_nth_unstable_by(quarter, f32::total_cmp).1)).ln().abs()
 }
 
 /// Of two in the middle, the lower.

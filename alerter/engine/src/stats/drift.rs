@@ -22,7 +22,7 @@ const WEIGHT: f32 = 0.1;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drift {
     s: f32,
-    /// Mean excess over the peers, in the unit of the readings.
+    /// Mean excess over the peers since S was last zero, in the unit of the readings.
     excess: f32,
     n: u32,
     /// When S was last zero: a step, or a time.
@@ -36,7 +36,8 @@ impl Drift {
         if !z.is_finite() {
             return;
         }
-        self.n = self.n.saturating_add(1);
+        // What it was before it went out of line says nothing of how far it is out.
+        self.n = if self.s == 0.0 { 1 } else { self.n.saturating_add(1) };
         self.excess += WEIGHT.max(1.0 / self.n as f32) * (excess as f32 - self.excess);
         self.s = (self.s + z.min(CAP) - K).clamp(0.0, LIMIT);
         if self.s == 0.0 {
@@ -47,6 +48,11 @@ impl Drift {
     /// S over its bound: 1 and more is out of line.
     pub fn level(&self) -> f64 {
         f64::from(self.s / H)
+    }
+
+    /// S itself.
+    pub fn sum(&self) -> f64 {
+        f64::from(self.s)
     }
 
     pub fn is_out(&self) -> bool {
