@@ -3,7 +3,7 @@
 //! The limits are what it reaches today with some room; `BENCHMARKS.md` has the figures of large fleets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use stepwatch_tests::fleet::{self, Mix, Options};
+use stepwatch_tests::fleet::{self, Kind, Mix, Options};
 
 fn small() -> Options {
     Options { nodes: 64, hours: 2.0, seed: 7, step_seconds: 2.0, ..Options::default() }
@@ -37,4 +37,26 @@ fn a_quiet_fleet_pages_nobody() {
     let options = Options { nodes: 32, hours: 1.0, mix: Mix::Quiet, ..small() };
     let score = fleet::score(&options);
     assert!(score.found.is_empty() && score.false_pages.is_empty(), "{score}\n{}", score.mistakes());
+}
+
+/// A fleet that nothing but this befalls, and the share of it whose culprit is named first.
+fn named_first(kind: Kind, step_seconds: f64) -> (f64, String) {
+    let mix = Mix::Only(kind);
+    let score = fleet::score(&Options { nodes: 24, hours: 1.5, mix, step_seconds, ..small() });
+    assert!(score.found.len() >= 4 && score.noticed() >= 0.99, "{score}");
+    (score.top(1), format!("{score}{}", score.mistakes()))
+}
+
+#[test]
+fn in_a_standstill_the_gpu_that_did_not_come_to_the_collective_is_named() {
+    for kind in [Kind::LoaderDeadlock, Kind::EvalDeadlock] {
+        let (first, told) = named_first(kind, 2.0);
+        assert!(first >= 0.9, "{told}");
+    }
+}
+
+#[test]
+fn links_that_go_down_together_are_the_switch_and_one_alone_is_its_node() {
+    let (first, told) = named_first(Kind::Network, 2.0);
+    assert!(first >= 0.9, "{told}");
 }

@@ -25,6 +25,10 @@ const DAY: f64 = 86_400.0;
 pub(super) const EVAL_EVERY: i64 = 900;
 pub(super) const CKPT_EVERY: i64 = 300;
 const FIRST_STEP: i64 = 20_000;
+/// How far the loss of one rank's batch is from that of all, in nats.
+const OWN_BATCH: f64 = 0.04;
+/// Share of its steps that a GPU which computes nonsense does so in.
+const CORRUPTS: f64 = 0.4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -44,6 +48,16 @@ pub(super) enum Style {
     Coarse,
 }
 
+/// How the model is spread over the ranks, and so which rank knows what of the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// Every rank has a batch of its own, and reports the loss of that; gradients are one only after they were exchanged (FSDP, DDP).
+    Data,
+    /// Tensors over the GPUs of a node, layers over stages, data over what is left. The loss is known where the pipeline ends, and only as
+    /// the mean of all; what is not finite is caught on the rank that computed it, before it is exchanged (Megatron).
+    Pipeline,
+}
+
 /// What makes it slow.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Effect {
@@ -60,12 +74,14 @@ pub(super) enum Effect {
 /// What is wrong with what it learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numeric {
-    /// Gradients explode, the loss follows and comes back.
-    Spike,
+    /// Gradients explode, the loss follows and comes back; the rank that read the bad data, if it was one alone.
+    Spike { rank: Option<usize> },
     /// It never comes back.
     Diverge,
-    /// One rank computes nonsense before it spreads.
-    Corrupt { rank: u32 },
+    /// One rank computes nonsense now and then, and it spreads with the gradients.
+    Corrupt { rank: usize },
+    /// One rank computes something that is no number, once: from the next step on nobody has any.
+    Poison { rank: usize },
 }
 
 #[derive(Debug)]
@@ -75,6 +91,7 @@ pub(super) struct Job {
     pub(super) slots: Vec<usize>,
     pub(super) stages: usize,
     pub(super) style: Style,
+    pub(super) spread: Spread,
     pub(super) base: f64,
     pub(super) state: State,
     /// Raised by whatever makes a planned step void.
@@ -91,8 +108,10 @@ pub(super) struct Job {
     pub(super) hiccup: f64,
     /// Something is wrong with it: nothing else befalls it meanwhile.
     pub(super) sick: bool,
-    /// Rank that hangs elsewhere than in a collective.
-    pub(super) apart: Option<usize>,
+    /// Rank that hangs elsewhere than in a collective, and where it says that it is.
+    pub(super) apart: Option<(usize, &'static str)>,
+    /// Whose own loss is off in this step, and by how much.
+    struck: Option<(usize, f64)>,
     pub(super) noise: Noise,
     /// Seconds of the step that is under way, of every rank.
     pub(super) data: Vec<f32>,
@@ -109,14 +128,15 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn new(name: &'static str, slots: Vec<usize>, base: f64, mut noise: Noise) -> Self {
         let ranks = slots.len() * GPUS;
-        let stages = [8, 4, 2, 1]
-            .into_iter()
-            .find(|s| slots.len().is_multiple_of(*s) && slots.len() / s >= 2)
-            .unwrap_or(1);
+        let spread = if noise.chance(0.5) { Spread::Data } else { Spread::Pipeline };
+        let fits =
+            |s: &usize| spread == Spread::Pipeline && slots.len().is_multiple_of(*s) && slots.len() / s >= 2;
+        let stages = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
         let mut job = Self {
             name,
             stages,
             style: if noise.chance(0.5) { Style::Detailed } else { Style::Coarse },
+            spread,
             base,
             state: State::Running,
             epoch: 0,
@@ -131,6 +151,7 @@ impl Job {
             hiccup: 0.0,
             sick: false,
             apart: None,
+            struck: None,
             data: vec![0.0; ranks],
             compute: vec![0.0; ranks],
             step_time: base,
@@ -252,24 +273,36 @@ impl Job {
         self.loss_drift = 0.9 * self.loss_drift + 0.006 * self.noise.normal();
         let loss = 1.7 + 6.0 * (self.step as f64).powf(-0.35) + self.loss_drift;
         let grad = 0.35 * (0.08 * self.noise.normal()).exp() * core::mem::replace(&mut self.blip, 1.0);
+        self.struck = None;
         let Some((numeric, since)) = self.numeric else { return (loss, grad) };
         let age = (self.step - since) as f64;
         match numeric {
-            Numeric::Spike if age <= 40.0 => {
+            Numeric::Spike { rank } if age <= 40.0 => {
+                self.struck = rank.filter(|_| age == 0.0).map(|rank| (rank, 4.0));
                 let grown = 4.0_f64.powf(age.min(5.0)) * (-(age - 5.0).max(0.0) / 5.0).exp();
                 let lost = 2.9 * ((age - 3.0) / 2.0).clamp(0.0, 1.0) * (-(age - 6.0).max(0.0) / 8.0).exp();
                 (loss + lost, grad * grown.max(1.0))
             }
-            Numeric::Spike => (loss, grad),
+            Numeric::Spike { .. } => (loss, grad),
             Numeric::Diverge => (loss + (0.04 * age).min(4.0), grad * (1.0 + 0.6 * age).min(60.0)),
-            Numeric::Corrupt { .. } if age < 3.0 => (loss, grad * (2.0 + 6.0 * age)),
-            Numeric::Corrupt { .. } => (loss + (0.3 * age).min(3.0), grad * 30.0),
+            Numeric::Corrupt { rank } => {
+                // At once, and then now and then; what it did stays in the weights.
+                let now = age == 0.0 || self.noise.chance(CORRUPTS);
+                let off = self.noise.between(0.5, 3.0);
+                self.struck = now.then_some((rank, off));
+                (loss + (0.02 * age).min(3.0), grad * if now { 6.0 * (1.0 + off) } else { 1.5 })
+            }
+            Numeric::Poison { rank } if age == 0.0 => {
+                self.struck = Some((rank, f64::NAN));
+                (loss, f64::NAN)
+            }
+            Numeric::Poison { .. } => (f64::NAN, f64::NAN),
         }
     }
 
-    /// Whether this rank says at this step that its own gradients are no numbers.
-    pub(super) fn corrupts(&self, rank: usize) -> bool {
-        matches!(self.numeric, Some((Numeric::Corrupt { rank: r }, since))
-            if r as usize == rank && (self.step - since) < 3)
+    /// The loss of a rank's own batch, where the ranks have one each and tell it.
+    pub(super) fn own_loss(&self, rank: usize, loss: f64, noise: &mut Noise) -> Option<f64> {
+        let off = self.struck.filter(|(struck, _)| *struck == rank).map_or(0.0, |(_, off)| off);
+        (self.spread == Spread::Data).then(|| loss + OWN_BATCH * noise.normal() + off)
     }
 }

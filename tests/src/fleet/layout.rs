@@ -41,6 +41,8 @@ pub(super) struct Node {
     pub(super) up: bool,
     /// Not waiting for repair.
     pub(super) fit: bool,
+    /// GPUs of which the driver has logged an error.
+    pub(super) marked: Vec<usize>,
     /// Conditions of it that hold.
     pub(super) holds: Vec<Event>,
     /// Milliseconds that its events usually take to us.
@@ -63,6 +65,8 @@ pub(super) struct Health {
     /// Errors a second of each network device.
     pub(super) errors: [f64; GPUS],
     pub(super) errors_seen: [f64; GPUS],
+    /// How often each went down.
+    pub(super) downs: [f64; GPUS],
     /// Share of the usual rate.
     pub(super) rate: [f64; GPUS],
 }
@@ -79,13 +83,19 @@ impl Health {
             reason: None,
             errors: [0.0; GPUS],
             errors_seen: [0.0; GPUS],
+            downs: [0.0; GPUS],
             rate: [1.0; GPUS],
         }
     }
 
     /// The sick part is replaced.
     pub(super) fn mend(&mut self, noise: &mut Noise) {
-        *self = Self { errors_seen: self.errors_seen, corrected: self.corrected, ..Self::new(noise) };
+        *self = Self {
+            errors_seen: self.errors_seen,
+            downs: self.downs,
+            corrected: self.corrected,
+            ..Self::new(noise)
+        };
     }
 }
 
@@ -101,6 +111,7 @@ pub(super) fn nodes(n: usize, noise: &mut Noise) -> Vec<Node> {
             at: None,
             up: true,
             fit: true,
+            marked: Vec::new(),
             holds: Vec::new(),
             latency: 5 + noise.exponential(12.0) as i64,
             skew: 0.002 * noise.normal(),

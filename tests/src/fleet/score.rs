@@ -32,6 +32,8 @@ pub struct Found {
     pub place_at_last: Option<usize>,
     pub pages: usize,
     pub tickets: usize,
+    /// Of one that was missed: what had been told of the run before, and was still open.
+    pub before: Vec<String>,
     /// What the message said.
     pub says: Option<(&'static str, Vec<Suspect>)>,
 }
@@ -146,9 +148,24 @@ fn find(truth: Truth, announced: &[(Ts, &Course)], taken: &mut [bool]) -> Found 
         place_at_last: truth.place(main.and_then(|(_, c)| c.at(truth.until))),
         pages: of.iter().filter(|(at, c)| is_page(*at, c)).count(),
         tickets: of.iter().filter(|(at, c)| !is_page(*at, c)).count(),
+        before: main.map_or_else(|| open_before(&truth, announced), |_| Vec::new()),
         says: opened.map(|r| (r.kind.as_str(), r.suspects.clone())),
         truth,
     }
+}
+
+fn open_before(truth: &Truth, announced: &[(Ts, &Course)]) -> Vec<String> {
+    let of_run = announced.iter().filter_map(|(_, c)| Some((c, c.at(truth.onset)?)));
+    let open = of_run.filter(|(_, r)| r.run == truth.run && r.resolved_at.is_none());
+    let mut open: Vec<String> = open
+        .map(|(c, r)| {
+            let over =
+                c.last().and_then(|r| r.resolved_at).map_or_else(|| "never".to_owned(), |at| at.to_string());
+            format!("{} since {}, resolved {over}: {}", r.kind.as_str(), r.opened_at, r.summary)
+        })
+        .collect();
+    open.dedup();
+    open
 }
 
 pub(super) fn share(of: &[Found], what: impl Fn(&Found) -> bool) -> f64 {

@@ -14,6 +14,8 @@ mod stop;
 
 /// Seconds of a healthy run before the next fault, at least.
 const HEALTHY: f64 = 240.0;
+/// Seconds before the end from which on nothing befalls anybody: it could not be noticed any more.
+const LAST: f64 = 180.0;
 /// Share of faults during which another node of the run has a trouble of its own.
 const DECOY: f64 = 0.25;
 
@@ -46,6 +48,9 @@ impl World {
 
     pub(super) fn fault(&mut self, job: usize) {
         let Some(kind) = self.options.mix.draw(&mut self.noise) else { return };
+        if self.now as f64 / 1000.0 > 3600.0 * self.options.hours - LAST {
+            return;
+        }
         let busy = self.jobs[job].state != State::Running || self.jobs[job].sick;
         if busy {
             return;
@@ -66,13 +71,18 @@ impl World {
 
     /// Writes down what happened, for the scorer alone.
     fn note(&mut self, kind: Kind, victim: Victim, culprit: Culprit, seconds: f64) {
+        self.note_of(kind, victim, culprit, 0.0, seconds);
+    }
+
+    /// The same of what begins only in a while.
+    fn note_of(&mut self, kind: Kind, victim: Victim, culprit: Culprit, after: f64, seconds: f64) {
         let j = &self.jobs[victim.job];
         self.truths.push(Truth {
             run: j.name.to_owned(),
             kind,
             culprit,
-            onset: self.ts(0.0),
-            until: self.ts(seconds),
+            onset: self.ts(after),
+            until: self.ts(after + seconds),
             nodes: j.slots.len(),
         });
     }

@@ -125,7 +125,12 @@ fn mistake(out: &mut String, f: &Found) {
                 let _ = writeln!(out, "    {}: {}", s.what, s.why);
             }
         }
-        _ => *out += "missed\n",
+        _ => {
+            *out += "missed\n";
+            for open in &f.before {
+                let _ = writeln!(out, "    open before: {open}");
+            }
+        }
     }
 }
 

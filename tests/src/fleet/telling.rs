@@ -47,7 +47,8 @@ impl World {
                 if !j.alive[rank] || without == Some(rank) {
                     continue;
                 }
-                fill(&mut e, j, rank, (rank == leader).then_some((loss, grad)));
+                let own = j.own_loss(rank, loss, &mut self.static_noise).map(|own| (own, grad));
+                fill(&mut e, j, rank, own.or((rank == leader).then_some((loss, grad))), rank == leader);
                 if late && rank != leader {
                     let way = self.static_noise.exponential(700.0) as i64;
                     self.at(way, Do::Say { node, event: Box::new(e.clone()) });
@@ -91,7 +92,7 @@ impl World {
         let (j, rank) = (&self.jobs[job], slot * GPUS + gpu);
         match j.state {
             State::Running => Load::Train,
-            State::Stuck if j.alive[rank] && j.apart != Some(rank) => Load::Spin,
+            State::Stuck if j.alive[rank] && j.apart.is_none_or(|(apart, _)| apart != rank) => Load::Spin,
             _ => Load::Idle,
         }
     }
@@ -132,7 +133,7 @@ impl World {
         (e.ts, e.step, e.attempt) = (Some(clock + n.skew), Some(j.step), Some(j.attempt));
         for rank in (slot * GPUS..(slot + 1) * GPUS).filter(|r| j.alive[*r]) {
             e.rank = Some(rank as u32);
-            let phase = if j.apart == Some(rank) { "data" } else { "step" };
+            let phase = j.apart.filter(|(apart, _)| *apart == rank).map_or("step", |(_, phase)| phase);
             e.extra.insert("phase_name".into(), words::text(phase));
             ears.hear(at, &n.source, e);
             self.said += 1;
@@ -140,18 +141,17 @@ impl World {
     }
 }
 
-fn fill(e: &mut Event, j: &Job, rank: usize, learned: Option<(f64, f64)>) {
+fn fill(e: &mut Event, j: &Job, rank: usize, learned: Option<(f64, f64)>, leads: bool) {
     e.rank = Some(rank as u32);
     e.m = Metrics::default();
     if let Some((loss, grad)) = learned {
         e.m.set("loss", (loss * 1e4).round() / 1e4);
         e.m.set("grad_norm", (grad * 1e4).round() / 1e4);
+    }
+    if leads {
         e.m.set("lr", 1.5e-4);
         e.m.set("tokens_per_second", (j.ranks() * 12_000) as f64 / j.step_time);
         e.m.set("mfu", 0.42 * j.base / j.step_time);
-    }
-    if j.corrupts(rank) {
-        e.m.set("grad_norm", f64::NAN);
     }
     e.m.set("step_time", (j.step_time * 1e6).round() / 1e6);
     let [data, compute, comm, optim] = j.parts(rank);

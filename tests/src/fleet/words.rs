@@ -40,6 +40,12 @@ pub(super) fn hw(name: &str, level: &str, words: &str, extra: &[(&str, &str)]) -
     Event { code: Some(1), ..with(said(Kind::Hw, name, level, words.to_owned()), extra) }
 }
 
+/// It happened, and has no end.
+pub(super) fn once(mut e: Event) -> Event {
+    e.extra.insert("once".into(), Value::Bool(true));
+    e
+}
+
 /// Whether it tells of a condition that lasts until it is told to be over.
 pub(super) fn holds(e: &Event) -> bool {
     e.kind == Kind::Hw && e.code == Some(1) && !e.extra.contains_key("once")
@@ -57,7 +63,8 @@ pub(super) fn device(gpu: usize) -> String {
 }
 
 pub(super) fn link(name: &str, medium: &str, state: &str, level: &str, words: &str) -> Event {
-    let e = said(Kind::Link, name, level, format!("{medium} {name} {words}"));
+    let title = if medium == "infiniband" { "InfiniBand port" } else { "Ethernet link" };
+    let e = said(Kind::Link, name, level, format!("{title} {name} {words}"));
     Event { code: Some(i64::from(state == "up")), ..with(e, &[("medium", medium), ("state", state)]) }
 }
 
@@ -86,12 +93,14 @@ pub(super) fn rank_dead(run: &str, rank: u32, attempt: u32, step: i64, pid: u32)
     e
 }
 
+pub(super) const STUCK: &str = "ras_stuck";
+
 /// NCCL's own word on who did not come.
 pub(super) fn ras_stuck(rank: u32, host: &str, size: usize, operation: i64, seconds: i64) -> Event {
     let words = format!(
         "NCCL hangs: nothing moved for {seconds} s, and 1 rank has not joined AllReduce {operation} of a communicator of {size} (rank {rank} on {host})"
     );
-    let mut e = hw("ras_stuck", "error", &words, &[("collective", "AllReduce")]);
+    let mut e = hw(STUCK, "error", &words, &[("collective", "AllReduce")]);
     e.extra.insert("ranks".into(), Value::List(vec![Value::Number(f64::from(rank))]));
     e.extra.insert("hosts".into(), Value::List(vec![text(host)]));
     e
@@ -162,7 +171,7 @@ pub(super) fn read_nic(e: &mut Event, node: &Node, device: usize, load: Load, no
         ("receive_bytes", moved.floor()),
         ("transmit_bytes", (moved * (1.0 + 0.001 * noise.unit())).floor()),
         ("errors", node.health.errors_seen[device].floor()),
-        ("link_downed", 0.0),
+        ("link_downed", node.health.downs[device]),
         ("symbol_errors", (0.2 * node.health.errors_seen[device]).floor()),
     ] {
         e.m.set(name, v);

@@ -10,7 +10,7 @@ use stepwatch_engine::time::Ts;
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, Value};
 
 use super::Options;
-use super::job::{CKPT_EVERY, EVAL_EVERY, Job, State};
+use super::job::{CKPT_EVERY, EVAL_EVERY, Job, Spread, State};
 use super::layout::{self, GPUS, Node};
 use super::noise::Noise;
 use super::truth::Truth;
@@ -45,6 +45,7 @@ pub(super) enum Do {
     Lose { node: usize, reason: &'static str },
     Return { node: usize },
     Heal { node: usize },
+    Blink { job: usize, attempt: u32, node: usize, device: usize, seconds: f64 },
 }
 
 #[derive(Debug)]
@@ -186,6 +187,8 @@ impl World {
             Do::Pulse => self.pulse(ears),
             Do::Step { job, epoch } if self.jobs[job].epoch == epoch => self.step(job, ears),
             Do::Say { node, event } => self.tell(node, &event, ears),
+            // Nobody dies twice.
+            Do::Die { job, rank, .. } if !self.jobs[job].alive[rank] => {}
             Do::Die { job, rank, event } => {
                 self.jobs[job].alive[rank] = false;
                 let node = self.jobs[job].slots[rank / GPUS];
@@ -209,7 +212,14 @@ impl World {
                 ears.found(at, &self.nodes[node].source);
             }
             Do::Heal { node } => self.heal(node),
-            Do::Step { .. } | Do::Teardown { .. } | Do::Resume { .. } | Do::Fault { .. } => {}
+            Do::Blink { job, attempt, node, device, seconds } if self.jobs[job].attempt == attempt => {
+                self.blink(job, node, device, seconds);
+            }
+            Do::Step { .. }
+            | Do::Teardown { .. }
+            | Do::Resume { .. }
+            | Do::Fault { .. }
+            | Do::Blink { .. } => {}
         }
     }
 
@@ -239,10 +249,14 @@ impl World {
             let j = &self.jobs[job];
             let mut e = words::of_run(EventKind::Hello, j.name, rank as u32, j.attempt);
             (e.world, e.ts) = (Some(j.ranks() as u32), Some(ts));
-            for (key, n) in [("tp", GPUS), ("pp", j.stages)] {
+            let (tp, framework) = match j.spread {
+                Spread::Data => (1, "torchtitan"),
+                Spread::Pipeline => (GPUS, "megatron"),
+            };
+            for (key, n) in [("tp", tp), ("pp", j.stages)] {
                 e.extra.insert(key.into(), Value::Number(n as f64));
             }
-            e.extra.insert("framework".into(), words::text("megatron"));
+            e.extra.insert("framework".into(), words::text(framework));
             let node = j.slots[rank / GPUS];
             self.tell(node, &e, ears);
         }
@@ -325,6 +339,7 @@ impl World {
             if !self.nodes[node].up {
                 self.act(Do::Return { node }, ears);
             }
+            self.unstick(node);
         }
         self.begin(job, ears);
         self.plan_fault(job);
@@ -338,6 +353,20 @@ impl World {
         for event in core::mem::take(&mut n.holds) {
             self.say(0.0, node, words::over(event));
         }
+        for gpu in core::mem::take(&mut self.nodes[node].marked) {
+            let uuid = self.nodes[node].gpus[gpu].clone();
+            let e = words::hw("gpu_reset", "info", "was reset", &[("gpu", &uuid), ("pci", &words::pci(gpu))]);
+            self.say(0.0, node, words::once(e));
+        }
+    }
+
+    /// NCCL answers again: there is nothing that it waits for.
+    fn unstick(&mut self, node: usize) {
+        let held = core::mem::take(&mut self.nodes[node].holds);
+        let (stuck, rest) = held.into_iter().partition(|e| e.name.as_deref() == Some(words::STUCK));
+        self.nodes[node].holds = rest;
+        let stuck: Vec<Event> = stuck;
+        stuck.into_iter().for_each(|e| self.say(0.0, node, words::over(e)));
     }
 
     fn swap(&mut self, job: usize, slot: usize) {

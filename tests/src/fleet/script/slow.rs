@@ -2,6 +2,9 @@
 
 use super::{Culprit, Do, Effect, Kind, Victim, World, words};
 
+/// Outages that an exporter calls flapping.
+const FLAPS: u32 = 3;
+
 impl World {
     pub(super) fn slow(&mut self, kind: Kind, v: Victim) {
         let seconds = self.noise.between(420.0, 780.0);
@@ -37,8 +40,8 @@ impl World {
             self.nodes[v.node].health.reason = Some((v.gpu, words::REASONS[usize::from(!hot)]));
             if self.noise.chance(0.6) {
                 let uuid = self.nodes[v.node].gpus[v.gpu].clone();
-                let words = "the driver has held the clocks down for 30 s";
-                self.say(40.0, v.node, words::hw("gpu_throttled", "warn", words, &[("gpu", &uuid)]));
+                let words = "is slowed down by its hardware";
+                self.say(12.0, v.node, words::hw("gpu_throttled", "warn", words, &[("gpu", &uuid)]));
             }
         }
         true
@@ -78,24 +81,37 @@ impl World {
         true
     }
 
+    /// A link blinks; what is under way then waits for it and for the retransmission.
     fn flaky(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::FlakyLink, v, self.this_node(v), seconds);
-        let more = self.noise.between(0.5, 2.5) * self.options.step_seconds;
-        let share = self.noise.between(0.1, 0.35);
-        self.slows(v, Effect::Comm { seconds: more, share });
-        let name = words::device(v.gpu);
-        self.nodes[v.node].health.errors[v.gpu] = self.noise.between(2.0, 40.0);
-        for _ in 0..3 {
-            let after = self.noise.between(2.0, 0.5 * seconds);
-            self.say(after, v.node, words::link(&name, "infiniband", "down", "warn", "went down"));
-            self.say(after + 1.5, v.node, words::link(&name, "infiniband", "up", "info", "is up again"));
-        }
-        if self.noise.chance(0.7) {
-            let after = self.noise.between(30.0, 90.0);
-            let words = "flaps: it went down 3 times within 5m";
-            self.say(after, v.node, words::link(&name, "infiniband", "flap", "warn", words));
+        let every = self.noise.between(20.0, 90.0);
+        let (mut at, attempt) = (0.0, self.jobs[v.job].attempt);
+        while at < 0.8 * seconds {
+            let seconds = self.noise.between(0.3, 6.0);
+            self.in_secs(at, Do::Blink { job: v.job, attempt, node: v.node, device: v.gpu, seconds });
+            at += 5.0 + self.noise.exponential(every);
         }
         true
+    }
+
+    /// A link is away for a moment. Exporters look once a second: what is shorter they know from the counter, at its next reading.
+    pub(in crate::fleet) fn blink(&mut self, job: usize, node: usize, device: usize, seconds: f64) {
+        let more = self.noise.between(0.5, 2.0) * self.options.step_seconds;
+        self.jobs[job].hiccup += seconds + more;
+        let health = &mut self.nodes[node].health;
+        health.downs[device] += 1.0;
+        health.errors_seen[device] += (40.0 * seconds).floor();
+        let (times, name) = (health.downs[device] as u32, words::device(device));
+        let look = self.noise.unit();
+        let seen = if seconds > look { look } else { 10.0 * self.noise.unit() + 10.0 };
+        let up = if seconds > look { seconds + self.noise.unit() } else { seen };
+        let link = |state, level, text: &str| words::link(&name, "infiniband", state, level, text);
+        self.say(seen, node, link("down", "warn", "went down"));
+        self.say(up, node, link("up", "info", "is up again"));
+        if times >= FLAPS {
+            let text = format!("flaps: it went down {times} times within 12h");
+            self.say(up, node, link("flap", "warn", &text));
+        }
     }
 
     /// Every rank waits for the same file system.
@@ -149,7 +165,7 @@ impl World {
             self.garbage(v, seconds);
             return self.in_secs(seconds, Do::Stop { job: v.job, seconds: 60.0, swap: None });
         }
-        self.note(Kind::StageImbalance, v, Culprit::Software { first: None }, 60.0 + seconds);
+        self.note_of(Kind::StageImbalance, v, Culprit::Software { first: None }, 60.5, seconds);
         let stage = self.noise.index(stages);
         self.stop_by_hand(v.job, 60.0, None);
         self.in_secs(60.5, Do::Unbalance { job: v.job, stage, factor });

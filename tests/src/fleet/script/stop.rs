@@ -38,6 +38,8 @@ const BUGS: [&str; 5] = [
     "AssertionError: sequence length 8193 exceeds 8192",
     "KeyError: 'input_ids'",
 ];
+/// Seconds after which an exporter calls a link that is down lost.
+const DROPPED: f64 = 30.0;
 /// Share of jobs whose launcher ends all ranks when one is dead.
 const TORN_DOWN: f64 = 0.7;
 
@@ -64,12 +66,13 @@ impl World {
     /// An XID that the kernel logs about when things go wrong, mostly before, sometimes after the process has died of it.
     fn xid(&mut self, v: Victim, xid: Xid, after: f64) {
         let e = words::xid(&self.nodes[v.node], v.gpu, xid);
+        self.nodes[v.node].marked.push(v.gpu);
         let late = if self.noise.chance(0.1) { self.noise.between(1.0, 15.0) } else { 0.0 };
         self.say(after + late, v.node, e);
     }
 
     /// A rank dies, with last words or without.
-    fn die(&mut self, job: usize, rank: usize, after: f64, last_words: Option<&str>) {
+    pub(super) fn die(&mut self, job: usize, rank: usize, after: f64, last_words: Option<&str>) {
         let j = &self.jobs[job];
         let (name, attempt, step, node) = (j.name, j.attempt, j.step, j.slots[rank / GPUS]);
         let mut event = match last_words {
@@ -82,7 +85,7 @@ impl World {
     }
 
     /// What the others do about it, and when the run is back.
-    fn aftermath(&mut self, v: Victim, down: f64, swap: bool) {
+    pub(super) fn aftermath(&mut self, v: Victim, down: f64, swap: bool) {
         let epoch = self.jobs[v.job].epoch;
         if self.noise.chance(TORN_DOWN) {
             let wait = self.noise.between(1.0, 12.0);
@@ -186,9 +189,8 @@ impl World {
         self.note(Kind::Network, v, culprit, down);
         self.freeze(v.job);
         for node in if switch { hit } else { vec![v.node] } {
-            let (name, after) = (words::device(v.gpu), self.noise.between(0.0, 1.5));
-            let e = words::link(&name, "infiniband", "down", "error", "went down: the other end is gone");
-            self.say(after, node, e);
+            let name = words::device(v.gpu);
+            self.link_lost(node, v.gpu, 1.5, down);
             self.say(down, node, words::link(&name, "infiniband", "up", "info", "is up again"));
             if self.noise.chance(0.3) {
                 let slot = self.nodes[node].at.map_or(v.slot, |(_, slot)| slot);
@@ -229,8 +231,8 @@ impl World {
             self.nodes[v.node].up = false;
             self.in_secs(silence, Do::Lose { node: v.node, reason: "silent for 15 s" });
         } else {
-            let words = "the processor reports a hardware error that it could not correct (memory controller, bank 7)";
-            self.say(0.0, v.node, words::hw("mce", "error", words, &[("once", "true")]));
+            let text = "the processor reports a hardware error that it could not correct (memory controller, bank 7)";
+            self.say(0.0, v.node, words::once(words::hw("mce", "error", text, &[])));
             for rank in v.ranks() {
                 let after = self.noise.between(0.2, 2.0);
                 self.die(v.job, rank, after, None);
@@ -239,17 +241,21 @@ impl World {
         self.aftermath(v, down, true);
     }
 
+    /// A link is down, and after half a minute it is more than a blink.
+    fn link_lost(&mut self, node: usize, device: usize, within: f64, down: f64) {
+        let (name, after) = (words::device(device), self.noise.between(0.0, within));
+        self.nodes[node].health.downs[device] += 1.0;
+        self.say(after, node, words::link(&name, "infiniband", "down", "warn", "went down"));
+        if down > after + DROPPED {
+            let text = "has been down for 30s, longer than what runs over it waits";
+            self.say(after + DROPPED, node, words::link(&name, "infiniband", "drop", "error", text));
+        }
+    }
+
     fn nic_down(&mut self, v: Victim, down: f64) {
         self.note(Kind::Nic, v, self.this_node(v), down);
         self.freeze(v.job);
-        let e = words::link(
-            &words::device(v.gpu),
-            "infiniband",
-            "down",
-            "error",
-            "went down: the adapter does not answer",
-        );
-        self.say(0.2, v.node, e);
+        self.link_lost(v.node, v.gpu, 1.0, down);
         if self.noise.chance(0.4) {
             let words = format!("PCIe: {} reports a fatal error", words::pci(v.gpu));
             self.say(
@@ -304,6 +310,7 @@ impl World {
         self.note(Kind::NcclTimeout, v, culprit, down);
         self.freeze(v.job);
         if known {
+            self.jobs[v.job].apart = Some((v.rank(), "step"));
             self.ras(v);
         }
         self.aftermath_of_hang(v, down);
@@ -312,8 +319,8 @@ impl World {
     fn ras(&mut self, v: Victim) {
         let (host, teller) = (self.nodes[v.node].name.clone(), self.jobs[v.job].slots[0]);
         let (size, step) = (self.jobs[v.job].ranks(), self.jobs[v.job].step);
-        let after = self.noise.between(15.0, 45.0);
-        self.say(after, teller, words::ras_stuck(v.rank() as u32, &host, size, step * 40, 30));
+        let after = self.noise.between(120.0, 150.0);
+        self.say(after, teller, words::ras_stuck(v.rank() as u32, &host, size, step * 40, 120));
     }
 
     fn aftermath_of_hang(&mut self, v: Victim, down: f64) {
@@ -334,7 +341,7 @@ impl World {
         let down = self.noise.between(420.0, 700.0);
         self.note(Kind::LoaderDeadlock, v, self.this_gpu(v), down);
         self.freeze(v.job);
-        self.jobs[v.job].apart = Some(v.rank());
+        self.jobs[v.job].apart = Some((v.rank(), "data"));
         if self.noise.chance(0.5) {
             self.ras(v);
         }
