@@ -9,12 +9,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
+use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::admin::{Admin, ReloadRequest};
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::logging::LogControl;
-use stepwatch_kit::serve::{self, Limits, ListenAddr, ServeMetrics};
+use stepwatch_kit::serve::{self, Limits, ListenAddr};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use tokio::net::TcpListener;
@@ -23,11 +26,13 @@ use tokio::task::JoinHandle;
 
 use crate::api::Api;
 use crate::calendars::Calendars;
+use crate::callbacks::{self, Callbacks};
+use crate::changes;
 use crate::clock::wall;
 use crate::config::{Config, File};
 use crate::ingest::{self, Ingest};
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
-use crate::outbox::{Outbox, OutboxHandle};
+use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::store::{Store, StoreError};
 
@@ -99,23 +104,31 @@ impl App {
         let (stop, stopping) = Shutdown::manual();
         let (runtime_stop, runtime_stopping) = Shutdown::manual();
         let (feedback_sender, feedback) = mpsc::channel(QUEUE_FEEDBACK);
+        let (change_sender, changed) = mpsc::channel(changes::QUEUE);
         let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
 
         let (runtime, handle, cursors) = Runtime::restore(
             store.clone(),
             config.engine,
-            Inputs { feeds, feedback },
+            Inputs { feeds, feedback, changes: change_sender },
             metrics.runtime.clone(),
         )
         .await?;
-        let outbox = Outbox::start(store.clone(), config.receivers, feedback_sender, stopping.clone());
+        let watching = outbox::Options {
+            watchdog: config.watchdog,
+            alive: alive(&handle),
+            ..outbox::Options::default()
+        };
+        let (kept, end) = (store.clone(), stopping.clone());
+        let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
         outbox.metrics.register(&mut registry);
         let ingest = Ingest::start(config.plan, cursors, feed_sender, metrics.ingest.clone());
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
 
-        let limits = Limits { metrics: ServeMetrics::default(), ..Limits::default() };
+        let limits = Limits { signed_paths: callbacks::PATHS, ..Limits::default() };
         limits.metrics.register(&mut registry, PROGRAM);
+        let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &stopping);
         let api = Api {
             store: store.clone(),
             runtime: handle.clone(),
@@ -123,7 +136,8 @@ impl App {
             registry: Arc::new(registry),
             started: wall(),
         };
-        let (server, reloads) = spawn_server(listener, api, limits, web, log, stopping.clone());
+        let router = api.router().merge(callbacks.router());
+        let (server, reloads) = spawn_server(listener, router, limits, web, log, stopping.clone());
         tokio::spawn(prune(store.clone(), config.file.storage.retention, stopping.clone()));
         let app = Self {
             addr,
@@ -206,6 +220,7 @@ impl App {
         config.log_warnings();
         // The engine must not name a receiver that the outbox does not have yet.
         self.outbox.replace(config.receivers);
+        self.outbox.watch(config.watchdog);
         let (reply, done) = oneshot::channel();
         let command = Command::Reconfigure { config: Box::new(config.engine), reply };
         let stopping = || "the alerter is stopping".to_owned();
@@ -241,15 +256,41 @@ impl Config {
 
 fn spawn_server(
     listener: TcpListener,
-    api: Api,
+    router: Router,
     limits: Limits,
     web: Option<WebConfig>,
     log: LogControl,
     stopping: Shutdown,
 ) -> (JoinHandle<std::io::Result<()>>, mpsc::Receiver<ReloadRequest>) {
     let (admin, reloads) = Admin::new(log);
-    let router = api.router().merge(admin.router());
+    let router = router.merge(admin.router());
     (tokio::spawn(serve::serve(listener, router, limits, web, stopping)), reloads)
+}
+
+/// What runs beside delivery: the words that come back, and changes of runs on their way out.
+fn start_sidelines(
+    store: &Store,
+    runtime: &RuntimeHandle,
+    outbox: &OutboxHandle,
+    metrics: &Metrics,
+    changed: mpsc::Receiver<RunChange>,
+    stopping: &Shutdown,
+) -> Callbacks {
+    let heard = metrics.callbacks.clone();
+    let callbacks = Callbacks::new(store.clone(), runtime.clone(), outbox.receivers(), heard);
+    tokio::spawn(callbacks.clone().listen(stopping.clone()));
+    let dropped = metrics.runtime.changes_dropped.clone();
+    tokio::spawn(changes::deliver(changed, outbox.receivers(), dropped, stopping.clone()));
+    callbacks
+}
+
+/// Asks the engine's loop whether it runs.
+fn alive(runtime: &RuntimeHandle) -> Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync> {
+    let commands = runtime.commands.clone();
+    Arc::new(move || {
+        let (commands, (reply, answer)) = (commands.clone(), oneshot::channel());
+        Box::pin(async move { commands.send(Command::Ping { reply }).await.is_ok() && answer.await.is_ok() })
+    })
 }
 
 /// Forgets what ended long ago.

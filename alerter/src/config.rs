@@ -16,6 +16,7 @@ mod tests;
 mod thresholds;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,6 +33,7 @@ use crate::calendars;
 use crate::ingest::{Exporters, Plan};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
+use crate::watchdog::{self, Watchdog};
 use oncall::Schedule;
 
 /// The port of an alerter, unless the file or `--listen` says otherwise.
@@ -76,6 +78,7 @@ pub struct File {
     pub users: Vec<User>,
     pub schedules: Vec<Schedule>,
     pub detectors: DetectorsConfig,
+    pub watchdog: watchdog::Config,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -101,6 +104,7 @@ pub struct Config {
     pub file: File,
     pub engine: EngineConfig,
     pub receivers: Receivers,
+    pub watchdog: Arc<Watchdog>,
     pub plan: Plan,
     pub calendars: Vec<calendars::Source>,
     /// Allowed, and probably not meant.
@@ -138,6 +142,7 @@ impl Default for File {
             users: Vec::new(),
             schedules: Vec::new(),
             detectors: DetectorsConfig::default(),
+            watchdog: watchdog::Config::default(),
         }
     }
 }
@@ -198,10 +203,13 @@ impl Config {
         let calendars = oncall::calendars(&file, &mut errors);
         let exporters: Vec<Exporters> = file.sources.iter().map(|Source::Exporters(e)| e.clone()).collect();
         let plan = Plan::new(&exporters).map_err(|wrong| errors.extend(wrong));
+        let watchdog = file.watchdog.build().map_err(|e| errors.push(e)).unwrap_or_default();
         match plan {
             Ok(plan) if errors.is_empty() => {
                 let (engine, warnings) = (file.engine(), check::warnings(&file));
-                Ok(Self { path: path.to_owned(), file, engine, receivers, plan, calendars, warnings })
+                let watchdog = Arc::new(watchdog);
+                let path = path.to_owned();
+                Ok(Self { path, file, engine, receivers, watchdog, plan, calendars, warnings })
             }
             _ => Err(ConfigError::at_paths(path.display().to_string(), text, errors)),
         }
@@ -217,6 +225,9 @@ impl File {
         }
         for schedule in &mut self.schedules {
             schedule.anchor(base);
+        }
+        if let Some(path) = &mut self.watchdog.url_file {
+            *path = base.join(&*path);
         }
         for (i, receiver) in self.receivers.iter_mut().enumerate() {
             *receiver = anchor_files(receiver, base).map_err(|e| format!("receivers[{i}]: {e}"))?;

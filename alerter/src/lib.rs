@@ -12,6 +12,8 @@ pub mod app;
 pub mod backtest;
 pub mod board;
 pub mod calendars;
+pub mod callbacks;
+pub mod changes;
 pub mod chart;
 pub mod cli;
 pub mod clock;
@@ -25,3 +27,4 @@ pub mod runtime;
 pub mod store;
 #[cfg(test)]
 mod testing;
+pub mod watchdog;

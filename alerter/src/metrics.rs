@@ -11,6 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::callbacks::CallbackMetrics;
+
 pub const PROGRAM: &str = "stepwatch_alerter";
 
 pub type FloatGauge = Gauge<f64, AtomicU64>;
@@ -110,6 +112,7 @@ pub struct RuntimeMetrics {
     pub flawed_incidents: Gauge,
     pub state_discarded: Counter,
     pub clock_behind: FloatGauge,
+    pub changes_dropped: Counter,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -138,6 +141,7 @@ pub struct Metrics {
     pub runtime: RuntimeMetrics,
     pub calendars: CalendarMetrics,
     pub config: ConfigMetrics,
+    pub callbacks: CallbackMetrics,
 }
 
 impl Default for RuntimeMetrics {
@@ -166,6 +170,7 @@ impl Default for RuntimeMetrics {
             flawed_incidents: Gauge::default(),
             state_discarded: Counter::default(),
             clock_behind: FloatGauge::default(),
+            changes_dropped: Counter::default(),
         }
     }
 }
@@ -173,12 +178,15 @@ impl Default for RuntimeMetrics {
 impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         stepwatch_kit::build_info::register(registry, PROGRAM);
+        let callbacks = CallbackMetrics::default();
+        callbacks.register(registry);
         let registry = registry.sub_registry_with_prefix(PROGRAM);
         Self {
             ingest: IngestMetrics::register(registry),
             runtime: RuntimeMetrics::register(registry),
             calendars: CalendarMetrics::register(registry),
             config: ConfigMetrics::register(registry),
+            callbacks,
         }
     }
 }
@@ -274,6 +282,11 @@ impl RuntimeMetrics {
             "clock_behind_seconds",
             "How far the wall clock is ahead of the clock that judges; it is approached slowly, never jumped to",
             m.clock_behind.clone(),
+        );
+        r.register(
+            "run_changes_dropped",
+            "Starts, restarts and configurations of runs that no receiver was shown",
+            m.changes_dropped.clone(),
         );
         m
     }

@@ -6,6 +6,9 @@
 //! One file a kind of receiver, holding its configuration, rendering, sending and judging of answers; and one line in
 //! `notifiers!` below.
 
+pub mod alertmanager;
+mod budget;
+pub mod email;
 pub(crate) mod http;
 pub mod pagerduty;
 mod secret;
@@ -23,13 +26,16 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Kind, Severity};
 
+pub use budget::Budget;
 pub use secret::SecretSource;
+pub(crate) use text::{hex, line};
 
 /// One kind of receiver, configured.
 pub trait Notifier: fmt::Debug + Send + Sync {
@@ -44,10 +50,49 @@ pub trait Notifier: fmt::Debug + Send + Sync {
         false
     }
 
+    /// How often the service must be told again what stands, where it forgets what it is not told.
+    fn remind_every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Tells again what stands: the last message that was delivered of each incident that is not over.
+    fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
+        let _ = standing;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Whether it shows changes of runs beside incidents.
+    fn wants_changes(&self) -> bool {
+        false
+    }
+
+    /// Tells of a change of a run. Nobody is called for it.
+    fn change<'a>(&'a self, change: &'a RunChange) -> BoxFuture<'a, Result<(), Failure>> {
+        let _ = change;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What the service may say back, if its receiver is configured to hear it.
+    fn ear(&self) -> Option<Ear> {
+        None
+    }
+
+    /// How much its readers want to be told of what wakes nobody; `None` is everything.
+    fn budget(&self) -> Option<Budget> {
+        None
+    }
+
     /// How many messages the service takes; `None` where it sets no limit that matters here.
     fn pace(&self) -> Option<Pace> {
         None
     }
+}
+
+/// The way back from a service to us.
+#[derive(Debug, Clone)]
+pub enum Ear {
+    Slack(Arc<slack::App>),
+    PagerDuty(Arc<pagerduty::Hook>),
 }
 
 /// One try to deliver.
@@ -122,10 +167,13 @@ pub struct Pace {
 macro_rules! notifiers {
     ($($module:ident,)*) => {
         /// An entry of `receivers:`: a name and exactly one kind.
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct ReceiverConfig {
             pub name: String,
+            /// At most so much of what wakes nobody.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub budget: Option<Budget>,
             $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $module: Option<$module::Config>,)*
         }
 
@@ -140,7 +188,7 @@ macro_rules! notifiers {
                     built.push(config.build().map(|n| Arc::new(n) as Arc<dyn Notifier>));
                 })*
                 match (built.len(), built.pop()) {
-                    (1, Some(one)) => one.map_err(|err| format!("receiver {:?}: {err}", self.name)),
+                    (1, Some(one)) => one.and_then(|n| budget::within(self.budget, n)).map_err(|err| format!("receiver {:?}: {err}", self.name)),
                     (n, _) => Err(format!(
                         "receiver {:?} has {} kinds, needs exactly one of: {}",
                         self.name, n, Self::KINDS.join(", ")
@@ -151,7 +199,7 @@ macro_rules! notifiers {
     };
 }
 
-notifiers! { slack, pagerduty, webhook, stdout, }
+notifiers! { slack, pagerduty, email, webhook, alertmanager, stdout, }
 
 /// A message to try a receiver with. It says on its face that it is only that.
 pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use stepwatch_engine::effect::Action;
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::shutdown::Shutdown;
@@ -39,7 +40,9 @@ use self::deliver::{Courier, Done};
 use self::destination::{Admission, Destination, Sign};
 use crate::notify::Notifier;
 use crate::store::{Result, Store};
+use crate::watchdog::Watchdog;
 
+pub(crate) use backoff::{backoff, random, retry_after};
 pub use metrics::OutboxMetrics;
 
 /// How often it looks without being woken.
@@ -72,6 +75,13 @@ pub enum Outcome {
     Failed {
         error: String,
     },
+    /// A call for a person that the receiver has not taken for so long; it is still tried.
+    Unreached {
+        waited: Span,
+        error: String,
+    },
+    /// No call for a person waits that long any more.
+    AllReached,
 }
 
 /// What the outbox takes from its surroundings besides messages.
@@ -80,6 +90,9 @@ pub struct Options {
     pub clock: Arc<dyn Fn() -> Ts + Send + Sync>,
     /// Numbers in `0.0..1.0`, for jitter.
     pub random: fn() -> f64,
+    pub watchdog: Arc<Watchdog>,
+    /// Whether the engine's loop answers.
+    pub alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
 }
 
 #[derive(Debug)]
@@ -91,6 +104,7 @@ pub struct OutboxHandle {
     pub metrics: OutboxMetrics,
     store: Store,
     receivers: watch::Sender<Receivers>,
+    watchdog: watch::Sender<Arc<Watchdog>>,
     task: JoinHandle<()>,
 }
 
@@ -101,6 +115,12 @@ struct Scheduler {
     busy: BTreeSet<(String, String)>,
     tasks: JoinSet<Done>,
     receivers: watch::Receiver<Receivers>,
+    watchdog: watch::Receiver<Arc<Watchdog>>,
+    beat_at: Instant,
+    /// Keys of pages whose age was told.
+    unreached: BTreeSet<String>,
+    /// The engine knows that no page waits too long.
+    all_reached: bool,
     shutdown: Shutdown,
     random: Random,
     /// When to look again if nothing happens.
@@ -109,7 +129,12 @@ struct Scheduler {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { clock: Arc::new(|| Ts(jiff::Timestamp::now().as_millisecond())), random: backoff::random }
+        Self {
+            clock: Arc::new(|| Ts(jiff::Timestamp::now().as_millisecond())),
+            random,
+            watchdog: Arc::default(),
+            alive: Arc::new(|| Box::pin(std::future::ready(true))),
+        }
     }
 }
 
@@ -139,6 +164,7 @@ impl Outbox {
     ) -> OutboxHandle {
         let metrics = OutboxMetrics::default();
         let (sender, receivers) = watch::channel(receivers);
+        let (guard, watchdog) = watch::channel(options.watchdog);
         let courier = Courier {
             store: store.clone(),
             feedback,
@@ -146,6 +172,7 @@ impl Outbox {
             shutdown: shutdown.clone(),
             clock: options.clock,
             random: options.random,
+            alive: options.alive,
         };
         let scheduler = Scheduler {
             courier: Arc::new(courier),
@@ -153,12 +180,16 @@ impl Outbox {
             busy: BTreeSet::new(),
             tasks: JoinSet::new(),
             receivers,
+            watchdog,
+            beat_at: Instant::now(),
+            unreached: BTreeSet::new(),
+            all_reached: true,
             shutdown,
             random: options.random,
             next_look: Instant::now(),
         };
         let task = tokio::spawn(scheduler.run());
-        OutboxHandle { metrics, store, receivers: sender, task }
+        OutboxHandle { metrics, store, receivers: sender, watchdog: guard, task }
     }
 }
 
@@ -172,6 +203,16 @@ impl OutboxHandle {
     /// engine learns of the new configuration.
     pub fn replace(&self, receivers: Receivers) {
         self.receivers.send_replace(receivers);
+    }
+
+    /// Replaces the heartbeat.
+    pub fn watch(&self, watchdog: Arc<Watchdog>) {
+        self.watchdog.send_replace(watchdog);
+    }
+
+    /// The receivers in force, as they change.
+    pub fn receivers(&self) -> watch::Receiver<Receivers> {
+        self.receivers.subscribe()
     }
 
     /// Waits until all that was on its way has arrived, or long enough; to be called after the shutdown was raised.
@@ -248,17 +289,79 @@ impl Scheduler {
     async fn look(&mut self) {
         let now = Instant::now();
         self.next_look = now + SWEEP;
-        if let Err(err) = self.start_due(now).await {
-            self.courier.store_error("look for due messages", &err);
+        match self.start_due(now).await {
+            Ok(()) => self.beat(now),
+            Err(err) => self.courier.store_error("look for due messages", &err),
         }
+    }
+
+    /// One more sign of life, if one is due.
+    fn beat(&mut self, now: Instant) {
+        let watchdog = self.watchdog.borrow_and_update().clone();
+        let interval = watchdog.interval();
+        if self.beat_at <= now {
+            self.beat_at = now + interval;
+            let courier = Arc::clone(&self.courier);
+            self.tasks.spawn(async move { courier.beat(&watchdog).await });
+        }
+        self.next_look = self.next_look.min(self.beat_at);
+    }
+
+    /// Tells the engine, once, that no page waits too long any more.
+    fn report_reached(&mut self) {
+        self.unreached.clear();
+        if std::mem::replace(&mut self.all_reached, true) {
+            return;
+        }
+        let feedback = Feedback {
+            idem_key: String::new(),
+            incident: String::new(),
+            receiver: String::new(),
+            action: Action::Trigger,
+            outcome: Outcome::AllReached,
+        };
+        let courier = Arc::clone(&self.courier);
+        self.tasks.spawn(async move { courier.pass_on(feedback).await });
+    }
+
+    /// Tells the engine, once, of every page that has waited too long.
+    async fn report_unreached(&mut self, clock: Ts) -> Result<()> {
+        let page_age = self.watchdog.borrow().page_age();
+        let old = self.courier.store.unreached(Ts(clock.0 - page_age.0)).await?;
+        if old.is_empty() {
+            self.report_reached();
+            return Ok(());
+        }
+        self.all_reached = false;
+        self.unreached.retain(|key| old.iter().any(|page| page.idem_key == *key));
+        for page in old {
+            if !self.unreached.insert(page.idem_key.clone()) {
+                continue;
+            }
+            let outcome = Outcome::Unreached { waited: clock - page.since, error: page.error };
+            let (idem_key, incident, receiver) = (page.idem_key, page.incident, page.receiver);
+            tracing::error!(incident, receiver, "a page is not taken; all other receivers are told");
+            let feedback = Feedback { idem_key, incident, receiver, action: Action::Trigger, outcome };
+            let courier = Arc::clone(&self.courier);
+            self.tasks.spawn(async move { courier.pass_on(feedback).await });
+        }
+        Ok(())
     }
 
     async fn start_due(&mut self, now: Instant) -> Result<()> {
         let store = self.courier.store.clone();
         let clock = (self.courier.clock)();
+        self.start_reminders(now);
+        self.start_summaries(clock, now);
         let depth = store.queue_depth().await?;
         let age = depth.oldest_page.map_or(0.0, |since| (clock - since).as_secs_f64());
         self.courier.metrics.queue(depth.undone, age);
+        let page_age = self.watchdog.borrow().page_age();
+        if depth.oldest_page.is_none_or(|since| clock - since < page_age) {
+            self.report_reached();
+        } else {
+            self.report_unreached(clock).await?;
+        }
         if depth.undone == 0 {
             return Ok(());
         }
@@ -276,10 +379,47 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Tells those who forget what stands, beside the lanes: it is nothing new.
+    fn start_reminders(&mut self, now: Instant) {
+        for (name, destination) in &mut self.destinations {
+            let Some((at, every)) = destination.remind_at.zip(destination.notifier.remind_every()) else {
+                continue;
+            };
+            if at <= now && destination.is_idle() {
+                // The next one begins when this one has ended.
+                destination.remind_at = None;
+                let (courier, notifier) = (Arc::clone(&self.courier), Arc::clone(&destination.notifier));
+                let receiver = name.clone();
+                self.tasks.spawn(async move { courier.remind(notifier, receiver, every).await });
+            } else {
+                self.next_look = self.next_look.min(at);
+            }
+        }
+    }
+
+    /// Says how many messages a budget left out, once its window is over.
+    fn start_summaries(&mut self, clock: Ts, now: Instant) {
+        for (name, destination) in &mut self.destinations {
+            match destination.take_left_out(now) {
+                None => {}
+                Some(Err(end)) => self.next_look = self.next_look.min(end),
+                Some(Ok((budget, left_out))) => {
+                    let summary = budget.summary(name, left_out, clock);
+                    let (courier, notifier) = (Arc::clone(&self.courier), Arc::clone(&destination.notifier));
+                    let receiver = name.clone();
+                    let told = async move { courier.summarise(notifier, receiver, summary, left_out).await };
+                    self.tasks.spawn(told);
+                }
+            }
+        }
+    }
+
     async fn start_lanes(&mut self, receiver: &str, clock: Ts, now: Instant) -> Result<()> {
         let Some(destination) = self.destinations.get_mut(receiver) else { return Ok(()) };
+        // What it is told again now must not overtake what is new.
+        let reminded = destination.notifier.remind_every().is_some() && destination.remind_at.is_none();
         let spare = destination.spare();
-        if spare == 0 {
+        if spare == 0 || reminded {
             return Ok(());
         }
         // A lane that was started and has not marked its row yet still looks due.
@@ -289,8 +429,17 @@ impl Scheduler {
             if self.busy.contains(&key) {
                 continue;
             }
+            if !lane.page && destination.is_spent(now) {
+                destination.begin();
+                self.busy.insert(key);
+                let (notifier, courier) = (Arc::clone(&destination.notifier), Arc::clone(&self.courier));
+                let receiver = receiver.to_owned();
+                self.tasks.spawn(async move { courier.leave_out(notifier, receiver, lane.incident).await });
+                continue;
+            }
             match destination.admit(now, lane.page) {
                 Admission::Now => {
+                    destination.spend(lane.page);
                     self.busy.insert(key);
                     let notifier = Arc::clone(&destination.notifier);
                     let courier = Arc::clone(&self.courier);
@@ -326,6 +475,18 @@ impl Scheduler {
         let done = match done {
             Ok(Done::Lane(done)) => done,
             Ok(Done::Reported) => return,
+            Ok(Done::Untold { receiver, left_out }) => {
+                if let Some(destination) = self.destinations.get_mut(&receiver) {
+                    destination.put_back(left_out, Instant::now());
+                }
+                return;
+            }
+            Ok(Done::Reminded { receiver, again }) => {
+                if let Some(destination) = self.destinations.get_mut(&receiver) {
+                    destination.remind_at = Some(Instant::now() + again);
+                }
+                return;
+            }
             // A courier does not panic, and catches notifiers that do. If one did, its lane rests until the next start.
             Err(err) => {
                 return tracing::error!(%err, "a delivery ended badly; it is repeated after a restart");
@@ -333,6 +494,7 @@ impl Scheduler {
         };
         self.busy.remove(&(done.receiver.clone(), done.incident));
         let Some(destination) = self.destinations.get_mut(&done.receiver) else { return };
+        destination.left_out(u64::from(done.left_out));
         let recovered = destination.record(done.sign, Instant::now());
         let down = destination.is_down();
         self.courier.metrics.down(&done.receiver, down);

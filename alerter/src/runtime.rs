@@ -13,6 +13,7 @@
 mod auditor;
 mod outside;
 mod pending;
+mod recovery;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -22,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepwatch_engine::Engine;
+use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
@@ -79,6 +81,26 @@ pub enum Command {
         schedule: String,
         text: Option<String>,
     },
+    Escalate {
+        incident: String,
+        by: String,
+        reply: oneshot::Sender<Answer>,
+    },
+    Unack {
+        incident: String,
+        by: String,
+        reply: oneshot::Sender<Answer>,
+    },
+    Note {
+        incident: String,
+        by: String,
+        what: String,
+        reply: oneshot::Sender<Answer>,
+    },
+    /// Answered by a loop that runs.
+    Ping {
+        reply: oneshot::Sender<()>,
+    },
     Reconfigure {
         config: Box<EngineConfig>,
         reply: oneshot::Sender<()>,
@@ -106,6 +128,7 @@ pub struct Runtime {
     commands: mpsc::Receiver<Command>,
     feeds: mpsc::Receiver<Feed>,
     feedback: mpsc::Receiver<Feedback>,
+    changes: mpsc::Sender<RunChange>,
     pending: Pending,
     /// Effects that may wait for a store that refuses, before intake stops.
     max_pending: usize,
@@ -136,6 +159,8 @@ struct Schedule {
 pub struct Inputs {
     pub feeds: mpsc::Receiver<Feed>,
     pub feedback: mpsc::Receiver<Feedback>,
+    /// Where changes of runs go.
+    pub changes: mpsc::Sender<RunChange>,
 }
 
 impl Runtime {
@@ -176,6 +201,7 @@ impl Runtime {
             commands,
             feeds: inputs.feeds,
             feedback: inputs.feedback,
+            changes: inputs.changes,
             pending: Pending::default(),
             max_pending: MAX_PENDING_EFFECTS,
             open,
@@ -188,6 +214,7 @@ impl Runtime {
         };
         runtime.recall().await?;
         runtime.close_orphans().await?;
+        runtime.note_recovery().await;
         runtime.publish();
         Ok((runtime, handle, cursors))
     }
@@ -289,9 +316,20 @@ impl Runtime {
         let input = match &outcome {
             Outcome::Delivered => Input::Delivered { incident, receiver, action },
             Outcome::Failed { error } => Input::Failed { incident, receiver, action, error },
+            Outcome::Unreached { waited, error } => {
+                let fault =
+                    format!("{receiver} has not taken a page (incident {incident}) for {waited}: {error}");
+                let own = Input::Own { check: "delivery", fault: Some(&fault) };
+                self.engine.handle(now, own, &mut self.pending.effects);
+                Input::Unreached { incident, receiver, waited: *waited, error }
+            }
+            Outcome::AllReached => Input::Own { check: "delivery", fault: None },
         };
         self.engine.handle(now, input, &mut self.pending.effects);
-        self.pending.reported.push(idem_key);
+        // A page that is still on its way has an outcome yet to come.
+        if matches!(outcome, Outcome::Delivered | Outcome::Failed { .. }) {
+            self.pending.reported.push(idem_key);
+        }
         self.schedule.changed();
     }
 
@@ -310,6 +348,22 @@ impl Runtime {
             Command::Calendar { schedule, text } => {
                 let input = Input::Calendar { schedule: &schedule, text: text.as_deref() };
                 self.engine.handle(now, input, &mut self.pending.effects);
+            }
+            Command::Escalate { incident, by, reply } => {
+                let input = Input::Escalate { incident: &incident, by: &by };
+                self.person(now, &incident, input, reply);
+            }
+            Command::Unack { incident, by, reply } => {
+                let input = Input::Unack { incident: &incident, by: &by };
+                self.person(now, &incident, input, reply);
+            }
+            Command::Note { incident, by, what, reply } => {
+                let input = Input::Note { incident: &incident, by: &by, what: &what };
+                self.person(now, &incident, input, reply);
+            }
+            Command::Ping { reply } => {
+                let _ = reply.send(());
+                return;
             }
             Command::Reconfigure { config, reply } => {
                 self.board.reroute((*config).clone());
@@ -382,6 +436,11 @@ impl Runtime {
 
     async fn commit(&mut self) {
         let started = Instant::now();
+        for change in self.engine.take_changes() {
+            if self.changes.try_send(change).is_err() {
+                self.metrics.changes_dropped.inc();
+            }
+        }
         self.pending.absorb_state(self.engine.take_dirty());
         let at = self.clock.now();
         match self.pending.commit(&self.store, &self.board, at).await {

@@ -9,6 +9,7 @@
 
 mod alerts;
 mod busy;
+mod callbacks;
 mod commit;
 mod delivery;
 mod filesystem;
@@ -28,6 +29,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use self::busy::Busy;
 
+pub(crate) use callbacks::Counterpart;
 pub use commit::Commit;
 pub(crate) use delivery::{Claim, DeliveryOutcome};
 pub use read::{Delivery, DeliveryState, Filter};

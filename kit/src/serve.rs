@@ -56,6 +56,8 @@ pub struct Limits {
     /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
     /// `DefaultBodyLimit`.
     pub body_bytes: usize,
+    /// Paths whose requests are signed by services that know no password: whoever serves them checks that.
+    pub signed_paths: &'static [&'static str],
     /// Counts what these limits cut off.
     pub metrics: ServeMetrics,
 }
@@ -73,6 +75,7 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(10),
             max_connections: 512,
             body_bytes: 2 << 20,
+            signed_paths: &[],
             metrics: ServeMetrics::default(),
         }
     }

@@ -21,4 +21,4 @@ pub use daemon::Daemon;
 pub use poll::poll_until;
 pub use programs::{Alerter, Exporter, Machine};
 pub use random::Random;
-pub use stack::{Stack, StackOptions};
+pub use stack::{Hears, Stack, StackOptions};

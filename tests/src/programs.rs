@@ -108,6 +108,14 @@ pub struct AlerterOptions {
     pub listen: Option<SocketAddr>,
     /// URL and secret of a generic webhook.
     pub webhook: Option<(String, String)>,
+    /// Keys of the Slack and PagerDuty receivers that name a file, and what is in it.
+    pub slack_secrets: Vec<(String, String)>,
+    pub pagerduty_secrets: Vec<(String, String)>,
+    /// Whether PagerDuty is shown changes of runs.
+    pub pagerduty_changes: bool,
+    /// More receivers, as lines of YAML, and their names: they are told at once.
+    pub receivers: String,
+    pub also: Vec<String>,
     /// Appended to the configuration.
     pub extra: String,
 }
@@ -138,13 +146,27 @@ impl Alerter {
     fn config(dir: &Path, o: &AlerterOptions) -> anyhow::Result<String> {
         let file = |name: &str| dir.join(name).display().to_string();
         let exporters: Vec<_> = o.exporters.iter().map(|a| format!("\"{a}\"")).collect();
+        let secrets = |of: &str, secrets: &[(String, String)]| -> anyhow::Result<String> {
+            let mut keys = String::new();
+            for (key, text) in secrets {
+                let path = dir.join(format!("{of}-{key}"));
+                std::fs::write(&path, text)?;
+                write!(keys, ", {key}: {}", path.display())?;
+            }
+            Ok(keys)
+        };
+        let slack_keys = secrets("slack", &o.slack_secrets)?;
+        let mut pagerduty_keys = secrets("pd", &o.pagerduty_secrets)?;
+        if o.pagerduty_changes {
+            pagerduty_keys.push_str(", change_events: true");
+        }
         let sources = match exporters.as_slice() {
             [] => String::new(),
             all => format!("sources:\n  - exporters: {{static: [{}]}}\n", all.join(", ")),
         };
         let mut c = format!(
-            "listen: \"{ANY_PORT}\"\nstorage: {{sqlite: {}}}\ncost_per_gpu_hour: 2.50\n{sources}receivers:\n  - name: chat\n    slack: {{channel: \"#training\", token_file: {}, api_url: \"{}\"}}\n  \
-             - name: primary\n    pagerduty: {{routing_key_file: {}, events_url: \"{}\"}}\n",
+            "listen: \"{ANY_PORT}\"\nstorage: {{sqlite: {}}}\ncost_per_gpu_hour: 2.50\n{sources}receivers:\n  - name: chat\n    slack: {{channel: \"#training\", token_file: {}, api_url: \"{}\"{slack_keys}}}\n  \
+             - name: primary\n    pagerduty: {{routing_key_file: {}, events_url: \"{}\"{pagerduty_keys}}}\n",
             file("alerter.db"),
             file("slack"),
             o.slack_api,
@@ -155,10 +177,12 @@ impl Alerter {
             std::fs::write(dir.join("secret"), secret)?;
             write!(c, "  - name: hook\n    webhook: {{url: \"{url}\", secret_file: {}}}\n", file("secret"))?;
         }
-        let hook = if o.webhook.is_some() { ", hook" } else { "" };
+        c.push_str(&o.receivers);
+        let hook = o.webhook.as_ref().map(|_| "hook".to_owned());
+        let also = hook.iter().chain(&o.also).fold(String::new(), |all, name| all + ", " + name);
         write!(
             c,
-            "policies:\n  - name: default\n    levels:\n      - {{after: 0s, notify: [chat, primary{hook}]}}\n      \
+            "policies:\n  - name: default\n    levels:\n      - {{after: 0s, notify: [chat, primary{also}]}}\n      \
              - {{after: 300s, notify: [primary], repeat: 3}}\nroutes:\n  \
              - {{match: ['severity=\"page\"'], policy: default}}\n  - {{match: ['severity=\"ticket\"'], notify: [chat]}}\n",
         )?;

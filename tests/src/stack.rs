@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use stepwatch_fakes::{FakePagerDuty, FakeSlack, FakeWebhook, PagerDuty, Slack, WebhookSink};
+use stepwatch_fakes::{FakePagerDuty, FakeSlack, FakeWebhook, PagerDuty, Slack, SlackSocket, WebhookSink};
 use tempfile::TempDir;
 
 use crate::programs::{Alerter, AlerterOptions, Exporter, Machine};
@@ -28,8 +28,23 @@ pub struct StackOptions {
     pub blind: bool,
     /// Also tell a webhook.
     pub webhook: bool,
+    /// Hear clicks in Slack by HTTP, by a socket, and answers in PagerDuty.
+    pub hears: Vec<Hears>,
+    /// More receivers, as lines of YAML, and their names.
+    pub receivers: String,
+    pub also: Vec<String>,
     /// What the exporter looks at.
     pub machine: Machine,
+}
+
+/// A way back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hears {
+    Slack,
+    SlackSocket,
+    PagerDuty,
+    /// Not heard, but shown: changes of runs.
+    PagerDutyChanges,
 }
 
 // The order of the fields is the order in which they end: readers before what they read.
@@ -38,6 +53,7 @@ pub struct Stack {
     pub alerter: Alerter,
     pub exporter: Exporter,
     pub slack: FakeSlack,
+    pub sockets: Option<SlackSocket>,
     pub pagerduty: FakePagerDuty,
     pub webhook: FakeWebhook,
     pub dir: TempDir,
@@ -54,7 +70,24 @@ impl Stack {
             (FakeSlack::start().await, FakePagerDuty::start().await, FakeWebhook::start().await);
         let home = dir.path().join("exporter");
         let exporter = Exporter::start_on(options.machine, &home, "", &options.exporter).await?;
+        let keys = |wanted: Hears, key: &str, text: &str| {
+            options.hears.contains(&wanted).then(|| (key.to_owned(), text.to_owned()))
+        };
+        let slack_secrets = [
+            keys(Hears::Slack, "signing_secret_file", Slack::SIGNING_SECRET),
+            keys(Hears::SlackSocket, "app_token_file", Slack::APP_TOKEN),
+        ];
+        let pagerduty_secrets = [keys(Hears::PagerDuty, "webhook_secret_file", PagerDuty::WEBHOOK_SECRET)];
+        let sockets = match options.hears.contains(&Hears::SlackSocket) {
+            true => Some(SlackSocket::start(&slack).await),
+            false => None,
+        };
         let alerter_options = AlerterOptions {
+            slack_secrets: slack_secrets.into_iter().flatten().collect(),
+            pagerduty_secrets: pagerduty_secrets.into_iter().flatten().collect(),
+            pagerduty_changes: options.hears.contains(&Hears::PagerDutyChanges),
+            receivers: options.receivers,
+            also: options.also,
             exporters: if options.blind { Vec::new() } else { vec![exporter.addr] },
             slack_api: format!("{}/api", slack.url()),
             slack_token: Slack::TOKEN.into(),
@@ -73,7 +106,7 @@ impl Stack {
         if crash_point.is_none() {
             alerter.ready().await?;
         }
-        Ok(Self { alerter, exporter, slack, pagerduty, webhook, dir })
+        Ok(Self { alerter, exporter, slack, sockets, pagerduty, webhook, dir })
     }
 
     pub fn ingest(&self) -> PathBuf {

@@ -7,7 +7,7 @@ use crate::external::{Firing, Told};
 use crate::incident::IncidentRecord;
 use crate::message::Message;
 use crate::silence::{Plan, Silence};
-use crate::time::Ts;
+use crate::time::{Span, Ts};
 
 /// Everything the engine reacts to. A journal of inputs replays to the same state.
 #[derive(Debug, Clone)]
@@ -36,6 +36,8 @@ pub enum Input<'a> {
     Calendar { schedule: &'a str, text: Option<&'a str> },
     /// A receiver took a notification.
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
+    /// A receiver has not taken a call for a person for so long, and is still asked to.
+    Unreached { incident: &'a str, receiver: &'a str, waited: Span, error: &'a str },
     /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.
     Failed { incident: &'a str, receiver: &'a str, action: Action, error: &'a str },
     /// Somebody asked for a silence, and [`crate::Engine::plan_silence`] allowed it.

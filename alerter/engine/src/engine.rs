@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use crate::batches::{Batches, Elsewhere};
+use crate::changes::{Before, Change, Changes, RunChange, configuration};
 use crate::config::EngineConfig;
 use crate::effect::{Effect, Input};
 use crate::incident::audit::Flaw;
@@ -61,6 +62,7 @@ pub struct Engine {
     standards: BTreeMap<String, standards::Held>,
     dropped_standards: u64,
     scratch: Vec<Verdict>,
+    changes: Changes,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +118,9 @@ impl Engine {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
             }
             Input::Calendar { schedule, text } => self.calendar(now, schedule, text),
+            Input::Unreached { incident, receiver, waited, error } => {
+                self.book.unreached(now, incident, receiver, waited, error, out);
+            }
             Input::Failed { incident, receiver, action, error } => {
                 self.book.failed(now, incident, receiver, action, error, out);
             }
@@ -146,7 +151,18 @@ impl Engine {
         if event.kind == EventKind::Event {
             self.planned_restart(now, name, event, out);
         }
+        // A step says nothing of the configuration, and there are many.
+        let configured = |runs: &BTreeMap<String, Run>| {
+            let asked = event.kind != EventKind::Step;
+            asked.then(|| runs.get(name).map(configuration)).flatten().unwrap_or_default()
+        };
+        let before = configured(&self.runs);
         self.with_run(now, name, out, |run, verdicts| run.event(now, source, event, verdicts));
+        let after = configured(&self.runs);
+        if !before.is_empty() && !after.is_empty() && after.iter().any(|c| !before.contains(c)) {
+            let step = self.runs.get(name).and_then(|r| r.facts.last_step);
+            self.changes.push(RunChange { run: name.to_owned(), at: now, what: Change::Configured, step });
+        }
         if event.kind == EventKind::Step {
             self.back_from_restart(now, name, out);
         }
@@ -171,8 +187,9 @@ impl Engine {
     ) {
         let Some(run) = self.runs.get_mut(name) else { return };
         let mut verdicts = core::mem::take(&mut self.scratch);
-        let attempt = run.facts.attempt;
+        let (attempt, before) = (run.facts.attempt, Before::of(run));
         act(run, &mut verdicts);
+        self.changes.note(now, &before, run);
         if run.facts.attempt != attempt {
             self.book.run_restarted(name);
         }
@@ -228,6 +245,11 @@ impl Engine {
         if self.batches.remember(now, stretch, name, attempt) {
             self.dirty.insert(Key::Batches);
         }
+    }
+
+    /// What changed of the runs since somebody asked.
+    pub fn take_changes(&mut self) -> Vec<RunChange> {
+        self.changes.take()
     }
 
     /// Which other runs, or attempts of this one, spiked at the data of `step`.

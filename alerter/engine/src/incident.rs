@@ -18,6 +18,7 @@ mod silenced;
 mod storm;
 mod targets;
 mod telling;
+mod unreached;
 #[cfg(test)]
 mod tests;
 pub(crate) mod v4;

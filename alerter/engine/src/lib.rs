@@ -6,6 +6,7 @@
 
 pub mod batches;
 mod cause;
+pub mod changes;
 pub mod config;
 pub mod detector;
 pub mod detectors;

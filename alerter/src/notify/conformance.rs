@@ -175,7 +175,7 @@ async fn start<S: Service>() -> Fake<S> {
 }
 
 fn receiver() -> ReceiverConfig {
-    ReceiverConfig { name: "r".into(), slack: None, pagerduty: None, webhook: None, stdout: None }
+    ReceiverConfig { name: "r".into(), ..ReceiverConfig::default() }
 }
 
 async fn slack_subject() -> Subject {
@@ -381,7 +381,10 @@ fn a_receiver_is_of_one_kind() {
         config.map_err(|err| err.to_string()).and_then(|c| c.build().map(drop)).unwrap_err()
     };
     let none = error("name: x\n");
-    assert!(none.contains("exactly one of: slack, pagerduty, webhook, stdout"), "{none}");
+    assert!(
+        none.contains("exactly one of: slack, pagerduty, email, webhook, alertmanager, stdout"),
+        "{none}"
+    );
     let two = error("name: x\nstdout: {}\nwebhook: {url: \"http://localhost/\"}\n");
     assert!(two.contains("has 2 kinds"), "{two}");
     let typo = error("name: x\nslack: {chanel: \"#a\"}\n");

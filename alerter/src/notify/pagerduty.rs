@@ -8,11 +8,13 @@
 //! is only a ticket goes under a key of its own, and the page closes it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
+use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::message::{Message, Status};
 use stepwatch_engine::time::Ts;
@@ -21,12 +23,12 @@ use stepwatch_kit::config::Secret;
 
 use super::http::{Http, base_url};
 use super::text::{clean, line, shorten, web_link};
-use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource};
+use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, SecretSource};
 
 /// Limits of the service, in characters.
 const SUMMARY_MAX: usize = 1024;
 const DEDUP_KEY_MAX: usize = 255;
-const TICKET_SUFFIX: &str = "-ticket";
+pub(crate) const TICKET_SUFFIX: &str = "-ticket";
 const FIELD_MAX: usize = 255;
 /// Ours: a detail is read on a phone.
 const DETAIL_MAX: usize = 4096;
@@ -44,6 +46,15 @@ pub struct Config {
     pub routing_key_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing_key_env: Option<String>,
+    /// Holds the secret of a webhook subscription (v3) that posts to `/pagerduty/webhook`: what people do in PagerDuty is
+    /// then done here too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_secret_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_secret_env: Option<String>,
+    /// Whether runs that start, restart, step back or are configured anew are shown beside the incidents (change events).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub change_events: bool,
     /// Another one for the service region in Europe, or a proxy.
     pub events_url: String,
 }
@@ -51,7 +62,14 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         let events_url = "https://events.pagerduty.com".to_owned();
-        Self { routing_key_file: None, routing_key_env: None, events_url }
+        Self {
+            routing_key_file: None,
+            routing_key_env: None,
+            webhook_secret_file: None,
+            webhook_secret_env: None,
+            change_events: false,
+            events_url,
+        }
     }
 }
 
@@ -59,7 +77,16 @@ impl Default for Config {
 pub struct PagerDuty {
     http: Http,
     enqueue_url: String,
+    /// Where changes go, if they do.
+    change_url: Option<String>,
     routing_key: Secret,
+    hook: Option<Arc<Hook>>,
+}
+
+/// The way back: webhooks of a subscription.
+#[derive(Debug)]
+pub struct Hook {
+    pub(crate) secret: Secret,
 }
 
 /// Kept for the lane while an alert is open under the ticket's key.
@@ -100,9 +127,14 @@ impl Config {
     pub(super) fn build(&self) -> Result<PagerDuty, String> {
         let file = self.routing_key_file.as_ref();
         let routing_key = SecretSource::needed("routing_key", file, self.routing_key_env.as_ref())?.read()?;
-        let enqueue_url = format!("{}/v2/enqueue", base_url("events_url", &self.events_url)?);
+        let base = base_url("events_url", &self.events_url)?;
+        let enqueue_url = format!("{base}/v2/enqueue");
+        let change_url = self.change_events.then(|| format!("{base}/v2/change/enqueue"));
+        let (file, env) = (self.webhook_secret_file.as_ref(), self.webhook_secret_env.as_ref());
+        let secret = SecretSource::of("webhook_secret", file, env)?.map(|s| s.read()).transpose()?;
         let http = Http::new("pagerduty", vec![routing_key.clone()])?;
-        Ok(PagerDuty { http, enqueue_url, routing_key })
+        let hook = secret.map(|secret| Arc::new(Hook { secret }));
+        Ok(PagerDuty { http, enqueue_url, change_url, routing_key, hook })
     }
 }
 
@@ -117,6 +149,18 @@ impl Notifier for PagerDuty {
 
     fn wakes(&self) -> bool {
         true
+    }
+
+    fn wants_changes(&self) -> bool {
+        self.change_url.is_some()
+    }
+
+    fn change<'a>(&'a self, change: &'a RunChange) -> BoxFuture<'a, Result<(), Failure>> {
+        self.tell_change(change).boxed()
+    }
+
+    fn ear(&self) -> Option<Ear> {
+        self.hook.clone().map(Ear::PagerDuty)
     }
 }
 
@@ -137,6 +181,21 @@ impl PagerDuty {
         Ok(Receipt { memory: Some(memory.to_owned()) })
     }
 
+    async fn tell_change(&self, change: &RunChange) -> Result<(), Failure> {
+        let Some(url) = &self.change_url else { return Ok(()) };
+        let body = json!({
+            "routing_key": self.routing_key.expose(),
+            "payload": {
+                "summary": non_empty(line(&change.text(), SUMMARY_MAX)),
+                "source": non_empty(line(&change.run, FIELD_MAX)),
+                "timestamp": rfc3339(change.at),
+                "custom_details": {"run": line(&change.run, FIELD_MAX), "step": change.step},
+            },
+        });
+        let answer = self.http.send(self.http.client().post(url).json(&body)).await?;
+        if answer.status.is_success() { Ok(()) } else { Err(self.http.refused(&answer)) }
+    }
+
     async fn enqueue(&self, n: &Notification, action: &'static str, ticket: bool) -> Result<(), Failure> {
         let body = render(n, action, ticket, self.routing_key.expose())
             .map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
@@ -152,9 +211,24 @@ fn event_action(n: &Notification) -> Option<&'static str> {
         Action::Trigger => Some("trigger"),
         // News reach an open alert as one more trigger. Once it was acknowledged or closed there, that could ring again.
         Action::Update => (n.message.status == Status::Firing).then_some("trigger"),
-        Action::Ack => Some("acknowledge"),
+        // Whoever acknowledged it there may have changed their mind since.
+        Action::Ack => (!acknowledged_there(n)).then_some("acknowledge"),
         Action::Resolve => Some("resolve"),
     }
+}
+
+/// Who did something in PagerDuty, of the service behind `receiver`; several services are told apart by nobody.
+pub(crate) fn actor(person: &str, receiver: Option<&str>) -> String {
+    let receiver = receiver.map(|r| format!(" ({r})")).unwrap_or_default();
+    format!("{ACTOR}{person}{receiver}")
+}
+
+const ACTOR: &str = "pagerduty:";
+
+/// Whether the acknowledgement came from the very service that it would be sent to.
+fn acknowledged_there(n: &Notification) -> bool {
+    let from_there = |text: &str| text.starts_with(ACTOR) && text.ends_with(&format!(" ({})", n.receiver));
+    n.message.facts.iter().any(|fact| fact.label == "Acknowledged by" && from_there(&fact.text))
 }
 
 fn render(
@@ -299,6 +373,22 @@ mod tests {
         assert_eq!(event_action(&n), Some("trigger"));
         n.message.status = Status::Acknowledged;
         assert_eq!(event_action(&n), None);
+    }
+
+    #[test]
+    fn an_acknowledgement_does_not_go_back_to_where_it_came_from() {
+        let mut n = page(Action::Ack);
+        let by = |receiver| stepwatch_engine::message::Fact {
+            label: "Acknowledged by".into(),
+            text: actor("Jane", receiver),
+        };
+        n.receiver = "primary".into();
+        n.message.facts.push(by(Some("primary")));
+        assert_eq!(event_action(&n), None);
+        n.receiver = "secondary".into();
+        assert_eq!(event_action(&n), Some("acknowledge"));
+        n.message.facts = vec![by(None)];
+        assert_eq!(event_action(&n), Some("acknowledge"));
     }
 
     #[tokio::test]

@@ -8,11 +8,14 @@
 //! before it is sent again.
 
 mod answer;
+mod app;
 mod blocks;
+mod buttons;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -24,7 +27,13 @@ use stepwatch_kit::config::Secret;
 
 use self::answer::Refusal;
 use super::http::{Http, base_url, url_secrets};
-use super::{Attempt, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
+use super::{Attempt, Ear, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
+
+pub use app::App;
+pub(crate) use blocks::escape;
+pub(crate) use buttons::Deed;
+
+const API_URL: &str = "https://slack.com/api";
 
 /// Slack takes about one message a second and channel, and short bursts.
 const PACE: Pace = Pace { per_second: 1.0, burst: 3.0 };
@@ -53,6 +62,17 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_env: Option<String>,
     pub api_url: String,
+    /// Holds the app's signing secret. With it the messages have buttons, whose clicks Slack posts to `/slack/interactions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signing_secret_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signing_secret_env: Option<String>,
+    /// Holds an app-level token (`xapp-...`) with the scope connections:write. With it the messages have buttons, whose clicks
+    /// come through a socket that is opened from here: nothing needs to reach this machine from outside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_token_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_token_env: Option<String>,
     /// Instead of all the above: holds the address of an incoming webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_url_file: Option<PathBuf>,
@@ -66,7 +86,11 @@ impl Default for Config {
             channel: None,
             token_file: None,
             token_env: None,
-            api_url: "https://slack.com/api".to_owned(),
+            api_url: API_URL.to_owned(),
+            signing_secret_file: None,
+            signing_secret_env: None,
+            app_token_file: None,
+            app_token_env: None,
             webhook_url_file: None,
             webhook_url_env: None,
         }
@@ -77,6 +101,8 @@ impl Default for Config {
 pub struct Slack {
     http: Http,
     way: Way,
+    /// The way back, if clicks can be heard.
+    app: Option<Arc<App>>,
 }
 
 #[derive(Debug)]
@@ -105,15 +131,20 @@ impl Config {
         let webhook =
             SecretSource::of("webhook_url", self.webhook_url_file.as_ref(), self.webhook_url_env.as_ref())?;
         let Some(webhook) = webhook else { return self.build_bot() };
-        if self.channel.is_some() || self.token_file.is_some() || self.token_env.is_some() {
+        let of_a_bot = [&self.channel, &self.token_env, &self.signing_secret_env, &self.app_token_env];
+        let files_of_a_bot = [&self.token_file, &self.signing_secret_file, &self.app_token_file];
+        if of_a_bot.iter().any(|key| key.is_some()) || files_of_a_bot.iter().any(|key| key.is_some()) {
             return Err(
-                "webhook_url_file excludes channel and token_file: a webhook has its own channel".into()
+                "webhook_url_file excludes channel, token_file, signing_secret_file and app_token_file: a \
+                        webhook has its own channel and no buttons"
+                    .into(),
             );
         }
         let url = webhook.read()?;
         base_url("webhook_url", url.expose())
             .map_err(|_| format!("{webhook} does not hold an https:// address"))?;
-        Ok(Slack { http: Http::new("slack", url_secrets(&url))?, way: Way::Webhook { url } })
+        // A message by webhook belongs to no app that could hear a click.
+        Ok(Slack { http: Http::new("slack", url_secrets(&url))?, way: Way::Webhook { url }, app: None })
     }
 
     fn build_bot(&self) -> Result<Slack, String> {
@@ -123,7 +154,8 @@ impl Config {
         let channel = channel.ok_or("channel is missing: #name or id")?;
         let api_url = base_url("api_url", &self.api_url)?;
         let http = Http::new("slack", vec![token.clone()])?;
-        Ok(Slack { http, way: Way::Bot { api_url, token, channel } })
+        let app = App::of(self, &api_url)?.map(Arc::new);
+        Ok(Slack { http, way: Way::Bot { api_url, token, channel }, app })
     }
 }
 
@@ -135,7 +167,7 @@ impl Notifier for Slack {
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
         match &self.way {
             Way::Bot { api_url, token, channel } => {
-                let bot = Bot { http: &self.http, api_url, token, channel };
+                let bot = Bot { http: &self.http, api_url, token, channel, deeds: self.app.is_some() };
                 async move { bot.tell(attempt).await }.boxed()
             }
             Way::Webhook { url } => self.post_to_webhook(url, attempt).boxed(),
@@ -144,6 +176,10 @@ impl Notifier for Slack {
 
     fn pace(&self) -> Option<Pace> {
         Some(PACE)
+    }
+
+    fn ear(&self) -> Option<Ear> {
+        self.app.clone().map(Ear::Slack)
     }
 }
 
@@ -154,7 +190,7 @@ impl Slack {
             // It cannot be looked for. A second copy of what matters is better than none; of news it is only noise.
             return Ok(Receipt::default());
         }
-        let mut body = json!({"text": blocks::fallback(n), "blocks": blocks::message(n)});
+        let mut body = json!({"text": blocks::fallback(n), "blocks": blocks::message(n, false)});
         blocks::add_options(&mut body);
         let request = self.http.client().post(url.expose()).json(&body);
         let answer = self.http.send(request).await?;
@@ -168,6 +204,8 @@ struct Bot<'a> {
     api_url: &'a str,
     token: &'a Secret,
     channel: &'a str,
+    /// Whether the messages have buttons.
+    deeds: bool,
 }
 
 impl Bot<'_> {
@@ -203,7 +241,7 @@ impl Bot<'_> {
 
     async fn post_top(&self, n: &Notification) -> Result<Top, Failure> {
         let mut body = json!({
-            "channel": self.channel, "text": blocks::fallback(n), "blocks": blocks::message(n), "metadata": metadata(n, &n.idem_key),
+            "channel": self.channel, "text": blocks::fallback(n), "blocks": blocks::message(n, self.deeds), "metadata": metadata(n, &n.idem_key),
         });
         blocks::add_options(&mut body);
         let reply = self.write("chat.postMessage", body).await.map_err(|refusal| refusal.failure)?;
@@ -217,7 +255,7 @@ impl Bot<'_> {
 
     async fn edit(&self, top: &Top, n: &Notification) -> Result<(), Refusal> {
         let body = json!({
-            "channel": top.channel, "ts": top.ts, "text": blocks::fallback(n), "blocks": blocks::message(n),
+            "channel": top.channel, "ts": top.ts, "text": blocks::fallback(n), "blocks": blocks::message(n, self.deeds),
             "metadata": metadata(n, &top.key),
         });
         self.write("chat.update", body).await.map(drop)

@@ -3,7 +3,8 @@
 //! The body ([`Body`]) is a contract: fields are added, never changed or removed. `Idempotency-Key` is the same for every
 //! repetition of a message; a receiver that saw it before answers 2xx and does nothing. With a secret, a receiver checks
 //! `X-Stepwatch-Signature: v1=<hex>` against HMAC-SHA256 of the secret over `<X-Stepwatch-Timestamp>.<body>`, and refuses
-//! timestamps it finds too old.
+//! timestamps it finds too old. While a secret is being replaced there are two signatures, `v1=<hex>,v1=<hex>`, of which one
+//! must match.
 
 use std::path::PathBuf;
 
@@ -38,13 +39,19 @@ pub struct Config {
     pub secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
+    /// The secret before, while receivers are given the new one: requests carry a signature by each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous_secret_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous_secret_env: Option<String>,
 }
 
 #[derive(Debug)]
 pub struct Webhook {
     http: Http,
     url: Secret,
-    secret: Option<Secret>,
+    /// The newest first.
+    secrets: Vec<Secret>,
 }
 
 /// What is posted.
@@ -108,9 +115,15 @@ impl Config {
         }
         let secret = SecretSource::of("secret", self.secret_file.as_ref(), self.secret_env.as_ref())?;
         let secret = secret.map(|source| source.read()).transpose()?;
+        let (file, env) = (self.previous_secret_file.as_ref(), self.previous_secret_env.as_ref());
+        let previous = SecretSource::of("previous_secret", file, env)?.map(|s| s.read()).transpose()?;
+        if previous.is_some() && secret.is_none() {
+            return Err("previous_secret_file is set without secret_file".into());
+        }
+        let secrets: Vec<Secret> = secret.into_iter().chain(previous).collect();
         let mut hidden = url_secrets(&url);
-        hidden.extend(secret.clone());
-        Ok(Webhook { http: Http::new("webhook", hidden)?, url, secret })
+        hidden.extend(secrets.iter().cloned());
+        Ok(Webhook { http: Http::new("webhook", hidden)?, url, secrets })
     }
 }
 
@@ -136,9 +149,10 @@ impl Webhook {
             .header("Content-Type", "application/json")
             .header("Idempotency-Key", header_value(&n.idem_key))
             .header("X-Stepwatch-Timestamp", &timestamp);
-        if let Some(secret) = &self.secret {
-            let signature = signature(secret.expose().as_bytes(), &timestamp, &body);
-            request = request.header("X-Stepwatch-Signature", signature);
+        if !self.secrets.is_empty() {
+            let sign = |secret: &Secret| signature(secret.expose().as_bytes(), &timestamp, &body);
+            let signatures: Vec<String> = self.secrets.iter().map(sign).collect();
+            request = request.header("X-Stepwatch-Signature", signatures.join(","));
         }
         let answer = self.http.send(request.body(body)).await?;
         if answer.status.is_success() { Ok(Receipt::default()) } else { Err(self.http.refused(&answer)) }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use stepwatch_engine::effect::Notification;
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::crash;
@@ -16,12 +17,19 @@ use super::destination::Sign;
 use super::{Feedback, OutboxMetrics, Outcome};
 use crate::notify::{Attempt, Failure, FailureClass, Notifier, Receipt};
 use crate::store::{Claim, DeliveryOutcome, Store, StoreError};
+use crate::watchdog::Watchdog;
 
 /// The whole of one attempt. A notifier may make several requests, each with a limit of its own.
 const SEND_MAX: Duration = Duration::from_secs(30);
 
 /// Attempts after which a message is given up, half a day into an outage; a page that nobody answered never is.
 const ATTEMPTS_MAX: u32 = 300;
+
+/// How long the engine's loop may take to answer.
+const ALIVE_MAX: Duration = Duration::from_secs(5);
+
+/// A reminder that failed comes again after this part of its interval.
+const REMIND_SOONER: u32 = 4;
 
 /// How long to wait before telling the store again what it could not write down.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -34,18 +42,30 @@ pub(super) struct Courier {
     pub(super) shutdown: Shutdown,
     pub(super) clock: Arc<dyn Fn() -> Ts + Send + Sync>,
     pub(super) random: Random,
+    pub(super) alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
 }
 
 /// What a task of the outbox did.
 pub(super) enum Done {
     Lane(LaneDone),
     Reported,
+    Reminded {
+        receiver: String,
+        again: Duration,
+    },
+    /// So many were left out, and nobody could be told of that.
+    Untold {
+        receiver: String,
+        left_out: u64,
+    },
 }
 
 pub(super) struct LaneDone {
     pub(super) receiver: String,
     pub(super) incident: String,
     pub(super) sign: Sign,
+    /// A budget left it out.
+    pub(super) left_out: bool,
 }
 
 impl Courier {
@@ -72,7 +92,46 @@ impl Courier {
                 Sign::None
             }
         };
-        Done::Lane(LaneDone { receiver, incident, sign })
+        Done::Lane(LaneDone { receiver, incident, sign, left_out: false })
+    }
+
+    /// Leaves out the head of a lane that wakes nobody. An answer, or an end, of what was told is told all the same.
+    pub(super) async fn leave_out(
+        &self,
+        notifier: Arc<dyn Notifier>,
+        receiver: String,
+        incident: String,
+    ) -> Done {
+        match self.store.leave_out(&incident, &receiver, (self.clock)()).await {
+            Ok(false) => self.deliver(notifier, receiver, incident).await,
+            Ok(true) => {
+                self.metrics.left_out(&receiver);
+                Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: true })
+            }
+            Err(err) => {
+                self.store_error("leave out a message", &err);
+                Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false })
+            }
+        }
+    }
+
+    /// Tells how many messages were left out.
+    pub(super) async fn summarise(
+        &self,
+        notifier: Arc<dyn Notifier>,
+        receiver: String,
+        summary: Notification,
+        left_out: u64,
+    ) -> Done {
+        let sent = AssertUnwindSafe(async { notifier.send(Attempt::first(&summary)).await }).catch_unwind();
+        match tokio::time::timeout(SEND_MAX, sent).await {
+            Ok(Ok(Ok(_))) => Done::Reported,
+            Ok(Ok(Err(failure))) => {
+                tracing::warn!(receiver, left_out, error = failure.error, "a summary was not taken");
+                Done::Untold { receiver, left_out }
+            }
+            _ => Done::Untold { receiver, left_out },
+        }
     }
 
     /// Gives up the head of a lane to a receiver that is not configured.
@@ -85,7 +144,7 @@ impl Courier {
             Ok(None) => {}
             Err(err) => self.store_error("claim a message", &err),
         }
-        Done::Lane(LaneDone { receiver, incident, sign: Sign::None })
+        Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false })
     }
 
     /// Tells the engine the outcomes it may have missed at the last stop.
@@ -104,6 +163,67 @@ impl Courier {
                 .await;
         }
         Done::Reported
+    }
+
+    /// Tells the engine.
+    pub(super) async fn pass_on(&self, feedback: Feedback) -> Done {
+        self.report(feedback).await;
+        Done::Reported
+    }
+
+    /// A sign of life, if there is life: the store takes a write and the engine's loop answers.
+    pub(super) async fn beat(&self, watchdog: &Watchdog) -> Done {
+        let result = match self.store.touch((self.clock)()).await {
+            Err(err) => {
+                self.store_error("write a sign of life", &err);
+                "withheld"
+            }
+            Ok(()) if !watchdog.beats() => return Done::Reported,
+            Ok(()) => match tokio::time::timeout(ALIVE_MAX, (self.alive)()).await {
+                Ok(true) => match watchdog.beat().await {
+                    Ok(()) => "sent",
+                    Err(error) => {
+                        tracing::warn!(error, "the heartbeat did not arrive");
+                        "failed"
+                    }
+                },
+                _ => {
+                    tracing::error!("the engine's loop does not answer: no heartbeat");
+                    "withheld"
+                }
+            },
+        };
+        self.metrics.beat(result);
+        Done::Reported
+    }
+
+    /// Tells a receiver that forgets what stands; one that was not told is tried again much sooner.
+    pub(super) async fn remind(
+        &self,
+        notifier: Arc<dyn Notifier>,
+        receiver: String,
+        every: Duration,
+    ) -> Done {
+        let standing = match self.store.standing(&receiver).await {
+            Ok(standing) => standing,
+            Err(err) => {
+                self.store_error("read what stands", &err);
+                return Done::Reminded { receiver, again: every / REMIND_SOONER };
+            }
+        };
+        if standing.is_empty() {
+            return Done::Reminded { receiver, again: every };
+        }
+        let told = AssertUnwindSafe(async { notifier.remind(&standing).await }).catch_unwind();
+        let error = match tokio::time::timeout(SEND_MAX, told).await {
+            Ok(Ok(Ok(()))) => return Done::Reminded { receiver, again: every },
+            Ok(Ok(Err(failure))) => failure.error,
+            Ok(Err(_)) => "the notifier panicked".to_owned(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        tracing::warn!(receiver, error, standing = standing.len(), "could not tell again what stands");
+        self.metrics.retried(&receiver, "reminder");
+        Done::Reminded { receiver, again: every / REMIND_SOONER }
     }
 
     async fn conclude(&self, claim: &Claim, result: Result<Receipt, Failure>) {

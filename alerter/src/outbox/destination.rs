@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::backoff::{Random, backoff};
-use crate::notify::{Notifier, Pace};
+use crate::notify::{Budget, Notifier, Pace};
 
 /// Messages on their way to one receiver; so many again are kept free for lanes with a page.
 pub(crate) const IN_FLIGHT_MAX: usize = 8;
@@ -23,7 +23,23 @@ pub(crate) struct Destination {
     failures: u32,
     /// Nothing is sent before: it asked for a pause, or it is down.
     closed_until: Option<Instant>,
+    /// It asked for that pause itself; a page may not cut it short.
+    asked: bool,
+    /// When it is told again what stands, if it forgets.
+    pub(crate) remind_at: Option<Instant>,
+    spent: Option<Spent>,
     random: Random,
+}
+
+/// What of a budget is used up.
+#[derive(Debug)]
+struct Spent {
+    budget: Budget,
+    /// When the window began.
+    since: Instant,
+    used: u32,
+    /// Messages left out that nobody was told of.
+    left_out: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,17 +65,77 @@ pub(crate) enum Sign {
 impl Destination {
     pub(crate) fn new(notifier: Arc<dyn Notifier>, now: Instant, random: Random) -> Self {
         let bucket = notifier.pace().map(|pace| Bucket::new(pace, now));
-        Self { notifier, bucket, in_flight: 0, failures: 0, closed_until: None, random }
+        let remind_at = notifier.remind_every().map(|_| now);
+        let spent = notifier.budget().map(|budget| Spent { budget, since: now, used: 0, left_out: 0 });
+        Self {
+            notifier,
+            bucket,
+            in_flight: 0,
+            failures: 0,
+            closed_until: None,
+            asked: false,
+            remind_at,
+            spent,
+            random,
+        }
     }
 
     /// Another configuration under the same name: past failures say nothing about it.
     pub(crate) fn reconfigure(&mut self, notifier: Arc<dyn Notifier>, now: Instant) {
-        let in_flight = self.in_flight;
-        *self = Self { in_flight, ..Self::new(notifier, now, self.random) };
+        let (in_flight, mut fresh) = (self.in_flight, Self::new(notifier, now, self.random));
+        fresh.left_out(self.spent.as_ref().map_or(0, |s| s.left_out));
+        *self = Self { in_flight, ..fresh };
     }
 
     pub(crate) fn is_down(&self) -> bool {
         self.failures >= BREAKER_FAILURES
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Whether the budget for what wakes nobody is used up.
+    pub(crate) fn is_spent(&mut self, now: Instant) -> bool {
+        let Some(spent) = &mut self.spent else { return false };
+        // What was left out is told before another window begins.
+        if now >= spent.since + spent.budget.window() && spent.left_out == 0 {
+            (spent.since, spent.used) = (now, 0);
+        }
+        spent.used >= spent.budget.messages
+    }
+
+    /// Counts a message; pages cost nothing.
+    pub(crate) fn spend(&mut self, page: bool) {
+        if let Some(spent) = self.spent.as_mut().filter(|_| !page) {
+            spent.used += 1;
+        }
+    }
+
+    /// Something is on its way that was not admitted.
+    pub(crate) fn begin(&mut self) {
+        self.in_flight += 1;
+    }
+
+    pub(crate) fn left_out(&mut self, messages: u64) {
+        if let Some(spent) = &mut self.spent {
+            spent.left_out += messages;
+        }
+    }
+
+    /// A summary was not taken: it comes with that of the next window.
+    pub(crate) fn put_back(&mut self, messages: u64, now: Instant) {
+        if let Some(spent) = &mut self.spent {
+            spent.left_out += messages;
+            (spent.since, spent.used) = (now, 0);
+        }
+    }
+
+    /// How many were left out in a window that is over, and when the one that is not will be.
+    pub(crate) fn take_left_out(&mut self, now: Instant) -> Option<Result<(Budget, u64), Instant>> {
+        let spent = self.spent.as_mut().filter(|s| s.left_out > 0)?;
+        let end = spent.since + spent.budget.window();
+        Some(if end <= now { Ok((spent.budget, std::mem::take(&mut spent.left_out))) } else { Err(end) })
     }
 
     /// How many more may be on their way, if all have a page.
@@ -78,7 +154,11 @@ impl Destination {
             return Admission::Full;
         }
         if let Some(until) = self.closed_until.filter(|until| *until > now) {
-            return Admission::At(until);
+            // A page is as good a probe as any, and cannot wait for the next one.
+            let probe = page && self.is_down() && !self.asked && self.in_flight == 0;
+            if !probe {
+                return Admission::At(until);
+            }
         }
         if let Some(bucket) = &mut self.bucket {
             if let Err(at) = bucket.take(now, page) {
@@ -97,7 +177,7 @@ impl Destination {
             Sign::None => {}
             Sign::Alive => {
                 if was_down {
-                    self.closed_until = None;
+                    (self.closed_until, self.asked) = (None, false);
                 }
                 self.failures = 0;
             }
@@ -105,11 +185,13 @@ impl Destination {
                 self.failures = self.failures.saturating_add(1);
                 if self.is_down() {
                     let wait = backoff(self.failures - BREAKER_FAILURES + 1, true, (self.random)());
+                    self.asked &= self.closed_until.is_some_and(|until| until > now);
                     self.close(now + Duration::from_millis(wait.0.unsigned_abs()));
                 }
             }
             Sign::Pause(wait) => {
                 self.failures = 0;
+                self.asked = true;
                 self.close(now + wait);
             }
         }
@@ -202,8 +284,11 @@ mod tests {
             assert!(!d.record(Sign::Unwell, now));
         }
         assert!(d.is_down());
+        assert_eq!(d.admit(now, true), Admission::Now, "a page is a probe");
+        assert_eq!(d.admit(now, true), Admission::Full, "one at a time");
+        d.record(Sign::Unwell, now);
         for _ in 0..20 {
-            let Admission::At(at) = d.admit(now, true) else { panic!("not closed") };
+            let Admission::At(at) = d.admit(now, false) else { panic!("not closed") };
             assert!(at <= now + Duration::from_secs(30));
             now = at;
             assert_eq!(d.admit(now, true), Admission::Now);

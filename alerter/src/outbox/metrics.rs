@@ -26,6 +26,11 @@ struct ReceiverLabels {
     receiver: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BeatLabels {
+    result: &'static str,
+}
+
 #[derive(Debug, Clone)]
 pub struct OutboxMetrics {
     sent: Family<MessageLabels, Counter>,
@@ -36,6 +41,8 @@ pub struct OutboxMetrics {
     latency: Family<ReceiverLabels, Histogram, fn() -> Histogram>,
     down: Family<ReceiverLabels, Gauge>,
     store_errors: Counter,
+    heartbeats: Family<BeatLabels, Counter>,
+    left_out: Family<ReceiverLabels, Counter>,
 }
 
 /// From a local fake answering in a millisecond to an outage over a night.
@@ -56,6 +63,8 @@ impl Default for OutboxMetrics {
             latency: Family::new_with_constructor(latency_histogram),
             down: Family::default(),
             store_errors: Counter::default(),
+            heartbeats: Family::default(),
+            left_out: Family::default(),
         }
     }
 }
@@ -103,6 +112,24 @@ impl OutboxMetrics {
             "Operations of the outbox that the store refused; they are repeated",
             self.store_errors.clone(),
         );
+        registry.register(
+            "stepwatch_alerter_notifications_left_out",
+            "Messages that wake nobody, left out because the budget of their receiver was used up",
+            self.left_out.clone(),
+        );
+        registry.register(
+            "stepwatch_alerter_heartbeats",
+            "Signs of life to the watchdog: sent, failed (it did not answer), withheld (we are not well)",
+            self.heartbeats.clone(),
+        );
+    }
+
+    pub(crate) fn left_out(&self, receiver: &str) {
+        self.left_out.get_or_create(&ReceiverLabels { receiver: receiver.to_owned() }).inc();
+    }
+
+    pub(crate) fn beat(&self, result: &'static str) {
+        self.heartbeats.get_or_create(&BeatLabels { result }).inc();
     }
 
     pub(crate) fn sent(&self, receiver: &str, action: Action, seconds: f64) {

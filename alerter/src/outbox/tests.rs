@@ -22,9 +22,9 @@ use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::{Feedback, Options, Outbox, OutboxHandle, Receivers};
+use super::{Feedback, Options, Outbox, OutboxHandle, Outcome, Receivers};
 use crate::notify::conformance::page;
-use crate::notify::{Attempt, Failure, Notifier, Pace, Receipt};
+use crate::notify::{Attempt, Budget, Failure, Notifier, Pace, Receipt};
 use crate::store::tests::{incident, reopen};
 use crate::store::{Commit, DeliveryState, Store};
 
@@ -80,6 +80,7 @@ type Script = dyn Fn(usize) -> Answer + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct Scripted {
     pace: Option<Pace>,
+    budget: Option<Budget>,
     wakes: bool,
     script: Arc<Script>,
     world: Arc<Mutex<World>>,
@@ -104,7 +105,12 @@ impl Scripted {
         script: impl Fn(usize) -> Answer + Send + Sync + 'static,
     ) -> Self {
         let count = Arc::new(watch::Sender::new(0));
-        Self { pace, wakes: false, script: Arc::new(script), world: Arc::default(), count }
+        Self { pace, budget: None, wakes: false, script: Arc::new(script), world: Arc::default(), count }
+    }
+
+    fn within(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
     }
 
     fn waking(mut self) -> Self {
@@ -187,6 +193,10 @@ impl Notifier for Scripted {
         self.wakes
     }
 
+    fn budget(&self) -> Option<Budget> {
+        self.budget
+    }
+
     fn pace(&self) -> Option<Pace> {
         self.pace
     }
@@ -234,7 +244,7 @@ impl Bench {
         let (trigger, shutdown) = Shutdown::manual();
         let (began, wall_ms) = (self.began, self.wall_ms);
         let clock = Arc::new(move || Ts(START.0 + wall_ms + began.elapsed().as_millis() as i64));
-        let options = Options { clock, random: || 0.5 };
+        let options = Options { clock, random: || 0.5, ..Options::default() };
         let handle = Outbox::start_with(store.clone(), self.notifiers(), sender, shutdown, options);
         self.life = Some(Life { store, handle, feedback, trigger });
     }
@@ -268,8 +278,17 @@ impl Bench {
         self.commit(vec![Effect::Incident(Box::new(incident(id, state)))]).await;
     }
 
-    /// The next outcome, taken in by the engine.
+    /// The next end of a message, taken in by the engine.
     async fn feedback(&mut self) -> Feedback {
+        loop {
+            let feedback = self.any_feedback().await;
+            if matches!(feedback.outcome, Outcome::Delivered | Outcome::Failed { .. }) {
+                return feedback;
+            }
+        }
+    }
+
+    async fn any_feedback(&mut self) -> Feedback {
         let life = self.life();
         let feedback =
             tokio::time::timeout(PATIENCE, life.feedback.recv()).await.expect("feedback in time").unwrap();

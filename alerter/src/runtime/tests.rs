@@ -45,7 +45,7 @@ impl Rig {
         let metrics = RuntimeMetrics::default();
         let (feeds, feed_queue) = mpsc::channel(QUEUE);
         let (feedback, feedback_queue) = mpsc::channel(4);
-        let inputs = Inputs { feeds: feed_queue, feedback: feedback_queue };
+        let inputs = Inputs { feeds: feed_queue, feedback: feedback_queue, changes: mpsc::channel(1).0 };
         let (mut runtime, handle, cursors) =
             Runtime::restore(store.clone(), config, inputs, metrics.clone()).await.unwrap();
         runtime.max_pending = max_pending;

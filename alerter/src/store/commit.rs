@@ -84,6 +84,7 @@ impl Store {
         for sql in [
             "DELETE FROM timeline WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
             "DELETE FROM outbox WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
+            "DELETE FROM counterparts WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
             "DELETE FROM lanes WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
         ] {
             sqlx::query(sql).bind(&old).execute(&mut *tx).await?;

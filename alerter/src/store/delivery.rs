@@ -63,6 +63,17 @@ pub(crate) struct Unreported {
     pub failed: Option<String>,
 }
 
+/// A call for a person that its receiver has not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreached {
+    pub idem_key: String,
+    pub incident: String,
+    pub receiver: String,
+    pub since: Ts,
+    /// Of the last attempt.
+    pub error: String,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QueueDepth {
     pub undone: u64,
@@ -195,6 +206,29 @@ impl Store {
         Ok(claim)
     }
 
+    /// Drops the head of a lane for want of a budget; false if it must be told: a page, or the answer to what was told.
+    pub(crate) async fn leave_out(&self, incident: &str, receiver: &str, now: Ts) -> Result<bool> {
+        let mut writer = self.writer().await;
+        writer.set_durability(Durability::Power).await?;
+        let mut tx = writer.connection.begin().await?;
+        let rows = lane(&mut tx, incident, receiver).await?;
+        let Some(head) = rows.first().filter(|_| rows.iter().all(|r| !r.attempting)) else {
+            return Ok(false);
+        };
+        let n = &head.lane.notification;
+        let sql = "SELECT COUNT(*) FROM outbox WHERE incident = $1 AND receiver = $2 AND state = 'delivered'";
+        let told: i64 = sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(&mut *tx).await?;
+        let ends = matches!(n.action, Action::Ack | Action::Resolve);
+        if n.page || head.lane.ambiguous || (ends && told > 0) {
+            return Ok(false);
+        }
+        let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'left out: the budget of this receiver is used up' \
+                   WHERE idem_key = $1";
+        sqlx::query(sql).bind(&n.idem_key).bind(text_of(now)).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
     /// Records what became of a claimed row, and what its notifier wants to remember.
     pub(crate) async fn settle(
         &self,
@@ -236,6 +270,51 @@ impl Store {
             .await?;
         tx.commit().await?;
         Ok(())
+    }
+
+    /// Calls for a person that wait since before `before`, of incidents that nobody has taken.
+    pub(crate) async fn unreached(&self, before: Ts) -> Result<Vec<Unreached>> {
+        let sql = "SELECT o.idem_key, o.incident, o.receiver, o.created_ms, COALESCE(o.error, '') FROM outbox o \
+                   JOIN incidents i ON i.id = o.incident WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
+                   AND o.state IN ('pending', 'attempting', 'ambiguous') AND o.created_ms <= $1 ORDER BY o.created_ms";
+        let rows: Vec<(String, String, String, i64, String)> =
+            sqlx::query_as(sql).bind(before.0).fetch_all(&*self.reader()).await?;
+        let page = |(idem_key, incident, receiver, since, error)| Unreached {
+            idem_key,
+            incident,
+            receiver,
+            since: Ts(since),
+            error,
+        };
+        Ok(rows.into_iter().map(page).collect())
+    }
+
+    /// Writes down that we are alive.
+    pub(crate) async fn touch(&self, now: Ts) -> Result<()> {
+        let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+        let mut writer = self.writer().await;
+        sqlx::query(sql).bind(text_of(now)).execute(&mut writer.connection).await?;
+        Ok(())
+    }
+
+    /// When [`Store::touch`] was last told; `None` if it never was.
+    pub(crate) async fn alive_at(&self) -> Result<Option<Ts>> {
+        let sql = "SELECT value FROM meta WHERE key = 'alive_at'";
+        let text: Option<String> = sqlx::query_scalar(sql).fetch_optional(&*self.reader()).await?;
+        let at = text.and_then(|t| t.parse::<jiff::Timestamp>().ok());
+        Ok(at.map(|t| Ts(t.as_millisecond())))
+    }
+
+    /// The last message that `receiver` took of each incident that is not over.
+    pub(crate) async fn standing(&self, receiver: &str) -> Result<Vec<Notification>> {
+        let sql = "SELECT o.notification FROM outbox o JOIN incidents i ON i.id = o.incident \
+                   WHERE o.receiver = $1 AND o.state = 'delivered' AND i.state <> 'resolved' AND o.seq = \
+                   (SELECT MAX(p.seq) FROM outbox p WHERE p.incident = o.incident AND p.receiver = o.receiver \
+                   AND p.state = 'delivered') ORDER BY o.incident";
+        let rows: Vec<String> = sqlx::query_scalar(sql).bind(receiver).fetch_all(&*self.reader()).await?;
+        // One that does not read was told of when it was claimed.
+        Ok(rows.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
     }
 
     /// The receiver answers again: nothing to it waits any longer.

@@ -21,6 +21,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "nodes", include_str!("../../migrations/0002_nodes.sql")),
     (3, "silences", include_str!("../../migrations/0003_silences.sql")),
     (4, "alerts", include_str!("../../migrations/0004_alerts.sql")),
+    (5, "callbacks", include_str!("../../migrations/0005_callbacks.sql")),
 ];
 
 const READERS_MAX: u32 = 4;

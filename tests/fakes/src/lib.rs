@@ -1,6 +1,7 @@
-//! Stand-ins for the services that Stepwatch talks to: Slack, PagerDuty, and a receiver of signed webhooks.
+//! Stand-ins for the services that Stepwatch talks to: Slack, PagerDuty, a mail relay, and a receiver of signed
+//! webhooks.
 //!
-//! Each is a real HTTP server on a free loopback port that keeps state and refuses what the real service refuses, so
+//! Each is a real server on a free loopback port that keeps state and refuses what the real service refuses, so
 //! that a test can ask the only question that matters (what would a person have seen?) instead of counting calls.
 //! Each takes a [`Script`] of faults, including the one that makes delivery hard: the message was taken and the
 //! connection died before the answer. Slack and PagerDuty show themselves to people at `/`.
@@ -10,19 +11,25 @@
 mod fault;
 mod html;
 mod pagerduty;
+mod pulse;
 mod server;
 mod slack;
+mod smtp;
 mod webhook;
 
 pub use fault::{Fault, Script};
-pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty};
+pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, pagerduty_signature};
+pub use pulse::Pulse;
 pub use server::{Answer, Fake, Received, Reply, Service, TimedOut};
-pub use slack::{Channel, Post, RateLimit, Slack};
+pub use slack::{Channel, Post, RateLimit, Slack, SlackSocket, Whisper, interaction_body, slack_signature};
+pub use smtp::{FakeSmtp, Mail, Smtp, SmtpFault};
 pub use webhook::{Delivery, WebhookSink, signature};
 
 /// Slack's Web API and its incoming webhooks.
 pub type FakeSlack = Fake<Slack>;
 /// PagerDuty's Events API v2.
 pub type FakePagerDuty = Fake<PagerDuty>;
+/// A dead man's switch.
+pub type FakePulse = Fake<Pulse>;
 /// A receiver of signed, idempotent webhooks.
 pub type FakeWebhook = Fake<WebhookSink>;

@@ -4,6 +4,7 @@
 //! a new alert and pages again, so that a trigger that arrives late is a false page.
 
 mod page;
+mod person;
 
 use std::time::Instant;
 
@@ -11,6 +12,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::server::{Received, Reply, Service};
+
+pub use person::pagerduty_signature;
 
 const MAX_EVENT_BYTES: usize = 512_000;
 const ROUTING_KEY_CHARS: usize = 32;
@@ -70,6 +73,10 @@ pub struct PagerDuty {
     pub alerts: Vec<Alert>,
     pub pages: Vec<Page>,
     pub changes: Vec<Value>,
+    /// What subscribers are to be told, in order.
+    pub hooks: Vec<Value>,
+    /// Whether incidents have keys of their own, so that webhooks do not show the alert's.
+    pub groups_alerts: bool,
     pub requests: Vec<Received>,
 }
 
@@ -80,6 +87,8 @@ impl Default for PagerDuty {
             alerts: Vec::new(),
             pages: Vec::new(),
             changes: Vec::new(),
+            hooks: Vec::new(),
+            groups_alerts: false,
             requests: Vec::new(),
         }
     }
@@ -105,10 +114,12 @@ impl PagerDuty {
         };
         let action = event["event_action"].as_str().unwrap_or_default();
         let entry = |what: String| LogEntry { at: req.at, time: req.time, what };
+        let mut said = None;
         let open = self.alerts.iter_mut().find(|a| a.dedup_key == key && a.state != AlertState::Resolved);
         match (action, open) {
             ("trigger", Some(alert)) => alert.log.push(entry("triggered again: nobody paged".into())),
             ("trigger", None) => {
+                said = Some("triggered");
                 let field = |name: &str| event["payload"][name].as_str().unwrap_or_default().to_owned();
                 self.pages.push(Page {
                     at: req.at,
@@ -127,15 +138,20 @@ impl PagerDuty {
                 });
             }
             ("acknowledge", Some(alert)) => {
+                said = (alert.state != AlertState::Acknowledged).then_some("acknowledged");
                 alert.state = AlertState::Acknowledged;
                 alert.log.push(entry("acknowledged".into()));
             }
             ("resolve", Some(alert)) => {
+                said = Some("resolved");
                 alert.state = AlertState::Resolved;
                 alert.log.push(entry("resolved".into()));
             }
             // Accepted and without effect, as at the real service.
             _ => {}
+        }
+        if let Some(what) = said {
+            self.by_event(&key, what, req);
         }
         key
     }

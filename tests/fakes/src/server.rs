@@ -148,6 +148,11 @@ impl<S: Service> Fake<S> {
         Self { addr, core, _stop: stop.drop_guard() }
     }
 
+    /// The state itself, for other doors to the same service.
+    pub(crate) fn shared(&self) -> Arc<watch::Sender<S>> {
+        Arc::clone(&self.core.state)
+    }
+
     /// `http://127.0.0.1:<port>`, without a final slash.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)

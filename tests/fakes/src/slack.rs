@@ -7,14 +7,20 @@
 mod args;
 mod blocks;
 mod page;
+mod person;
+mod socket;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use self::args::{Content, cursor, flag, in_window, json_args, limit, next_cursor, read_args};
+use self::person::ResponseUrl;
 use crate::server::{Received, Reply, Service};
+
+pub use person::{Whisper, interaction_body, slack_signature};
+pub use socket::SlackSocket;
 
 /// Slack cuts longer texts; a sender that relies on that has lost the end of its message.
 const MAX_TEXT: usize = 40_000;
@@ -79,7 +85,14 @@ pub struct Slack {
     /// None accepts any rate.
     pub rate: Option<RateLimit>,
     pub posts: Vec<Post>,
+    /// What only one person sees, in answer to a click.
+    pub whispers: Vec<Whisper>,
     pub requests: Vec<Received>,
+    responses: BTreeMap<String, ResponseUrl>,
+    clicks: u32,
+    /// Where sockets are, if the app has Socket Mode.
+    socket_url: Option<String>,
+    tickets: BTreeSet<String>,
     buckets: BTreeMap<String, (f64, Instant)>,
     last_ts: i64,
 }
@@ -103,7 +116,12 @@ impl Default for Slack {
             webhooks: BTreeMap::from([(Self::WEBHOOK.into(), "C0TRAINING".into())]),
             rate: None,
             posts: Vec::new(),
+            whispers: Vec::new(),
             requests: Vec::new(),
+            responses: BTreeMap::new(),
+            clicks: 0,
+            socket_url: None,
+            tickets: BTreeSet::new(),
             buckets: BTreeMap::new(),
             last_ts: 0,
         }
@@ -122,6 +140,9 @@ impl From<&'static str> for No {
 impl Slack {
     /// The one bot token that is accepted.
     pub const TOKEN: &str = "xoxb-stepwatch-fake-token";
+    /// The app's signing secret, and its app-level token.
+    pub const SIGNING_SECRET: &str = "fake-slack-signing-secret";
+    pub const APP_TOKEN: &str = "xapp-stepwatch-fake-app-token";
     /// Path of the incoming webhook that posts to `#training`.
     pub const WEBHOOK: &str = "/services/T0FAKE/B0FAKE/stepwatchfakewebhook";
 
@@ -135,6 +156,9 @@ impl Slack {
     }
 
     fn method(&mut self, method: &str, req: &Received) -> Result<Value, No> {
+        if method == "apps.connections.open" {
+            return self.open_socket(req);
+        }
         match req.header("authorization").and_then(|v| v.strip_prefix("Bearer ")) {
             None => return Err("not_authed".into()),
             Some(token) if token != self.token => return Err("invalid_auth".into()),
@@ -153,6 +177,19 @@ impl Slack {
             ("chat.postMessage" | "chat.update", _) => Err("method_not_supported_for_http_verb".into()),
             _ => Err("unknown_method".into()),
         }
+    }
+
+    fn open_socket(&mut self, req: &Received) -> Result<Value, No> {
+        match req.header("authorization").and_then(|v| v.strip_prefix("Bearer ")) {
+            None => return Err("not_authed".into()),
+            Some(token) if token != Self::APP_TOKEN => return Err("not_allowed_token_type".into()),
+            Some(_) => {}
+        }
+        let url = self.socket_url.clone().ok_or(No("socket_mode_not_enabled", Vec::new()))?;
+        let ticket = format!("ticket-{}", self.requests.len());
+        let url = format!("{url}?ticket={ticket}");
+        self.tickets.insert(ticket);
+        Ok(json!({ "url": url }))
     }
 
     fn post_message(&mut self, req: &Received, args: &Value) -> Result<Value, No> {
@@ -296,6 +333,7 @@ impl Service for Slack {
     fn endpoint(request: &Received) -> Option<String> {
         match request.path.strip_prefix("/api/") {
             Some(method) => Some(method.to_owned()),
+            None if request.path.starts_with("/response/") => Some("response".to_owned()),
             None => request.path.starts_with("/services/").then(|| "webhook".to_owned()),
         }
     }
@@ -305,6 +343,7 @@ impl Service for Slack {
             return match req.path.as_str() {
                 "/" => Reply::html(page::render(self)),
                 p if p.starts_with("/services/") && req.method == "POST" => self.incoming(req),
+                p if p.starts_with("/response/") && req.method == "POST" => self.respond(req),
                 _ => Reply::text(404, "not found"),
             };
         };

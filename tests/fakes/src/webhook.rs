@@ -56,11 +56,9 @@ impl WebhookSink {
         }
         let given = header("x-stepwatch-signature")?;
         let want = signature(&self.secret, ts, &req.body);
-        if bool::from(subtle::ConstantTimeEq::ct_eq(given.as_bytes(), want.as_bytes())) {
-            Ok(())
-        } else {
-            Err("signature does not match".into())
-        }
+        let same = |given: &str| bool::from(subtle::ConstantTimeEq::ct_eq(given.as_bytes(), want.as_bytes()));
+        // Two while a secret is being replaced.
+        if given.split(',').any(same) { Ok(()) } else { Err("signature does not match".into()) }
     }
 }
 

@@ -9,6 +9,7 @@ use stepwatch_engine::message::{Fact, Message, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
 
+use super::buttons;
 use crate::notify::text::{clean, line, web_link};
 
 /// Slack's limits, in characters as sent; the whole message has about 13,000.
@@ -21,7 +22,7 @@ const LABEL_MAX: usize = 60;
 const FACT_MAX: usize = 500;
 const FACTS_MAX: usize = 12;
 const REASON_MAX: usize = 600;
-const BUTTONS_MAX: usize = 5;
+const LINKS_MAX: usize = 5;
 const FALLBACK_MAX: usize = 1000;
 
 /// A fact longer than this, or of several lines, does not fit into half the width.
@@ -29,7 +30,8 @@ const HALF_WIDTH: usize = 80;
 const FIELDS_MAX: usize = 10;
 
 /// The message of an incident: what, the numbers, where to click, why you were told.
-pub(super) fn message(n: &Notification) -> Value {
+/// With `deeds`, also what can be done about it.
+pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     let m = &n.message;
     let header = format!("{} {}", emoji(m), plain(&m.title, HEADER_MAX - 3));
     let mut blocks = vec![
@@ -37,7 +39,7 @@ pub(super) fn message(n: &Notification) -> Value {
         section(&non_empty(escape(&m.summary, SUMMARY_MAX))),
     ];
     blocks.extend(facts(&m.facts));
-    blocks.extend(buttons(m));
+    blocks.extend(actions(m, deeds));
     let context = format!(
         "{} · {} · incident `{}`\n*Why you see this:* {}",
         m.severity.as_str(),
@@ -121,20 +123,18 @@ fn facts(facts: &[Fact]) -> Vec<Value> {
     blocks
 }
 
-fn buttons(m: &Message) -> Option<Value> {
+/// What can be done first, then what can be read.
+fn actions(m: &Message, deeds: bool) -> Option<Value> {
+    let mut elements: Vec<Value> = if deeds { buttons::of(m).collect() } else { Vec::new() };
     let links = m.links.iter().filter_map(|link| Some((link, web_link(&link.href, HREF_MAX)?)));
-    let buttons: Vec<Value> = links
-        .take(BUTTONS_MAX)
-        .enumerate()
-        .map(|(i, (link, href))| {
-            let text = non_empty(plain(&link.text, BUTTON_MAX));
-            json!({
-                "type": "button", "action_id": format!("stepwatch_link_{i}"), "url": href,
-                "text": {"type": "plain_text", "text": text, "emoji": false},
-            })
+    elements.extend(links.take(LINKS_MAX).enumerate().map(|(i, (link, href))| {
+        let text = non_empty(plain(&link.text, BUTTON_MAX));
+        json!({
+            "type": "button", "action_id": format!("stepwatch_link_{i}"), "url": href,
+            "text": {"type": "plain_text", "text": text, "emoji": false},
         })
-        .collect();
-    (!buttons.is_empty()).then(|| json!({"type": "actions", "elements": buttons}))
+    }));
+    (!elements.is_empty()).then(|| json!({"type": "actions", "elements": elements}))
 }
 
 fn section(text: &str) -> Value {
@@ -156,7 +156,7 @@ fn date(ts: Ts) -> String {
 }
 
 /// Cleaned and escaped, at most `max` characters as sent; no entity is cut in two.
-fn escape(text: &str, max: usize) -> String {
+pub(crate) fn escape(text: &str, max: usize) -> String {
     let text = clean(text);
     let text = text.trim();
     let entity = |c: char| match c {
@@ -211,14 +211,39 @@ mod tests {
     #[test]
     fn a_page_at_one_glance() {
         let n = page("chat", 1, Action::Trigger);
-        insta::assert_snapshot!("page_blocks", pretty(&message(&n)));
+        insta::assert_snapshot!("page_blocks", pretty(&message(&n, false)));
         insta::assert_snapshot!("page_fallback", fallback(&n));
     }
 
     #[test]
+    fn what_can_be_done_about_it() {
+        let mut n = page("chat", 1, Action::Trigger);
+        let ids = |n: &Notification| {
+            let blocks = message(n, true);
+            let actions =
+                blocks.as_array().unwrap().iter().find(|b| b["type"] == "actions").cloned().unwrap();
+            let elements = actions["elements"].as_array().unwrap().clone();
+            elements.iter().map(|e| e["action_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let links = ["stepwatch_link_0", "stepwatch_link_1"];
+        assert_eq!(
+            ids(&n),
+            [&["stepwatch_ack", "stepwatch_escalate", "stepwatch_resolve"][..], &links].concat()
+        );
+        n.message.status = Status::Acknowledged;
+        assert_eq!(ids(&n), [&["stepwatch_escalate", "stepwatch_resolve"][..], &links].concat());
+        n.message.status = Status::Resolved;
+        assert_eq!(ids(&n), links);
+        insta::assert_snapshot!(
+            "page_with_buttons",
+            pretty(&message(&page("chat", 1, Action::Trigger), true))
+        );
+    }
+
+    #[test]
     fn a_sick_node_at_one_glance() {
-        insta::assert_snapshot!("node_page_blocks", pretty(&message(&gpu_fault(true))));
-        insta::assert_snapshot!("node_ticket_blocks", pretty(&message(&gpu_fault(false))));
+        insta::assert_snapshot!("node_page_blocks", pretty(&message(&gpu_fault(true), false)));
+        insta::assert_snapshot!("node_ticket_blocks", pretty(&message(&gpu_fault(false), false)));
         insta::assert_snapshot!("node_ticket_fallback", fallback(&gpu_fault(false)));
     }
 
@@ -230,14 +255,14 @@ mod tests {
         n.message.reason = "resolved by itself after 12m".into();
         insta::assert_snapshot!("resolve_news", pretty(&news(&n)));
         insta::assert_snapshot!("resolve_news_fallback", news_fallback(&n));
-        let header = message(&n)[0]["text"]["text"].clone();
+        let header = message(&n, false)[0]["text"]["text"].clone();
         assert_eq!(header, "✅ RESOLVED llama-70b: gradient spike at step 31215");
     }
 
     #[test]
     fn nobody_can_be_mentioned_by_a_run_name() {
         let n = hostile(page("chat", 1, Action::Trigger));
-        let sent = format!("{} {} {} {}", message(&n), news(&n), fallback(&n), news_fallback(&n));
+        let sent = format!("{} {} {} {}", message(&n, false), news(&n), fallback(&n), news_fallback(&n));
         for evil in ["<!channel>", "<!here>", "<@U", "<http", "<javascript", "\u{202e}"] {
             assert!(!sent.contains(evil), "{evil} in {sent}");
         }
@@ -265,7 +290,7 @@ mod tests {
             (m.title, m.summary, m.reason) = (text.clone(), text.clone(), text.clone());
             m.facts = vec![Fact { label: text.clone(), text: text.clone() }; facts];
             m.links[0].text = text.clone();
-            for blocks in [message(&n), news(&n)] {
+            for blocks in [message(&n, false), news(&n)] {
                 check(&blocks);
             }
             prop_assert!(fallback(&n).chars().count() <= FALLBACK_MAX);

@@ -28,7 +28,7 @@ struct Fakes {
 }
 
 fn config(name: &str) -> ReceiverConfig {
-    ReceiverConfig { name: name.into(), slack: None, pagerduty: None, webhook: None, stdout: None }
+    ReceiverConfig { name: name.into(), ..ReceiverConfig::default() }
 }
 
 fn receivers(dir: &Path) -> Receivers {

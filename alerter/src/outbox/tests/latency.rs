@@ -18,13 +18,7 @@ async fn from_commit_to_request() {
     let config =
         webhook::Config { url: Some(fake.url()), secret_file: Some(secret), ..webhook::Config::default() };
     let name = "hook".to_owned();
-    let hook = ReceiverConfig {
-        name: name.clone(),
-        slack: None,
-        pagerduty: None,
-        webhook: Some(config),
-        stdout: None,
-    };
+    let hook = ReceiverConfig { name: name.clone(), webhook: Some(config), ..ReceiverConfig::default() };
     let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
     let (sender, mut feedback) = mpsc::channel(16);
     let (_trigger, shutdown) = Shutdown::manual();

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::outbox::Outcome;
+use crate::notify::Budget;
 
 const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
 
@@ -363,4 +363,47 @@ async fn an_operator_who_locks_the_file_delays_and_loses_nothing() {
     sqlx::raw_sql("ROLLBACK").execute(&mut operator).await.unwrap();
     assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
     assert_eq!(chat.attempts().len(), 1, "what was sent is marked, not sent again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_waits_too_long_is_reported_once_and_still_tried() {
+    let phone = Scripted::new(|n| if n < 40 { transient() } else { Answer::Take });
+    let mut bench = Bench::new(&[("phone", &phone)]).await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("phone", 1, Action::Trigger)]).await;
+    let first = bench.any_feedback().await;
+    let Outcome::Unreached { waited, error } = first.outcome else { panic!("{first:?}") };
+    assert!(waited >= stepwatch_engine::time::Span::secs(120), "{waited}");
+    assert!(!error.is_empty());
+    assert_eq!(bench.any_feedback().await.outcome, Outcome::Delivered, "once, and then that it arrived");
+    assert_eq!(bench.any_feedback().await.outcome, Outcome::AllReached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_tickets_ends_in_one_summary_and_pages_are_told() {
+    let budget = Budget { messages: 3, per: stepwatch_engine::time::Span::secs(600) };
+    let chat = Scripted::new(|_| Answer::Take).within(budget);
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    let ticket = |i: usize| {
+        let mut n = page("chat", 1, Action::Trigger);
+        (n.incident, n.page) = (format!("01TICKET{i:02}"), false);
+        n.idem_key = format!("{}/chat/1", n.incident);
+        n
+    };
+    for i in 0..10 {
+        bench.post([ticket(i)]).await;
+    }
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    chat.attempted(5).await;
+    let seen = chat.seen();
+    let pages = seen.iter().filter(|s| s.key.starts_with(ID)).count();
+    assert_eq!(pages, 1, "a page is told whatever was told before");
+    let tickets = seen.iter().filter(|s| s.key.starts_with("01TICKET")).count();
+    assert_eq!(tickets, 3);
+    let last = seen.last().unwrap();
+    assert_eq!(last.title, "7 messages were left out here");
+    assert!(last.at - seen[0].at >= secs(590), "when the window is over");
+    // Another window.
+    bench.post([ticket(11)]).await;
+    chat.attempted(6).await;
 }

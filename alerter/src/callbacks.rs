@@ -1,0 +1,227 @@
+//! What comes back: a click in Slack, an answer in PagerDuty.
+//!
+//! Each service has a door (a signed webhook; for Slack also a socket that is opened from here) and all doors lead to the same
+//! few words of the engine. A word is believed only with the service's signature, acted upon once however often it is repeated
+//! or replayed, and answered when what it led to is durable. Whoever clicked and changed nothing is told why.
+//!
+//! Nothing here decides who is told what; and a service that cannot be heard takes nothing from what is sent to it.
+
+mod metrics;
+mod pagerduty;
+mod signature;
+mod slack;
+mod socket;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::post;
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_kit::shutdown::Shutdown;
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use crate::notify::{Ear, Notifier};
+use crate::outbox::Receivers;
+use crate::runtime::{Answer, Command, RuntimeHandle};
+use crate::store::Store;
+
+pub use metrics::CallbackMetrics;
+
+/// Where services post to. They sign, and know no password of ours.
+pub const PATHS: &[&str] = &[slack::PATH, pagerduty::PATH];
+
+/// Of one callback, in bytes; Slack sends the whole message with every click.
+const BODY_MAX: usize = 1 << 20;
+/// Callbacks acted upon at once; more are refused, and the services come again.
+const BUSY_MAX: usize = 64;
+/// How long a word may take to become durable before it is given up.
+const DURABLE_WITHIN: Duration = Duration::from_secs(10);
+/// How long a word acted upon is remembered. Longer than any word is believed.
+const REMEMBERED: Span = Span::secs(3 * 86_400);
+
+/// What all doors share; clones share it.
+#[derive(Debug, Clone)]
+pub struct Callbacks {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    runtime: RuntimeHandle,
+    receivers: watch::Receiver<Receivers>,
+    metrics: CallbackMetrics,
+    slots: Arc<Semaphore>,
+    /// Words being acted upon.
+    hearing: Mutex<BTreeSet<String>>,
+    clock: fn() -> Ts,
+}
+
+/// What somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Word {
+    Ack,
+    Unack,
+    Resolve,
+    Escalate,
+    Note(String),
+}
+
+/// What came of it.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// Durable.
+    Done,
+    /// It was so already.
+    Already(Box<IncidentRecord>),
+    /// The incident is closed.
+    Over(Box<IncidentRecord>),
+    Unknown,
+    /// Not done, or not known to be: it may be asked for again.
+    Failed(String),
+}
+
+/// Whether a word is new.
+#[derive(Debug, PartialEq)]
+enum Heard<T> {
+    Now(T),
+    /// It was acted upon.
+    Before,
+    /// It is being acted upon, or nobody can tell whether it was.
+    Unclear(String),
+}
+
+impl Callbacks {
+    pub fn new(
+        store: Store,
+        runtime: RuntimeHandle,
+        receivers: watch::Receiver<Receivers>,
+        metrics: CallbackMetrics,
+    ) -> Self {
+        let inner = Inner {
+            store,
+            runtime,
+            receivers,
+            metrics,
+            slots: Arc::new(Semaphore::new(BUSY_MAX)),
+            hearing: Mutex::default(),
+            clock: crate::clock::wall,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route(slack::PATH, post(slack::interactions))
+            .route(pagerduty::PATH, post(pagerduty::webhook))
+            .layer(DefaultBodyLimit::max(BODY_MAX))
+            .with_state(self.clone())
+    }
+
+    /// Keeps a socket to every Slack app that has a token for one, until `shutdown`.
+    pub async fn listen(self, shutdown: Shutdown) {
+        socket::listen(self, shutdown).await;
+    }
+
+    /// The ears of the receivers in force, each with the name of its receiver.
+    fn ears(&self) -> Vec<(String, Ear)> {
+        let receivers = self.inner.receivers.borrow();
+        receivers.iter().filter_map(|(name, n)| Some((name.clone(), Notifier::ear(n.as_ref())?))).collect()
+    }
+
+    /// Acts upon a word unless that was done before. `act` says whether it may be remembered as done.
+    async fn once<T>(&self, service: &str, id: &str, act: impl Future<Output = (T, bool)>) -> Heard<T> {
+        let key = format!("{service} {id}");
+        let Some(_hearing) = Hearing::of(&self.inner.hearing, &key) else {
+            return Heard::Unclear("it is being acted upon".into());
+        };
+        match self.inner.store.was_heard(service, id).await {
+            Ok(false) => {}
+            Ok(true) => return Heard::Before,
+            Err(err) => {
+                tracing::error!(%err, service, "cannot tell whether a callback was acted upon before");
+                return Heard::Unclear("the store does not answer".into());
+            }
+        }
+        let (out, done) = act.await;
+        let now = (self.inner.clock)();
+        if done
+            && let Err(err) = self.inner.store.mark_heard(service, id, now, Ts(now.0 - REMEMBERED.0)).await
+        {
+            // A repetition would be acted upon again, which for most words changes nothing.
+            tracing::error!(%err, service, "cannot remember a callback");
+        }
+        Heard::Now(out)
+    }
+
+    /// Does what somebody wants of the incident with exactly this id.
+    async fn act(&self, id: &str, by: &str, word: Word) -> Outcome {
+        let found = match self.inner.store.incident(id).await {
+            Ok(found) => found.filter(|record| record.id == id),
+            Err(err) => {
+                tracing::error!(%err, "the store did not answer a callback");
+                return Outcome::Failed("the store does not answer".into());
+            }
+        };
+        let Some(record) = found.map(Box::new) else { return Outcome::Unknown };
+        match (record.state, &word) {
+            (State::Resolved, _) => return Outcome::Over(record),
+            (State::Acknowledged, Word::Ack) | (State::Open, Word::Unack) => return Outcome::Already(record),
+            _ => {}
+        }
+        let (incident, by) = (record.id.clone(), by.to_owned());
+        tracing::info!(incident, by, ?word, "a person's word");
+        let answer = self
+            .ask(|reply| match word {
+                Word::Ack => Command::Ack { incident, by, reply },
+                Word::Unack => Command::Unack { incident, by, reply },
+                Word::Resolve => Command::Resolve { incident, by, reply },
+                Word::Escalate => Command::Escalate { incident, by, reply },
+                Word::Note(what) => Command::Note { incident, by, what, reply },
+            })
+            .await;
+        match answer {
+            Ok(Some(_)) => Outcome::Done,
+            // It resolved between the look and the word.
+            Ok(None) => Outcome::Over(record),
+            Err(why) => Outcome::Failed(why.into()),
+        }
+    }
+
+    async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Answer>) -> Command,
+    ) -> Result<Answer, &'static str> {
+        const STOPPING: &str = "the alerter is stopping";
+        let (reply, answer) = oneshot::channel();
+        let asked = async {
+            self.inner.runtime.commands.send(command(reply)).await.map_err(|_| STOPPING)?;
+            answer.await.map_err(|_| STOPPING)
+        };
+        let slow = "it is not durable yet: the store is slow or refuses";
+        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or(Err(slow))
+    }
+}
+
+/// A word is acted upon by one task at a time.
+struct Hearing<'a> {
+    all: &'a Mutex<BTreeSet<String>>,
+    key: String,
+}
+
+impl<'a> Hearing<'a> {
+    fn of(all: &'a Mutex<BTreeSet<String>>, key: &str) -> Option<Self> {
+        let new = all.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
+        new.then(|| Self { all, key: key.to_owned() })
+    }
+}
+
+impl Drop for Hearing<'_> {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
+}

@@ -1,0 +1,252 @@
+//! PagerDuty's door: webhooks v3 of a subscription.
+//!
+//! They come at least once, in any order, and their signature has no time in it. So a word counts once by its id, not at all
+//! when it is old, and never takes back what a later one said. An incident is known by its key, which is ours, or, where the
+//! service groups alerts under keys of its own, by the id that an earlier word with our key named.
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use stepwatch_engine::time::{Span, Ts};
+
+use super::signature::{self, Forged};
+use super::{Callbacks, Heard, Outcome, Word};
+use crate::notify::pagerduty::{TICKET_SUFFIX, actor};
+use crate::notify::{Ear, line};
+use crate::store::Counterpart;
+
+pub(super) const PATH: &str = "/pagerduty/webhook";
+const SERVICE: &str = "pagerduty";
+
+/// Older words are not believed: they could be replays, of which we remember only so many. It outlasts any redelivery.
+const BELIEVED: Span = Span::secs(86_400);
+/// Their clock may be ahead of ours.
+const AHEAD: Span = Span::secs(300);
+const NAME_MAX: usize = 80;
+const NOTE_MAX: usize = 300;
+const ID_MAX: usize = 255;
+
+/// What an event says, as far as it matters.
+#[derive(Debug, Clone, PartialEq)]
+struct Said {
+    id: String,
+    /// Without `incident.`
+    what: String,
+    at: Ts,
+    /// Who did it; `None` if no person did.
+    person: Option<String>,
+    /// Theirs.
+    incident: String,
+    key: Option<String>,
+    assignees: Vec<String>,
+}
+
+/// What an event means here.
+#[derive(Debug, PartialEq)]
+enum Meaning {
+    Word(Word),
+    /// Only whom it is about is learned from it.
+    Nothing,
+}
+
+pub(super) async fn webhook(State(callbacks): State<Callbacks>, headers: HeaderMap, body: Bytes) -> Response {
+    let hooks: Vec<_> = callbacks
+        .ears()
+        .into_iter()
+        .filter_map(|(name, ear)| match ear {
+            Ear::PagerDuty(hook) => Some((name, hook)),
+            Ear::Slack(_) => None,
+        })
+        .collect();
+    if hooks.is_empty() {
+        return (StatusCode::NOT_FOUND, "no receiver has a webhook_secret_file\n").into_response();
+    }
+    let given: Vec<_> =
+        headers.get_all("x-pagerduty-signature").iter().filter_map(|v| v.to_str().ok()).collect();
+    let given = (!given.is_empty()).then(|| given.join(","));
+    let check = |secret| signature::pagerduty(secret, given.as_deref(), &body);
+    let signed: Vec<&str> =
+        hooks.iter().filter(|(_, hook)| check(&hook.secret).is_ok()).map(|(name, _)| name.as_str()).collect();
+    if signed.is_empty() {
+        callbacks.inner.metrics.count(SERVICE, "refused");
+        let malformed = hooks.iter().any(|(_, hook)| check(&hook.secret) == Err(Forged::Malformed));
+        tracing::warn!(malformed, "a request to {PATH} is not from PagerDuty: refused");
+        // 403 tells the service not to come again with the same.
+        let status = if malformed { StatusCode::BAD_REQUEST } else { StatusCode::FORBIDDEN };
+        return (status, "not signed by PagerDuty\n").into_response();
+    }
+    // A secret that several receivers share does not tell which of their services spoke.
+    let receiver = if let [one] = signed.as_slice() { Some(*one) } else { None };
+    let (result, status) = hear(&callbacks, &body, receiver).await;
+    callbacks.inner.metrics.count(SERVICE, result);
+    (status, format!("{result}\n")).into_response()
+}
+
+async fn hear(callbacks: &Callbacks, body: &[u8], receiver: Option<&str>) -> (&'static str, StatusCode) {
+    let event: Value = match serde_json::from_slice::<Value>(body) {
+        Ok(mut body) => body["event"].take(),
+        Err(_) => return ("malformed", StatusCode::BAD_REQUEST),
+    };
+    if event["event_type"] == "pagey.ping" {
+        tracing::info!("PagerDuty's webhook subscription reaches us");
+        return ("nothing", StatusCode::OK);
+    }
+    let Some(said) = said(&event) else { return ("nothing", StatusCode::OK) };
+    let now = (callbacks.inner.clock)();
+    if said.at + BELIEVED < now || said.at > now + AHEAD {
+        tracing::warn!(event = said.id, at = %said.at, "a word from PagerDuty is too old, or from the future: passed over");
+        return ("nothing", StatusCode::OK);
+    }
+    match callbacks.once(SERVICE, &said.id, act(callbacks, &said, receiver)).await {
+        Heard::Before => ("repeated", StatusCode::OK),
+        Heard::Now(Outcome::Done) => ("acted", StatusCode::OK),
+        Heard::Now(Outcome::Failed(why)) | Heard::Unclear(why) => {
+            tracing::warn!(
+                event = said.id,
+                why,
+                "a word from PagerDuty could not be acted upon; it comes again"
+            );
+            ("failed", StatusCode::SERVICE_UNAVAILABLE)
+        }
+        Heard::Now(_) => ("nothing", StatusCode::OK),
+    }
+}
+
+/// What came of it, and whether it may be remembered as done.
+async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Outcome, bool) {
+    let store = &callbacks.inner.store;
+    let failed = || (Outcome::Failed("the store does not answer".into()), false);
+    let Ok(known) = store.counterpart(SERVICE, &said.incident).await else { return failed() };
+    let ours = said.key.as_deref().map(|key| key.strip_suffix(TICKET_SUFFIX).unwrap_or(key));
+    let ours = match ours {
+        Some(id) if matches!(store.incident(id).await, Ok(Some(r)) if r.id == id) => Some(id.to_owned()),
+        _ => known.as_ref().map(|c| c.incident.clone()),
+    };
+    let Some(incident) = ours else { return (Outcome::Unknown, true) };
+    let late = known.as_ref().is_some_and(|c| said.at < c.spoke_at);
+    let meaning = meaning(said);
+    let outcome = match meaning {
+        Meaning::Word(word) if !late || matches!(word, Word::Resolve | Word::Note(_)) => {
+            let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), receiver);
+            callbacks.act(&incident, &by, word).await
+        }
+        // A later word stands.
+        _ => Outcome::Unknown,
+    };
+    let done = !matches!(outcome, Outcome::Failed(_));
+    if done {
+        // What brings no word must not make a word that is on its way look late.
+        let spoke_at = if matches!(outcome, Outcome::Done | Outcome::Already(_)) { said.at } else { Ts(0) };
+        if store.keep_counterpart(SERVICE, &said.incident, &Counterpart { incident, spoke_at }).await.is_err()
+        {
+            return failed();
+        }
+    }
+    (outcome, done)
+}
+
+/// Only a person's answer counts as one: we close alerts there ourselves, and so do timeouts. That nobody has it any more is
+/// believed of anybody.
+fn meaning(said: &Said) -> Meaning {
+    let person = said.person.as_deref();
+    // A ticket under its own key is closed there when it becomes a page.
+    let ticket = said.key.as_deref().is_some_and(|key| key.ends_with(TICKET_SUFFIX));
+    let note = |what: String| Meaning::Word(Word::Note(line(&what, NOTE_MAX)));
+    match (said.what.as_str(), person) {
+        ("acknowledged", Some(_)) => Meaning::Word(Word::Ack),
+        ("resolved", Some(_)) => Meaning::Word(Word::Resolve),
+        ("unacknowledged", _) if !ticket => Meaning::Word(Word::Unack),
+        ("reassigned" | "delegated" | "escalated", _) => {
+            let to =
+                if said.assignees.is_empty() { "somebody".to_owned() } else { said.assignees.join(", ") };
+            note(format!("{} in PagerDuty to {to}", said.what))
+        }
+        ("reopened" | "priority_updated", _) => note(format!("{} in PagerDuty", said.what.replace('_', " "))),
+        _ => Meaning::Nothing,
+    }
+}
+
+/// `None` for what is not about an incident.
+fn said(event: &Value) -> Option<Said> {
+    let short = |v: &Value| v.as_str().filter(|s| (1..=ID_MAX).contains(&s.len())).map(str::to_owned);
+    let data = &event["data"];
+    if data["type"] != "incident" {
+        return None;
+    }
+    let at: jiff::Timestamp = event["occurred_at"].as_str()?.parse().ok()?;
+    let agent = &event["agent"];
+    let person = (agent["type"] == "user_reference")
+        .then(|| agent["summary"].as_str().map(|name| line(name, NAME_MAX)))
+        .flatten()
+        .filter(|name| !name.is_empty());
+    let assignees = data["assignees"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Some(Said {
+        id: short(&event["id"])?,
+        what: event["event_type"].as_str()?.strip_prefix("incident.")?.to_owned(),
+        at: Ts(at.as_millisecond()),
+        person,
+        incident: short(&data["id"])?,
+        key: short(&data["incident_key"]),
+        assignees: assignees.iter().filter_map(|a| Some(line(a["summary"].as_str()?, NAME_MAX))).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(what: &str, agent: Value) -> Value {
+        json!({
+            "id": "01DEN", "event_type": format!("incident.{what}"), "resource_type": "incident",
+            "occurred_at": "2026-11-21T02:16:56.000Z", "agent": agent,
+            "data": {"id": "PT4KHLK", "type": "incident", "status": "acknowledged", "incident_key": "01J9ZC",
+                "assignees": [{"summary": "Bob", "type": "user_reference"}]},
+        })
+    }
+
+    #[test]
+    fn only_people_answer() {
+        let jane = json!({"id": "PLH1HKV", "summary": "Jane", "type": "user_reference"});
+        let ours = json!({"id": "P1", "summary": "Stepwatch", "type": "events_api_v2_inbound_integration_reference"});
+        let of = |what: &str, agent: &Value| meaning(&said(&event(what, agent.clone())).unwrap());
+        assert_eq!(of("acknowledged", &jane), Meaning::Word(Word::Ack));
+        assert_eq!(of("resolved", &jane), Meaning::Word(Word::Resolve));
+        assert_eq!(of("acknowledged", &ours), Meaning::Nothing);
+        assert_eq!(of("resolved", &ours), Meaning::Nothing);
+        assert_eq!(of("unacknowledged", &Value::Null), Meaning::Word(Word::Unack));
+        let noted = Meaning::Word(Word::Note("reassigned in PagerDuty to Bob".into()));
+        assert_eq!(of("reassigned", &jane), noted);
+        assert_eq!(of("triggered", &ours), Meaning::Nothing);
+        assert_eq!(of("made_up_tomorrow", &jane), Meaning::Nothing);
+    }
+
+    #[test]
+    fn what_is_not_about_an_incident_is_passed_over() {
+        let mut service = event("acknowledged", Value::Null);
+        service["data"]["type"] = "service".into();
+        assert_eq!(said(&service), None);
+        let mut no_time = event("acknowledged", Value::Null);
+        no_time["occurred_at"] = Value::Null;
+        assert_eq!(said(&no_time), None);
+        let mut grouped = event("acknowledged", Value::Null);
+        grouped["data"]["incident_key"] = Value::Null;
+        assert_eq!(said(&grouped).unwrap().key, None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(at in 0usize..500, byte: u8) {
+            let mut text = event("acknowledged", json!({"summary": "x", "type": "user_reference"})).to_string().into_bytes();
+            let at = at % text.len();
+            text[at] = byte;
+            if let Some(said) = serde_json::from_slice(&text).ok().as_ref().and_then(said) {
+                meaning(&said);
+            }
+        }
+    }
+}

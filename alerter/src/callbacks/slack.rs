@@ -1,0 +1,284 @@
+//! Slack's door: clicks on our buttons, by HTTP or by socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use serde_json::{Value, json};
+
+use super::signature::{self, Forged};
+use super::{Callbacks, Heard, Outcome, Word};
+use crate::notify::slack::{App, Deed, escape};
+use crate::notify::{Ear, line};
+
+pub(super) const PATH: &str = "/slack/interactions";
+const SERVICE: &str = "slack";
+
+/// Slack shows an error to whoever clicked when it has no answer after three seconds. What is not durable by then goes on and
+/// is told by itself.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
+
+/// Characters of a name that is shown, and of an id.
+const NAME_MAX: usize = 80;
+const ID_MAX: usize = 64;
+/// A payload has one action; more than a few are not from a person.
+const CLICKS_MAX: usize = 5;
+
+/// One click on one of our buttons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Click {
+    deed: Deed,
+    incident: String,
+    by: String,
+    response_url: Option<String>,
+    /// The same for every repetition.
+    id: String,
+}
+
+pub(super) async fn interactions(
+    State(callbacks): State<Callbacks>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let apps = apps(&callbacks);
+    let signing: Vec<_> = apps.iter().filter(|app| app.signing_secret().is_some()).collect();
+    if signing.is_empty() {
+        return (StatusCode::NOT_FOUND, "no receiver has a signing_secret_file\n").into_response();
+    }
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let (timestamp, given) = (text("x-slack-request-timestamp"), text("x-slack-signature"));
+    let now = (callbacks.inner.clock)().0.div_euclid(1000);
+    let mut forged = Forged::NoMatch;
+    let signed = signing.into_iter().find(|app| {
+        let Some(secret) = app.signing_secret() else { return false };
+        match signature::slack(secret, timestamp, given, &body, now) {
+            Ok(()) => true,
+            Err(why) => {
+                forged = why;
+                false
+            }
+        }
+    });
+    let Some(app) = signed else {
+        callbacks.inner.metrics.count(SERVICE, "refused");
+        tracing::warn!(why = ?forged, "a request to {PATH} is not from Slack: refused");
+        let status =
+            if forged == Forged::Malformed { StatusCode::BAD_REQUEST } else { StatusCode::UNAUTHORIZED };
+        return (status, "not signed by Slack\n").into_response();
+    };
+    let json_body = text(header::CONTENT_TYPE.as_str()).is_some_and(|t| t.starts_with("application/json"));
+    match read(&body, json_body) {
+        Read::Payload(payload) => {
+            act_within(&callbacks, app, &payload).await;
+            StatusCode::OK.into_response()
+        }
+        Read::Challenge(text) => Json(json!({ "challenge": text })).into_response(),
+        Read::Ping => StatusCode::OK.into_response(),
+        Read::Nothing => {
+            callbacks.inner.metrics.count(SERVICE, "malformed");
+            (StatusCode::BAD_REQUEST, "no payload\n").into_response()
+        }
+    }
+}
+
+pub(super) fn apps(callbacks: &Callbacks) -> Vec<Arc<App>> {
+    let slack = |(_, ear)| match ear {
+        Ear::Slack(app) => Some(app),
+        Ear::PagerDuty(_) => None,
+    };
+    callbacks.ears().into_iter().filter_map(slack).collect()
+}
+
+/// Acts upon every click, and returns when all is durable or Slack has waited long enough.
+pub(super) async fn act_within(callbacks: &Callbacks, app: &Arc<App>, payload: &Value) {
+    let mut acting = Vec::new();
+    for click in clicks(payload) {
+        let Ok(slot) = Arc::clone(&callbacks.inner.slots).try_acquire_owned() else {
+            callbacks.inner.metrics.count(SERVICE, "busy");
+            tracing::warn!(incident = click.incident, "too many callbacks at once: a click is dropped");
+            continue;
+        };
+        let (callbacks, app) = (callbacks.clone(), Arc::clone(app));
+        acting.push(tokio::spawn(async move {
+            act(&callbacks, &app, click).await;
+            drop(slot);
+        }));
+    }
+    let all = async {
+        for task in acting {
+            let _ = task.await;
+        }
+    };
+    let _ = tokio::time::timeout(ANSWER_WITHIN, all).await;
+}
+
+async fn act(callbacks: &Callbacks, app: &App, click: Click) {
+    let word = match click.deed {
+        Deed::Ack => Word::Ack,
+        Deed::Resolve => Word::Resolve,
+        Deed::Escalate => Word::Escalate,
+    };
+    let acted = async {
+        let outcome = callbacks.act(&click.incident, &click.by, word).await;
+        let done = !matches!(outcome, Outcome::Failed(_));
+        (outcome, done)
+    };
+    let heard = callbacks.once(SERVICE, &click.id, acted).await;
+    let (result, whisper) = match heard {
+        Heard::Now(Outcome::Done) => ("acted", None),
+        Heard::Now(outcome) => {
+            let result = if matches!(outcome, Outcome::Failed(_)) { "failed" } else { "nothing" };
+            (result, Some(excuse(&outcome)))
+        }
+        Heard::Before => ("repeated", None),
+        Heard::Unclear(why) => ("failed", Some(format!("Not done: {why}. Please try again."))),
+    };
+    callbacks.inner.metrics.count(SERVICE, result);
+    let Some((text, url)) = whisper.zip(click.response_url) else { return };
+    if let Err(error) = app.whisper(&url, &text).await {
+        tracing::warn!(error, "cannot answer a click in Slack");
+    }
+}
+
+/// Why nothing happened.
+fn excuse(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Done => String::new(),
+        Outcome::Already(record) => {
+            let by = escape(record.acked_by.as_deref().unwrap_or("somebody"), NAME_MAX);
+            format!("{by} has it already: nothing was done.")
+        }
+        Outcome::Over(record) => match record.resolved_at {
+            Some(at) => {
+                let date =
+                    format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{at}>", at.0.div_euclid(1000));
+                format!("This incident was resolved on {date}: nothing was done.")
+            }
+            None => "This incident was resolved just now: nothing was done.".to_owned(),
+        },
+        Outcome::Unknown => {
+            "The alerter does not know this incident (any more): nothing was done.".to_owned()
+        }
+        Outcome::Failed(why) => format!("Not done: {}. Please try again.", escape(why, NAME_MAX)),
+    }
+}
+
+enum Read {
+    Payload(Value),
+    /// Slack asks whether somebody is here.
+    Challenge(String),
+    Ping,
+    Nothing,
+}
+
+fn read(body: &[u8], is_json: bool) -> Read {
+    if is_json {
+        let value: Value = serde_json::from_slice(body).unwrap_or_default();
+        return match (value["type"].as_str(), value["challenge"].as_str()) {
+            (Some("url_verification"), Some(challenge)) => Read::Challenge(line(challenge, ID_MAX * 8)),
+            _ => Read::Nothing,
+        };
+    }
+    let mut form = url::form_urlencoded::parse(body);
+    let found = form.find_map(|(key, value)| match &*key {
+        "payload" => serde_json::from_str(&value).ok().map(Read::Payload),
+        "ssl_check" => Some(Read::Ping),
+        _ => None,
+    });
+    found.unwrap_or(Read::Nothing)
+}
+
+/// The clicks on our buttons in a payload; those on links and on others' buttons are nothing to us.
+pub(super) fn clicks(payload: &Value) -> Vec<Click> {
+    if payload["type"] != "block_actions" {
+        return Vec::new();
+    }
+    let user = &payload["user"];
+    let Some(user_id) = user["id"].as_str().filter(|id| plain_id(id)) else { return Vec::new() };
+    let name = ["username", "name"].iter().find_map(|key| user[*key].as_str());
+    let name = name.map(|name| line(name, NAME_MAX)).filter(|name| !name.is_empty());
+    let by = name.map_or_else(|| format!("slack:{user_id}"), |name| format!("slack:{user_id} ({name})"));
+    let response_url = payload["response_url"].as_str().map(str::to_owned);
+    let actions = payload["actions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    actions
+        .iter()
+        .take(CLICKS_MAX)
+        .filter_map(|action| {
+            let deed = Deed::of_id(action["action_id"].as_str()?)?;
+            let incident = action["value"].as_str().filter(|id| plain_id(id))?;
+            let at = action["action_ts"].as_str().filter(|ts| ts.len() <= ID_MAX)?;
+            let id = format!("{at} {user_id} {} {incident}", deed.id());
+            let response_url = response_url.clone();
+            Some(Click { deed, incident: incident.to_owned(), by: by.clone(), response_url, id })
+        })
+        .collect()
+}
+
+fn plain_id(id: &str) -> bool {
+    (1..=ID_MAX).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn payload(action_id: &str) -> Value {
+        json!({
+            "type": "block_actions", "user": {"id": "U0ANN", "username": "ann", "team_id": "T0"},
+            "container": {"type": "message", "message_ts": "1.2", "channel_id": "C0"},
+            "response_url": "https://hooks.slack.com/actions/T0/1/x",
+            "actions": [{"type": "button", "action_id": action_id, "block_id": "b", "value": "01J9ZC", "action_ts": "1700000000.1"}],
+        })
+    }
+
+    #[test]
+    fn a_click_names_who_what_and_which() {
+        let all = clicks(&payload("stepwatch_ack"));
+        assert_eq!(all.len(), 1);
+        assert_eq!((all[0].deed, all[0].incident.as_str()), (Deed::Ack, "01J9ZC"));
+        assert_eq!(all[0].by, "slack:U0ANN (ann)");
+        assert_ne!(all[0].id, clicks(&payload("stepwatch_resolve"))[0].id);
+        assert!(clicks(&payload("stepwatch_link_0")).is_empty(), "a link that was followed");
+        let mut other = payload("stepwatch_ack");
+        other["type"] = "view_submission".into();
+        assert!(clicks(&other).is_empty());
+        let mut hostile = payload("stepwatch_ack");
+        hostile["user"]["username"] = "a\u{202e}nn\n<!channel>".into();
+        assert_eq!(clicks(&hostile)[0].by, "slack:U0ANN (ann <!channel>)", "the notifiers escape it");
+        hostile["actions"][0]["value"] = "' OR 1=1 --".into();
+        assert!(clicks(&hostile).is_empty());
+    }
+
+    #[test]
+    fn bodies_are_forms_and_a_question() {
+        assert!(matches!(read(b"payload=%7B%22type%22%3A%22x%22%7D", false), Read::Payload(_)));
+        assert!(matches!(read(b"ssl_check=1&token=x", false), Read::Ping));
+        let challenge = br#"{"type":"url_verification","challenge":"abc"}"#;
+        assert!(matches!(read(challenge, true), Read::Challenge(c) if c == "abc"));
+        assert!(matches!(read(b"payload=nonsense", false), Read::Nothing));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(body: Vec<u8>, json: bool) {
+            if let Read::Payload(payload) = read(&body, json) {
+                clicks(&payload);
+            }
+        }
+
+        #[test]
+        fn never_panics_on_almost_a_click(at in 0usize..300, byte: u8) {
+            let mut text = payload("stepwatch_ack").to_string().into_bytes();
+            let at = at % text.len();
+            text[at] = byte;
+            if let Ok(payload) = serde_json::from_slice(&text) {
+                clicks(&payload);
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Socket Mode: clicks in Slack come through a connection that we open, so that a cluster nobody can reach hears them too.
+//!
+//! Slack ends a connection now and then and says so before: the next one is opened while the old one still serves. Every
+//! envelope is acknowledged, after what it led to is durable or Slack has waited long enough; one that was not comes again, and
+//! is recognised.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use rustls::ClientConfig;
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use serde_json::{Value, json};
+use stepwatch_kit::shutdown::Shutdown;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use url::Url;
+
+use super::{Callbacks, slack};
+use crate::notify::slack::App;
+use crate::outbox::{backoff, random};
+
+/// From the question for an address to the handshake's end.
+const CONNECT_MAX: Duration = Duration::from_secs(15);
+/// We say something this often, and so does the other side.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// Silence after which a connection is dead, whatever TCP believes.
+const SILENCE_MAX: Duration = Duration::from_secs(45);
+/// How long an old connection serves beside its successor.
+const OVERLAP: Duration = Duration::from_secs(60);
+const MESSAGE_MAX: usize = 1 << 20;
+/// Answers that wait for their turn to be written.
+const ANSWERS: usize = 64;
+
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+type Socket = WebSocketStream<Box<dyn Io>>;
+
+/// How a connection ended.
+struct End {
+    /// Slack had greeted us on it.
+    greeted: bool,
+    /// Slack had asked for another, which was opened.
+    replaced: bool,
+    why: String,
+}
+
+/// Serves every app that has a token, and starts anew when the receivers change.
+pub(super) async fn listen(callbacks: Callbacks, shutdown: Shutdown) {
+    let mut receivers = callbacks.inner.receivers.clone();
+    loop {
+        receivers.borrow_and_update();
+        let mut apps: BTreeMap<String, Arc<App>> = BTreeMap::new();
+        for app in slack::apps(&callbacks) {
+            if let Some(token) = app.app_token().map(|t| t.expose().to_owned()) {
+                apps.insert(token, app);
+            }
+        }
+        let mut keepers = JoinSet::new();
+        for app in apps.into_values() {
+            keepers.spawn(keep(callbacks.clone(), app));
+        }
+        tokio::select! {
+            () = shutdown.wait() => return,
+            changed = receivers.changed() => if changed.is_err() { return },
+        }
+        keepers.shutdown().await;
+        callbacks.inner.metrics.sockets.set(0);
+    }
+}
+
+/// Keeps one app connected, for ever.
+async fn keep(callbacks: Callbacks, app: Arc<App>) {
+    let mut live: JoinSet<End> = JoinSet::new();
+    let (ask, mut asked) = mpsc::channel(1);
+    let mut failures: u32 = 0;
+    loop {
+        let connected = timeout(CONNECT_MAX, connect(&app)).await;
+        let connected = connected.unwrap_or_else(|_| Err("no answer in time".into()));
+        let good = connected.is_ok();
+        match connected {
+            Ok(socket) => drop(live.spawn(serve(socket, callbacks.clone(), Arc::clone(&app), ask.clone()))),
+            Err(error) => failed(&callbacks, &mut failures, &error),
+        }
+        // Until Slack asks for another connection, or the one that counts has ended.
+        while good && !live.is_empty() {
+            tokio::select! {
+                Some(()) = asked.recv() => break,
+                Some(end) = live.join_next() => {
+                    let end = end.unwrap_or_else(|err| End { greeted: false, replaced: false, why: err.to_string() });
+                    if end.greeted {
+                        failures = 0;
+                    }
+                    if !end.replaced {
+                        failed(&callbacks, &mut failures, &end.why);
+                        break;
+                    }
+                }
+            }
+        }
+        if failures > 0 {
+            tokio::time::sleep(Duration::from_millis(backoff(failures, true, random()).0.unsigned_abs()))
+                .await;
+        }
+    }
+}
+
+fn failed(callbacks: &Callbacks, failures: &mut u32, error: &str) {
+    *failures = failures.saturating_add(1);
+    callbacks.inner.metrics.socket_failures.inc();
+    tracing::warn!(error, failures, "no socket to Slack: clicks are not heard until there is one");
+}
+
+async fn connect(app: &App) -> Result<Socket, String> {
+    let url = app.open_socket().await?;
+    let (host, port) = (url.host_str().unwrap_or_default().to_owned(), url.port_or_known_default());
+    let port = port.ok_or("the socket's address has no port")?;
+    let stream =
+        TcpStream::connect((host.as_str(), port)).await.map_err(|e| format!("cannot connect: {e}"))?;
+    stream.set_nodelay(true).map_err(|e| e.to_string())?;
+    let stream: Box<dyn Io> =
+        if url.scheme() == "wss" { secure(stream, host).await? } else { Box::new(stream) };
+    shake_hands(&url, stream).await
+}
+
+async fn shake_hands(url: &Url, stream: Box<dyn Io>) -> Result<Socket, String> {
+    let config =
+        WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
+    // Its text would show the address, which has a ticket in it.
+    let opened = tokio_tungstenite::client_async_with_config(url.as_str(), stream, Some(config)).await;
+    opened.map(|(socket, _)| socket).map_err(|_| "the WebSocket handshake failed".to_owned())
+}
+
+async fn secure(stream: TcpStream, host: String) -> Result<Box<dyn Io>, String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_platform_verifier())
+        .map_err(|e| format!("TLS: {e}"))?
+        .with_no_client_auth();
+    let name = host.try_into().map_err(|_| "the socket's host is no name")?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+    stream.map(|s| Box::new(s) as Box<dyn Io>).map_err(|e| format!("TLS: {e}"))
+}
+
+/// Serves one connection to its end.
+async fn serve(socket: Socket, callbacks: Callbacks, app: Arc<App>, ask: mpsc::Sender<()>) -> End {
+    let (mut sink, mut stream) = socket.split();
+    let (answer, mut answers) = mpsc::channel::<String>(ANSWERS);
+    let mut ping = tokio::time::interval(PING_EVERY);
+    let mut until = Instant::now() + SILENCE_MAX;
+    let mut overlaps_until = None;
+    let mut end = End { greeted: false, replaced: false, why: "Slack closed the connection".into() };
+    let mut acting = JoinSet::new();
+    loop {
+        tokio::select! {
+            frame = stream.next() => match frame {
+                Some(Ok(Message::Text(text))) => {
+                    until = until.max(Instant::now() + SILENCE_MAX);
+                    let envelope: Value = serde_json::from_str(&text).unwrap_or_default();
+                    match envelope["type"].as_str() {
+                        Some("hello") if !end.greeted => {
+                            end.greeted = true;
+                            callbacks.inner.metrics.sockets.inc();
+                            tracing::info!("connected to Slack by a socket: clicks are heard");
+                        }
+                        Some("disconnect") if !end.replaced => {
+                            tracing::info!(reason = envelope["reason"].as_str(), "Slack asks for another socket");
+                            end.replaced = true;
+                            overlaps_until = Some(Instant::now() + OVERLAP);
+                            let _ = ask.try_send(());
+                        }
+                        _ => {
+                            acting.spawn(envelope_of(callbacks.clone(), Arc::clone(&app), envelope, answer.clone()));
+                        }
+                    }
+                }
+                Some(Ok(Message::Close(_))) | None => break,
+                Some(Ok(_)) => until = until.max(Instant::now() + SILENCE_MAX),
+                Some(Err(err)) => {
+                    end.why = format!("the connection broke: {err}");
+                    break;
+                }
+            },
+            Some(text) = answers.recv() => if sink.send(Message::text(text)).await.is_err() { break },
+            Some(_) = acting.join_next() => {}
+            _ = ping.tick() => if sink.send(Message::Ping(Vec::new().into())).await.is_err() { break },
+            () = tokio::time::sleep_until(until) => {
+                end.why = "Slack has fallen silent".into();
+                break;
+            }
+            () = tokio::time::sleep_until(overlaps_until.unwrap_or(until)), if end.replaced => break,
+        }
+    }
+    if end.greeted {
+        callbacks.inner.metrics.sockets.dec();
+    }
+    // What was being acted upon is finished without its acknowledgement; Slack may send it again.
+    acting.detach_all();
+    end
+}
+
+/// Acts upon an envelope and acknowledges it.
+async fn envelope_of(callbacks: Callbacks, app: Arc<App>, envelope: Value, answer: mpsc::Sender<String>) {
+    let Some(id) = envelope["envelope_id"].as_str() else { return };
+    if envelope["type"] == "interactive" {
+        slack::act_within(&callbacks, &app, &envelope["payload"]).await;
+    }
+    let _ = answer.send(json!({ "envelope_id": id }).to_string()).await;
+}

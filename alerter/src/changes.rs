@@ -1,0 +1,77 @@
+//! Changes of runs, on their way to services that show them beside an incident.
+//!
+//! They are context, not messages: kept in memory, tried a few times, dropped and counted when nobody takes them. Nothing that
+//! somebody must be told goes this way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use stepwatch_engine::changes::RunChange;
+use stepwatch_kit::shutdown::Shutdown;
+use tokio::sync::{mpsc, watch};
+
+use crate::notify::{FailureClass, Notifier};
+use crate::outbox::{Receivers, backoff, random, retry_after};
+
+/// Changes that may wait.
+pub const QUEUE: usize = 256;
+const ATTEMPTS_MAX: u32 = 5;
+const SEND_MAX: Duration = Duration::from_secs(15);
+
+/// Tells every receiver that wants to know, until `shutdown`.
+pub async fn deliver(
+    mut queue: mpsc::Receiver<RunChange>,
+    receivers: watch::Receiver<Receivers>,
+    dropped: Counter,
+    shutdown: Shutdown,
+) {
+    loop {
+        let change = tokio::select! {
+            () = shutdown.wait() => return,
+            change = queue.recv() => match change {
+                Some(change) => change,
+                None => return,
+            },
+        };
+        let wanting: Vec<(String, Arc<dyn Notifier>)> = receivers
+            .borrow()
+            .iter()
+            .filter(|(_, n)| n.wants_changes())
+            .map(|(name, n)| (name.clone(), Arc::clone(n)))
+            .collect();
+        for (receiver, notifier) in wanting {
+            tokio::select! {
+                () = shutdown.wait() => return,
+                told = tell(&receiver, &*notifier, &change) => if !told {
+                    dropped.inc();
+                },
+            }
+        }
+    }
+}
+
+async fn tell(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bool {
+    for attempt in 1..=ATTEMPTS_MAX {
+        let failure = match tokio::time::timeout(SEND_MAX, notifier.change(change)).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(failure)) => Some(failure),
+            Err(_) => None,
+        };
+        let class = failure.as_ref().map_or(FailureClass::Transient, |f| f.class);
+        let error = failure.map_or_else(|| "no answer in time".to_owned(), |f| f.error);
+        let wait = match class {
+            FailureClass::Permanent => {
+                tracing::warn!(receiver, error, "a change of a run is refused");
+                return false;
+            }
+            FailureClass::Transient => {
+                Duration::from_millis(backoff(attempt, false, random()).0.unsigned_abs())
+            }
+            FailureClass::RateLimited { retry_after: asked } => retry_after(asked, random()),
+        };
+        tracing::debug!(receiver, error, attempt, "a change of a run was not taken");
+        tokio::time::sleep(wait).await;
+    }
+    false
+}

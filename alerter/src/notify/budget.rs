@@ -1,0 +1,144 @@
+//! How much one receiver is told of what wakes nobody: so many messages in so long, and then one that says how many were left out.
+//!
+//! A storm of tickets hides the one that matters, and costs a channel its readers. Pages, answers and endings are never left out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use stepwatch_engine::changes::RunChange;
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::{Fact, Status};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::Severity;
+
+use super::{Attempt, Ear, Failure, Notifier, Pace, Receipt, test_notification};
+
+const PER_MIN: Span = Span::secs(60);
+const PER_MAX: Span = Span::secs(7 * 86_400);
+
+/// `budget:` of a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Budget {
+    pub messages: u32,
+    pub per: Span,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { messages: 60, per: Span::secs(3600) }
+    }
+}
+
+impl Budget {
+    pub(super) fn check(self) -> Result<(), String> {
+        if self.messages == 0 {
+            return Err("budget.messages: must be at least 1".into());
+        }
+        if self.per < PER_MIN || self.per > PER_MAX {
+            return Err(format!("budget.per: must be from {PER_MIN} to {PER_MAX}"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn window(self) -> Duration {
+        Duration::from_millis(self.per.0.unsigned_abs())
+    }
+
+    /// What is told when the budget was too small.
+    pub(crate) fn summary(self, receiver: &str, left_out: u64, now: Ts) -> Notification {
+        let mut n = test_notification(receiver, &format!("left-out-{}", now.0), now);
+        (n.action, n.page) = (Action::Trigger, false);
+        let m = &mut n.message;
+        let messages =
+            if left_out == 1 { "1 message was".to_owned() } else { format!("{left_out} messages were") };
+        m.title = format!("{messages} left out here");
+        m.summary = format!(
+            "This receiver is told at most {} times in {} of what wakes nobody; {messages} suppressed. All incidents are in the \
+             list of the alerter.",
+            self.messages, self.per
+        );
+        "the budget of this receiver".clone_into(&mut m.reason);
+        m.facts = vec![Fact { label: "Suppressed".into(), text: left_out.to_string() }];
+        (m.run, m.links) = (String::new(), Vec::new());
+        (m.severity, m.status) = (Severity::Info, Status::Firing);
+        n
+    }
+}
+
+/// A receiver with a budget.
+#[derive(Debug)]
+struct Within {
+    inner: Arc<dyn Notifier>,
+    budget: Budget,
+}
+
+/// `notifier`, within a budget if there is one.
+pub(super) fn within(
+    budget: Option<Budget>,
+    notifier: Arc<dyn Notifier>,
+) -> Result<Arc<dyn Notifier>, String> {
+    let Some(budget) = budget else { return Ok(notifier) };
+    budget.check()?;
+    Ok(Arc::new(Within { inner: notifier, budget }))
+}
+
+impl Notifier for Within {
+    fn kind(&self) -> &'static str {
+        self.inner.kind()
+    }
+
+    fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
+        self.inner.send(attempt)
+    }
+
+    fn wakes(&self) -> bool {
+        self.inner.wakes()
+    }
+
+    fn remind_every(&self) -> Option<Duration> {
+        self.inner.remind_every()
+    }
+
+    fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
+        self.inner.remind(standing)
+    }
+
+    fn wants_changes(&self) -> bool {
+        self.inner.wants_changes()
+    }
+
+    fn change<'a>(&'a self, change: &'a RunChange) -> BoxFuture<'a, Result<(), Failure>> {
+        self.inner.change(change)
+    }
+
+    fn ear(&self) -> Option<Ear> {
+        self.inner.ear()
+    }
+
+    fn budget(&self) -> Option<Budget> {
+        Some(self.budget)
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        self.inner.pace()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_says_how_many() {
+        let budget = Budget { messages: 3, per: Span::secs(3600) };
+        let n = budget.summary("chat", 17, Ts(1_795_227_416_000));
+        assert_eq!(n.message.title, "17 messages were left out here");
+        assert!(n.message.summary.contains("at most 3 times in 1h"), "{}", n.message.summary);
+        assert!(!n.page);
+        assert!(Budget { messages: 0, ..budget }.check().is_err());
+        assert!(Budget { per: Span::secs(1), ..budget }.check().is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! Against a relay that refuses what relays refuse: what does the mailbox look like in the end?
+
+use stepwatch_fakes::{FakeSmtp, SmtpFault};
+use tempfile::TempDir;
+
+use super::*;
+use crate::notify::conformance::{hostile, page};
+
+struct Bench {
+    relay: FakeSmtp,
+    email: Email,
+    _dir: TempDir,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        Self::with(|config| config).await
+    }
+
+    async fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        let (relay, dir) = (FakeSmtp::start().await, tempfile::tempdir().unwrap());
+        let password = dir.path().join("password");
+        std::fs::write(&password, FakeSmtp::PASSWORD).unwrap();
+        let config = Config {
+            to: vec!["On call <oncall@example.com>".into()],
+            from: "Stepwatch <stepwatch@example.com>".into(),
+            smarthost: relay.addr().to_string(),
+            tls: TlsMode::None,
+            username: Some(FakeSmtp::USER.into()),
+            password_file: Some(password),
+            hello: Some("alerter.example.com".into()),
+            ..Config::default()
+        };
+        let email = change(config).build().unwrap();
+        Self { relay, email, _dir: dir }
+    }
+
+    async fn try_send(&self, n: &Notification, memory: Option<&str>) -> Result<Receipt, Failure> {
+        self.email.send(Attempt { memory, ..Attempt::first(n) }).await
+    }
+
+    async fn fail(&self, fault: SmtpFault) -> Failure {
+        self.relay.change(|s| s.faults.push_back(fault));
+        let failure = self.try_send(&page("mail", 1, Action::Trigger), None).await.expect_err("a fault");
+        assert!(!failure.error.contains(FakeSmtp::PASSWORD), "{}", failure.error);
+        failure
+    }
+}
+
+#[tokio::test]
+async fn an_incident_is_one_conversation() {
+    let bench = Bench::new().await;
+    let mut memory = None;
+    let words = [Action::Trigger, Action::Update, Action::Ack, Action::Resolve];
+    let states = [Status::Firing, Status::Firing, Status::Acknowledged, Status::Resolved];
+    for ((seq, action), status) in (1..).zip(words).zip(states) {
+        let mut n = page("mail", seq, action);
+        n.message.status = status;
+        n.message.title = format!("title {seq}");
+        memory = bench.try_send(&n, memory.as_deref()).await.unwrap().memory;
+    }
+    bench.relay.with(|s| {
+        assert_eq!(s.refused, Vec::<String>::new());
+        let subjects: Vec<&str> = s.mails.iter().map(|m| m.header("subject")).collect();
+        assert_eq!(subjects, ["title 1", "Re: title 1", "Re: title 1", "Re: title 1"]);
+        let first = s.mails[0].id();
+        assert!(s.mails[1..].iter().all(|m| m.header("references") == first));
+        let heads: Vec<&str> = s.mails.iter().map(|m| m.text.split(':').next().unwrap()).collect();
+        assert_eq!(heads, ["PAGE", "NEWS", "ACKNOWLEDGED", "RESOLVED"]);
+        assert_eq!(s.mails[0].header("x-priority"), "1");
+        assert_eq!(s.mails[3].header("x-priority"), "");
+        for part in ["27.3", "rank 17 on gpu-042", "https://example.com/runbooks/grad_spike.md"] {
+            assert!(s.mails[0].text.contains(part) && s.mails[0].html.contains(part), "{part}");
+        }
+    });
+}
+
+#[tokio::test]
+async fn what_may_have_arrived_is_recognised() {
+    let bench = Bench::new().await;
+    let failure = bench.fail(SmtpFault::TakenThenReset).await;
+    assert_eq!((failure.class, failure.ambiguous), (FailureClass::Transient, true), "{failure:?}");
+    bench.try_send(&page("mail", 1, Action::Trigger), None).await.unwrap();
+    bench.relay.with(|s| assert_eq!((s.mails.len(), s.duplicates), (1, 1)));
+}
+
+#[tokio::test]
+async fn every_reply_means_what_it_says() {
+    use FailureClass::{Permanent, Transient};
+    let bench = Bench::new().await;
+    for (code, class) in [
+        (421, Transient),
+        (450, Transient),
+        (451, Transient),
+        (452, Transient),
+        (550, Permanent),
+        (552, Permanent),
+        (554, Permanent),
+    ] {
+        for fault in [SmtpFault::Mail(code), SmtpFault::Data(code)] {
+            let failure = bench.fail(fault).await;
+            assert_eq!((failure.class, failure.ambiguous), (class, false), "{fault:?}: {}", failure.error);
+        }
+    }
+    let failure = bench.fail(SmtpFault::Reset).await;
+    assert_eq!((failure.class, failure.ambiguous), (Transient, true));
+    bench.relay.change(|s| drop(s.accounts.insert(FakeSmtp::USER.into(), "changed".into())));
+    let n = page("mail", 1, Action::Trigger);
+    let failure = bench.try_send(&n, None).await.unwrap_err();
+    assert_eq!(failure.class, Permanent, "{}", failure.error);
+    assert!(!failure.error.contains(FakeSmtp::PASSWORD), "the relay echoed it: {}", failure.error);
+    assert_eq!(bench.relay.with(|s| s.mails.len()), 0);
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let Bench { relay, email, _dir } = Bench::new().await;
+    drop(relay);
+    let n = page("mail", 1, Action::Trigger);
+    // The relay closes its socket a moment after it is dropped.
+    let failure = loop {
+        match email.send(Attempt::first(&n)).await {
+            Err(failure) if !failure.ambiguous => break failure,
+            _ => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(failure.class, FailureClass::Transient, "{}", failure.error);
+}
+
+#[tokio::test]
+async fn an_address_that_does_not_exist_does_not_silence_the_others() {
+    let to = vec!["gone@example.com".into(), "oncall@example.com".into()];
+    let bench = Bench::with(|config| Config { to, ..config }).await;
+    bench.relay.change(|s| {
+        s.unknown.insert("gone@example.com".into());
+    });
+    bench.try_send(&page("mail", 1, Action::Trigger), None).await.unwrap();
+    bench.relay.with(|s| assert_eq!(s.mails[0].to, ["oncall@example.com"]));
+    bench.relay.change(|s| {
+        s.unknown.insert("oncall@example.com".into());
+    });
+    let failure = bench.try_send(&page("mail", 2, Action::Trigger), None).await.unwrap_err();
+    assert_eq!(failure.class, FailureClass::Permanent);
+}
+
+#[tokio::test]
+async fn a_dropped_attempt_holds_up_nobody() {
+    let bench = Bench::new().await;
+    bench.relay.change(|s| s.faults.push_back(SmtpFault::Hang));
+    let n = page("mail", 1, Action::Trigger);
+    let waited = tokio::time::timeout(Duration::from_millis(200), bench.try_send(&n, None)).await;
+    assert!(waited.is_err());
+    bench.relay.change(|s| s.faults.clear());
+    bench.try_send(&n, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn hostile_text_makes_no_header_and_no_markup() {
+    let bench = Bench::new().await;
+    let mut n = hostile(page("mail", 1, Action::Trigger));
+    n.message.title = "x\r\nBcc: victim@example.com\r\n\r\n<script>alert(1)</script>".into();
+    n.message.summary = format!("{}\n.\nQUIT\nüñî {}", n.message.summary, "long ".repeat(2000));
+    n.incident = "id\r\nX-Evil: 1".into();
+    bench.try_send(&n, None).await.unwrap();
+    bench.relay.with(|s| {
+        assert_eq!((s.refused.as_slice(), s.mails.len()), (&[][..], 1));
+        let mail = &s.mails[0];
+        assert!(mail.headers.iter().all(|(name, _)| name != "bcc" && name != "x-evil"), "{:?}", mail.headers);
+        assert_eq!(mail.to, ["oncall@example.com"]);
+        assert!(!mail.html.contains("<script") && !mail.html.contains("href=\"javascript"), "{}", mail.html);
+        assert!(!mail.html.contains('\u{202e}') && !mail.text.contains('\u{202e}'));
+        assert!(mail.text.contains("üñî"));
+    });
+}
+
+#[test]
+fn the_looks_of_a_page() {
+    let n = page("mail", 1, Action::Trigger);
+    insta::assert_snapshot!("page_text", plain(&n));
+    insta::assert_snapshot!("page_html", html::render(&n));
+}
+
+#[test]
+fn a_wrong_configuration_says_what_is_wrong() {
+    let good = Config {
+        to: vec!["a@example.com".into()],
+        from: "b@example.com".into(),
+        smarthost: "relay.example.com:587".into(),
+        ..Config::default()
+    };
+    assert!(good.clone().build().is_ok());
+    let error = |config: Config| config.build().unwrap_err();
+    assert!(error(Config { to: vec![], ..good.clone() }).contains("to: needs"));
+    assert!(error(Config { to: vec!["nobody".into()], ..good.clone() }).contains("\"nobody\""));
+    assert!(error(Config { from: String::new(), ..good.clone() }).contains("from"));
+    assert!(error(Config { smarthost: "a b".into(), ..good.clone() }).contains("host:port"));
+    assert!(error(Config { username: Some("u".into()), ..good.clone() }).contains("go together"));
+    let secret = Config { password_env: Some("PATH".into()), username: Some("u".into()), ..good };
+    assert!(!format!("{:?}", secret.build().unwrap()).contains(&std::env::var("PATH").unwrap()));
+}

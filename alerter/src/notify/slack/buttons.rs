@@ -1,0 +1,69 @@
+//! What can be done about an incident without leaving the channel.
+
+use serde_json::{Value, json};
+use stepwatch_engine::message::{Message, Status};
+
+/// What a click asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Ack,
+    Resolve,
+    Escalate,
+}
+
+impl Deed {
+    const ALL: &[Self] = &[Self::Ack, Self::Escalate, Self::Resolve];
+
+    /// The `action_id` of its button.
+    pub(crate) fn id(self) -> &'static str {
+        match self {
+            Self::Ack => "stepwatch_ack",
+            Self::Resolve => "stepwatch_resolve",
+            Self::Escalate => "stepwatch_escalate",
+        }
+    }
+
+    pub(crate) fn of_id(id: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|deed| deed.id() == id)
+    }
+
+    /// Whether it makes sense of an incident that stands so.
+    fn fits(self, status: Status) -> bool {
+        match self {
+            Self::Ack => status == Status::Firing,
+            Self::Escalate | Self::Resolve => status != Status::Resolved,
+        }
+    }
+
+    fn button(self, incident: &str) -> Value {
+        let (text, style) = match self {
+            Self::Ack => ("Acknowledge", Some("primary")),
+            Self::Escalate => ("Escalate", None),
+            Self::Resolve => ("Resolve", Some("danger")),
+        };
+        let text = json!({"type": "plain_text", "text": text, "emoji": false});
+        let mut button = json!({"type": "button", "action_id": self.id(), "value": incident, "text": text});
+        if let Some(style) = style {
+            button["style"] = style.into();
+        }
+        if self == Self::Resolve {
+            button["confirm"] = confirmation();
+        }
+        button
+    }
+}
+
+/// A resolve is the one click that hides a fire.
+fn confirmation() -> Value {
+    let plain = |text: &str| json!({"type": "plain_text", "text": text, "emoji": false});
+    let why = "It is closed for everybody. The same trouble is told again only if it gets worse or comes back later.";
+    json!({
+        "title": plain("Resolve this incident?"), "text": plain(why),
+        "confirm": plain("Resolve"), "deny": plain("Not yet"), "style": "danger",
+    })
+}
+
+/// The buttons of an incident as it stands.
+pub(super) fn of(m: &Message) -> impl Iterator<Item = Value> + '_ {
+    Deed::ALL.iter().filter(|deed| deed.fits(m.status)).map(|deed| deed.button(&m.incident))
+}

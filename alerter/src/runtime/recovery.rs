@@ -1,0 +1,33 @@
+//! What a start says of what it found.
+
+use super::Runtime;
+use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
+use stepwatch_engine::time::Ts;
+
+impl Runtime {
+    /// Says in the history of every open incident that it survived a stop of ours, and how long that was.
+    pub(super) async fn note_recovery(&mut self) {
+        let now = self.clock.now();
+        let alive = self.store.alive_at().await.unwrap_or_default();
+        let away = alive.map(|at| format!(" after at most {}", now - at)).unwrap_or_default();
+        let records: Vec<(String, Option<Ts>)> =
+            self.engine.open_incidents().map(|r| (r.id.clone(), r.next_at)).collect();
+        if !records.is_empty() {
+            tracing::warn!(
+                open = records.len(),
+                away,
+                "started with open incidents: their escalation goes on"
+            );
+        }
+        // Whether pages are taken is found out anew.
+        let input = Input::Own { check: "delivery", fault: None };
+        self.engine.handle(now, input, &mut self.pending.effects);
+        for (incident, next) in records {
+            let next = next
+                .map_or_else(|| "nothing is due".to_owned(), |at| format!("the next level is due at {at}"));
+            let what = format!("the alerter started again{away}: recovered, {next}");
+            let entry = TimelineEntry { incident, at: now, actor: "alerter".into(), what };
+            self.pending.effects.push(Effect::Timeline(entry));
+        }
+    }
+}

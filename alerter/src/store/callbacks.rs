@@ -1,0 +1,53 @@
+//! What services told us: which word was acted upon, and what they call our incidents.
+
+use stepwatch_engine::time::Ts;
+
+use super::{Durability, Result, Store};
+
+/// A service's own name of an incident.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Counterpart {
+    pub(crate) incident: String,
+    /// When it last said something that counted, by its own clock.
+    pub(crate) spoke_at: Ts,
+}
+
+impl Store {
+    /// Whether a word of this id was acted upon.
+    pub(crate) async fn was_heard(&self, service: &str, id: &str) -> Result<bool> {
+        let sql = "SELECT COUNT(*) FROM callbacks WHERE service = $1 AND id = $2";
+        let count: i64 = sqlx::query_scalar(sql).bind(service).bind(id).fetch_one(&*self.reader()).await?;
+        Ok(count > 0)
+    }
+
+    /// Remembers that a word was acted upon, and forgets those of before `forget`.
+    pub(crate) async fn mark_heard(&self, service: &str, id: &str, now: Ts, forget: Ts) -> Result<()> {
+        let mut writer = self.writer().await;
+        writer.set_durability(Durability::Power).await?;
+        let sql = "INSERT INTO callbacks (service, id, at_ms) VALUES ($1, $2, $3) ON CONFLICT (service, id) DO NOTHING";
+        sqlx::query(sql).bind(service).bind(id).bind(now.0).execute(&mut writer.connection).await?;
+        let sql = "DELETE FROM callbacks WHERE service = $1 AND at_ms < $2";
+        sqlx::query(sql).bind(service).bind(forget.0).execute(&mut writer.connection).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn counterpart(&self, service: &str, id: &str) -> Result<Option<Counterpart>> {
+        let sql = "SELECT incident, spoke_ms FROM counterparts WHERE service = $1 AND id = $2";
+        let row: Option<(String, i64)> =
+            sqlx::query_as(sql).bind(service).bind(id).fetch_optional(&*self.reader()).await?;
+        Ok(row.map(|(incident, spoke)| Counterpart { incident, spoke_at: Ts(spoke) }))
+    }
+
+    /// Keeps what a service calls an incident; `spoke_at` only ever grows.
+    pub(crate) async fn keep_counterpart(&self, service: &str, id: &str, of: &Counterpart) -> Result<()> {
+        let mut writer = self.writer().await;
+        writer.set_durability(Durability::Power).await?;
+        let sql = "INSERT INTO counterparts (service, id, incident, spoke_ms) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (service, id) DO UPDATE SET incident = excluded.incident, \
+                   spoke_ms = CASE WHEN excluded.spoke_ms > counterparts.spoke_ms THEN excluded.spoke_ms \
+                   ELSE counterparts.spoke_ms END";
+        let insert = sqlx::query(sql).bind(service).bind(id).bind(&of.incident).bind(of.spoke_at.0);
+        insert.execute(&mut writer.connection).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,269 @@
+//! A mail relay: takes messages by SMTP, checks what relays and mailboxes check, and keeps them by conversation.
+//!
+//! It refuses bare line feeds, long lines, headers that occur twice or not at all, and replies to messages it has never seen; a
+//! message whose id it knows is counted, and shown to nobody again.
+
+mod mail;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::server::TimedOut;
+
+pub use mail::Mail;
+
+/// What goes wrong once, at `DATA`'s end unless it says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SmtpFault {
+    /// This reply to `MAIL`.
+    Mail(u16),
+    /// This reply after the message; nothing is taken.
+    Data(u16),
+    /// The connection breaks after the message; nothing is taken.
+    Reset,
+    /// The message is taken and the connection breaks before the reply.
+    TakenThenReset,
+    /// The message is read and nothing is said any more.
+    Hang,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Smtp {
+    /// Those who may send; everybody if there is none.
+    pub accounts: BTreeMap<String, String>,
+    /// Addresses that do not exist.
+    pub unknown: BTreeSet<String>,
+    pub mails: Vec<Mail>,
+    /// Copies of what had arrived.
+    pub duplicates: usize,
+    /// What was refused, and why.
+    pub refused: Vec<String>,
+    pub connections: usize,
+    pub faults: VecDeque<SmtpFault>,
+}
+
+/// A running relay; it stops when dropped.
+#[derive(Debug)]
+pub struct FakeSmtp {
+    addr: SocketAddr,
+    state: Arc<watch::Sender<Smtp>>,
+    _stop: DropGuard,
+}
+
+impl FakeSmtp {
+    pub const USER: &str = "stepwatch";
+    pub const PASSWORD: &str = "canary-of-the-fake-relay";
+
+    pub async fn start() -> Self {
+        let listener =
+            TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has a free port");
+        let addr = listener.local_addr().expect("a bound socket has an address");
+        let accounts = BTreeMap::from([(Self::USER.to_owned(), Self::PASSWORD.to_owned())]);
+        let state = Arc::new(watch::Sender::new(Smtp { accounts, ..Smtp::default() }));
+        let stop = CancellationToken::new();
+        let (shared, ended) = (Arc::clone(&state), stop.clone());
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = ended.cancelled() => return,
+                    accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                        let (state, ended) = (Arc::clone(&shared), ended.clone());
+                        tokio::spawn(async move {
+                            tokio::select! {
+                                _ = Session::default().run(stream, &state) => {}
+                                () = ended.cancelled() => {}
+                            }
+                        });
+                    },
+                }
+            }
+        });
+        Self { addr, state, _stop: stop.drop_guard() }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub fn with<T>(&self, f: impl FnOnce(&Smtp) -> T) -> T {
+        f(&self.state.borrow())
+    }
+
+    pub fn change(&self, f: impl FnOnce(&mut Smtp)) {
+        self.state.send_modify(f);
+    }
+
+    pub async fn wait_for(
+        &self,
+        cond: impl FnMut(&Smtp) -> bool,
+        timeout: Duration,
+    ) -> Result<Smtp, TimedOut> {
+        let mut state = self.state.subscribe();
+        match tokio::time::timeout(timeout, state.wait_for(cond)).await {
+            Ok(Ok(state)) => Ok(state.clone()),
+            _ => Err(TimedOut(timeout)),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    authorized: bool,
+    from: Option<String>,
+    to: Vec<String>,
+}
+
+impl Session {
+    async fn run(mut self, stream: TcpStream, state: &watch::Sender<Smtp>) -> std::io::Result<()> {
+        state.send_modify(|s| s.connections += 1);
+        self.authorized = state.borrow().accounts.is_empty();
+        let (read, mut write) = stream.into_split();
+        let mut lines = BufReader::new(read);
+        write.write_all(b"220 relay.example ESMTP fake\r\n").await?;
+        loop {
+            let mut line = String::new();
+            if lines.read_line(&mut line).await? == 0 {
+                return Ok(());
+            }
+            let line = line.trim_end();
+            let verb = line.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase();
+            let reply = match verb.as_str() {
+                "EHLO" => "250-relay.example\r\n250-8BITMIME\r\n250-SIZE 10485760\r\n250 AUTH PLAIN LOGIN"
+                    .to_owned(),
+                "AUTH" => self.auth(line, state),
+                "MAIL" if !self.authorized => "530 5.7.0 Authentication required".into(),
+                "MAIL" => self.mail(line, state),
+                "RCPT" => self.rcpt(line, state),
+                "DATA" if self.to.is_empty() => "503 5.5.1 No recipients".into(),
+                "DATA" => {
+                    write.write_all(b"354 End data with <CR><LF>.<CR><LF>\r\n").await?;
+                    let raw = data(&mut lines).await?;
+                    match self.take(&raw, state) {
+                        Some(reply) => reply,
+                        None => return Ok(()),
+                    }
+                }
+                "RSET" => {
+                    (self.from, self.to) = (None, Vec::new());
+                    "250 2.0.0 Ok".into()
+                }
+                "NOOP" => "250 2.0.0 Ok".into(),
+                "QUIT" => {
+                    write.write_all(b"221 2.0.0 Bye\r\n").await?;
+                    return Ok(());
+                }
+                _ => "502 5.5.2 Unknown command".into(),
+            };
+            if reply == HANG {
+                std::future::pending::<()>().await;
+            }
+            write.write_all(format!("{reply}\r\n").as_bytes()).await?;
+        }
+    }
+
+    fn auth(&mut self, line: &str, state: &watch::Sender<Smtp>) -> String {
+        let given =
+            line.strip_prefix("AUTH PLAIN ").and_then(|b| STANDARD.decode(b).ok()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&given).into_owned();
+        let mut parts = text.split('\0').skip(1);
+        let (user, password) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        self.authorized = state.borrow().accounts.get(user).is_some_and(|p| p == password);
+        if self.authorized {
+            return "235 2.7.0 Authentication successful".into();
+        }
+        // Some relays are this careless.
+        format!("535 5.7.8 Authentication credentials invalid: {user} {password}")
+    }
+
+    fn mail(&mut self, line: &str, state: &watch::Sender<Smtp>) -> String {
+        let mut fault = None;
+        state.send_if_modified(|s| match s.faults.front() {
+            Some(SmtpFault::Mail(code)) => {
+                fault = Some(*code);
+                s.faults.pop_front();
+                true
+            }
+            _ => false,
+        });
+        if let Some(code) = fault {
+            return format!("{code} the relay says no");
+        }
+        self.from = address(line);
+        "250 2.1.0 Ok".into()
+    }
+
+    fn rcpt(&mut self, line: &str, state: &watch::Sender<Smtp>) -> String {
+        let Some(to) = address(line).filter(|_| self.from.is_some()) else {
+            return "503 5.5.1 MAIL first".into();
+        };
+        if state.borrow().unknown.contains(&to) {
+            return format!("550 5.1.1 <{to}>: Recipient address rejected: User unknown");
+        }
+        self.to.push(to);
+        "250 2.1.5 Ok".into()
+    }
+
+    /// The reply, or none when the connection breaks.
+    fn take(&mut self, raw: &str, state: &watch::Sender<Smtp>) -> Option<String> {
+        let mut reply = Some("250 2.0.0 Ok: queued".to_owned());
+        let (from, to) = (self.from.take().unwrap_or_default(), std::mem::take(&mut self.to));
+        state.send_modify(|s| {
+            let fault = s.faults.pop_front();
+            reply = match fault {
+                Some(SmtpFault::Data(code) | SmtpFault::Mail(code)) => {
+                    Some(format!("{code} the relay says no"))
+                }
+                Some(SmtpFault::Reset | SmtpFault::TakenThenReset) => None,
+                Some(SmtpFault::Hang) => Some(HANG.to_owned()),
+                None => reply.take(),
+            };
+            if !matches!(fault, None | Some(SmtpFault::TakenThenReset)) {
+                return;
+            }
+            match Mail::read(from, to, raw, &s.mails) {
+                Ok(mail) if s.mails.iter().any(|m| m.id() == mail.id() && m.to == mail.to) => {
+                    s.duplicates += 1
+                }
+                Ok(mail) => s.mails.push(mail),
+                Err(why) => {
+                    reply = Some(format!("554 5.6.0 {why}"));
+                    s.refused.push(why);
+                }
+            }
+        });
+        reply
+    }
+}
+
+const HANG: &str = "hang";
+
+fn address(line: &str) -> Option<String> {
+    let start = line.find('<')?;
+    let end = line[start..].find('>')? + start;
+    Some(line[start + 1..end].to_ascii_lowercase())
+}
+
+/// The message as it came, with the dots that SMTP doubles made single.
+async fn data(lines: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> std::io::Result<String> {
+    let mut raw = String::new();
+    loop {
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if line == b".\r\n" {
+            return Ok(raw);
+        }
+        let line = if line.starts_with(b"..") { &line[1..] } else { &line[..] };
+        raw += &String::from_utf8_lossy(line);
+    }
+}

@@ -1,0 +1,204 @@
+//! What people do in Slack and PagerDuty, through the real alerter: it stops escalation, reaches the other service, and a word
+//! that is repeated, replayed or forged changes nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use serde_json::Value;
+use stepwatch_fakes::{AlertState, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature};
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::{Hears, Stack, StackOptions, poll_until};
+
+const ANN: (&str, &str) = ("U0ANN", "ann");
+const BOB: (&str, &str) = ("U0BOB", "bob");
+/// Slack's own patience with an answer.
+const SLACK_WAITS: Duration = Duration::from_secs(3);
+
+/// A page that both services have; its id and the message in Slack.
+async fn paged(hears: &[Hears]) -> (Stack, String, String) {
+    let stack =
+        Stack::start_with(StackOptions { hears: hears.to_vec(), ..StackOptions::default() }).await.unwrap();
+    let rank = stack.warm_run("clicked", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    let slack = stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
+    let ts = slack.top().next().unwrap().ts.clone();
+    (stack, pd.pages[0].dedup_key.clone(), ts)
+}
+
+fn click(stack: &Stack, ts: &str, action: &str, user: (&str, &str)) -> Result<Value, String> {
+    stack.slack.change(|s| s.click(&stack.slack.url(), ts, action, user))
+}
+
+fn now() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64
+}
+
+/// Posts a payload as Slack does, signed at `at` with `secret`; the status.
+async fn post_slack(stack: &Stack, payload: &Value, at: i64, secret: &str) -> u16 {
+    let body = interaction_body(payload);
+    let request = reqwest::Client::new()
+        .post(format!("{}/slack/interactions", stack.alerter.url()))
+        .header("content-type", "application/x-www-form-urlencoded")
+        .header("x-slack-request-timestamp", at.to_string())
+        .header("x-slack-signature", slack_signature(secret, at, body.as_bytes()));
+    request.body(body).timeout(PATIENCE).send().await.unwrap().status().as_u16()
+}
+
+async fn post_pagerduty(stack: &Stack, hook: &Value, secrets: &[&str]) -> u16 {
+    let body = hook.to_string();
+    let request = reqwest::Client::new()
+        .post(format!("{}/pagerduty/webhook", stack.alerter.url()))
+        .header("content-type", "application/json")
+        .header("x-pagerduty-signature", pagerduty_signature(secrets, body.as_bytes()));
+    request.body(body).timeout(PATIENCE).send().await.unwrap().status().as_u16()
+}
+
+/// Delivers every webhook that waits, in order, and returns the statuses.
+async fn pump(stack: &Stack, from: usize) -> Vec<u16> {
+    let hooks = stack.pagerduty.with(|pd| pd.hooks[from..].to_vec());
+    let mut out = Vec::new();
+    for hook in &hooks {
+        out.push(post_pagerduty(stack, hook, &[PagerDuty::WEBHOOK_SECRET]).await);
+    }
+    out
+}
+
+async fn state(stack: &Stack) -> String {
+    stack.alerter.incidents().await.unwrap()[0]["state"].as_str().unwrap().to_owned()
+}
+
+async fn becomes(stack: &Stack, wanted: &str) {
+    let seen = async || (state(stack).await == wanted).then_some(());
+    poll_until(wanted, PATIENCE, seen).await.unwrap();
+}
+
+fn top_text(s: &Slack) -> String {
+    s.top().next().map(stepwatch_fakes::Post::visible_text).unwrap_or_default()
+}
+
+/// Everybody learns that ann has it: PagerDuty rings no more, and the message says so and has no such button any more.
+async fn ann_has_it(stack: &Stack, key: &str) {
+    assert_eq!(state(stack).await, "acknowledged", "durable before Slack is answered");
+    let acked = |pd: &PagerDuty| pd.open(key).is_some_and(|a| a.state == AlertState::Acknowledged);
+    stack.pagerduty.wait_for(acked, PATIENCE).await.unwrap();
+    let told = stack.slack.wait_for(|s| top_text(s).contains("ann"), PATIENCE).await.unwrap();
+    assert_eq!(told.top().count(), 1, "edited in place");
+    let incident = &stack.alerter.incidents().await.unwrap()[0];
+    assert_eq!(incident["acked_by"], "slack:U0ANN (ann)");
+    assert_eq!(incident["next_at"], Value::Null, "escalation stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_click_takes_the_incident_everywhere_and_once() {
+    let (stack, key, ts) = paged(&[Hears::Slack]).await;
+    let ack = click(&stack, &ts, "stepwatch_ack", ANN).unwrap();
+    for (at, secret) in
+        [(now() - 400, Slack::SIGNING_SECRET), (now() + 4000, Slack::SIGNING_SECRET), (now(), "forged")]
+    {
+        assert_eq!(post_slack(&stack, &ack, at, secret).await, 401);
+    }
+    assert_eq!(state(&stack).await, "open", "a forged click does nothing");
+    let started = tokio::time::Instant::now();
+    assert_eq!(post_slack(&stack, &ack, now(), Slack::SIGNING_SECRET).await, 200);
+    assert!(started.elapsed() < SLACK_WAITS);
+    ann_has_it(&stack, &key).await;
+    assert!(click(&stack, &ts, "stepwatch_ack", BOB).is_err(), "the button is gone");
+
+    // The same bytes once more, and a colleague who had not seen the message change.
+    let acks =
+        |pd: &PagerDuty| pd.requests.iter().filter(|r| r.json()["event_action"] == "acknowledge").count();
+    assert_eq!(post_slack(&stack, &ack, now(), Slack::SIGNING_SECRET).await, 200);
+    let mut late = ack.clone();
+    late["user"] = serde_json::json!({"id": BOB.0, "username": BOB.1});
+    assert_eq!(post_slack(&stack, &late, now(), Slack::SIGNING_SECRET).await, 200);
+    let slack = stack.slack.wait_for(|s| !s.whispers.is_empty(), PATIENCE).await.unwrap();
+    assert!(slack.whispers[0].text.contains("has it already"), "{:?}", slack.whispers);
+
+    let escalate = click(&stack, &ts, "stepwatch_escalate", ANN).unwrap();
+    assert_eq!(post_slack(&stack, &escalate, now(), Slack::SIGNING_SECRET).await, 200);
+    let incident = &stack.alerter.incidents().await.unwrap()[0];
+    assert_eq!((incident["state"].as_str(), incident["level"].as_i64()), (Some("open"), Some(2)));
+    // A replay of the first click does not take it again.
+    assert_eq!(post_slack(&stack, &ack, now(), Slack::SIGNING_SECRET).await, 200);
+    assert_eq!(state(&stack).await, "open");
+
+    let resolve = click(&stack, &ts, "stepwatch_resolve", ANN).unwrap();
+    assert_eq!(post_slack(&stack, &resolve, now(), Slack::SIGNING_SECRET).await, 200);
+    assert_eq!(state(&stack).await, "resolved");
+    stack.pagerduty.wait_for(|pd| pd.open(&key).is_none(), PATIENCE).await.unwrap();
+    let before = stack.slack.with(|s| s.whispers.len());
+    let mut over = resolve.clone();
+    over["actions"][0]["action_ts"] = "1700000001.5".into();
+    assert_eq!(post_slack(&stack, &over, now(), Slack::SIGNING_SECRET).await, 200);
+    let slack = stack.slack.wait_for(|s| s.whispers.len() > before, PATIENCE).await.unwrap();
+    assert!(slack.whispers[before].text.contains("was resolved"), "{:?}", slack.whispers);
+    stack.pagerduty.with(|pd| assert_eq!((acks(pd), pd.pages.len()), (1, 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_hears_the_same_and_is_replaced_when_slack_says_so() {
+    let (stack, key, ts) = paged(&[Hears::SlackSocket]).await;
+    let sockets = stack.sockets.as_ref().unwrap();
+    sockets.opened(1, PATIENCE).await.unwrap();
+    sockets.disconnect();
+    sockets.opened(2, PATIENCE).await.unwrap();
+    sockets.hang_up();
+    sockets.opened(3, PATIENCE).await.unwrap();
+    let ack = click(&stack, &ts, "stepwatch_ack", ANN).unwrap();
+    sockets.send(&ack, PATIENCE).await.unwrap();
+    ann_has_it(&stack, &key).await;
+    // An envelope whose acknowledgement was lost comes again.
+    sockets.send(&ack, PATIENCE).await.unwrap();
+    assert_eq!(stack.slack.with(|s| s.whispers.len()), 0);
+    assert_eq!(post_slack(&stack, &ack, now(), "anything").await, 404, "no secret, no door");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
+    let (stack, key, _) = paged(&[Hears::Slack, Hears::PagerDuty]).await;
+    stack.pagerduty.change(|pd| pd.by_person(&key, "acknowledged", "Jane Doe")).unwrap();
+    let hook = stack.pagerduty.with(|pd| pd.hooks.last().cloned()).unwrap();
+    assert_eq!(post_pagerduty(&stack, &hook, &["wrong"]).await, 403);
+    assert_eq!(state(&stack).await, "open");
+    // The subscription's secret is being replaced: two signatures, of which one is ours.
+    assert_eq!(post_pagerduty(&stack, &hook, &["newer", PagerDuty::WEBHOOK_SECRET]).await, 200);
+    assert_eq!(state(&stack).await, "acknowledged");
+    stack.slack.wait_for(|s| top_text(s).contains("Jane Doe"), PATIENCE).await.unwrap();
+    let sent = stack.pagerduty.with(|pd| pd.requests.len());
+
+    // It comes again, and so does everything else; nothing changes.
+    assert_eq!(pump(&stack, 0).await, vec![200; stack.pagerduty.with(|pd| pd.hooks.len())]);
+    assert_eq!(state(&stack).await, "acknowledged");
+
+    stack.pagerduty.change(|pd| pd.by_person(&key, "unacknowledged", "Jane Doe")).unwrap();
+    let n = stack.pagerduty.with(|pd| pd.hooks.len()) - 1;
+    assert_eq!(pump(&stack, n).await, [200]);
+    becomes(&stack, "open").await;
+    // The first answer once more under another id, as a service that cannot count might send it: a later word stands.
+    let mut late = hook.clone();
+    late["event"]["id"] = "01FAKELATE".into();
+    assert_eq!(post_pagerduty(&stack, &late, &[PagerDuty::WEBHOOK_SECRET]).await, 200);
+    assert_eq!(state(&stack).await, "open");
+    let mut old = hook.clone();
+    (old["event"]["id"], old["event"]["occurred_at"]) = ("01FAKEOLD".into(), "2020-01-01T00:00:00Z".into());
+    assert_eq!(post_pagerduty(&stack, &old, &[PagerDuty::WEBHOOK_SECRET]).await, 200);
+    assert_eq!(state(&stack).await, "open");
+
+    stack
+        .pagerduty
+        .change(|pd| {
+            // Since then the service groups alerts under keys of its own: the incident is known by its id.
+            pd.groups_alerts = true;
+            pd.by_person(&key, "resolved", "Jane Doe")
+        })
+        .unwrap();
+    let n = stack.pagerduty.with(|pd| pd.hooks.len()) - 1;
+    assert_eq!(pump(&stack, n).await, [200]);
+    assert_eq!(state(&stack).await, "resolved");
+    let acks = stack
+        .pagerduty
+        .with(|pd| pd.requests[sent..].iter().filter(|r| r.json()["event_action"] == "acknowledge").count());
+    assert_eq!(acks, 0, "an answer that came from there is not sent there");
+    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
+}
