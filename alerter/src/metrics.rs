@@ -242,24 +242,7 @@ impl RuntimeMetrics {
             "Incidents, by the severity they had when they opened",
             m.opened.clone(),
         );
-        r.register("alerts_received", "Alerts that other programs told of", m.alerts_received.clone());
-        r.register(
-            "alerts_invalid",
-            "Alerts that were refused because of what they say",
-            m.alerts_invalid.clone(),
-        );
-        r.register(
-            "alerts_refused",
-            "Alerts that were refused because alerts.max_alerts fire already",
-            m.alerts_refused.clone(),
-        );
-        r.register("alerts", "Alerts of other programs that fire", m.alerts.clone());
-        r.register("silences", "Silences, by state", m.silences.clone());
-        r.register(
-            "incidents_silenced",
-            "Open incidents that nobody is told of because of a silence",
-            m.incidents_silenced.clone(),
-        );
+        m.register_outside(r);
         r.register("engine_seconds", "Time to judge one batch of inputs", m.engine_seconds.clone());
         r.register("commit_seconds", "Time to make a batch durable", m.commit_seconds.clone());
         r.register("commit_failures", "Commits that failed and are retried", m.commit_failures.clone());
@@ -289,6 +272,28 @@ impl RuntimeMetrics {
             m.changes_dropped.clone(),
         );
         m
+    }
+
+    /// What people and other programs ask of the engine.
+    fn register_outside(&self, r: &mut Registry) {
+        r.register("alerts_received", "Alerts that other programs told of", self.alerts_received.clone());
+        r.register(
+            "alerts_invalid",
+            "Alerts that were refused because of what they say",
+            self.alerts_invalid.clone(),
+        );
+        r.register(
+            "alerts_refused",
+            "Alerts that were refused because alerts.max_alerts fire already",
+            self.alerts_refused.clone(),
+        );
+        r.register("alerts", "Alerts of other programs that fire", self.alerts.clone());
+        r.register("silences", "Silences, by state", self.silences.clone());
+        r.register(
+            "incidents_silenced",
+            "Open incidents that nobody is told of because of a silence",
+            self.incidents_silenced.clone(),
+        );
     }
 }
 

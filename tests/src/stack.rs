@@ -78,9 +78,10 @@ impl Stack {
             keys(Hears::SlackSocket, "app_token_file", Slack::APP_TOKEN),
         ];
         let pagerduty_secrets = [keys(Hears::PagerDuty, "webhook_secret_file", PagerDuty::WEBHOOK_SECRET)];
-        let sockets = match options.hears.contains(&Hears::SlackSocket) {
-            true => Some(SlackSocket::start(&slack).await),
-            false => None,
+        let sockets = if options.hears.contains(&Hears::SlackSocket) {
+            Some(SlackSocket::start(&slack).await)
+        } else {
+            None
         };
         let alerter_options = AlerterOptions {
             slack_secrets: slack_secrets.into_iter().flatten().collect(),

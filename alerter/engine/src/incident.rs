@@ -18,9 +18,9 @@ mod silenced;
 mod storm;
 mod targets;
 mod telling;
-mod unreached;
 #[cfg(test)]
 mod tests;
+mod unreached;
 pub(crate) mod v4;
 
 use serde::{Deserialize, Serialize};

@@ -179,7 +179,7 @@ fn a_log_that_ends_without_a_word_is_over_and_no_hang() {
 #[test]
 fn a_hang_that_was_told_is_not_over_because_the_log_ended() {
     let mut b = Bench::new();
-    b.wait(1200);
+    b.wait(2400);
     b.feed(&bye(None, None));
     b.wait(600);
     let hang: Vec<_> = b.summary().into_iter().filter(|i| i.0 == Kind::Hang).collect();

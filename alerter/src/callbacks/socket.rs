@@ -35,7 +35,7 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 /// Silence after which a connection is dead, whatever TCP believes.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// How long an old connection serves beside its successor.
-const OVERLAP: Duration = Duration::from_secs(60);
+const OVERLAP: Duration = Duration::from_mins(1);
 const MESSAGE_MAX: usize = 1 << 20;
 /// Answers that wait for their turn to be written.
 const ANSWERS: usize = 64;

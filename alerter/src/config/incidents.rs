@@ -94,7 +94,8 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     shadowed("routes", &file.routes, warnings);
     for (i, route) in file.routes.iter().enumerate() {
         let leads = |r: &Route| r.policy.is_some() || !r.notify.is_empty();
-        if !leads(route) && !(!route.routes.is_empty() && route.routes.iter().all(leads)) {
+        let children_lead = !route.routes.is_empty() && route.routes.iter().all(leads);
+        if !leads(route) && !children_lead {
             warnings.push(format!(
                 "routes[{i}]: has neither policy nor notify: what it matches is told to nobody"
             ));

@@ -10,6 +10,7 @@ mod html;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -289,14 +290,14 @@ fn plain(n: &Notification) -> String {
     let mut out = format!("{}: {}\n\n{}\n\n", standing(n), tidy(&m.reason), tidy(&m.summary));
     for fact in m.facts.iter().filter(|fact| !fact.text.trim().is_empty()) {
         let label = line(&fact.label, SUBJECT_MAX);
-        out += &format!("{label}: {}\n", tidy(&fact.text).replace('\n', "\n    "));
+        let _ = writeln!(out, "{label}: {}", tidy(&fact.text).replace('\n', "\n    "));
     }
     out += "\n";
     for link in &m.links {
         if let Some(href) = super::text::web_link(&link.href, 2000) {
-            out += &format!("{}: {href}\n", line(&link.text, SUBJECT_MAX));
+            let _ = writeln!(out, "{}: {href}", line(&link.text, SUBJECT_MAX));
         }
     }
-    out += &format!("\nIncident {}, since {}\n", line(&m.incident, SUBJECT_MAX), m.started_at);
+    let _ = writeln!(out, "\nIncident {}, since {}", line(&m.incident, SUBJECT_MAX), m.started_at);
     out
 }

@@ -179,17 +179,15 @@ impl Courier {
                 "withheld"
             }
             Ok(()) if !watchdog.beats() => return Done::Reported,
-            Ok(()) => match tokio::time::timeout(ALIVE_MAX, (self.alive)()).await {
-                Ok(true) => match watchdog.beat().await {
-                    Ok(()) => "sent",
-                    Err(error) => {
-                        tracing::warn!(error, "the heartbeat did not arrive");
-                        "failed"
-                    }
-                },
-                _ => {
-                    tracing::error!("the engine's loop does not answer: no heartbeat");
-                    "withheld"
+            Ok(()) if tokio::time::timeout(ALIVE_MAX, (self.alive)()).await != Ok(true) => {
+                tracing::error!("the engine's loop does not answer: no heartbeat");
+                "withheld"
+            }
+            Ok(()) => match watchdog.beat().await {
+                Ok(()) => "sent",
+                Err(error) => {
+                    tracing::warn!(error, "the heartbeat did not arrive");
+                    "failed"
                 }
             },
         };

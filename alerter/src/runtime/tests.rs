@@ -153,7 +153,7 @@ async fn a_restart_knows_what_was_known() {
     rig.feed(&[step(3, "other", 1)]).await;
     wait_for("the step to be judged", async || (rig.metrics.steps.get() == 2).then_some(())).await;
 
-    let rig = rig.restart().await;
+    let rig = Box::pin(rig.restart()).await;
     assert_eq!(rig.cursors["node1:9765"].to_string(), "b1:3");
     let view = rig.handle.views.get();
     assert_eq!(view.open_incidents, 1);

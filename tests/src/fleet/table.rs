@@ -118,18 +118,15 @@ fn mistake(out: &mut String, f: &Found) {
         t.nodes,
         t.culprit
     );
-    match (&f.says, f.noticed) {
-        (Some((kind, suspects)), Some(after)) => {
-            let _ = writeln!(out, "{kind} after {after:.1} s, place {:?}", f.place);
-            for s in suspects {
-                let _ = writeln!(out, "    {}: {}", s.what, s.why);
-            }
+    if let (Some((kind, suspects)), Some(after)) = (&f.says, f.noticed) {
+        let _ = writeln!(out, "{kind} after {after:.1} s, place {:?}", f.place);
+        for s in suspects {
+            let _ = writeln!(out, "    {}: {}", s.what, s.why);
         }
-        _ => {
-            *out += "missed\n";
-            for open in &f.before {
-                let _ = writeln!(out, "    open before: {open}");
-            }
+    } else {
+        *out += "missed\n";
+        for open in &f.before {
+            let _ = writeln!(out, "    open before: {open}");
         }
     }
 }

@@ -6,14 +6,14 @@
 //! their phases are paged at the deadline; others may be in an evaluation that nobody declared: they get a ticket after
 //! `undeclared_ticket` and the page after `undeclared_floor`. In the first hour that such a run is watched it may not have shown its
 //! evaluations yet, and until its pace is known not even how far its lines are apart: the page waits three times as long. Somebody who has
-//! just started a run looks at it.
+//! just started a run looks at it. NCCL's own word that ranks wait, or a dump of its flight recorder, ends that patience.
 //!
 //! Silence of the telemetry is not silence of the run: without a live source nothing is judged.
 
 use serde::{Deserialize, Serialize};
 
 use crate::detector::ClockDetector;
-use crate::run::{Facts, Rank};
+use crate::run::{Facts, Rank, Topic};
 use crate::time::{Span, Ts};
 use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
 
@@ -101,8 +101,11 @@ impl Hang {
     /// Shortest silence that is a page of a run that declares nothing.
     fn undeclared_page(&self, f: &Facts) -> Span {
         let patient = |span: Span| Span::from_secs_f64(PATIENCE * span.as_secs_f64());
+        let told = f.reports.of(Topic::FlightRecorderDump).map(|r| r.at).chain(f.stuck_at);
         let has_paused = f.longest_pause.max(f.first_gap) >= PAUSE_MARGIN;
-        if !paced(f) {
+        if told.max().is_some_and(|at| at >= f.last_progress) {
+            self.config.undeclared_floor
+        } else if !paced(f) {
             patient(self.config.start)
         } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
             patient(self.config.undeclared_floor)

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::faults::{Faults, Sort};
 use crate::detector::NodeDetector;
+use crate::node::words;
 use crate::node::{Condition, Key, Level, NodeFacts, Tenants, Topic};
 use crate::time::{Span, Ts};
 use crate::verdict::{Kind, Severity, Verdict};
@@ -49,7 +50,7 @@ const NOT_OURS: [&str; 9] = [
     "gpu_throttled",
 ];
 /// Evidence of harm, and no harm by itself: ranks that wait for each other, a driver that does not answer us.
-const EVIDENCE: [&str; 2] = ["ras_stuck", "nvml_stuck"];
+const EVIDENCE: [&str; 2] = [words::RAS_STUCK, "nvml_stuck"];
 /// Network file systems that do not answer.
 const MOUNTS: [&str; 3] = ["mount_stuck", "nfs_stall", "lustre_stall"];
 

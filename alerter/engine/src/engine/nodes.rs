@@ -11,6 +11,7 @@ use crate::incident::Scope;
 use crate::incident::book::Party;
 use crate::message::RunSummary;
 use crate::node::vitals::VITALS;
+use crate::node::words;
 use crate::node::{self, Node, Peers, Tenant};
 use crate::run::Run;
 use crate::time::{Span, Ts};
@@ -37,6 +38,9 @@ impl Engine {
             }
             self.nodes.insert(name.to_owned(), Node::new(name, now, &self.book.config.detectors));
         }
+        if event.name.as_deref() == Some(words::RAS_STUCK) && event.code != Some(0) {
+            self.ranks_wait(now, name, out);
+        }
         let run = self.placement.on(name).find_map(|run| self.runs.get(run));
         let Some(node) = self.nodes.get_mut(name) else { return };
         let news = node.event(now, event, run.map(|run| &run.facts.peers));
@@ -57,6 +61,17 @@ impl Engine {
             }
         }
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
+    }
+
+    /// NCCL says that ranks of a run wait: that it stands still needs no long proof.
+    fn ranks_wait(&mut self, now: Ts, node: &str, out: &mut Vec<Effect>) {
+        let runs: Vec<String> = self.placement.on(node).cloned().collect();
+        for run in &runs {
+            self.with_run(now, run, out, |run, verdicts| {
+                run.facts.stuck_at = Some(now);
+                run.look(now, verdicts);
+            });
+        }
     }
 
     /// Works out anew what the devices of the runs on a node usually read, where that is old.

@@ -5,6 +5,8 @@ use super::{NodeFacts, Tenants};
 use crate::time::{Span, Ts};
 use crate::verdict::Suspect;
 
+/// What exporters call ranks that do not join a collective.
+pub(crate) const RAS_STUCK: &str = "ras_stuck";
 /// What links of several nodes that go down at once have in common.
 pub(crate) const SWITCH: &str = "switch or cable that the nodes share";
 

@@ -90,6 +90,8 @@ pub struct Facts {
     pub batch_size: BatchSize,
     pub deaths: BTreeMap<u32, Death>,
     pub reports: Reports,
+    /// When NCCL last said that ranks wait for others.
+    pub stuck_at: Option<Ts>,
     /// How long each rank computes.
     pub sections: Sections,
     /// What ranks say of their own losses.
@@ -236,6 +238,7 @@ impl Facts {
             batch_size: BatchSize::default(),
             deaths: BTreeMap::new(),
             reports: Reports::default(),
+            stuck_at: None,
             sections: Sections::default(),
             losses: Losses::default(),
             peers: Peers::default(),

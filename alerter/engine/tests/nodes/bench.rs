@@ -96,8 +96,12 @@ impl Bench {
     }
 
     pub(crate) fn steps(&mut self, run: &str, nodes: &[&str], n: i64) {
+        self.steps_every(2, run, nodes, n);
+    }
+
+    pub(crate) fn steps_every(&mut self, secs: i64, run: &str, nodes: &[&str], n: i64) {
         for _ in 0..n {
-            self.wait(2);
+            self.wait(secs);
             let step = self.steps.entry(run.to_owned()).or_default();
             *step += 1;
             let step = *step;

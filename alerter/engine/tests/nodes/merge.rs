@@ -181,6 +181,8 @@ fn event(sign: Sign) -> Event {
 
 fn story(order: &[(Sign, i64)], restart_at: Option<usize>) -> Bench {
     let mut b = Bench::with_run("llama", &["n1", "n2", "n3"]);
+    // A hang is paged sooner of a run that was watched for an hour.
+    b.steps_every(40, "llama", &["n1", "n2", "n3"], 90);
     for (nth, (sign, pause)) in order.iter().enumerate() {
         if restart_at == Some(nth) {
             b.restart();

@@ -1,5 +1,7 @@
 //! The looks of an incident in a mailbox: one column, no images, nothing fetched, readable where styles are dropped.
 
+use std::fmt::Write as _;
+
 use stepwatch_engine::effect::Notification;
 use stepwatch_engine::message::Status;
 use stepwatch_engine::verdict::Severity;
@@ -22,33 +24,28 @@ pub(super) fn render(n: &Notification) -> String {
         (Status::Firing, _) => "#9a6700",
     };
     let tidy = |text: &str| escape(shorten(clean(text).trim(), TEXT_MAX).as_str()).replace('\n', "<br>");
-    let rows: String = m
-        .facts
-        .iter()
-        .filter(|fact| !fact.text.trim().is_empty())
-        .map(|fact| {
-            format!(
-                "<tr><td style=\"padding:6px 16px 6px 0;color:#57606a;vertical-align:top;white-space:nowrap\">{}</td>\
-                 <td style=\"padding:6px 0;vertical-align:top\">{}</td></tr>\n",
-                escape(&line(&fact.label, 80)),
-                tidy(&fact.text)
-            )
-        })
-        .collect();
-    let links: String = m
-        .links
-        .iter()
-        .filter_map(|link| Some((web_link(&link.href, HREF_MAX)?, line(&link.text, 60))))
-        .take(LINKS_MAX)
-        .map(|(href, text)| {
-            format!(
-                "<a href=\"{}\" style=\"display:inline-block;margin:0 8px 8px 0;padding:8px 14px;border:1px solid #d0d7de;\
-                 border-radius:6px;color:#0969da;text-decoration:none\">{}</a>\n",
-                escape(href),
-                escape(&text)
-            )
-        })
-        .collect();
+    let mut rows = String::new();
+    for fact in m.facts.iter().filter(|fact| !fact.text.trim().is_empty()) {
+        let _ = writeln!(
+            rows,
+            "<tr><td style=\"padding:6px 16px 6px 0;color:#57606a;vertical-align:top;white-space:nowrap\">{}</td>\
+                 <td style=\"padding:6px 0;vertical-align:top\">{}</td></tr>",
+            escape(&line(&fact.label, 80)),
+            tidy(&fact.text)
+        );
+    }
+    let mut links = String::new();
+    let shown =
+        m.links.iter().filter_map(|link| Some((web_link(&link.href, HREF_MAX)?, line(&link.text, 60))));
+    for (href, text) in shown.take(LINKS_MAX) {
+        let _ = writeln!(
+            links,
+            "<a href=\"{}\" style=\"display:inline-block;margin:0 8px 8px 0;padding:8px 14px;border:1px solid #d0d7de;\
+                 border-radius:6px;color:#0969da;text-decoration:none\">{}</a>",
+            escape(href),
+            escape(&text)
+        );
+    }
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"color-scheme\" content=\"light\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title></head>\n\

@@ -123,6 +123,7 @@ async fn serve(
     };
     let Ok(socket) = tokio_tungstenite::accept_hdr_async(stream, check).await else { return };
     let (mut sink, mut stream) = socket.split();
+    #[expect(clippy::disallowed_methods, reason = "a test says a handful of words to each connection")]
     let (sender, mut out) = mpsc::unbounded_channel();
     let mut id = 0;
     let mut crowded = false;

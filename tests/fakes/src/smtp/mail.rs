@@ -97,7 +97,7 @@ fn words(value: &str) -> String {
         let word = &rest[start + 10..start + 10 + end];
         let before = &rest[..start];
         // Blanks between two encoded words are not shown.
-        if !(before.trim().is_empty() && !out.is_empty()) {
+        if out.is_empty() || !before.trim().is_empty() {
             out += before;
         }
         out += &String::from_utf8_lossy(&STANDARD.decode(word).unwrap_or_default());

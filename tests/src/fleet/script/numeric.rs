@@ -40,12 +40,13 @@ impl World {
         let replicas = self.jobs[v.job].slots.len() / stages;
         let (stage, replica) = (v.slot / replicas, v.slot % replicas);
         let forward = self.noise.chance(0.5);
-        let (seen, what) = match forward {
-            true => (vec![stages - 1], "found NaN in local forward loss calculation"),
-            false => (
+        let (seen, what) = if forward {
+            (vec![stages - 1], "found NaN in local forward loss calculation")
+        } else {
+            (
                 (0..=stage).rev().collect(),
                 "found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective",
-            ),
+            )
         };
         for (i, stage) in seen.into_iter().enumerate() {
             let slot = stage * replicas + replica;
