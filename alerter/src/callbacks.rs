@@ -20,13 +20,15 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::post;
 use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::matcher::{Matcher, Op};
+use stepwatch_engine::silence::{Refusal, Silence, Wanted};
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::notify::{Ear, Notifier};
 use crate::outbox::Receivers;
-use crate::runtime::{Answer, Command, RuntimeHandle};
+use crate::runtime::{Command, Outside, RuntimeHandle};
 use crate::store::Store;
 
 pub use metrics::CallbackMetrics;
@@ -69,6 +71,8 @@ enum Word {
     Resolve,
     Escalate,
     Note(String),
+    /// Of this kind of trouble, of this run or node, for so long.
+    Silence(Span),
 }
 
 /// What came of it.
@@ -76,6 +80,8 @@ enum Word {
 enum Outcome {
     /// Durable.
     Done,
+    /// Durable, too.
+    Silenced(Box<Silence>),
     /// It was so already.
     Already(Box<IncidentRecord>),
     /// The incident is closed.
@@ -175,15 +181,14 @@ impl Callbacks {
         }
         let (incident, by) = (record.id.clone(), by.to_owned());
         tracing::info!(incident, by, ?word, "a person's word");
-        let answer = self
-            .ask(|reply| match word {
-                Word::Ack => Command::Ack { incident, by, reply },
-                Word::Unack => Command::Unack { incident, by, reply },
-                Word::Resolve => Command::Resolve { incident, by, reply },
-                Word::Escalate => Command::Escalate { incident, by, reply },
-                Word::Note(what) => Command::Note { incident, by, what, reply },
-            })
-            .await;
+        let answer = match word {
+            Word::Ack => self.ask(|reply| Command::Ack { incident, by, reply }).await,
+            Word::Unack => self.ask(|reply| Command::Unack { incident, by, reply }).await,
+            Word::Resolve => self.ask(|reply| Command::Resolve { incident, by, reply }).await,
+            Word::Escalate => self.ask(|reply| Command::Escalate { incident, by, reply }).await,
+            Word::Note(what) => self.ask(|reply| Command::Note { incident, by, what, reply }).await,
+            Word::Silence(length) => return self.silence(&record, by, length).await,
+        };
         match answer {
             Ok(Some(_)) => Outcome::Done,
             // It resolved between the look and the word.
@@ -192,10 +197,36 @@ impl Callbacks {
         }
     }
 
-    async fn ask(
-        &self,
-        command: impl FnOnce(oneshot::Sender<Answer>) -> Command,
-    ) -> Result<Answer, &'static str> {
+    /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as ever.
+    async fn silence(&self, record: &IncidentRecord, by: String, length: Span) -> Outcome {
+        let node = record.nodes.first().filter(|_| record.run.is_empty());
+        let place = node.map_or(("run", &record.run), |node| ("node", node));
+        let matchers: Result<Vec<_>, _> = [("kind", record.kind.as_str()), (place.0, place.1)]
+            .into_iter()
+            .map(|(label, value)| Matcher::new(label, Op::Equal, value))
+            .collect();
+        let (Ok(matchers), Ok(fresh)) = (matchers, crate::runtime::fresh_id()) else {
+            return Outcome::Failed("no silence could be made of it".into());
+        };
+        let wanted = Box::new(Wanted {
+            id: None,
+            matchers,
+            starts_at: None,
+            ends_at: (self.inner.clock)() + length,
+            created_by: by,
+            comment: format!("asked for at incident {}", record.id),
+            expire_on_resolve: false,
+        });
+        match self.ask(|reply| Command::Outside(Outside::Silence { wanted, fresh, reply })).await {
+            Ok(Ok(silence)) => Outcome::Silenced(silence),
+            Ok(Err(Refusal::Unknown(why) | Refusal::Invalid(why) | Refusal::Full(why))) => {
+                Outcome::Failed(why)
+            }
+            Err(why) => Outcome::Failed(why.into()),
+        }
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, &'static str> {
         const STOPPING: &str = "the alerter is stopping";
         let (reply, answer) = oneshot::channel();
         let asked = async {

@@ -40,7 +40,7 @@ use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
 use crate::store::{self, Filter, Store};
 use auditor::Auditor;
-pub use outside::{Heard, Outside, Silenced};
+pub use outside::{Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
 pub use view::{RunView, RuntimeView, Views};
 

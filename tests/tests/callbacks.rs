@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stepwatch_fakes::{AlertState, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature};
+use stepwatch_tests::http::get_json;
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Hears, Stack, StackOptions, poll_until};
 
@@ -122,6 +123,18 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     // A replay of the first click does not take it again.
     assert_eq!(post_slack(&stack, &ack, now(), Slack::SIGNING_SECRET).await, 200);
     assert_eq!(state(&stack).await, "open");
+
+    let silence = click(&stack, &ts, "stepwatch_silence", ANN).unwrap();
+    let before = stack.slack.with(|s| s.whispers.len());
+    for _ in 0..2 {
+        assert_eq!(post_slack(&stack, &silence, now(), Slack::SIGNING_SECRET).await, 200);
+    }
+    let slack = stack.slack.wait_for(|s| s.whispers.len() > before, PATIENCE).await.unwrap();
+    let whisper = &slack.whispers[before].text;
+    assert!(whisper.contains(r#"kind="nonfinite", run="clicked""#), "{whisper}");
+    let silences = get_json(&format!("{}/api/v1/silences", stack.alerter.url())).await.unwrap();
+    let silences = silences["silences"].as_array().unwrap();
+    assert_eq!((silences.len(), silences[0]["created_by"].as_str()), (1, Some("slack:U0ANN (ann)")), "once");
 
     let resolve = click(&stack, &ts, "stepwatch_resolve", ANN).unwrap();
     assert_eq!(post_slack(&stack, &resolve, now(), Slack::SIGNING_SECRET).await, 200);

@@ -26,6 +26,7 @@ const PREFIXES: &[&str] = &[
 ];
 /// Kinds of incident, and conditions of a node, whose names begin like those of metrics.
 const NO_METRICS: &[&str] = &[
+    "node_name",
     "gpu_fault",
     "node_fault",
     "gpu_throttled",

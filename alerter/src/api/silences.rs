@@ -19,7 +19,7 @@ use super::Api;
 use super::error::ApiError;
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;
-use crate::runtime::{Command, Outside};
+use crate::runtime::{Command, Outside, fresh_id};
 use crate::store::Filter;
 
 /// How long a silence may take to become durable before the caller is told to ask again.
@@ -161,7 +161,7 @@ fn unknown(id: &str) -> ApiError {
 impl Api {
     /// Asks for a silence, and waits until it is durable.
     pub(super) async fn silence(&self, wanted: Wanted) -> Result<Box<Silence>> {
-        let fresh = uuid()?;
+        let fresh = fresh_id().map_err(|_| ApiError::unavailable("the system has no randomness"))?;
         tracing::info!(by = wanted.created_by, comment = wanted.comment, "silence");
         let wanted = Box::new(wanted);
         let silenced = self.outside(|reply| Outside::Silence { wanted, fresh, reply }).await?;
@@ -213,16 +213,6 @@ impl Api {
             Err(ApiError::unavailable("taken, but not yet durable: the store is slow or refuses; look again"))
         })
     }
-}
-
-/// A random one (version 4).
-fn uuid() -> Result<String> {
-    let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|_| ApiError::unavailable("the system has no randomness"))?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = hex::encode(bytes);
-    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }
 
 impl SilenceView {

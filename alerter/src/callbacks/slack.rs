@@ -8,6 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde_json::{Value, json};
+use stepwatch_engine::silence::Silence;
+use stepwatch_engine::time::{Span, Ts};
 
 use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Word};
@@ -24,6 +26,9 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
 /// Characters of a name that is shown, and of an id.
 const NAME_MAX: usize = 80;
 const ID_MAX: usize = 64;
+const SELECTOR_MAX: usize = 200;
+/// What the button says.
+const SILENCE: Span = Span::secs(3600);
 /// A payload has one action; more than a few are not from a person.
 const CLICKS_MAX: usize = 5;
 
@@ -120,6 +125,7 @@ async fn act(callbacks: &Callbacks, app: &App, click: Click) {
         Deed::Ack => Word::Ack,
         Deed::Resolve => Word::Resolve,
         Deed::Escalate => Word::Escalate,
+        Deed::Silence => Word::Silence(SILENCE),
     };
     let acted = async {
         let outcome = callbacks.act(&click.incident, &click.by, word).await;
@@ -129,6 +135,7 @@ async fn act(callbacks: &Callbacks, app: &App, click: Click) {
     let heard = callbacks.once(SERVICE, &click.id, acted).await;
     let (result, whisper) = match heard {
         Heard::Now(Outcome::Done) => ("acted", None),
+        Heard::Now(Outcome::Silenced(silence)) => ("acted", Some(silenced(&silence))),
         Heard::Now(outcome) => {
             let result = if matches!(outcome, Outcome::Failed(_)) { "failed" } else { "nothing" };
             (result, Some(excuse(&outcome)))
@@ -143,20 +150,29 @@ async fn act(callbacks: &Callbacks, app: &App, click: Click) {
     }
 }
 
+/// A silence cannot be seen in the message: whoever asked for it is told what it keeps quiet.
+fn silenced(silence: &Silence) -> String {
+    let (what, id) = (escape(&silence.selector(), SELECTOR_MAX), &silence.id);
+    format!(
+        "Nobody is told of `{what}` until {}. `stepwatch-alerter silences expire {id}` ends that.",
+        date(silence.ends_at)
+    )
+}
+
+fn date(at: Ts) -> String {
+    format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{at}>", at.0.div_euclid(1000))
+}
+
 /// Why nothing happened.
 fn excuse(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Done => String::new(),
+        Outcome::Done | Outcome::Silenced(_) => String::new(),
         Outcome::Already(record) => {
             let by = escape(record.acked_by.as_deref().unwrap_or("somebody"), NAME_MAX);
             format!("{by} has it already: nothing was done.")
         }
         Outcome::Over(record) => match record.resolved_at {
-            Some(at) => {
-                let date =
-                    format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{at}>", at.0.div_euclid(1000));
-                format!("This incident was resolved on {date}: nothing was done.")
-            }
+            Some(at) => format!("This incident was resolved on {}: nothing was done.", date(at)),
             None => "This incident was resolved just now: nothing was done.".to_owned(),
         },
         Outcome::Unknown => {

@@ -38,6 +38,16 @@ pub struct Heard {
     pub refused: u64,
 }
 
+/// An id that no silence has: a random UUID, as `amtool` wants them.
+pub fn fresh_id() -> Result<String, getrandom::Error> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes)?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex = hex::encode(bytes);
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
+
 impl Runtime {
     /// Gives the engine, and whoever looks, the silences and alerts that are stored.
     pub(super) async fn recall(&mut self) -> store::Result<()> {

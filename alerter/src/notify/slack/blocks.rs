@@ -228,10 +228,14 @@ mod tests {
         let links = ["stepwatch_link_0", "stepwatch_link_1"];
         assert_eq!(
             ids(&n),
-            [&["stepwatch_ack", "stepwatch_escalate", "stepwatch_resolve"][..], &links].concat()
+            [&["stepwatch_ack", "stepwatch_escalate", "stepwatch_silence", "stepwatch_resolve"][..], &links]
+                .concat()
         );
         n.message.status = Status::Acknowledged;
-        assert_eq!(ids(&n), [&["stepwatch_escalate", "stepwatch_resolve"][..], &links].concat());
+        assert_eq!(
+            ids(&n),
+            [&["stepwatch_escalate", "stepwatch_silence", "stepwatch_resolve"][..], &links].concat()
+        );
         n.message.status = Status::Resolved;
         assert_eq!(ids(&n), links);
         insta::assert_snapshot!(

@@ -9,10 +9,11 @@ pub(crate) enum Deed {
     Ack,
     Resolve,
     Escalate,
+    Silence,
 }
 
 impl Deed {
-    const ALL: &[Self] = &[Self::Ack, Self::Escalate, Self::Resolve];
+    const ALL: &[Self] = &[Self::Ack, Self::Escalate, Self::Silence, Self::Resolve];
 
     /// The `action_id` of its button.
     pub(crate) fn id(self) -> &'static str {
@@ -20,6 +21,7 @@ impl Deed {
             Self::Ack => "stepwatch_ack",
             Self::Resolve => "stepwatch_resolve",
             Self::Escalate => "stepwatch_escalate",
+            Self::Silence => "stepwatch_silence",
         }
     }
 
@@ -31,7 +33,7 @@ impl Deed {
     fn fits(self, status: Status) -> bool {
         match self {
             Self::Ack => status == Status::Firing,
-            Self::Escalate | Self::Resolve => status != Status::Resolved,
+            Self::Escalate | Self::Silence | Self::Resolve => status != Status::Resolved,
         }
     }
 
@@ -39,6 +41,7 @@ impl Deed {
         let (text, style) = match self {
             Self::Ack => ("Acknowledge", Some("primary")),
             Self::Escalate => ("Escalate", None),
+            Self::Silence => ("Silence 1 h", None),
             Self::Resolve => ("Resolve", Some("danger")),
         };
         let text = json!({"type": "plain_text", "text": text, "emoji": false});
