@@ -348,6 +348,9 @@ impl Runtime {
             Command::Calendar { schedule, text } => {
                 let input = Input::Calendar { schedule: &schedule, text: text.as_deref() };
                 self.engine.handle(now, input, &mut self.pending.effects);
+                if text.is_some() {
+                    self.pending.hurry();
+                }
             }
             Command::Escalate { incident, by, reply } => {
                 let input = Input::Escalate { incident: &incident, by: &by };

@@ -68,7 +68,10 @@ async fn packet_to_page() {
     raise_file_limit();
     // Hundreds of runs in a minute are more than a node has in a month.
     let exporter = "runs: {max_runs: 1000}\n".into();
-    let stack = Stack::start_with(StackOptions { exporter, ..StackOptions::default() }).await.unwrap();
+    // And hundreds of pages would be a storm.
+    let alerter = "storm: {enabled: false}\n".into();
+    let options = StackOptions { exporter, alerter, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
     let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let fleet = fleet(&stack, &stop, &sent);
     let started = Instant::now();

@@ -137,7 +137,7 @@ pub struct Storm {
 
 impl Default for Storm {
     fn default() -> Self {
-        Self { enabled: true, incidents: 20, within: Span::secs(300) }
+        Self { enabled: true, incidents: 100, within: Span::secs(300) }
     }
 }
 
