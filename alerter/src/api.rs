@@ -10,7 +10,7 @@
 //! | `POST /api/v1/silences` | asks for one, with an author and a reason; durable when it is answered |
 //! | `DELETE /api/v1/silences/{id}` | ends one |
 //! | `POST /api/v1/silences/preview` `{"matchers":[...]}` | what it would keep quiet |
-//! | `/api/v2/*` | Alertmanager's API ([`alertmanager`]) |
+//! | `/api/v2/*` | Alertmanager's API (`api/alertmanager.rs`) |
 //! | `GET /api/v1/oncall?schedule=&at=&days=` | who is on call, and when who is |
 //! | `GET /api/v1/runs`, `/api/v1/sources`, `/api/v1/status` | what is watched, through whom, and how we are |
 //! | `GET /metrics` | the alerter's own metrics |
