@@ -21,10 +21,14 @@ use crate::logging::LogControl;
 const WAITING_RELOADS: usize = 1;
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_FILTER_BYTES: usize = 4 << 10;
+/// In a [`ReloadRequest`]: a process on the same machine asked.
+pub const BY_SIGNAL: &str = "SIGHUP";
 
 /// Someone asks the program to read its configuration again. Answer with what came of it.
 #[derive(Debug)]
 pub struct ReloadRequest {
+    /// Who asks: `POST /-/reload` or `SIGHUP`.
+    pub by: &'static str,
     pub reply: oneshot::Sender<Result<(), String>>,
 }
 
@@ -129,7 +133,7 @@ async fn request_reload(
     queue: &mpsc::Sender<ReloadRequest>,
     by: &'static str,
 ) -> Result<(), (StatusCode, String)> {
-    let result = reload_by_program(queue).await;
+    let result = reload_by_program(queue, by).await;
     match &result {
         Ok(()) => tracing::info!(by, "reloaded"),
         Err((_, why)) => tracing::error!(by, why, "reload failed; the old configuration stays"),
@@ -137,12 +141,15 @@ async fn request_reload(
     result
 }
 
-async fn reload_by_program(queue: &mpsc::Sender<ReloadRequest>) -> Result<(), (StatusCode, String)> {
+async fn reload_by_program(
+    queue: &mpsc::Sender<ReloadRequest>,
+    by: &'static str,
+) -> Result<(), (StatusCode, String)> {
     let (reply, answer) = oneshot::channel();
     let busy = |_| {
         (StatusCode::SERVICE_UNAVAILABLE, "another reload is waiting, or this program is stopping".into())
     };
-    queue.try_send(ReloadRequest { reply }).map_err(busy)?;
+    queue.try_send(ReloadRequest { by, reply }).map_err(busy)?;
     match tokio::time::timeout(RELOAD_TIMEOUT, answer).await {
         Ok(Ok(Ok(()))) => Ok(()),
         Ok(Ok(Err(why))) => Err((StatusCode::INTERNAL_SERVER_ERROR, why)),
@@ -158,7 +165,7 @@ async fn reload_on_sighup(mut hangups: Signal, queue: mpsc::Sender<ReloadRequest
             got = hangups.recv() => if got.is_none() { return },
         }
         // Nobody waits for an answer; the log has it.
-        let _ = request_reload(&queue, "SIGHUP").await;
+        let _ = request_reload(&queue, BY_SIGNAL).await;
     }
 }
 

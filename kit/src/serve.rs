@@ -14,12 +14,13 @@ mod metrics;
 mod sniff;
 mod stall;
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::HeaderMap;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -58,6 +59,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Paths whose requests are signed by services that know no password: whoever serves them checks that.
     pub signed_paths: &'static [&'static str],
+    /// Who else may come in where a web configuration lists users.
+    pub pass: Option<Pass>,
     /// Counts what these limits cut off.
     pub metrics: ServeMetrics,
 }
@@ -76,8 +79,35 @@ impl Default for Limits {
             max_connections: 512,
             body_bytes: 2 << 20,
             signed_paths: &[],
+            pass: None,
             metrics: ServeMetrics::default(),
         }
+    }
+}
+
+/// A credential of the program's own, such as a token, which admits beside the users of the web configuration. What it permits is
+/// the program's matter.
+#[derive(Clone)]
+pub struct Pass(Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>);
+
+/// In the extensions of a request: the user of the web configuration who makes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebUser(pub String);
+
+impl Pass {
+    /// `admits` looks at the headers of every request, and must not block.
+    pub fn new(admits: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(admits))
+    }
+
+    fn admits(&self, headers: &HeaderMap) -> bool {
+        (self.0)(headers)
+    }
+}
+
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pass")
     }
 }
 

@@ -23,7 +23,7 @@ use rustls::ServerConfig;
 use crate::config::{self, ConfigError};
 
 use auth::Users;
-use file::WebFile;
+use file::{ClientAuthType, WebFile};
 
 /// A web configuration file in force. Clones share it.
 #[derive(Debug, Clone)]
@@ -49,6 +49,7 @@ struct Loaded {
 struct Tls {
     http1: Arc<ServerConfig>,
     both: Arc<ServerConfig>,
+    demands_certificates: bool,
 }
 
 /// Changes whenever a file is rewritten, replaced, removed or appears.
@@ -85,9 +86,15 @@ impl WebConfig {
         }
     }
 
-    /// Checks the `Authorization` header. Asked on every request, so that a user who was removed is out at once,
-    /// open connections included.
-    pub(crate) async fn authorize(&self, headers: &HeaderMap) -> Result<(), Response> {
+    /// Whether nobody comes in without a password or a certificate.
+    pub fn authenticates(&self) -> bool {
+        let loaded = self.0.current.load();
+        !loaded.users.is_empty() || loaded.tls.as_ref().is_some_and(|tls| tls.demands_certificates)
+    }
+
+    /// Checks the `Authorization` header, and names the user; nobody in particular where no users are listed. Asked on every
+    /// request, so that a user who was removed is out at once, open connections included.
+    pub(crate) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
         let loaded = self.fresh();
         loaded.users.authorize(headers).await
     }
@@ -154,7 +161,8 @@ fn build(file: &WebFile, path: &Path, base: &Path) -> Result<Loaded, ConfigError
             let http1 = tls::server_config(section, base).map_err(|why| ConfigError::new(&name, why))?;
             let mut both = ServerConfig::clone(&http1);
             both.alpn_protocols.insert(0, b"h2".to_vec());
-            Some(Tls { http1, both: Arc::new(both) })
+            let demands_certificates = section.client_auth_type == ClientAuthType::RequireAndVerifyClientCert;
+            Some(Tls { http1, both: Arc::new(both), demands_certificates })
         }
         None => None,
     };

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use super::Limits;
+use super::{Limits, WebUser};
 use super::sniff::Sniffed;
 use super::stall::StallGuard;
 use crate::shutdown::Shutdown;
@@ -219,10 +219,14 @@ async fn answer(
 
 async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) -> Response<Body> {
     let signed = server.limits.signed_paths.contains(&request.uri().path());
-    if let Some(web) = server.web.as_ref().filter(|_| !signed)
-        && let Err(denied) = web.authorize(request.headers()).await
-    {
-        return closing(denied);
+    let mut user = None;
+    // A token is looked at first: it costs no bcrypt.
+    let passes = || server.limits.pass.as_ref().is_some_and(|pass| pass.admits(request.headers()));
+    if let Some(web) = server.web.as_ref().filter(|_| !signed && !passes()) {
+        match web.authorize(request.headers()).await {
+            Ok(known) => user = known,
+            Err(denied) => return closing(denied),
+        }
     }
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: u64| bytes > server.limits.body_bytes as u64) {
@@ -230,6 +234,9 @@ async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) ->
     }
     let mut request = request.map(|body| Body::new(Limited::new(body, server.limits.body_bytes)));
     request.extensions_mut().insert(ConnectInfo(peer));
+    if let Some(user) = user {
+        request.extensions_mut().insert(WebUser(user));
+    }
     match server.router.clone().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},

@@ -82,12 +82,13 @@ impl Users {
         self.hashes.is_empty()
     }
 
-    pub(super) async fn authorize(&self, headers: &HeaderMap) -> Result<(), Response> {
+    /// The user, or nobody in particular where everybody may come in.
+    pub(super) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
         if self.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let Some((user, password)) = credentials(headers) else { return Err(denied()) };
-        if self.admits(&user, password).await { Ok(()) } else { Err(denied()) }
+        if self.admits(&user, password).await { Ok(Some(user)) } else { Err(denied()) }
     }
 
     async fn admits(&self, user: &str, password: String) -> bool {
@@ -212,6 +213,27 @@ mod tests {
         assert_eq!(users.remembered().len(), 1);
     }
 
+    /// The sequence of CVE-2022-46146 itself, by somebody who has read every hash and has an account: a first request leaves a
+    /// match under a key that a second one of another user, hash and password also has.
+    #[tokio::test]
+    async fn a_match_that_was_led_into_the_memory_admits_nobody() {
+        let users = users(&[("alice", "secret"), ("mallory", "own")]);
+        let [alice, mallory] = ["alice", "mallory"].map(|name| users.hashes[name].0.to_string());
+        let denied = Some(StatusCode::UNAUTHORIZED);
+        // Whichever hash an unknown user is compared with, these are right guesses.
+        for known in ["own", "secret"] {
+            let unknown = format!("alice{alice}");
+            assert_eq!(status(&users, &basic(&format!("{unknown}:{known}"))).await, denied);
+        }
+        assert_eq!(status(&users, &basic("mallory:own")).await, None);
+        for hash in [&alice, &mallory] {
+            for known in ["own", "secret"] {
+                assert_eq!(status(&users, &basic(&format!("alice:{hash}{known}"))).await, denied);
+            }
+        }
+        assert_eq!(users.remembered().len(), 1, "only that mallory has mallory's password");
+    }
+
     #[tokio::test]
     async fn guesses_are_not_remembered() {
         let users = users(&[("alice", "secret")]);
@@ -223,7 +245,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_listed_means_everybody() {
-        assert!(users(&[]).authorize(&HeaderMap::new()).await.is_ok());
+        assert!(users(&[]).authorize(&HeaderMap::new()).await.is_ok_and(|user| user.is_none()));
     }
 
     #[test]

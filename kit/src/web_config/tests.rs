@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 
 use super::*;
-use crate::serve::{Limits, bind, serve};
+use crate::serve::{Limits, Pass, WebUser, bind, serve};
 use crate::shutdown::{Shutdown, Trigger};
 
 /// The certificates of one test: an authority, a server and two clients, of which only one is ours.
@@ -173,6 +173,30 @@ async fn users_are_asked_and_headers_added() {
     let admitted = client.get(&url).basic_auth("alice", Some("secret")).send().await.unwrap();
     assert_eq!(admitted.status(), 200);
     assert_eq!(admitted.headers()["x-frame-options"], "deny");
+}
+
+/// A program's own tokens admit beside the users, and are told apart from them.
+#[tokio::test]
+async fn a_pass_admits_beside_the_users() {
+    let pki = Pki::new();
+    let web = pki.web(&format!("basic_auth_users: {{alice: {}}}\n", hash("secret")));
+    let listener = bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (trigger, shutdown) = Shutdown::manual();
+    let pass = Pass::new(|headers| headers.get("authorization").is_some_and(|v| v == "Bearer good"));
+    let limits = Limits { pass: Some(pass), ..Limits::default() };
+    let who = get(|user: Option<axum::Extension<WebUser>>| async { user.map_or("pass".into(), |u| u.0.0) });
+    let task =
+        tokio::spawn(serve(listener, Router::new().route("/", who), limits, Some(web), shutdown));
+    let client = pki.client(None);
+    let basic = client.get(&url).basic_auth("alice", Some("secret")).send().await.unwrap();
+    assert_eq!(basic.text().await.unwrap(), "alice");
+    let token = client.get(&url).bearer_auth("good").send().await.unwrap();
+    assert_eq!(token.text().await.unwrap(), "pass");
+    assert_eq!(client.get(&url).bearer_auth("bad").send().await.unwrap().status(), 401);
+    assert_eq!(client.get(&url).send().await.unwrap().status(), 401);
+    trigger.fire();
+    task.await.unwrap().unwrap();
 }
 
 #[tokio::test]
