@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod app;
+pub mod audit;
 pub mod backtest;
 pub mod board;
 pub mod calendars;

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::audit::AuditMetrics;
 use crate::callbacks::CallbackMetrics;
 
 pub const PROGRAM: &str = "stepwatch_alerter";
@@ -113,6 +114,7 @@ pub struct RuntimeMetrics {
     pub state_discarded: Counter,
     pub clock_behind: FloatGauge,
     pub changes_dropped: Counter,
+    pub audit: AuditMetrics,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -171,6 +173,7 @@ impl Default for RuntimeMetrics {
             state_discarded: Counter::default(),
             clock_behind: FloatGauge::default(),
             changes_dropped: Counter::default(),
+            audit: AuditMetrics::default(),
         }
     }
 }
@@ -243,6 +246,7 @@ impl RuntimeMetrics {
             m.opened.clone(),
         );
         m.register_outside(r);
+        m.audit.register(r);
         r.register("engine_seconds", "Time to judge one batch of inputs", m.engine_seconds.clone());
         r.register("commit_seconds", "Time to make a batch durable", m.commit_seconds.clone());
         r.register("commit_failures", "Commits that failed and are retried", m.commit_failures.clone());

@@ -33,6 +33,7 @@ use stepwatch_wire::{Cursor, Kind};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::audit::Entry;
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::ingest::{Feed, News};
@@ -96,6 +97,11 @@ pub enum Command {
         by: String,
         what: String,
         reply: oneshot::Sender<Answer>,
+    },
+    /// Somebody's command, and the entry of the audit log that is kept with what comes of it.
+    Audited {
+        entry: Box<Entry>,
+        command: Box<Self>,
     },
     /// Answered by a loop that runs.
     Ping {
@@ -364,6 +370,7 @@ impl Runtime {
                 let input = Input::Note { incident: &incident, by: &by, what: &what };
                 self.person(now, &incident, input, reply);
             }
+            Command::Audited { entry, command } => return self.audited(*entry, *command),
             Command::Ping { reply } => {
                 let _ = reply.send(());
                 return;

@@ -8,6 +8,7 @@
 //! one file, or a file on a network filesystem, are refused at [`Store::open`] because both corrupt quietly.
 
 mod alerts;
+mod audit;
 mod busy;
 mod callbacks;
 mod commit;
@@ -29,6 +30,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use self::busy::Busy;
 
+pub use audit::{AuditFilter, Audited};
 pub(crate) use callbacks::Counterpart;
 pub use commit::Commit;
 pub(crate) use delivery::{Claim, DeliveryOutcome};

@@ -6,7 +6,8 @@ use stepwatch_engine::incident::{Hidden, IncidentRecord};
 use stepwatch_engine::silence::{Phase, Refusal, Silence, Wanted};
 use tokio::sync::oneshot;
 
-use super::Runtime;
+use super::{Command, Runtime};
+use crate::audit::{Entry, Outcome};
 use crate::metrics::{StateLabel, Word};
 use crate::store;
 
@@ -59,6 +60,20 @@ impl Runtime {
         self.engine.restore_alerts(now, alerts);
         self.board.saw(self.engine.alerts().all().cloned().collect());
         Ok(())
+    }
+
+    /// Does it, and notes whether that changed anything. Alerts that change nothing are told again every minute, and are not news.
+    pub(super) fn audited(&mut self, mut entry: Entry, command: Command) {
+        let known = self.pending.effects.len();
+        let repeats = matches!(command, Command::Outside(Outside::Alerts { .. }));
+        self.command(command);
+        if self.pending.effects.len() == known {
+            entry.outcome = Outcome::Unchanged;
+        }
+        if entry.outcome == Outcome::Done || !repeats {
+            self.metrics.audit.wrote(core::slice::from_ref(&entry));
+            self.pending.audit.push(entry);
+        }
     }
 
     pub(super) fn outside(&mut self, command: Outside) {

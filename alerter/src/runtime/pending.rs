@@ -12,6 +12,7 @@ use stepwatch_wire::Cursor;
 use tokio::sync::oneshot;
 
 use super::Answer;
+use crate::audit::Entry;
 use crate::board::Board;
 use crate::store::{self, Commit, Store};
 
@@ -24,6 +25,8 @@ pub(super) struct Pending {
     pub cursors: BTreeMap<String, Cursor>,
     /// Outcomes of messages that the engine has taken note of.
     pub reported: Vec<String>,
+    /// Who asked for what.
+    pub audit: Vec<Entry>,
     /// Answers that may be given when all this is durable.
     pub replies: Vec<(oneshot::Sender<Answer>, Box<IncidentRecord>)>,
     /// Alerts that were told again.
@@ -48,6 +51,7 @@ impl Pending {
             || !self.replies.is_empty()
             || !self.held.is_empty()
             || !self.reported.is_empty()
+            || !self.audit.is_empty()
     }
 
     /// Answers when all that is pending now is durable.
@@ -72,6 +76,7 @@ impl Pending {
             state: core::mem::take(&mut self.state).into_iter().collect(),
             cursors: core::mem::take(&mut self.cursors).into_iter().collect(),
             reported: core::mem::take(&mut self.reported),
+            audit: core::mem::take(&mut self.audit),
             at,
         };
         let done = store.commit(&commit).await;
@@ -80,6 +85,7 @@ impl Pending {
             self.state = commit.state.into_iter().collect();
             self.cursors = commit.cursors.into_iter().collect();
             self.reported = commit.reported;
+            self.audit = commit.audit;
             return done;
         }
         self.counted = 0;

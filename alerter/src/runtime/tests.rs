@@ -37,7 +37,7 @@ impl Rig {
     }
 
     async fn on(dir: TempDir, config: EngineConfig) -> Self {
-        Self::with_room(dir, config, MAX_PENDING_EFFECTS).await
+        Box::pin(Self::with_room(dir, config, MAX_PENDING_EFFECTS)).await
     }
 
     async fn with_room(dir: TempDir, config: EngineConfig, max_pending: usize) -> Self {
@@ -308,4 +308,35 @@ async fn too_much_undecided_stops_the_intake_until_the_store_takes_it() {
     wait_for("the rest to be judged", async || (rig.metrics.steps.get() == 50 + QUEUE as u64).then_some(()))
         .await;
     assert_eq!(rig.store.incidents(&Filter::default()).await.unwrap().len(), 50);
+}
+
+/// The entry of the audit log is in the transaction of what it tells of, or neither is there.
+#[tokio::test]
+async fn what_somebody_did_and_that_they_did_it_are_kept_together() {
+    use crate::audit::{Door, Outcome};
+    let rig = Rig::start().await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    let incident = rig.incident().await.id;
+    let log = async || {
+        let entries = rig.store.audit(&store::AuditFilter::default()).await.unwrap();
+        entries.into_iter().map(|a| (a.entry.action, a.entry.outcome)).collect::<Vec<_>>()
+    };
+    let ack = |id: &str, reply| {
+        let command = Box::new(Command::Ack { incident: id.into(), by: "api:ops".into(), reply });
+        Command::Audited { entry: Box::new(Entry::new(Door::Api, "api:ops", "ack", id)), command }
+    };
+    rig.sql(BREAK).await;
+    let (reply, answer) = oneshot::channel();
+    rig.handle.commands.send(ack(&incident, reply)).await.unwrap();
+    wait_for("the refusal", async || (rig.metrics.commit_failures.get() > 0).then_some(())).await;
+    assert_eq!(log().await, []);
+    assert_eq!(rig.incident().await.state, State::Open);
+    rig.sql(MEND).await;
+    assert!(tokio::time::timeout(DEADLINE, answer).await.unwrap().unwrap().is_some());
+    assert_eq!(rig.incident().await.state, State::Acknowledged);
+    assert_eq!(log().await, [("ack".to_owned(), Outcome::Done)]);
+    // Asked for again, it is written that it changed nothing.
+    rig.ask(|reply| ack("nonsense", reply)).await;
+    wait_for("the entry", async || (log().await.len() == 2).then_some(())).await;
+    assert_eq!(log().await[0].1, Outcome::Unchanged);
 }

@@ -9,7 +9,9 @@ use stepwatch_engine::time::Ts;
 use stepwatch_wire::Cursor;
 
 use super::alerts::{put_alerts, put_silence};
+use super::audit::put_audit;
 use super::{Durability, Result, Store, StoreError, Writer, name_of, text_of};
+use crate::audit::Entry;
 
 /// Rows of one statement: far below SQLite's limit of bound values.
 const ROWS_MAX: usize = 256;
@@ -25,6 +27,8 @@ pub struct Commit {
     /// The idempotency keys of the outbox outcomes ([`crate::outbox::Feedback`]) that were among the inputs. An outcome that
     /// is not listed here is told to the engine again after a restart.
     pub reported: Vec<String>,
+    /// Who asked for it.
+    pub audit: Vec<Entry>,
     pub at: Ts,
 }
 
@@ -32,7 +36,7 @@ impl Commit {
     /// A commit that only moves the state and the cursors on. Losing the latest of these to a power cut loses nothing: the
     /// engine resumes where both stood before, and the exporter still has what came after.
     fn durability(&self) -> Durability {
-        if self.effects.is_empty() && self.reported.is_empty() {
+        if self.effects.is_empty() && self.reported.is_empty() && self.audit.is_empty() {
             Durability::Process
         } else {
             Durability::Power
@@ -64,6 +68,7 @@ impl Store {
                 let sql = "UPDATE outbox SET reported = 1 WHERE idem_key = $1";
                 sqlx::query(sql).bind(key).execute(&mut *tx).await?;
             }
+            put_audit(&mut tx, &commit.audit).await?;
             stepwatch_kit::crash::point("store.before_commit");
             tx.commit().await?;
         }

@@ -22,6 +22,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "silences", include_str!("../../migrations/0003_silences.sql")),
     (4, "alerts", include_str!("../../migrations/0004_alerts.sql")),
     (5, "callbacks", include_str!("../../migrations/0005_callbacks.sql")),
+    (6, "audit", include_str!("../../migrations/0006_audit.sql")),
 ];
 
 const READERS_MAX: u32 = 4;

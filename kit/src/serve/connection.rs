@@ -24,9 +24,9 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use super::{Limits, WebUser};
 use super::sniff::Sniffed;
 use super::stall::StallGuard;
+use super::{Limits, WebUser};
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
 

@@ -186,8 +186,7 @@ async fn a_pass_admits_beside_the_users() {
     let pass = Pass::new(|headers| headers.get("authorization").is_some_and(|v| v == "Bearer good"));
     let limits = Limits { pass: Some(pass), ..Limits::default() };
     let who = get(|user: Option<axum::Extension<WebUser>>| async { user.map_or("pass".into(), |u| u.0.0) });
-    let task =
-        tokio::spawn(serve(listener, Router::new().route("/", who), limits, Some(web), shutdown));
+    let task = tokio::spawn(serve(listener, Router::new().route("/", who), limits, Some(web), shutdown));
     let client = pki.client(None);
     let basic = client.get(&url).basic_auth("alice", Some("secret")).send().await.unwrap();
     assert_eq!(basic.text().await.unwrap(), "alice");

@@ -1,0 +1,264 @@
+//! The audit log: who changed what, or tried to, by which door, from where, and what came of it.
+//!
+//! What the engine acts upon is written in the transaction of what it led to: neither is there without the other. What was
+//! refused before that, and what has no transaction (a reload, a log level), is written by itself when it is over. Refusals are
+//! anybody's to cause, so that only so many are written in a minute; the others are counted, and told in one entry.
+//!
+//! It is no access log: reading is not in it, nor is an alert that is told again and changes nothing.
+
+mod metrics;
+
+use core::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_engine::time::{Span, Ts};
+
+pub use metrics::AuditMetrics;
+
+use crate::clock::wall;
+use crate::notify::line;
+use crate::store::Store;
+
+/// Characters of an actor, a target, and of what is said beside them.
+const MAX_TEXT: usize = 300;
+/// Refusals written within [`REFUSALS_WITHIN`].
+const MAX_REFUSALS: u64 = 30;
+const REFUSALS_WITHIN: Span = Span::secs(60);
+
+/// How much is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditConfig {
+    pub retention: Span,
+    /// Beyond it the oldest go.
+    pub max_entries: u32,
+}
+
+/// The way by which somebody came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Door {
+    Api,
+    /// Our own command line, over the API.
+    Cli,
+    /// The API of Alertmanager.
+    Alertmanager,
+    Slack,
+    PagerDuty,
+    /// What operates the process: `/-/`.
+    Operator,
+    /// A signal, from the same machine.
+    Signal,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Done,
+    /// Allowed, and nothing was left to do.
+    Unchanged,
+    /// Not allowed, not signed, not understood, or about nothing that exists.
+    Refused,
+    /// Ours is the fault.
+    Failed,
+}
+
+/// One line of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub at: Ts,
+    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; whoever it says it is where nobody is asked who they are.
+    pub actor: String,
+    pub door: Door,
+    /// `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...
+    pub action: String,
+    /// What it is about: an incident, a silence, a path.
+    pub target: String,
+    pub outcome: Outcome,
+    /// Where from; the nearest proxy if there is one.
+    pub remote: Option<IpAddr>,
+    pub detail: String,
+}
+
+/// Writes what no transaction of the engine carries. Clones share it.
+#[derive(Debug, Clone)]
+pub struct AuditLog {
+    store: Store,
+    metrics: AuditMetrics,
+    refusals: Arc<Mutex<Refusals>>,
+}
+
+/// How many refusals were seen since when.
+#[derive(Debug, Default)]
+struct Refusals {
+    since: Ts,
+    seen: u64,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self { retention: Span::secs(365 * 86_400), max_entries: 100_000 }
+    }
+}
+
+impl Door {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Cli => "cli",
+            Self::Alertmanager => "alertmanager",
+            Self::Slack => "slack",
+            Self::PagerDuty => "pagerduty",
+            Self::Operator => "operator",
+            Self::Signal => "signal",
+        }
+    }
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Entry {
+    /// Of something that is about to be done. What comes from outside is cut to a line of printable characters.
+    pub fn new(door: Door, actor: &str, action: &str, target: &str) -> Self {
+        Self {
+            at: wall(),
+            actor: line(actor, MAX_TEXT),
+            door,
+            action: action.to_owned(),
+            target: line(target, MAX_TEXT),
+            outcome: Outcome::Done,
+            remote: None,
+            detail: String::new(),
+        }
+    }
+
+    pub fn from(self, remote: Option<IpAddr>) -> Self {
+        Self { remote, ..self }
+    }
+
+    pub fn saying(self, detail: &str) -> Self {
+        Self { detail: line(detail, MAX_TEXT), ..self }
+    }
+
+    pub fn came_to(self, outcome: Outcome) -> Self {
+        Self { outcome, ..self }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { actor, door, action, target, outcome, .. } = self;
+        write!(f, "{action} {target} by {actor} ({}): {}", door.as_str(), outcome.as_str())
+    }
+}
+
+impl AuditLog {
+    pub fn new(store: Store, metrics: AuditMetrics) -> Self {
+        Self { store, metrics, refusals: Arc::default() }
+    }
+
+    /// Keeps an entry; returns when it is on disk. That it cannot be kept undoes nothing, and is counted.
+    pub async fn write(&self, entry: Entry) {
+        let mut entries = vec![entry];
+        if let Some(entry) = entries.first().filter(|e| e.outcome == Outcome::Refused) {
+            let seen = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).see(entry.at);
+            match seen {
+                Seen::TooMany => return self.metrics.unwritten("flood"),
+                Seen::First { unwritten: 0 } | Seen::Again => {}
+                Seen::First { unwritten } => entries.insert(0, flood(entry, unwritten)),
+            }
+        }
+        if let Err(err) = self.store.write_audit(&entries).await {
+            tracing::error!(%err, entry = %entries[entries.len() - 1], "an entry of the audit log cannot be kept");
+            return self.metrics.unwritten("store");
+        }
+        self.metrics.wrote(&entries);
+    }
+
+    /// Forgets what is old, and the oldest of what is too much.
+    pub async fn prune(&self, config: &AuditConfig) {
+        let before = Ts(wall().0.saturating_sub(config.retention.0));
+        match self.store.prune_audit(before, config.max_entries).await {
+            Ok(gone) => self.metrics.forgot(gone),
+            Err(err) => {
+                tracing::warn!(%err, "cannot forget old entries of the audit log; trying again later")
+            }
+        }
+    }
+}
+
+enum Seen {
+    /// The first for a while, after so many that were not written.
+    First {
+        unwritten: u64,
+    },
+    Again,
+    TooMany,
+}
+
+impl Refusals {
+    fn see(&mut self, at: Ts) -> Seen {
+        // A clock that was set back begins anew as well.
+        if !(Span::ZERO..REFUSALS_WITHIN).contains(&(at - self.since)) {
+            let unwritten = self.seen.saturating_sub(MAX_REFUSALS);
+            *self = Self { since: at, seen: 1 };
+            return Seen::First { unwritten };
+        }
+        self.seen += 1;
+        if self.seen > MAX_REFUSALS { Seen::TooMany } else { Seen::Again }
+    }
+}
+
+fn flood(first: &Entry, unwritten: u64) -> Entry {
+    Entry::new(first.door, "", "refusals", "")
+        .saying(&format!("{unwritten} more were refused before this and not written one by one"))
+        .came_to(Outcome::Refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::AuditFilter;
+
+    #[tokio::test]
+    async fn a_flood_of_refusals_is_counted_and_told_in_one_entry() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("a.db")).await.unwrap();
+        let log = AuditLog::new(store.clone(), AuditMetrics::default());
+        let refused = |at: i64| {
+            let entry = Entry::new(Door::Api, "", "ack", "/x").came_to(Outcome::Refused);
+            Entry { at: Ts(at), ..entry }
+        };
+        for i in 0..100 {
+            log.write(refused(1_000_000 + i)).await;
+        }
+        let all = async || store.audit(&AuditFilter::default()).await.unwrap();
+        assert_eq!(all().await.len() as u64, MAX_REFUSALS);
+        // What was done is written, however many were refused.
+        log.write(Entry::new(Door::Api, "api:ops", "ack", "01")).await;
+        log.write(refused(1_000_000 + REFUSALS_WITHIN.0)).await;
+        let entries = all().await;
+        assert_eq!(entries.len() as u64, MAX_REFUSALS + 3);
+        assert!(entries[1].entry.detail.starts_with("70 more were refused"), "{:?}", entries[1]);
+        assert_eq!(log.metrics.unwritten_by("flood"), 70);
+    }
+
+    #[test]
+    fn what_comes_from_outside_is_one_printable_line() {
+        let e =
+            Entry::new(Door::Slack, "slack:U1 (a\nb\u{202e})", "ack", &"x".repeat(5000)).saying("a\r\n\tb");
+        assert!(!e.actor.contains(['\n', '\u{202e}']) && e.target.chars().count() <= MAX_TEXT, "{e:?}");
+        assert_eq!(e.detail, "a b");
+    }
+}
