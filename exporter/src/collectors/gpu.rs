@@ -368,7 +368,7 @@ impl Collector for Reader {
         if let Some(reading) = &self.reading {
             self.watch.look(cx, reading, self.known.gpus(), &self.listed.addresses, expected);
             if std::mem::take(&mut self.slow_new) {
-                self.watch.look_closely(cx, reading, &self.slow);
+                self.watch.look_closely(cx, reading, &self.slow, &mut self.known);
             }
             self.health.tell(cx, reading, &self.slow);
         }

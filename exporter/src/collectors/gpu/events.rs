@@ -10,6 +10,7 @@ use super::families::{
     CLOCK, ECC, FABRIC_HEALTH, FABRIC_STATE, NVLINK_UP, RECOVERY, REMAP_FAILED, REMAP_PENDING,
     SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION,
 };
+use super::known::Known;
 use super::nvlink;
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
@@ -143,12 +144,14 @@ impl Watcher {
         cx: &Context<'_>,
         reading: &Reading,
         slow: &BTreeMap<String, Samples>,
+        known: &mut Known,
     ) {
         let usual = nvlink::usual(slow.values());
         for gpu in reading.gpus.iter().filter(|gpu| !gpu.lost) {
             let Some(slow) = slow.get(&gpu.id.uuid) else { continue };
             self.recovery(cx, gpu, slow);
             self.memory(cx, gpu, slow);
+            self.errors(cx, gpu, slow, known);
             self.fabric(cx, gpu, slow);
             self.links(cx, gpu, slow, &usual);
         }
@@ -291,27 +294,37 @@ impl Watcher {
                 who.event(Kind::Hw, level, text)
             });
         }
-        let errors =
-            of(slow, &ECC).filter(|(labels, _)| &*labels[1] == "uncorrected" && &*labels[2] == "volatile");
-        let mut errors = errors.map(|(_, value)| value).peekable();
-        if errors.peek().is_none() {
+    }
+
+    /// Errors of the memory that nothing corrected: since the last look, or, at the first one, since this exporter looked last in another life.
+    fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut Known) {
+        let uuid = gpu.id.uuid.as_str();
+        let sum = |lifetime: &str| {
+            let wanted = |labels: &[Box<str>]| &*labels[1] == "uncorrected" && &*labels[2] == lifetime;
+            of(slow, &ECC).filter(|(labels, _)| wanted(labels)).map(|(_, errors)| errors).reduce(|a, b| a + b)
+        };
+        let ever = sum("aggregate");
+        let remembered = ever.and_then(|ever| known.count(uuid, ever));
+        let loaded = sum("volatile");
+        let before = loaded.and_then(|loaded| self.uncorrected.insert(uuid.to_owned(), loaded));
+        let (more, when, total) = match (before, loaded, remembered, ever) {
+            (Some(before), Some(loaded), ..) => (loaded - before, "since its driver was loaded", loaded),
+            (_, _, Some(remembered), Some(ever)) => {
+                (ever - remembered, "ever; they happened while this exporter did not run", ever)
+            }
+            _ => return,
+        };
+        if more <= 0.0 {
             return;
         }
-        let errors: f64 = errors.sum();
-        let before = self.uncorrected.insert(uuid.to_owned(), errors);
-        if let Some(more) = before.map(|before| errors - before).filter(|more| *more > 0.0) {
-            let who = Subject::of(&gpu.id);
-            let text = format!(
-                "{} had {more} more uncorrected memory errors, {errors} since its driver was loaded",
-                who.name
-            );
-            let mut event = who.event(Kind::Hw, "error", text);
-            event.name = Some("ecc_uncorrected".into());
-            event.code = Some(1);
-            event.extra.insert("once".into(), Value::Bool(true));
-            event.m.set("ecc_uncorrected", errors);
-            cx.hub.publish(Origin::Node, event);
-        }
+        let who = Subject::of(&gpu.id);
+        let text = format!("{} had {more} more uncorrected memory errors, {total} {when}", who.name);
+        let mut event = who.event(Kind::Hw, "error", text);
+        event.name = Some("ecc_uncorrected".into());
+        event.code = Some(1);
+        event.extra.insert("once".into(), Value::Bool(true));
+        event.m.set("ecc_uncorrected", total);
+        cx.hub.publish(Origin::Node, event);
     }
 
     fn fabric(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {

@@ -1,5 +1,5 @@
 //! Which GPUs this node has had, kept in the state directory: one that comes back from a reboot with a GPU less, or without its
-//! driver, is seen.
+//! driver, is seen, and so are errors of its memory that happened while nobody looked.
 //!
 //! A GPU that was exchanged takes the slot of the one before it. What is gone for two weeks is how the node is now meant to be: whoever
 //! had to know knows.
@@ -27,7 +27,11 @@ pub(super) struct Known {
     gpus: BTreeMap<String, Arc<Identity>>,
     /// When each was last seen, Unix seconds.
     seen_at: BTreeMap<String, f64>,
+    /// Uncorrected errors of the memory of each since it was made.
+    uncorrected: BTreeMap<String, f64>,
     saved_at: f64,
+    /// Something was learned that has not been saved.
+    news: bool,
     failing: bool,
 }
 
@@ -40,13 +44,21 @@ struct Remembered {
     name: String,
     pci: String,
     seen_at: f64,
+    uncorrected: Option<f64>,
 }
 
 impl Default for Remembered {
     fn default() -> Self {
         let text = String::new;
         // Of a file that does not say when: long ago.
-        Self { uuid: text(), index: 0, name: text(), pci: text(), seen_at: f64::NEG_INFINITY }
+        Self {
+            uuid: text(),
+            index: 0,
+            name: text(),
+            pci: text(),
+            seen_at: f64::NEG_INFINITY,
+            uncorrected: None,
+        }
     }
 }
 
@@ -57,6 +69,7 @@ impl Known {
         let recent = |r: &Remembered| !r.uuid.is_empty() && now - r.seen_at < FORGET_SECONDS;
         for r in remembered.into_iter().filter(recent).take(MAX_REMEMBERED) {
             known.seen_at.insert(r.uuid.clone(), r.seen_at);
+            known.uncorrected.extend(r.uncorrected.map(|errors| (r.uuid.clone(), errors)));
             let Remembered { uuid, index, name, pci, .. } = r;
             let id = Identity { index, uuid: uuid.clone(), name, pci, ..Identity::default() };
             known.gpus.insert(uuid, Arc::new(id));
@@ -84,14 +97,22 @@ impl Known {
         }
         self.seen_at.retain(|uuid, at| self.gpus.contains_key(uuid) && now - *at < FORGET_SECONDS);
         self.gpus.retain(|uuid, _| self.seen_at.contains_key(uuid));
-        let news = !self.gpus.keys().eq(&before);
-        if news || !(0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
+        self.uncorrected.retain(|uuid, _| self.gpus.contains_key(uuid));
+        self.news |= !self.gpus.keys().eq(&before);
+        if self.news || !(0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
             self.save(now, cx);
         }
     }
 
+    /// So many uncorrected errors has the memory of a GPU had since it was made; what was known of it before.
+    pub(super) fn count(&mut self, uuid: &str, errors: f64) -> Option<f64> {
+        let before = self.uncorrected.insert(uuid.to_owned(), errors);
+        self.news |= before != Some(errors);
+        before
+    }
+
     fn save(&mut self, now: f64, cx: &Context<'_>) {
-        self.saved_at = now;
+        (self.saved_at, self.news) = (now, false);
         let remembered: Vec<Remembered> = self
             .gpus
             .values()
@@ -101,6 +122,7 @@ impl Known {
                 name: id.name.clone(),
                 pci: id.pci.clone(),
                 seen_at: self.seen_at.get(&id.uuid).copied().unwrap_or(now),
+                uncorrected: self.uncorrected.get(&id.uuid).copied(),
             })
             .collect();
         let saved = memory::save(cx.roots.state.as_deref(), MEMORY, &remembered);
@@ -137,6 +159,10 @@ mod tests {
         known.see(0.0, &cx, [gpu(0, 1), gpu(1, 2)].iter());
         let mut known = Known::load(10.0, &cx);
         assert_eq!(uuids(&known), ["GPU-0", "GPU-1"]);
+        assert_eq!((known.count("GPU-0", 3.0), known.count("GPU-0", 4.0)), (None, Some(3.0)));
+        known.see(11.0, &cx, [gpu(0, 1), gpu(1, 2)].iter());
+        let mut known = Known::load(12.0, &cx);
+        assert_eq!((known.count("GPU-0", 4.0), known.count("GPU-1", 1.0)), (Some(4.0), None));
         assert_eq!(known.gpus()["GPU-1"].pci, "0000:2b:00.0");
         known.see(20.0, &cx, [gpu(0, 1)].iter());
         assert_eq!(uuids(&known), ["GPU-0", "GPU-1"], "it is gone, and not forgotten");

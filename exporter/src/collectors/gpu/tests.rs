@@ -48,6 +48,7 @@ fn reading(gpus: Vec<GpuReading>) -> Reading {
 struct Stage {
     bench: testing::Bench,
     watcher: Watcher,
+    known: Known,
     seen: BTreeMap<String, Arc<Identity>>,
     expected: usize,
 }
@@ -55,7 +56,13 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let seen = [gpu_of(0), gpu_of(1)].map(|id| (id.uuid.clone(), Arc::new(id))).into();
-        Self { bench: testing::Bench::new(Roots::default()), watcher: Watcher::default(), seen, expected: 2 }
+        Self {
+            bench: testing::Bench::new(Roots::default()),
+            watcher: Watcher::default(),
+            known: Known::default(),
+            seen,
+            expected: 2,
+        }
     }
 
     fn look(&mut self, reading: &Reading, slow: &[(&str, &Samples)], listed: &[&str]) -> Vec<Event> {
@@ -63,7 +70,7 @@ impl Stage {
         let listed: Vec<String> = listed.iter().map(|pci| (*pci).to_owned()).collect();
         let cx = self.bench.context();
         self.watcher.look(&cx, reading, &self.seen, &listed, self.expected);
-        self.watcher.look_closely(&cx, reading, &slow);
+        self.watcher.look_closely(&cx, reading, &slow, &mut self.known);
         self.bench.published()
     }
 }
@@ -144,6 +151,15 @@ fn what_the_driver_says_of_memory_and_recovery() {
     errors(&mut slow, 0);
     let events = stage.look(&now(), &[("GPU-0", &slow)], &[]);
     assert!(events.iter().all(|e| e.code == Some(0)), "the driver was loaded anew: {events:?}");
+    // In another life of this exporter.
+    stage.watcher = Watcher::default();
+    let mut slow = Samples::default();
+    errors(&mut slow, 2);
+    let events = stage.look(&now(), &[("GPU-0", &slow)], &[]);
+    assert_eq!(told(&events), [("ecc_uncorrected", Some(1), Some("error"))]);
+    let text = events[0].text.as_deref().unwrap();
+    assert!(text.contains("had 2 more uncorrected memory errors, 1002 ever"), "{text}");
+    assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "told once");
 }
 
 #[test]
