@@ -1,30 +1,21 @@
 //! The alerter's own HTTP interface.
 //!
-//! | route | is |
-//! |---|---|
-//! | `GET /api/v1/incidents?state=&run=&node=&severity=&limit=` | incidents, the latest first |
-//! | `GET /api/v1/incidents/{id}` | one, with its history and deliveries; any unique beginning of the id does |
-//! | `POST /api/v1/incidents/{id}/ack` `{"by":"alice"}` | escalation stops; durable when it is answered |
-//! | `POST /api/v1/incidents/{id}/resolve` `{"by":"alice"}` | closed by hand |
-//! | `GET /api/v1/silences?state=` | silences; `/{id}` is one |
-//! | `POST /api/v1/silences` | asks for one, with an author and a reason; durable when it is answered |
-//! | `DELETE /api/v1/silences/{id}` | ends one |
-//! | `POST /api/v1/silences/preview` `{"matchers":[...]}` | what it would keep quiet |
-//! | `/api/v2/*` | Alertmanager's API (`api/alertmanager.rs`) |
-//! | `GET /api/v1/oncall?schedule=&at=&days=` | who is on call, and when who is |
-//! | `GET /api/v1/runs`, `/api/v1/sources`, `/api/v1/status` | what is watched, through whom, and how we are |
-//! | `GET /metrics` | the alerter's own metrics |
-//! | `GET /`, `/incidents/{id}` | the same for eyes |
+//! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under what its caller must be allowed to
+//! do. Of that the document is made which `GET /api/v1/openapi.json` serves and `docs/openapi.json` keeps. The two pages for eyes
+//! are not in it.
 //!
 //! Reading comes from the store's readers and from copies that the runtime publishes, so that a thousand dashboards cannot delay
 //! a page. Errors are `{"error": "..."}`.
 
 mod alertmanager;
+pub mod doc;
 mod error;
+mod extract;
 mod html;
 mod incidents;
 pub mod oncall;
 mod page;
+mod scope;
 mod silences;
 #[cfg(test)]
 mod tests;
@@ -36,16 +27,19 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use prometheus_client::registry::Registry;
 use stepwatch_engine::time::Ts;
 use stepwatch_kit::{build_info, exposition};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::clock::wall;
 use crate::ingest::SourceTable;
 use crate::runtime::RuntimeHandle;
 use crate::store::Store;
 use error::ApiError;
+pub use scope::Scope;
 use view::{RunList, RunView, SourceList, SourceView, Status, When};
 
 /// What the handlers share.
@@ -60,23 +54,7 @@ pub struct Api {
 
 impl Api {
     pub fn router(self) -> Router {
-        Router::new()
-            .route("/", get(page::overview))
-            .route("/incidents/{id}", get(page::incident))
-            .route("/assets/page.css", get(page::style))
-            .route("/api/v1/incidents", get(incidents::list))
-            .route("/api/v1/incidents/{id}", get(incidents::show))
-            .route("/api/v1/incidents/{id}/ack", post(incidents::ack))
-            .route("/api/v1/incidents/{id}/resolve", post(incidents::resolve))
-            .route("/api/v1/silences", get(silences::list).post(silences::add))
-            .route("/api/v1/silences/preview", post(silences::preview))
-            .route("/api/v1/silences/{id}", get(silences::show).delete(silences::expire))
-            .route("/api/v1/oncall", get(oncall::show))
-            .route("/api/v1/runs", get(runs))
-            .route("/api/v1/sources", get(sources))
-            .route("/api/v1/status", get(status))
-            .merge(alertmanager::routes())
-            .route("/metrics", get(metrics))
+        Router::from(routes())
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
             .with_state(Arc::new(self))
@@ -106,18 +84,87 @@ impl Api {
     }
 }
 
+/// Every route, under what its caller must be allowed to do.
+fn routes() -> OpenApiRouter<Arc<Api>> {
+    let read = OpenApiRouter::default()
+        .routes(routes!(incidents::list))
+        .routes(routes!(incidents::show))
+        .routes(routes!(silences::list))
+        .routes(routes!(silences::show))
+        .routes(routes!(silences::preview))
+        .routes(routes!(oncall::show))
+        .routes(routes!(runs))
+        .routes(routes!(sources))
+        .routes(routes!(status))
+        .routes(routes!(metrics))
+        .routes(routes!(doc::show))
+        .merge(alertmanager::reading())
+        .route("/", get(page::overview))
+        .route("/incidents/{id}", get(page::incident))
+        .route("/assets/page.css", get(page::style));
+    let ack = OpenApiRouter::default().routes(routes!(incidents::ack)).routes(routes!(incidents::resolve));
+    let silence = OpenApiRouter::default()
+        .routes(routes!(silences::add))
+        .routes(routes!(silences::expire))
+        .merge(alertmanager::silencing());
+    let groups = [
+        (Scope::Read, read),
+        (Scope::Ack, ack),
+        (Scope::Silence, silence),
+        (Scope::Ingest, alertmanager::ingesting()),
+    ];
+    let groups = groups.map(|(scope, routes)| doc::needing(scope, routes));
+    groups.into_iter().fold(OpenApiRouter::default(), OpenApiRouter::merge)
+}
+
+/// Runs that are watched, with their latest step.
+#[utoipa::path(
+    get,
+    path = "/api/v1/runs",
+    operation_id = "listRuns",
+    tag = "state",
+    responses((status = 200, description = "The runs", body = RunList))
+)]
 async fn runs(State(api): State<Arc<Api>>) -> Json<RunList> {
     Json(api.run_views())
 }
 
+/// Exporters that are read, and how far.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sources",
+    operation_id = "listSources",
+    tag = "state",
+    responses((status = 200, description = "The exporters", body = SourceList))
+)]
 async fn sources(State(api): State<Arc<Api>>) -> Json<SourceList> {
     Json(SourceList { sources: api.sources.views().into_iter().map(SourceView::from).collect() })
 }
 
+/// How the alerter is.
+#[utoipa::path(
+    get,
+    path = "/api/v1/status",
+    operation_id = "getStatus",
+    tag = "state",
+    responses((status = 200, description = "Its state", body = Status))
+)]
 async fn status(State(api): State<Arc<Api>>) -> Json<Status> {
     Json(api.status())
 }
 
+/// The alerter's own metrics.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "getMetrics",
+    tag = "state",
+    responses((
+        status = 200,
+        description = "In the text format of Prometheus or OpenMetrics, whichever is asked for",
+        content((String = "text/plain"), (String = "application/openmetrics-text"))
+    ))
+)]
 async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
     exposition::respond(&exposition::Encoded::from_registry(&api.registry), exposition::Form::asked(&headers))
 }

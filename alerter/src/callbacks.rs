@@ -18,13 +18,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::post;
 use stepwatch_engine::incident::{IncidentRecord, State};
 use stepwatch_engine::matcher::{Matcher, Op};
 use stepwatch_engine::silence::{Refusal, Silence, Wanted};
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::{Semaphore, oneshot, watch};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::notify::{Ear, Notifier};
 use crate::outbox::Receivers;
@@ -101,6 +102,14 @@ enum Heard<T> {
     Unclear(String),
 }
 
+/// The doors.
+pub(crate) fn routes() -> OpenApiRouter<Callbacks> {
+    OpenApiRouter::default()
+        .routes(routes!(slack::interactions))
+        .routes(routes!(pagerduty::webhook))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+}
+
 impl Callbacks {
     pub fn new(
         store: Store,
@@ -121,11 +130,7 @@ impl Callbacks {
     }
 
     pub fn router(&self) -> Router {
-        Router::new()
-            .route(slack::PATH, post(slack::interactions))
-            .route(pagerduty::PATH, post(pagerduty::webhook))
-            .layer(DefaultBodyLimit::max(BODY_MAX))
-            .with_state(self.clone())
+        Router::from(routes()).with_state(self.clone())
     }
 
     /// Keeps a socket to every Slack app that has a token for one, until `shutdown`.

@@ -30,6 +30,7 @@ use stepwatch_kit::logging::{self, LogControl};
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
 
+use crate::api::doc;
 use crate::app::{App, Options, RunError, StartError};
 use crate::backtest::{self, BacktestError};
 use crate::clock::wall;
@@ -75,6 +76,9 @@ enum Command {
     OnCall(oncall::OnCallArgs),
     /// Say who would be told what, when and why, without telling anybody
     Simulate(simulate::SimulateArgs),
+    /// Print the OpenAPI document of what a running alerter serves
+    #[command(name = "openapi")]
+    OpenApi,
 }
 
 #[derive(Debug, Args)]
@@ -169,6 +173,7 @@ impl Cli {
             Command::Explain(args) => incidents::explain(args, out).await,
             Command::OnCall(args) => oncall::run(args, out, err).await,
             Command::Simulate(args) => simulate::run(args, out),
+            Command::OpenApi => document(out),
         }
     }
 }
@@ -181,6 +186,11 @@ fn check(file: &Path, out: &mut dyn Write) -> Result<(), CliError> {
         writeln!(out, "{:10} {}", if i == 0 { "on call" } else { "" }, table::plain(gap))?;
     }
     Ok(())
+}
+
+fn document(out: &mut dyn Write) -> Result<(), CliError> {
+    let text = doc::text().map_err(|e| CliError::Other(e.to_string()))?;
+    Ok(out.write_all(text.as_bytes())?)
 }
 
 fn replay(args: &backtest::Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {

@@ -1,16 +1,10 @@
 //! Alertmanager's HTTP API, version 2: a Prometheus that has us as its Alertmanager, `amtool`, karma and Grafana talk to this.
 //!
-//! | route | is |
-//! |---|---|
-//! | `POST /api/v2/alerts` | alerts that fire, or are over; durable when it is answered |
-//! | `GET /api/v2/alerts`, `/api/v2/alerts/groups` | what fires: those alerts, and our own incidents |
-//! | `GET`, `POST /api/v2/silences`, `GET`, `DELETE /api/v2/silence/{id}` | silences, the same as everywhere else |
-//! | `GET /api/v2/status`, `/api/v2/receivers` | who we are, and whom we tell |
-//!
 //! Shapes, defaults, filters and status codes are those of Alertmanager's OpenAPI document (`api/v2/openapi.yaml`); an error is a
 //! JSON string, as there. What an alert means to us is the engine's matter.
 
 mod alerts;
+mod errors;
 mod filter;
 mod shown;
 mod silences;
@@ -20,12 +14,12 @@ mod wire;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, post};
 use stepwatch_kit::build_info;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
+use utoipa_axum::routes;
 
 use super::Api;
 use super::error::ApiError;
@@ -59,19 +53,32 @@ impl IntoResponse for Refused {
     }
 }
 
-pub(super) fn routes() -> Router<Arc<Api>> {
-    Router::new()
-        .route(
-            "/api/v2/alerts",
-            post(alerts::take).layer(DefaultBodyLimit::max(MAX_ALERTS_BODY)).get(alerts::list),
-        )
-        .route("/api/v2/alerts/groups", get(alerts::groups))
-        .route("/api/v2/silences", get(silences::list).post(silences::put))
-        .route("/api/v2/silence/{id}", get(silences::show).delete(silences::expire))
-        .route("/api/v2/status", get(status))
-        .route("/api/v2/receivers", get(receivers))
+pub(super) fn reading() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::default()
+        .routes(routes!(alerts::list))
+        .routes(routes!(alerts::groups))
+        .routes(routes!(silences::list))
+        .routes(routes!(silences::show))
+        .routes(routes!(status))
+        .routes(routes!(receivers))
 }
 
+pub(super) fn silencing() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::default().routes(routes!(silences::put)).routes(routes!(silences::expire))
+}
+
+pub(super) fn ingesting() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::default().routes(routes!(alerts::take).layer(DefaultBodyLimit::max(MAX_ALERTS_BODY)))
+}
+
+/// Who we are.
+#[utoipa::path(
+    get,
+    path = "/api/v2/status",
+    operation_id = "alertmanagerGetStatus",
+    tag = "alertmanager",
+    responses((status = 200, description = "Version and configuration, as far as Alertmanager has words for them", body = StatusView))
+)]
 async fn status(State(api): State<Arc<Api>>) -> Json<StatusView> {
     let names = &api.runtime.board.routing().config.receivers;
     let first = names.first().map_or("none", String::as_str);
@@ -96,6 +103,14 @@ async fn status(State(api): State<Arc<Api>>) -> Json<StatusView> {
     })
 }
 
+/// Whom we tell.
+#[utoipa::path(
+    get,
+    path = "/api/v2/receivers",
+    operation_id = "alertmanagerListReceivers",
+    tag = "alertmanager",
+    responses((status = 200, description = "Names of receivers", body = Vec<Name>))
+)]
 async fn receivers(State(api): State<Arc<Api>>) -> Json<Vec<Name>> {
     let routing = api.runtime.board.routing();
     Json(routing.config.receivers.iter().map(|name| Name { name: name.clone() }).collect())

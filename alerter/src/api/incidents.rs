@@ -3,19 +3,19 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::State;
 use axum::response::Json;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_engine::verdict::Severity;
 use tokio::sync::oneshot;
+use utoipa::ToSchema;
 
 use super::Api;
+use super::doc::errors::{BadRequest, Broken, Conflict, NotFound, NotJson, TooLarge};
+use super::doc::schema;
 use super::error::ApiError;
+use super::extract::{Asked, Named, Sent};
 use super::view::{By, IncidentDetail, IncidentList, IncidentView};
 use crate::runtime::{Answer, Command};
 use crate::store::Filter;
@@ -30,74 +30,109 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    state: Option<String>,
+    /// Only those that stand so; all unless given.
+    #[param(inline)]
+    state: Option<StateWanted>,
+    /// Only of this run.
     run: Option<String>,
+    /// Only of this node.
     node: Option<String>,
-    severity: Option<String>,
-    limit: Option<String>,
+    #[param(value_type = Option<schema::Severity>, inline)]
+    severity: Option<Severity>,
+    /// At most so many, the latest first.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<u32>,
+}
+
+/// Which incidents.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum StateWanted {
+    Open,
+    Acknowledged,
+    Resolved,
+    /// Open or acknowledged.
+    Unresolved,
+    All,
 }
 
 impl ListQuery {
     fn filter(self) -> Result<Filter> {
         let given = |v: Option<String>| v.filter(|v| !v.is_empty());
         let (run, node) = (given(self.run), given(self.node));
-        let mut filter = Filter { run, node, limit: Some(LIMIT_DEFAULT), ..Filter::default() };
-        match given(self.state).as_deref() {
-            None | Some("all") => {}
-            Some("unresolved") => filter.unresolved = true,
-            Some(word) => {
-                filter.state = Some(parse_word::<IncidentState>(
-                    "state",
-                    word,
-                    "open acknowledged resolved unresolved all",
-                )?)
-            }
+        let limit = self.limit.unwrap_or(LIMIT_DEFAULT);
+        if !(1..=LIMIT_MAX).contains(&limit) {
+            return Err(ApiError::bad_request(format!(
+                "limit: must be a number from 1 to {LIMIT_MAX}, got {limit}"
+            )));
         }
-        if let Some(word) = given(self.severity) {
-            filter.severity = Some(parse_word::<Severity>("severity", &word, "page ticket info")?);
-        }
-        if let Some(limit) = given(self.limit) {
-            let ok = limit.parse().ok().filter(|n| (1..=LIMIT_MAX).contains(n));
-            filter.limit = Some(ok.ok_or_else(|| {
-                ApiError::bad_request(format!("limit: must be a number from 1 to {LIMIT_MAX}, got {limit:?}"))
-            })?);
-        }
-        Ok(filter)
+        let state = match self.state {
+            Some(StateWanted::Open) => Some(IncidentState::Open),
+            Some(StateWanted::Acknowledged) => Some(IncidentState::Acknowledged),
+            Some(StateWanted::Resolved) => Some(IncidentState::Resolved),
+            None | Some(StateWanted::Unresolved | StateWanted::All) => None,
+        };
+        let unresolved = matches!(self.state, Some(StateWanted::Unresolved));
+        Ok(Filter { state, unresolved, run, node, severity: self.severity, limit: Some(limit) })
     }
 }
 
-/// The serde name of a unit variant.
-fn parse_word<T: DeserializeOwned>(key: &str, word: &str, all: &str) -> Result<T> {
-    serde_json::from_value(serde_json::Value::String(word.to_owned()))
-        .map_err(|_| ApiError::bad_request(format!("{key}: must be one of {all}, got {word:?}")))
-}
-
+/// Incidents, the latest first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/incidents",
+    operation_id = "listIncidents",
+    tag = "incidents",
+    params(ListQuery),
+    responses((status = 200, description = "The incidents", body = IncidentList), BadRequest, Broken)
+)]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
-    query: core::result::Result<Query<ListQuery>, QueryRejection>,
+    Asked(query): Asked<ListQuery>,
 ) -> Result<Json<IncidentList>> {
-    let Query(query) = query.map_err(|e| ApiError::bad_request(e.body_text()))?;
     let records = api.store.incidents(&query.filter()?).await?;
     Ok(Json(IncidentList { incidents: records.into_iter().map(IncidentView::from).collect() }))
 }
 
-pub(super) async fn show(
-    State(api): State<Arc<Api>>,
-    Path(id): Path<String>,
-) -> Result<Json<IncidentDetail>> {
+/// An incident, with its history and what was told about it.
+#[utoipa::path(
+    get,
+    path = "/api/v1/incidents/{id}",
+    operation_id = "getIncident",
+    tag = "incidents",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    responses(
+        (status = 200, description = "The incident", body = IncidentDetail),
+        BadRequest, NotFound, Broken
+    )
+)]
+pub(super) async fn show(State(api): State<Arc<Api>>, Named(id): Named) -> Result<Json<IncidentDetail>> {
     Ok(Json(api.detail(&id).await?))
 }
 
+/// Takes an incident: its escalation stops. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/api/v1/incidents/{id}/ack",
+    operation_id = "acknowledgeIncident",
+    tag = "incidents",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    request_body = By,
+    responses(
+        (status = 200, description = "As it is now; `acked_by` names whoever was first", body = IncidentView),
+        BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
+    )
+)]
 pub(super) async fn ack(
     State(api): State<Arc<Api>>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    Named(id): Named,
+    Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let by = by(&headers, &body)?;
+    let by = name(body)?;
     let record = api.find(&id).await?;
     if record.state == IncidentState::Resolved {
         return Err(resolved(&record));
@@ -112,13 +147,25 @@ pub(super) async fn ack(
     }
 }
 
+/// Closes an incident by hand. Durable when it is answered; one that is closed stays so.
+#[utoipa::path(
+    post,
+    path = "/api/v1/incidents/{id}/resolve",
+    operation_id = "resolveIncident",
+    tag = "incidents",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    request_body = By,
+    responses(
+        (status = 200, description = "As it is now", body = IncidentView),
+        BadRequest, NotFound, TooLarge, NotJson, Broken
+    )
+)]
 pub(super) async fn resolve(
     State(api): State<Arc<Api>>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    Named(id): Named,
+    Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let by = by(&headers, &body)?;
+    let by = name(body)?;
     let record = api.find(&id).await?;
     if record.state == IncidentState::Resolved {
         return Ok(Json(record.into()));
@@ -140,22 +187,11 @@ fn resolved(record: &IncidentRecord) -> ApiError {
     ))
 }
 
-/// A page in a browser can post a form across sites, but not this content type.
-fn by(headers: &HeaderMap, body: &Bytes) -> Result<String> {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    if !content_type.trim_start().to_ascii_lowercase().starts_with("application/json") {
-        return Err(ApiError {
-            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            message: r#"send {"by": "your name"} with content-type: application/json"#.into(),
-        });
-    }
-    let By { by } = serde_json::from_slice(body)
-        .map_err(|e| ApiError::bad_request(format!(r#"the body must be {{"by": "your name"}}: {e}"#)))?;
-    let by = by.trim().to_owned();
-    if by.is_empty() || by.chars().count() > MAX_BY || by.chars().any(char::is_control) {
+fn name(By { by }: By) -> Result<String> {
+    if by.trim().is_empty() || by.chars().count() > MAX_BY || by.chars().any(char::is_control) {
         return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
     }
-    Ok(by)
+    Ok(by.trim().to_owned())
 }
 
 impl Api {

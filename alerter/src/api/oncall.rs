@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use stepwatch_engine::oncall::{Moment, OnCall, Schedule};
 use stepwatch_engine::time::{Span, Ts};
+use utoipa::ToSchema;
 
 use super::Api;
+use super::doc::errors::{BadRequest, NotFound};
+use super::doc::schema;
 use super::error::ApiError;
+use super::extract::Asked;
 use super::view::When;
 use crate::clock::wall;
 
@@ -18,12 +21,12 @@ use crate::clock::wall;
 pub const DAYS_DEFAULT: u32 = 7;
 pub const DAYS_MAX: u32 = 366;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OnCallView {
     pub schedules: Vec<ScheduleView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleView {
     pub schedule: String,
     pub time_zone: String,
@@ -41,13 +44,13 @@ pub struct ScheduleView {
     pub shifts: Vec<ShiftView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PersonView {
     pub user: String,
     pub receivers: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CalendarView {
     /// Never if it is not there.
     pub read_at: Option<When>,
@@ -58,7 +61,7 @@ pub struct CalendarView {
     pub strangers: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ShiftView {
     pub from: When,
     pub to: When,
@@ -66,28 +69,44 @@ pub struct ShiftView {
     pub by: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct OnCallQuery {
+    /// Only this one.
     schedule: Option<String>,
+    /// When; now unless given. In RFC 3339, or without a zone: then on the clock of each schedule.
+    #[param(value_type = Option<schema::Moment>, inline)]
     at: Option<String>,
-    days: Option<String>,
+    /// How far the plan reaches.
+    #[param(minimum = 1, maximum = 366, default = 7)]
+    days: Option<u32>,
 }
 
+/// Who is on call, and who will be.
+#[utoipa::path(
+    get,
+    path = "/api/v1/oncall",
+    operation_id = "getOnCall",
+    tag = "on call",
+    params(OnCallQuery),
+    responses(
+        (status = 200, description = "Each schedule with its plan", body = OnCallView),
+        BadRequest, NotFound
+    )
+)]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
-    query: Result<Query<OnCallQuery>, QueryRejection>,
+    Asked(query): Asked<OnCallQuery>,
 ) -> Result<Json<OnCallView>, ApiError> {
-    let Query(query) = query.map_err(|e| ApiError::bad_request(e.body_text()))?;
     let given = |v: Option<String>| v.filter(|v| !v.is_empty());
     let at = given(query.at).map(|at| Moment::parse(&at)).transpose();
     let at = at.map_err(|e| ApiError::bad_request(format!("at: {e}")))?;
-    let days = given(query.days).map_or(Ok(DAYS_DEFAULT), |days| {
-        let ok = days.parse().ok().filter(|n| (1..=DAYS_MAX).contains(n));
-        ok.ok_or_else(|| {
-            ApiError::bad_request(format!("days: must be a number from 1 to {DAYS_MAX}, got {days:?}"))
-        })
-    })?;
+    let days = query.days.unwrap_or(DAYS_DEFAULT);
+    if !(1..=DAYS_MAX).contains(&days) {
+        let why = format!("days: must be a number from 1 to {DAYS_MAX}, got {days}");
+        return Err(ApiError::bad_request(why));
+    }
     let oncall = Arc::clone(&api.runtime.views.get().oncall);
     let answer = OnCallView::of(&oncall, given(query.schedule).as_deref(), at, days, wall());
     answer.map(Json).map_err(ApiError::not_found)

@@ -3,20 +3,21 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Json;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use stepwatch_engine::matcher::{Labels, Matcher, all_hold};
 use stepwatch_engine::silence::{Phase, Refusal, Silence, Wanted};
 use stepwatch_engine::time::{Span, Ts};
 use tokio::sync::oneshot;
+use utoipa::ToSchema;
 
 use super::Api;
+use super::doc::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
+use super::doc::schema;
 use super::error::ApiError;
+use super::extract::{Asked, Named, Sent};
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;
 use crate::runtime::{Command, Outside, fresh_id};
@@ -32,55 +33,113 @@ const PREVIEW_INCIDENTS: u32 = 5000;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    state: Option<String>,
+    /// Only those that stand so; unexpired ones unless given.
+    #[param(inline)]
+    state: Option<StateWanted>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Which silences.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum StateWanted {
+    Active,
+    Pending,
+    Expired,
+    /// Active or pending.
+    #[default]
+    Unexpired,
+    All,
+}
+
+impl StateWanted {
+    fn wants(self, phase: Phase) -> bool {
+        match self {
+            Self::Active => phase == Phase::Active,
+            Self::Pending => phase == Phase::Pending,
+            Self::Expired => phase == Phase::Expired,
+            Self::Unexpired => phase != Phase::Expired,
+            Self::All => true,
+        }
+    }
+}
+
+/// What a silence could be about.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PreviewWish {
+    /// All of them must hold.
+    #[schema(value_type = Vec<schema::Matcher>, min_items = 1)]
     matchers: Vec<Matcher>,
+    /// How far to look back; 7 unless given.
+    #[schema(maximum = 90)]
     days: Option<u32>,
 }
 
+/// Silences, those that are over last.
+#[utoipa::path(
+    get,
+    path = "/api/v1/silences",
+    operation_id = "listSilences",
+    tag = "silences",
+    params(ListQuery),
+    responses((status = 200, description = "The silences", body = SilenceList), BadRequest, Broken)
+)]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
-    query: core::result::Result<Query<ListQuery>, QueryRejection>,
+    Asked(query): Asked<ListQuery>,
 ) -> Result<Json<SilenceList>> {
-    let Query(query) = query.map_err(|e| ApiError::bad_request(e.body_text()))?;
     let now = wall();
-    let wanted: fn(Phase) -> bool = match query.state.as_deref() {
-        None | Some("" | "unexpired") => |p| p != Phase::Expired,
-        Some("all") => |_| true,
-        Some("active") => |p| p == Phase::Active,
-        Some("pending") => |p| p == Phase::Pending,
-        Some("expired") => |p| p == Phase::Expired,
-        Some(word) => {
-            let all = "active pending expired unexpired all";
-            return Err(ApiError::bad_request(format!("state: must be one of {all}, got {word:?}")));
-        }
-    };
+    let wanted = query.state.unwrap_or_default();
     let mut silences = api.runtime.board.silences(now);
-    silences.retain(|s| wanted(s.phase(now)));
+    silences.retain(|s| wanted.wants(s.phase(now)));
     silences.sort_by_key(|s| (s.phase(now) == Phase::Expired, s.ends_at));
     let quiet = api.quiet().await?;
     let view = |s: &Arc<Silence>| SilenceView::of(s, now, &quiet);
     Ok(Json(SilenceList { silences: silences.iter().map(view).collect() }))
 }
 
-pub(super) async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Json<SilenceView>> {
+/// A silence.
+#[utoipa::path(
+    get,
+    path = "/api/v1/silences/{id}",
+    operation_id = "getSilence",
+    tag = "silences",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "The silence", body = SilenceView), BadRequest, NotFound, Broken)
+)]
+pub(super) async fn show(State(api): State<Arc<Api>>, Named(id): Named) -> Result<Json<SilenceView>> {
     let found = api.runtime.board.silence(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(SilenceView::of(&found, wall(), &api.quiet().await?)))
 }
 
+/// Asks for a silence, or changes one. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/api/v1/silences",
+    operation_id = "createSilence",
+    tag = "silences",
+    request_body = WishView,
+    responses(
+        (
+            status = 200,
+            description = "The silence; one that was changed may have got another id",
+            body = SilenceView,
+            links(
+                ("get" = (operation_id = "getSilence", parameters(("id" = "$response.body#/id")))),
+                ("expire" = (operation_id = "expireSilence", parameters(("id" = "$response.body#/id"))))
+            )
+        ),
+        BadRequest, NotFound, TooLarge, NotJson, Full, Broken
+    )
+)]
 pub(super) async fn add(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
-    body: Bytes,
+    Sent(wish): Sent<WishView>,
 ) -> Result<Json<SilenceView>> {
-    let wish: WishView = json_body(&headers, &body)?;
     let now = wall();
     let starts_at = wish.starts_at.map(|at| at.0);
     let ends_at = match (wish.ends_at, wish.duration) {
@@ -101,20 +160,38 @@ pub(super) async fn add(
     Ok(Json(SilenceView::of(&silence, wall(), &api.quiet().await?)))
 }
 
-pub(super) async fn expire(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Json<SilenceView>> {
+/// Ends a silence now: whatever it keeps quiet and is still open is told. Durable when it is answered.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/silences/{id}",
+    operation_id = "expireSilence",
+    tag = "silences",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    responses((status = 200, description = "As it is now", body = SilenceView), BadRequest, NotFound, Broken)
+)]
+pub(super) async fn expire(State(api): State<Arc<Api>>, Named(id): Named) -> Result<Json<SilenceView>> {
     let id = api.silence_named(&id)?;
     api.expire(&id).await?;
     let now = api.runtime.board.silence(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(SilenceView::of(&now, wall(), &[])))
 }
 
-/// What a silence with these matchers would have kept quiet.
+/// What a silence with these matchers would keep quiet, and would have.
+#[utoipa::path(
+    post,
+    path = "/api/v1/silences/preview",
+    operation_id = "previewSilence",
+    tag = "silences",
+    request_body = PreviewWish,
+    responses(
+        (status = 200, description = "What matches", body = PreviewView),
+        BadRequest, TooLarge, NotJson, Broken
+    )
+)]
 pub(super) async fn preview(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
-    body: Bytes,
+    Sent(wish): Sent<PreviewWish>,
 ) -> Result<Json<PreviewView>> {
-    let wish: PreviewWish = json_body(&headers, &body)?;
     let days = wish.days.unwrap_or(PREVIEW_DAYS);
     if days > PREVIEW_DAYS_MAX {
         return Err(ApiError::bad_request(format!("days: at most {PREVIEW_DAYS_MAX}, got {days}")));
@@ -140,18 +217,6 @@ pub(super) async fn preview(
         days,
         complete,
     }))
-}
-
-/// A page in a browser can post a form across sites, but not this content type.
-pub(super) fn json_body<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T> {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    if !content_type.trim_start().to_ascii_lowercase().starts_with("application/json") {
-        return Err(ApiError {
-            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            message: "send JSON with content-type: application/json".into(),
-        });
-    }
-    serde_json::from_slice(body).map_err(|e| ApiError::bad_request(format!("the body does not read: {e}")))
 }
 
 fn unknown(id: &str) -> ApiError {

@@ -12,7 +12,9 @@ use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use stepwatch_wire::num;
+use utoipa::ToSchema;
 
+use super::doc::schema;
 use crate::ingest;
 use crate::runtime;
 use crate::store::{Delivery, DeliveryState};
@@ -22,12 +24,12 @@ pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct When(pub Ts);
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IncidentList {
     pub incidents: Vec<IncidentView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IncidentView {
     pub id: String,
     /// Empty of a node that no run uses.
@@ -35,9 +37,13 @@ pub struct IncidentView {
     /// Nodes that are sick themselves, the first suspect first.
     #[serde(default)]
     pub nodes: Vec<String>,
+    #[schema(value_type = schema::Kind)]
     pub kind: Kind,
+    #[schema(value_type = schema::Cause)]
     pub cause: Cause,
+    #[schema(value_type = schema::Severity)]
     pub severity: Severity,
+    #[schema(value_type = schema::IncidentState)]
     pub state: State,
     pub signal: String,
     pub summary: String,
@@ -46,11 +52,15 @@ pub struct IncidentView {
     pub detected_step: i64,
     pub end_step: Option<i64>,
     #[serde(with = "num::any")]
+    #[schema(value_type = schema::Number)]
     pub value: f64,
     #[serde(with = "num::any")]
+    #[schema(value_type = schema::Number)]
     pub expected: f64,
     #[serde(with = "num::any")]
+    #[schema(value_type = schema::Number)]
     pub score: f64,
+    #[schema(value_type = Vec<schema::Suspect>)]
     pub suspects: Vec<Suspect>,
     pub opened_at: When,
     pub resolved_at: Option<When>,
@@ -62,6 +72,7 @@ pub struct IncidentView {
     pub flaps: u32,
     /// What routes and silences select by.
     #[serde(default)]
+    #[schema(value_type = schema::Labels)]
     pub labels: Labels,
     /// Why it is told to nobody, while it is.
     #[serde(default)]
@@ -69,8 +80,9 @@ pub struct IncidentView {
 }
 
 /// What hides an open incident.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QuietView {
+    #[schema(value_type = schema::Hidden)]
     pub why: Hidden,
     /// The silence, or the incident.
     pub by: String,
@@ -79,7 +91,7 @@ pub struct QuietView {
 }
 
 /// An incident with its history and what was told about it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IncidentDetail {
     #[serde(flatten)]
     pub incident: IncidentView,
@@ -87,20 +99,22 @@ pub struct IncidentDetail {
     pub deliveries: Vec<DeliveryView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TimelineView {
     pub at: When,
     pub actor: String,
     pub what: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeliveryView {
     pub key: String,
     pub receiver: String,
     pub seq: u32,
+    #[schema(value_type = schema::Action)]
     pub action: Action,
     pub page: bool,
+    #[schema(value_type = schema::DeliveryState)]
     pub state: DeliveryState,
     pub attempts: u32,
     pub created_at: When,
@@ -109,14 +123,14 @@ pub struct DeliveryView {
     pub error: Option<String>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct RunList {
     pub runs: Vec<RunView>,
     /// Runs beyond the limit of one answer.
     pub hidden: usize,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct RunView {
     pub run: String,
     pub attempt: u32,
@@ -136,12 +150,12 @@ pub struct RunView {
     pub ended: Option<i64>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct SourceList {
     pub sources: Vec<SourceView>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct SourceView {
     pub source: String,
     pub up: bool,
@@ -155,7 +169,7 @@ pub struct SourceView {
     pub lost_records: u64,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Status {
     pub version: &'static str,
     pub revision: &'static str,
@@ -173,13 +187,13 @@ pub struct Status {
 }
 
 /// Every answer that is not 2xx.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     pub error: String,
 }
 
 /// Who acknowledges or resolves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct By {
     pub by: String,

@@ -51,6 +51,23 @@ enum Meaning {
     Nothing,
 }
 
+/// Answers of people in PagerDuty: webhooks, version 3.
+#[utoipa::path(
+    post,
+    path = PATH,
+    operation_id = "pagerdutyWebhook",
+    tag = "callbacks",
+    security(("pagerdutySignature" = [])),
+    request_body(content = Value, content_type = "application/json", description = "An event of PagerDuty"),
+    responses(
+        (status = 200, description = "Heard, also when it changed nothing", body = String, content_type = "text/plain"),
+        (status = 400, description = "Malformed", body = String, content_type = "text/plain"),
+        (status = 403, description = "Not signed by PagerDuty", body = String, content_type = "text/plain"),
+        (status = 404, description = "No receiver has a webhook secret", body = String, content_type = "text/plain"),
+        (status = 413, description = "The body is too large", body = String, content_type = "text/plain"),
+        (status = 503, description = "Not durable: send it again", body = String, content_type = "text/plain"),
+    )
+)]
 pub(super) async fn webhook(State(callbacks): State<Callbacks>, headers: HeaderMap, body: Bytes) -> Response {
     let hooks: Vec<_> = callbacks
         .ears()

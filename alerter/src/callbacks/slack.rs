@@ -32,6 +32,14 @@ const SILENCE: Span = Span::secs(3600);
 /// A payload has one action; more than a few are not from a person.
 const CLICKS_MAX: usize = 5;
 
+/// The form that Slack posts.
+#[derive(Debug, utoipa::ToSchema)]
+#[expect(dead_code, reason = "it is only described")]
+pub(super) struct Interaction {
+    /// A JSON object of the type `block_actions`.
+    payload: String,
+}
+
 /// One click on one of our buttons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Click {
@@ -43,6 +51,26 @@ pub(super) struct Click {
     id: String,
 }
 
+/// Clicks on buttons of our messages, from Slack.
+#[utoipa::path(
+    post,
+    path = PATH,
+    operation_id = "slackInteractions",
+    tag = "callbacks",
+    security(("slackSignature" = [])),
+    params(("X-Slack-Request-Timestamp" = i64, Header, description = "Unix seconds, of the last five minutes")),
+    request_body(
+        description = "A block_actions payload; in JSON, what the Events API asks when the URL is entered",
+        content((Interaction = "application/x-www-form-urlencoded"), (serde_json::Value = "application/json"))
+    ),
+    responses(
+        (status = 200, description = "Heard, also when it changed nothing", content((Value = "application/json"))),
+        (status = 400, description = "Malformed", body = String, content_type = "text/plain"),
+        (status = 401, description = "Not signed by Slack", body = String, content_type = "text/plain"),
+        (status = 404, description = "No receiver has a signing secret", body = String, content_type = "text/plain"),
+        (status = 413, description = "The body is too large", body = String, content_type = "text/plain"),
+    )
+)]
 pub(super) async fn interactions(
     State(callbacks): State<Callbacks>,
     headers: HeaderMap,

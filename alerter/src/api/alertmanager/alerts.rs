@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Json;
 use stepwatch_engine::external::{Alert, AlertError, Limits, Told};
 use stepwatch_engine::time::Ts;
 
-use super::filter::Filter;
+use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};
+use super::filter::{AlertsQuery, Filter};
 use super::shown::{Looker, Shown};
 use super::wire::{AlertGroup, GettableAlert, Name, PostableAlert};
 use super::{Refused, Result};
 use crate::api::Api;
-use crate::api::silences::json_body;
+use crate::api::error::ApiError;
+use crate::api::extract::Sent;
 use crate::clock::wall;
 use crate::runtime::Outside;
 use crate::store;
@@ -25,9 +26,25 @@ const MAX_INCIDENTS: u32 = 100_000;
 /// Mistakes told of one request.
 const MAX_MISTAKES: usize = 10;
 
+/// Takes alerts that fire, or are over. Durable when it is answered.
+///
 /// As Alertmanager: what is valid is taken, also if something else in the request is not.
-pub(super) async fn take(State(api): State<Arc<Api>>, headers: HeaderMap, body: Bytes) -> Result<StatusCode> {
-    let posted: Vec<PostableAlert> = json_body(&headers, &body)?;
+#[utoipa::path(
+    post,
+    path = "/api/v2/alerts",
+    operation_id = "alertmanagerPostAlerts",
+    tag = "alertmanager",
+    request_body = Vec<PostableAlert>,
+    responses(
+        (status = 200, description = "All of them are taken"),
+        BadRequest, TooLarge, NotJson, Full, Broken
+    )
+)]
+pub(super) async fn take(
+    State(api): State<Arc<Api>>,
+    posted: core::result::Result<Sent<Vec<PostableAlert>>, ApiError>,
+) -> Result<StatusCode> {
+    let Sent(posted) = posted?;
     let (now, limits) = (wall(), Limits::default());
     let mut mistakes = Vec::new();
     let mut told = Vec::with_capacity(posted.len());
@@ -70,6 +87,15 @@ fn read(posted: PostableAlert, now: Ts, limits: &Limits) -> core::result::Result
     Ok(Told { alert, ends_at })
 }
 
+/// What fires: those alerts, and our own incidents.
+#[utoipa::path(
+    get,
+    path = "/api/v2/alerts",
+    operation_id = "alertmanagerListAlerts",
+    tag = "alertmanager",
+    params(AlertsQuery),
+    responses((status = 200, description = "What fires", body = Vec<GettableAlert>), BadRequest, Broken)
+)]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
     RawQuery(query): RawQuery,
@@ -80,7 +106,15 @@ pub(super) async fn list(
     Ok(Json(alerts))
 }
 
-/// By receiver, and by what the alerts of a group have in common.
+/// What fires, by receiver and by what the alerts of a group have in common.
+#[utoipa::path(
+    get,
+    path = "/api/v2/alerts/groups",
+    operation_id = "alertmanagerListAlertGroups",
+    tag = "alertmanager",
+    params(AlertsQuery),
+    responses((status = 200, description = "The groups", body = Vec<AlertGroup>), BadRequest, Broken)
+)]
 pub(super) async fn groups(
     State(api): State<Arc<Api>>,
     RawQuery(query): RawQuery,
@@ -108,7 +142,7 @@ async fn shown(api: &Api, filter: &Filter) -> Result<Vec<Shown>> {
     let mut all: Vec<Shown> =
         api.runtime.board.alerts(now).iter().filter_map(|firing| looker.alert(firing)).collect();
     let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
-    let incidents = api.store.incidents(&open).await.map_err(crate::api::error::ApiError::from)?;
+    let incidents = api.store.incidents(&open).await.map_err(ApiError::from)?;
     all.extend(incidents.iter().filter_map(|record| looker.incident(record)));
     Ok(all)
 }

@@ -3,6 +3,41 @@
 use stepwatch_engine::matcher::{Labels, Matcher, Op, all_hold};
 
 use super::{Refused, Result};
+use crate::api::doc::schema;
+
+/// The query, for the document: the parser below also passes over what other versions of Alertmanager know.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it is only described")]
+pub(super) struct AlertsQuery {
+    /// Also what is neither silenced nor inhibited.
+    #[param(default = true)]
+    active: Option<bool>,
+    /// Also what is silenced.
+    #[param(default = true)]
+    silenced: Option<bool>,
+    /// Also what is inhibited.
+    #[param(default = true)]
+    inhibited: Option<bool>,
+    /// Nothing is unprocessed here.
+    #[param(default = true)]
+    unprocessed: Option<bool>,
+    /// Matchers that all must hold.
+    #[param(value_type = Option<Vec<schema::Matcher>>, inline)]
+    filter: Option<Vec<String>>,
+    /// A regular expression that the name of a receiver matches.
+    #[param(example = "slack-.*")]
+    receiver: Option<String>,
+}
+
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it is only described")]
+pub(super) struct SilencesQuery {
+    /// What the matchers of a silence say, not what they match.
+    #[param(value_type = Option<Vec<schema::Matcher>>, inline)]
+    filter: Option<Vec<String>>,
+}
 
 /// What is asked for; the defaults ask for everything.
 #[derive(Debug, Clone)]

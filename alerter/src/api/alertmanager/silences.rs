@@ -3,23 +3,34 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
 use axum::response::Json;
 use stepwatch_engine::matcher::{Matcher, Op};
 use stepwatch_engine::silence::{Phase, Silence, Wanted};
 use stepwatch_engine::time::Ts;
 
-use super::filter::Filter;
+use super::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
+use super::filter::{Filter, SilencesQuery};
 use super::wire::{GettableSilence, MatcherView, PostableSilence, SilenceId, SilenceStatus};
 use super::{Refused, Result};
 use crate::api::Api;
-use crate::api::silences::json_body;
+use crate::api::error::ApiError;
+use crate::api::extract::{Named, Sent};
 use crate::api::view::When;
 use crate::clock::wall;
 
+/// Silences.
+///
 /// Active ones first, the one that ends soonest first; then those to come, then those that are over, the latest first.
+#[utoipa::path(
+    get,
+    path = "/api/v2/silences",
+    operation_id = "alertmanagerListSilences",
+    tag = "alertmanager",
+    params(SilencesQuery),
+    responses((status = 200, description = "The silences", body = Vec<GettableSilence>), BadRequest)
+)]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
     RawQuery(query): RawQuery,
@@ -45,21 +56,50 @@ fn is_about(s: &Silence, filter: &Matcher) -> bool {
     same.any(|m| filter.holds_of(m.value()))
 }
 
+/// A silence.
+#[utoipa::path(
+    get,
+    path = "/api/v2/silence/{id}",
+    operation_id = "alertmanagerGetSilence",
+    tag = "alertmanager",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "The silence", body = GettableSilence), BadRequest, NotFound)
+)]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
-    Path(id): Path<String>,
+    id: core::result::Result<Named, ApiError>,
 ) -> Result<Json<GettableSilence>> {
+    let Named(id) = id?;
     let found = api.runtime.board.silence(&id);
     let found = found.ok_or_else(|| Refused(StatusCode::NOT_FOUND, format!("silence {id} not found")))?;
     Ok(Json(view(&found, wall())))
 }
 
+/// Asks for a silence, or changes one. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/api/v2/silences",
+    operation_id = "alertmanagerPostSilence",
+    tag = "alertmanager",
+    request_body = PostableSilence,
+    responses(
+        (
+            status = 200,
+            description = "Its id; one that was changed may have got another",
+            body = SilenceId,
+            links(
+                ("get" = (operation_id = "alertmanagerGetSilence", parameters(("id" = "$response.body#/silenceID")))),
+                ("expire" = (operation_id = "alertmanagerDeleteSilence", parameters(("id" = "$response.body#/silenceID"))))
+            )
+        ),
+        BadRequest, NotFound, TooLarge, NotJson, Full, Broken
+    )
+)]
 pub(super) async fn put(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: core::result::Result<Sent<PostableSilence>, ApiError>,
 ) -> Result<Json<SilenceId>> {
-    let posted: PostableSilence = json_body(&headers, &body)?;
+    let Sent(posted) = posted?;
     let matchers: core::result::Result<Vec<Matcher>, String> = posted
         .matchers
         .into_iter()
@@ -79,7 +119,20 @@ pub(super) async fn put(
     Ok(Json(SilenceId { silence_id: silence.id.clone() }))
 }
 
-pub(super) async fn expire(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<StatusCode> {
+/// Ends a silence. Durable when it is answered.
+#[utoipa::path(
+    delete,
+    path = "/api/v2/silence/{id}",
+    operation_id = "alertmanagerDeleteSilence",
+    tag = "alertmanager",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "It is over"), BadRequest, NotFound, Broken)
+)]
+pub(super) async fn expire(
+    State(api): State<Arc<Api>>,
+    id: core::result::Result<Named, ApiError>,
+) -> Result<StatusCode> {
+    let Named(id) = id?;
     api.expire(&id).await?;
     Ok(StatusCode::OK)
 }

@@ -6,30 +6,37 @@ use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
 use stepwatch_engine::external::LabelSet;
 use stepwatch_engine::time::Ts;
+use utoipa::ToSchema;
 
+use crate::api::doc::schema;
 use crate::api::view::When;
 
 /// A time, or none: Go writes the year 1 for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Moment(pub(super) Option<Ts>);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PostableAlert {
+    #[schema(value_type = schema::Labels)]
     pub(super) labels: LabelSet,
     #[serde(default)]
+    #[schema(value_type = Option<schema::Labels>)]
     pub(super) annotations: Option<LabelSet>,
     #[serde(default)]
+    #[schema(value_type = Option<When>)]
     pub(super) starts_at: Moment,
     #[serde(default)]
+    #[schema(value_type = Option<When>)]
     pub(super) ends_at: Moment,
     #[serde(default, rename = "generatorURL")]
     pub(super) generator_url: Option<String>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct GettableAlert {
+    #[schema(value_type = schema::Labels)]
     pub(super) annotations: LabelSet,
     pub(super) ends_at: When,
     pub(super) fingerprint: String,
@@ -38,11 +45,13 @@ pub(super) struct GettableAlert {
     pub(super) status: AlertStatus,
     pub(super) updated_at: When,
     #[serde(rename = "generatorURL", skip_serializing_if = "str::is_empty")]
+    #[schema(value_type = String)]
     pub(super) generator_url: Box<str>,
+    #[schema(value_type = schema::Labels)]
     pub(super) labels: LabelSet,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AlertStatus {
     pub(super) inhibited_by: Vec<String>,
@@ -52,26 +61,27 @@ pub(super) struct AlertStatus {
     pub(super) state: AlertState,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum AlertState {
     Active,
     Suppressed,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Name {
     pub(super) name: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct AlertGroup {
     pub(super) alerts: Vec<GettableAlert>,
+    #[schema(value_type = schema::Labels)]
     pub(super) labels: LabelSet,
     pub(super) receiver: Name,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MatcherView {
     /// Absent in requests of clients from before 0.22: positive.
@@ -82,19 +92,21 @@ pub(super) struct MatcherView {
     pub(super) value: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PostableSilence {
     #[serde(default)]
     pub(super) id: String,
     pub(super) matchers: Vec<MatcherView>,
+    #[schema(value_type = Option<When>)]
     pub(super) starts_at: Moment,
+    #[schema(value_type = Option<When>)]
     pub(super) ends_at: Moment,
     pub(super) created_by: String,
     pub(super) comment: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct GettableSilence {
     pub(super) id: String,
@@ -107,18 +119,19 @@ pub(super) struct GettableSilence {
     pub(super) starts_at: When,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SilenceStatus {
+    #[schema(value_type = schema::SilenceState)]
     pub(super) state: stepwatch_engine::silence::Phase,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SilenceId {
     #[serde(rename = "silenceID")]
     pub(super) silence_id: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StatusView {
     pub(super) cluster: Cluster,
@@ -127,19 +140,19 @@ pub(super) struct StatusView {
     pub(super) version_info: VersionInfo,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Cluster {
     pub(super) name: &'static str,
     pub(super) status: &'static str,
     pub(super) peers: Vec<Name>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ConfigText {
     pub(super) original: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct VersionInfo {
     pub(super) branch: &'static str,

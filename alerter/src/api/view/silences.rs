@@ -4,19 +4,23 @@ use serde::{Deserialize, Serialize};
 use stepwatch_engine::matcher::{Labels, Matcher};
 use stepwatch_engine::silence::Phase;
 use stepwatch_engine::time::Span;
+use utoipa::ToSchema;
 
 use super::{IncidentView, When};
+use crate::api::doc::schema;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SilenceList {
     pub silences: Vec<SilenceView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SilenceView {
     pub id: String,
+    #[schema(value_type = schema::SilenceState)]
     pub state: Phase,
     /// Each as `label="value"`, `!=`, `=~` or `!~`.
+    #[schema(value_type = Vec<schema::Matcher>)]
     pub matchers: Vec<Matcher>,
     pub starts_at: When,
     pub ends_at: When,
@@ -32,12 +36,14 @@ pub struct SilenceView {
 }
 
 /// A silence as it is asked for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WishView {
     /// Of a silence that is to be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// All of them must hold, and at least one must not hold of nothing.
+    #[schema(value_type = Vec<schema::Matcher>, min_items = 1)]
     pub matchers: Vec<Matcher>,
     /// Now unless said otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +52,7 @@ pub struct WishView {
     pub ends_at: Option<When>,
     /// Instead of `ends_at`: `30m`, `2h`, `1d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Duration>)]
     pub duration: Option<Span>,
     pub created_by: String,
     pub comment: String,
@@ -54,12 +61,13 @@ pub struct WishView {
 }
 
 /// What a silence would keep quiet, and would have.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PreviewView {
     pub open: Vec<IncidentView>,
     /// Resolved ones that opened within the last `days`.
     pub recent: Vec<IncidentView>,
     /// Labels of the alerts of other programs that fire and match.
+    #[schema(value_type = Vec<schema::Labels>)]
     pub alerts: Vec<Labels>,
     pub days: u32,
     /// False if there were more incidents than are looked through.

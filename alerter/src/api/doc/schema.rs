@@ -1,0 +1,171 @@
+//! How the document tells of types that are not the API's own: words of the engine, labels, matchers, numbers, times.
+//!
+//! The engine knows nothing of documents. Words are listed here once more, in a way that does not compile when one is missing.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use stepwatch_engine::{effect, incident, silence, verdict};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AdditionalProperties, KnownFormat, Object, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, SchemaType,
+    Type,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::super::view::When;
+use crate::store;
+
+macro_rules! words {
+    ($($(#[doc = $doc:literal])* $name:ident = $of:path { $($variant:ident)* })*) => {$(
+        $(#[doc = $doc])*
+        #[derive(Debug)]
+        pub struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                // A word that is not listed does not compile.
+                const _: fn($of) = |word| match word { $(<$of>::$variant => {})* };
+                described(concat!($($doc),*), words_of(vec![$(word(<$of>::$variant)),*]))
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed(stringify!($name))
+            }
+        }
+    )*};
+}
+
+words! {
+    /// `page` wakes someone, `ticket` is for the day, `info` is told to nobody.
+    Severity = verdict::Severity { Info Ticket Page }
+    /// What an incident is about, coarsely: a run or node has at most one open incident a cause.
+    Cause = verdict::Cause {
+        Numerics Speed Progress Checkpoint Telemetry Hardware Config User Node Signal Alerting External
+    }
+    /// Where an incident stands.
+    IncidentState = incident::State { Open Acknowledged Resolved }
+    /// Why an open incident is told to nobody: a silence, an incident that explains it, or one that tells of many.
+    Hidden = incident::Hidden { Silenced Inhibited RolledUp }
+    /// What a message is to its receiver.
+    Action = effect::Action { Trigger Update Ack Resolve }
+    /// What became of a message. `ambiguous`: sent, and nobody knows whether it arrived; `superseded`: a newer one says it better.
+    DeliveryState = store::DeliveryState { Pending Attempting Ambiguous Delivered Failed Superseded }
+    /// Where a silence stands.
+    SilenceState = silence::Phase { Pending Active Expired }
+}
+
+macro_rules! named {
+    ($($(#[doc = $doc:literal])* $name:ident => $schema:expr;)*) => {$(
+        $(#[doc = $doc])*
+        #[derive(Debug)]
+        pub struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                described(concat!($($doc),*), $schema)
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed(stringify!($name))
+            }
+        }
+    )*};
+}
+
+named! {
+    /// What is wrong, finely. More may be added; those that there are keep their names.
+    Kind => words_of(verdict::Kind::ALL.iter().map(|kind| kind.as_str().into()).collect());
+    /// Names to values.
+    Labels => ObjectBuilder::new()
+        .additional_properties(Some(AdditionalProperties::from(Schema::Object(Object::with_type(Type::String)))))
+        .examples([json!({"kind": "hang", "run": "llama-70b", "severity": "page"})])
+        .build();
+    /// A label and what its value must or must not be, in Prometheus' syntax.
+    Matcher => ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(r#"^[a-zA-Z_][a-zA-Z0-9_]{0,255}(=|!=|=~|!~)("([^"\\\x00-\x1f]|\\["\\n]){0,1000}"|[a-zA-Z0-9_.:/-]{0,1000})$"#))
+        .examples([json!("run=\"llama-70b\""), json!("kind=~\"hang|straggler\""), json!("node!=\"gpu-042\"")])
+        .build();
+    /// A time with its offset, or one without: then on the clock of each schedule.
+    Moment => ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?$"))
+        .examples([json!("2026-11-21T02:00:00Z"), json!("2026-11-21T02:00")])
+        .build();
+    /// How long: a number and a unit.
+    Duration => ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(r"^[0-9]{1,6}(\.[0-9]{1,3})?(ms|s|m|h|d)$"))
+        .examples([json!("30m"), json!("2h"), json!("1d")])
+        .build();
+}
+
+/// A number, or the word for one that is not finite.
+#[derive(Debug)]
+pub struct Number;
+
+impl PartialSchema for Number {
+    fn schema() -> RefOr<Schema> {
+        let words = ["NaN", "Infinity", "-Infinity"].map(Value::from);
+        let number = OneOfBuilder::new()
+            .description(Some("A number, or the word for one that is not finite"))
+            .item(Object::with_type(Type::Number))
+            .item(words_of(words.to_vec()))
+            .examples([json!(11.73), json!("NaN")]);
+        RefOr::T(Schema::OneOf(number.build()))
+    }
+}
+
+impl ToSchema for Number {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("Number")
+    }
+}
+
+/// Someone or something to look at first, with the reason.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
+pub struct Suspect {
+    /// Who or what.
+    #[schema(examples("node gpu-042"))]
+    what: String,
+    #[schema(examples("rank 17 computes 2.3 times as long as the others"))]
+    why: String,
+}
+
+impl PartialSchema for When {
+    fn schema() -> RefOr<Schema> {
+        let time = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+            .description(Some("RFC 3339; written in UTC with milliseconds, read with any offset"))
+            .examples([json!("2026-11-21T02:16:56.000Z")]);
+        RefOr::T(Schema::Object(time.build()))
+    }
+}
+
+impl ToSchema for When {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("Time")
+    }
+}
+
+fn described(description: &str, mut schema: Object) -> RefOr<Schema> {
+    schema.description = Some(description.trim().to_owned());
+    RefOr::T(Schema::Object(schema))
+}
+
+fn words_of(words: Vec<Value>) -> Object {
+    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(words)).build()
+}
+
+/// The word as it is written.
+fn word(of: impl Serialize) -> Value {
+    serde_json::to_value(of).unwrap_or_default()
+}

@@ -1,0 +1,70 @@
+//! The committed document is the one that the handlers say.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::*;
+
+#[test]
+fn openapi_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/openapi.json");
+    if std::env::var_os("STEPWATCH_BLESS").is_some() {
+        std::fs::write(&path, text().unwrap()).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == text().unwrap(),
+        "docs/openapi.json is not what the handlers say: STEPWATCH_BLESS=1 cargo test -p stepwatch-alerter openapi_is_current"
+    );
+}
+
+#[test]
+fn every_operation_says_what_it_is_and_who_may() {
+    let mut document = document();
+    let mut ids = BTreeSet::new();
+    let scopes = Scope::ALL.map(Scope::as_str);
+    for (path, item) in &mut document.paths.paths {
+        for operation in operations(item) {
+            let id = operation.operation_id.clone().unwrap();
+            assert!(ids.insert(id.clone()), "{id} twice");
+            assert!(
+                operation.summary.as_deref().is_some_and(|s| s.ends_with(['.', '!'])),
+                "{path}: {:?}",
+                operation.summary
+            );
+            assert_eq!(operation.tags.as_ref().map(Vec::len), Some(1), "{path}");
+            let security = serde_json::to_value(&operation.security).unwrap();
+            match security[0][BEARER][0].as_str() {
+                Some(scope) => assert!(scopes.contains(&scope), "{path}: {security}"),
+                None => assert!(
+                    security[0][SLACK].is_array() || security[0][PAGERDUTY].is_array(),
+                    "{path}: {security}"
+                ),
+            }
+        }
+    }
+    assert!(ids.len() > 20, "{ids:?}");
+}
+
+/// What is referred to is there, and nothing else is.
+#[test]
+fn every_schema_is_told_and_needed() {
+    let document = serde_json::to_value(document()).unwrap();
+    let mut referred = BTreeSet::new();
+    refs(&document, &mut referred);
+    let told = document["components"]["schemas"].as_object().unwrap().keys().map(String::as_str);
+    let told: BTreeSet<_> = told.collect();
+    let referred: BTreeSet<_> =
+        referred.iter().map(|r| r.strip_prefix("#/components/schemas/").unwrap()).collect();
+    assert_eq!(referred, told);
+}
+
+fn refs(value: &serde_json::Value, into: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(map) => {
+            into.extend(map.get("$ref").and_then(|r| r.as_str()).map(str::to_owned));
+            map.values().for_each(|v| refs(v, into));
+        }
+        serde_json::Value::Array(list) => list.iter().for_each(|v| refs(v, into)),
+        _ => {}
+    }
+}

@@ -1,0 +1,87 @@
+//! What requests bring, read so that whatever is wrong with it is told like every other error of the API.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+
+/// The query.
+#[derive(Debug)]
+pub(super) struct Asked<T>(pub(super) T);
+
+/// The one variable part of the path.
+#[derive(Debug)]
+pub(super) struct Named(pub(super) String);
+
+/// The body, in JSON.
+#[derive(Debug)]
+pub(super) struct Sent<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let query = Query::from_request_parts(parts, state).await;
+        query.map(|Query(query)| Self(query)).map_err(|e| ApiError::bad_request(reason(&e.body_text())))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(name)| Self(name)).map_err(|e| ApiError::bad_request(reason(&e.body_text())))
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        // A page in a browser can post a form across sites, but not this content type.
+        let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        if !content_type.is_some_and(is_json) {
+            return Err(ApiError {
+                status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                message: "send JSON with content-type: application/json".into(),
+            });
+        }
+        let body = Bytes::from_request(request, state).await.map_err(unreceived)?;
+        let sent = serde_json::from_slice(&body);
+        sent.map(Self).map_err(|e| ApiError::bad_request(format!("the body does not read: {e}")))
+    }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case("application/json")
+}
+
+/// `state: unknown variant ...`, without what is told before it.
+fn reason(text: &str) -> &str {
+    text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text)
+}
+
+fn unreceived(rejection: BytesRejection) -> ApiError {
+    ApiError { status: rejection.status(), message: rejection.body_text() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_type_of_json() {
+        for yes in ["application/json", "Application/JSON; charset=utf-8", " application/json "] {
+            assert!(is_json(yes), "{yes}");
+        }
+        for no in ["", "text/plain", "application/jsonp", "application/x-www-form-urlencoded"] {
+            assert!(!is_json(no), "{no}");
+        }
+    }
+}
