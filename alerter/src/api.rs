@@ -8,6 +8,8 @@
 //! a page. Errors are `{"error": "..."}`.
 
 mod alertmanager;
+pub mod audit;
+pub mod auth;
 pub mod doc;
 mod error;
 mod extract;
@@ -15,7 +17,6 @@ mod html;
 mod incidents;
 pub mod oncall;
 mod page;
-mod scope;
 mod silences;
 #[cfg(test)]
 mod tests;
@@ -24,8 +25,9 @@ pub mod view;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::HeaderMap;
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
@@ -38,8 +40,9 @@ use crate::clock::wall;
 use crate::ingest::SourceTable;
 use crate::runtime::RuntimeHandle;
 use crate::store::Store;
+use auth::Caller;
+pub use auth::Scope;
 use error::ApiError;
-pub use scope::Scope;
 use view::{RunList, RunView, SourceList, SourceView, Status, When};
 
 /// What the handlers share.
@@ -60,9 +63,12 @@ impl Api {
             .with_state(Arc::new(self))
     }
 
-    fn run_views(&self) -> RunList {
-        let (view, now) = (self.runtime.views.get(), wall());
-        RunList { runs: view.runs.iter().map(|r| RunView::of(r, now)).collect(), hidden: view.runs_hidden }
+    fn run_views(&self, caller: &Caller) -> RunList {
+        let (view, now, routing) = (self.runtime.views.get(), wall(), self.runtime.board.routing());
+        let seen =
+            view.runs.iter().filter(|r| caller.reach().is_none_or(|reach| reach.admits(&routing.labels(r))));
+        let runs = seen.map(|r| RunView::of(r, now)).collect();
+        RunList { runs, hidden: if caller.reach().is_some() { 0 } else { view.runs_hidden } }
     }
 
     fn status(&self) -> Status {
@@ -112,8 +118,13 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         (Scope::Ack, ack),
         (Scope::Silence, silence),
         (Scope::Ingest, alertmanager::ingesting()),
+        (Scope::Admin, OpenApiRouter::default().routes(routes!(audit::list))),
     ];
-    let groups = groups.map(|(scope, routes)| doc::needing(scope, routes));
+    let groups = groups.map(|(scope, routes)| {
+        let gate =
+            move |caller: Caller, request: Request, next: Next| auth::require(scope, caller, request, next);
+        doc::needing(scope, routes).route_layer(from_fn(gate))
+    });
     groups.into_iter().fold(OpenApiRouter::default(), OpenApiRouter::merge)
 }
 
@@ -125,8 +136,8 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
     tag = "state",
     responses((status = 200, description = "The runs", body = RunList))
 )]
-async fn runs(State(api): State<Arc<Api>>) -> Json<RunList> {
-    Json(api.run_views())
+async fn runs(State(api): State<Arc<Api>>, caller: Caller) -> Json<RunList> {
+    Json(api.run_views(&caller))
 }
 
 /// Exporters that are read, and how far.
@@ -137,8 +148,9 @@ async fn runs(State(api): State<Arc<Api>>) -> Json<RunList> {
     tag = "state",
     responses((status = 200, description = "The exporters", body = SourceList))
 )]
-async fn sources(State(api): State<Arc<Api>>) -> Json<SourceList> {
-    Json(SourceList { sources: api.sources.views().into_iter().map(SourceView::from).collect() })
+async fn sources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<SourceList>, ApiError> {
+    caller.require_everything()?;
+    Ok(Json(SourceList { sources: api.sources.views().into_iter().map(SourceView::from).collect() }))
 }
 
 /// How the alerter is.
@@ -165,7 +177,10 @@ async fn status(State(api): State<Arc<Api>>) -> Json<Status> {
         content((String = "text/plain"), (String = "application/openmetrics-text"))
     ))
 )]
-async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
+async fn metrics(State(api): State<Arc<Api>>, caller: Caller, headers: HeaderMap) -> Response {
+    if let Err(limited) = caller.require_everything() {
+        return auth::refusal("/metrics", limited);
+    }
     exposition::respond(&exposition::Encoded::from_registry(&api.registry), exposition::Form::asked(&headers))
 }
 

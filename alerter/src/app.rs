@@ -9,22 +9,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::time::{Span, Ts};
-use stepwatch_kit::admin::{Admin, ReloadRequest};
+use stepwatch_kit::admin::{Admin, BY_SIGNAL, ReloadRequest};
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::logging::LogControl;
-use stepwatch_kit::serve::{self, Limits, ListenAddr};
+use stepwatch_kit::serve::{self, Limits, ListenAddr, Pass};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::api::Api;
+use crate::api::auth::Gate;
+use crate::audit::{self, AuditLog, Door, Entry};
 use crate::calendars::Calendars;
 use crate::callbacks::{self, Callbacks};
 use crate::changes;
@@ -84,6 +84,8 @@ pub struct App {
     server: JoinHandle<std::io::Result<()>>,
     reloads: mpsc::Receiver<ReloadRequest>,
     metrics: ConfigMetrics,
+    gate: Gate,
+    audit: AuditLog,
     /// Of everything but the runtime, which outlives the rest.
     stop: Trigger,
     stopping: Shutdown,
@@ -126,8 +128,10 @@ impl App {
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
 
-        let limits = Limits { signed_paths: callbacks::PATHS, ..Limits::default() };
-        limits.metrics.register(&mut registry, PROGRAM);
+        let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
+        let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone());
+        warn_if_open(addr, &config.file, web.as_ref());
+        let limits = limits(&gate, &mut registry);
         let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &stopping);
         let api = Api {
             store: store.clone(),
@@ -137,8 +141,10 @@ impl App {
             started: wall(),
         };
         let router = api.router().merge(callbacks.router());
-        let (server, reloads) = spawn_server(listener, router, limits, web, log, stopping.clone());
-        tokio::spawn(prune(store.clone(), config.file.storage.retention, stopping.clone()));
+        let (admin, reloads) = Admin::new(log);
+        let router = gate.clone().protect(router.merge(admin.router()));
+        let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
+        tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
         let app = Self {
             addr,
             options,
@@ -153,6 +159,8 @@ impl App {
             server,
             reloads,
             metrics: metrics.config,
+            gate,
+            audit,
             stop,
             stopping,
         };
@@ -174,6 +182,9 @@ impl App {
                 Some(request) = self.reloads.recv() => {
                     let done = self.reload().await;
                     self.note_reload(done.is_ok());
+                    if request.by == BY_SIGNAL {
+                        self.audit.write(self.signalled(&done)).await;
+                    }
                     let _ = request.reply.send(done);
                 }
                 ended = &mut self.server => {
@@ -228,9 +239,20 @@ impl App {
         done.await.map_err(|_| stopping())?;
         self.ingest.apply(config.plan).await;
         self.calendars.apply(config.calendars);
+        self.gate.replace(config.keyring);
+        self.audit.configure(config.file.audit.clone());
         self.file = config.file;
         tracing::info!("configuration reloaded");
         Ok(())
+    }
+
+    /// What a signal asked for; what a request asks for is written where it came in.
+    fn signalled(&self, done: &Result<(), String>) -> Entry {
+        let entry = Entry::new(Door::Signal, "", "reload", &self.options.config.display().to_string());
+        match done {
+            Ok(()) => entry,
+            Err(why) => entry.saying(why).came_to(audit::Outcome::Failed),
+        }
     }
 
     fn note_reload(&self, good: bool) {
@@ -254,17 +276,13 @@ impl Config {
     }
 }
 
-fn spawn_server(
-    listener: TcpListener,
-    router: Router,
-    limits: Limits,
-    web: Option<WebConfig>,
-    log: LogControl,
-    stopping: Shutdown,
-) -> (JoinHandle<std::io::Result<()>>, mpsc::Receiver<ReloadRequest>) {
-    let (admin, reloads) = Admin::new(log);
-    let router = router.merge(admin.router());
-    (tokio::spawn(serve::serve(listener, router, limits, web, stopping)), reloads)
+/// Callbacks are signed, and a token admits beside the users of the web configuration.
+fn limits(gate: &Gate, registry: &mut Registry) -> Limits {
+    let gate = gate.clone();
+    let pass = Some(Pass::new(move |headers| gate.knows(headers)));
+    let limits = Limits { signed_paths: callbacks::PATHS, pass, ..Limits::default() };
+    limits.metrics.register(registry, PROGRAM);
+    limits
 }
 
 /// What runs beside delivery: the words that come back, and changes of runs on their way out.
@@ -293,8 +311,20 @@ fn alive(runtime: &RuntimeHandle) -> Arc<dyn Fn() -> BoxFuture<'static, bool> + 
     })
 }
 
+/// Said once: from anywhere but this machine, anybody may do everything.
+fn warn_if_open(addr: SocketAddr, file: &File, web: Option<&WebConfig>) {
+    let asks = !file.api.tokens.is_empty() || web.is_some_and(WebConfig::authenticates);
+    if !asks && !addr.ip().is_loopback() {
+        tracing::warn!(
+            %addr,
+            "whoever reaches this address can read incidents, acknowledge, silence and reload: set api.tokens, or \
+             --web.config.file with users or client certificates (docs/security.md)"
+        );
+    }
+}
+
 /// Forgets what ended long ago.
-async fn prune(store: Store, retention: Span, stopping: Shutdown) {
+async fn prune(store: Store, retention: Span, audit: AuditLog, stopping: Shutdown) {
     loop {
         let before = Ts(wall().0.saturating_sub(retention.0));
         match store.prune(before).await {
@@ -302,6 +332,7 @@ async fn prune(store: Store, retention: Span, stopping: Shutdown) {
             Ok(count) => tracing::info!(count, "forgot incidents older than storage.retention"),
             Err(err) => tracing::warn!(%err, "cannot forget old incidents; trying again later"),
         }
+        audit.prune().await;
         tokio::select! {
             () = stopping.wait() => return,
             () = tokio::time::sleep(PRUNE_EVERY) => {}

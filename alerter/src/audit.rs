@@ -12,6 +12,7 @@ use core::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use stepwatch_engine::time::{Span, Ts};
 
@@ -37,7 +38,7 @@ pub struct AuditConfig {
 }
 
 /// The way by which somebody came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Door {
     Api,
@@ -53,7 +54,7 @@ pub enum Door {
     Signal,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     Done,
@@ -86,6 +87,7 @@ pub struct Entry {
 #[derive(Debug, Clone)]
 pub struct AuditLog {
     store: Store,
+    config: Arc<ArcSwap<AuditConfig>>,
     metrics: AuditMetrics,
     refusals: Arc<Mutex<Refusals>>,
 }
@@ -164,8 +166,12 @@ impl fmt::Display for Entry {
 }
 
 impl AuditLog {
-    pub fn new(store: Store, metrics: AuditMetrics) -> Self {
-        Self { store, metrics, refusals: Arc::default() }
+    pub fn new(store: Store, config: AuditConfig, metrics: AuditMetrics) -> Self {
+        Self { store, config: Arc::new(ArcSwap::from_pointee(config)), metrics, refusals: Arc::default() }
+    }
+
+    pub fn configure(&self, config: AuditConfig) {
+        self.config.store(Arc::new(config));
     }
 
     /// Keeps an entry; returns when it is on disk. That it cannot be kept undoes nothing, and is counted.
@@ -187,7 +193,8 @@ impl AuditLog {
     }
 
     /// Forgets what is old, and the oldest of what is too much.
-    pub async fn prune(&self, config: &AuditConfig) {
+    pub async fn prune(&self) {
+        let config = self.config.load_full();
         let before = Ts(wall().0.saturating_sub(config.retention.0));
         match self.store.prune_audit(before, config.max_entries).await {
             Ok(gone) => self.metrics.forgot(gone),
@@ -235,7 +242,7 @@ mod tests {
     async fn a_flood_of_refusals_is_counted_and_told_in_one_entry() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path().join("a.db")).await.unwrap();
-        let log = AuditLog::new(store.clone(), AuditMetrics::default());
+        let log = AuditLog::new(store.clone(), AuditConfig::default(), AuditMetrics::default());
         let refused = |at: i64| {
             let entry = Entry::new(Door::Api, "", "ack", "/x").came_to(Outcome::Refused);
             Entry { at: Ts(at), ..entry }

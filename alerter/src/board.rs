@@ -11,10 +11,12 @@ use arc_swap::ArcSwap;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::Effect;
 use stepwatch_engine::external::Firing;
-use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::matcher::{Labels, all_hold};
 use stepwatch_engine::route::Router;
 use stepwatch_engine::silence::{Phase, Silence};
 use stepwatch_engine::time::{Span, Ts};
+
+use crate::runtime::RunView;
 
 /// How long an ended silence is shown, as long as Alertmanager shows it.
 const SHOWN_FOR: Span = Span::secs(5 * 86_400);
@@ -114,6 +116,24 @@ impl Board {
 }
 
 impl Routing {
+    /// The labels of a run, with its team.
+    pub fn labels(&self, run: &RunView) -> Labels {
+        let mut labels = run.labels.clone();
+        labels.insert("run".into(), run.run.clone());
+        self.with_team(labels)
+    }
+
+    /// The same, with the label of the team that they belong to; the first whose matchers hold, unless they name one.
+    pub fn with_team(&self, mut labels: Labels) -> Labels {
+        if !labels.contains_key("team")
+            && let Some((_, team)) =
+                self.router.teams().iter().find(|(matchers, _)| all_hold(matchers, &labels))
+        {
+            labels.insert("team".into(), team.name.clone());
+        }
+        labels
+    }
+
     /// Whoever may hear of something with these labels, on any level of any of its ways, each once, the first first.
     pub fn receivers(&self, labels: &Labels) -> Vec<String> {
         let mut receivers = Vec::new();

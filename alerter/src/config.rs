@@ -4,6 +4,7 @@
 //! a receiver that does not exist) are told all at once, each with the place it was made. What passes is ready to use: secrets
 //! read, certificates loaded, receivers built. So a reload either takes everything or changes nothing.
 
+mod api;
 mod check;
 mod describe;
 mod incidents;
@@ -29,11 +30,14 @@ use stepwatch_engine::time::Span;
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::serve::ListenAddr;
 
+use crate::api::auth::Keyring;
+use crate::audit::AuditConfig;
 use crate::calendars;
 use crate::ingest::{Exporters, Plan};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
 use crate::watchdog::{self, Watchdog};
+pub use api::{Api, Token};
 use oncall::Schedule;
 
 /// The port of an alerter, unless the file or `--listen` says otherwise.
@@ -45,6 +49,8 @@ pub const DEFAULT_PORT: u16 = 9766;
 pub struct File {
     pub listen: ListenAddr,
     pub storage: Storage,
+    pub api: Api,
+    pub audit: AuditConfig,
     pub cost_per_gpu_hour: Option<f64>,
     /// Where people reach this alerter: links in messages point there.
     pub external_url: Option<String>,
@@ -107,6 +113,7 @@ pub struct Config {
     pub watchdog: Arc<Watchdog>,
     pub plan: Plan,
     pub calendars: Vec<calendars::Source>,
+    pub keyring: Keyring,
     /// Allowed, and probably not meant.
     pub warnings: Vec<String>,
 }
@@ -117,6 +124,8 @@ impl Default for File {
         Self {
             listen: ListenAddr::all(DEFAULT_PORT),
             storage: Storage::default(),
+            api: Api::default(),
+            audit: AuditConfig::default(),
             cost_per_gpu_hour: None,
             external_url: None,
             runbook_url: None,
@@ -183,6 +192,7 @@ impl Config {
         silences::check(&file, &mut errors);
         oncall::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
+        api::check(&file, &mut errors);
         if !errors.is_empty() {
             return Err(ConfigError::at_paths(path.display().to_string(), &text, errors));
         }
@@ -199,6 +209,8 @@ impl Config {
         silences::check(&file, &mut errors);
         oncall::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
+        api::check(&file, &mut errors);
+        let keyring = api::keyring(&file, &mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
         let calendars = oncall::calendars(&file, &mut errors);
         let exporters: Vec<Exporters> = file.sources.iter().map(|Source::Exporters(e)| e.clone()).collect();
@@ -209,7 +221,7 @@ impl Config {
                 let (engine, warnings) = (file.engine(), check::warnings(&file));
                 let watchdog = Arc::new(watchdog);
                 let path = path.to_owned();
-                Ok(Self { path, file, engine, receivers, watchdog, plan, calendars, warnings })
+                Ok(Self { path, file, engine, receivers, watchdog, plan, calendars, keyring, warnings })
             }
             _ => Err(ConfigError::at_paths(path.display().to_string(), text, errors)),
         }
@@ -220,6 +232,7 @@ impl File {
     /// Paths in the file are relative to the directory it is in.
     fn anchor(&mut self, base: &Path) -> Result<(), String> {
         self.storage.sqlite = base.join(&self.storage.sqlite);
+        self.api.anchor(base);
         for Source::Exporters(e) in &mut self.sources {
             e.anchor(base);
         }

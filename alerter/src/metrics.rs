@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::api::auth::GateMetrics;
 use crate::audit::AuditMetrics;
 use crate::callbacks::CallbackMetrics;
 
@@ -144,6 +145,7 @@ pub struct Metrics {
     pub calendars: CalendarMetrics,
     pub config: ConfigMetrics,
     pub callbacks: CallbackMetrics,
+    pub gate: GateMetrics,
 }
 
 impl Default for RuntimeMetrics {
@@ -184,12 +186,15 @@ impl Metrics {
         let callbacks = CallbackMetrics::default();
         callbacks.register(registry);
         let registry = registry.sub_registry_with_prefix(PROGRAM);
+        let gate = GateMetrics::default();
+        gate.register(registry);
         Self {
             ingest: IngestMetrics::register(registry),
             runtime: RuntimeMetrics::register(registry),
             calendars: CalendarMetrics::register(registry),
             config: ConfigMetrics::register(registry),
             callbacks,
+            gate,
         }
     }
 }

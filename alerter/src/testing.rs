@@ -166,9 +166,20 @@ impl TestApp {
         Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, "").await
     }
 
+    /// The same with more lines in its configuration, and files beside it; `web.yml` is its web configuration.
+    pub(crate) async fn start_with(more: &str, files: &[(&str, String)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, more).await
+    }
+
     async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
         std::fs::write(dir.path().join("alerter.yml"), config(dir.path(), &exporter, &hook, more)).unwrap();
-        let options = Options { config: dir.path().join("alerter.yml"), listen: None, web_config: None };
+        let web_config = Some(dir.path().join("web.yml")).filter(|path| path.exists());
+        let options = Options { config: dir.path().join("alerter.yml"), listen: None, web_config };
         let app = Box::pin(App::start(options, LogControl::detached())).await.unwrap();
         let url = format!("http://{}", app.addr());
         let (stop, shutdown) = Shutdown::manual();

@@ -12,22 +12,28 @@ mod silences;
 mod tests;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use stepwatch_kit::build_info;
+use utoipa::IntoResponses as _;
+use utoipa::openapi::RefOr;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use super::Api;
-use super::error::ApiError;
+use super::error::{ApiError, Reason};
 use super::view::When;
 use wire::{Cluster, ConfigText, Name, StatusView, VersionInfo};
 
 /// Bytes of alerts in one request: Prometheus sends 256 at once.
 const MAX_ALERTS_BODY: usize = 8 << 20;
+
+/// Of its paths.
+pub(super) const PREFIX: &str = "/api/v2/";
 
 type Result<T> = core::result::Result<T, Refused>;
 
@@ -49,8 +55,16 @@ impl From<ApiError> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        (self.0, Json(self.1)).into_response()
+        let reason = Reason(self.1.clone());
+        let mut response = (self.0, Json(self.1)).into_response();
+        response.extensions_mut().insert(reason);
+        response
     }
+}
+
+/// Whom it does not let in, as the document tells of it.
+pub(super) fn refusals() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+    errors::Unauthorized::responses().into_iter().chain(errors::Forbidden::responses()).collect()
 }
 
 pub(super) fn reading() -> OpenApiRouter<Arc<Api>> {

@@ -19,7 +19,7 @@ use utoipa::{IntoResponses, Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::view::ErrorBody;
-use super::{Api, Scope};
+use super::{Api, Scope, alertmanager};
 use errors::{Forbidden, TooSlow, Unauthorized};
 
 /// Names of the security schemes.
@@ -70,7 +70,7 @@ impl Modify for Schemes {
         let token = format!("A token of the configuration; its scopes, of {scopes}, say what it may do");
         let bearer = http(HttpAuthScheme::Bearer, &token);
         components.add_security_scheme(BEARER, bearer);
-        components.add_security_scheme(BASIC, http(HttpAuthScheme::Basic, "A user of `--web.config.file`"));
+        components.add_security_scheme(BASIC, http(HttpAuthScheme::Basic, "A user of `--web.config.file`, who may do everything, or a token as the password of any user"));
         let slack =
             "HMAC-SHA256 of time and body under the app's signing secret, with `X-Slack-Request-Timestamp`";
         components.add_security_scheme(SLACK, signature("X-Slack-Signature", slack));
@@ -113,12 +113,18 @@ pub(super) fn needing<S>(scope: Scope, mut routes: OpenApiRouter<S>) -> OpenApiR
 where
     S: Clone + Send + Sync + 'static,
 {
-    for operation in routes.get_openapi_mut().paths.paths.values_mut().flat_map(operations) {
-        let proofs = [BEARER, BASIC].map(|scheme| SecurityRequirement::new(scheme, [scope.as_str()]));
-        operation.security = Some(proofs.to_vec());
-        let shared = [Unauthorized::responses(), Forbidden::responses(), TooSlow::responses()];
-        for (status, response) in shared.into_iter().flatten() {
-            operation.responses.responses.entry(status).or_insert(response);
+    for (path, item) in &mut routes.get_openapi_mut().paths.paths {
+        let refusals = if path.starts_with(alertmanager::PREFIX) {
+            alertmanager::refusals()
+        } else {
+            Unauthorized::responses().into_iter().chain(Forbidden::responses()).collect()
+        };
+        for operation in operations(item) {
+            let proofs = [BEARER, BASIC].map(|scheme| SecurityRequirement::new(scheme, [scope.as_str()]));
+            operation.security = Some(proofs.to_vec());
+            for (status, response) in refusals.clone().into_iter().chain(TooSlow::responses()) {
+                operation.responses.responses.entry(status).or_insert(response);
+            }
         }
     }
     routes

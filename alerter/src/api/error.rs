@@ -6,6 +6,10 @@ use axum::response::{IntoResponse, Json, Response};
 use super::view::ErrorBody;
 use crate::store::StoreError;
 
+/// In the extensions of an answer: the sentence, for the audit log.
+#[derive(Debug, Clone)]
+pub(super) struct Reason(pub(super) String);
+
 #[derive(Debug)]
 pub(super) struct ApiError {
     pub status: StatusCode,
@@ -50,6 +54,9 @@ impl From<StoreError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(ErrorBody { error: self.message })).into_response()
+        let reason = Reason(self.message.clone());
+        let mut response = (self.status, Json(ErrorBody { error: self.message })).into_response();
+        response.extensions_mut().insert(reason);
+        response
     }
 }

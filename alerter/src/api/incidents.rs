@@ -12,17 +12,21 @@ use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, Conflict, NotFound, NotJson, TooLarge};
 use super::doc::schema;
 use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::view::{By, IncidentDetail, IncidentList, IncidentView};
+use crate::audit::Entry;
 use crate::runtime::{Answer, Command};
-use crate::store::Filter;
+use crate::store::{Filter, StoreError};
 
 /// Incidents in one answer: unless asked otherwise, and at most.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1000;
+/// Incidents looked through, the latest first, for a token that sees only some of them.
+const LIMITED_SCAN: u32 = 20_000;
 /// Characters of the name of whoever acknowledges or resolves.
 const MAX_BY: usize = 100;
 /// How long an acknowledgement may take to become durable before the caller is told to ask again.
@@ -77,7 +81,8 @@ impl ListQuery {
             None | Some(StateWanted::Unresolved | StateWanted::All) => None,
         };
         let unresolved = matches!(self.state, Some(StateWanted::Unresolved));
-        Ok(Filter { state, unresolved, run, node, severity: self.severity, limit: Some(limit) })
+        let filter = Filter { state, unresolved, run, node, severity: self.severity, ..Filter::default() };
+        Ok(Filter { limit: Some(limit), ..filter })
     }
 }
 
@@ -92,9 +97,10 @@ impl ListQuery {
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Asked(query): Asked<ListQuery>,
 ) -> Result<Json<IncidentList>> {
-    let records = api.store.incidents(&query.filter()?).await?;
+    let records = api.incidents(&caller, query.filter()?).await?;
     Ok(Json(IncidentList { incidents: records.into_iter().map(IncidentView::from).collect() }))
 }
 
@@ -110,8 +116,12 @@ pub(super) async fn list(
         BadRequest, NotFound, Broken
     )
 )]
-pub(super) async fn show(State(api): State<Arc<Api>>, Named(id): Named) -> Result<Json<IncidentDetail>> {
-    Ok(Json(api.detail(&id).await?))
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Named(id): Named,
+) -> Result<Json<IncidentDetail>> {
+    Ok(Json(api.detail(&caller, &id).await?))
 }
 
 /// Takes an incident: its escalation stops. Durable when it is answered.
@@ -129,21 +139,23 @@ pub(super) async fn show(State(api): State<Arc<Api>>, Named(id): Named) -> Resul
 )]
 pub(super) async fn ack(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let by = name(body)?;
-    let record = api.find(&id).await?;
+    let said = name(body)?;
+    let record = api.find(&caller, &id).await?;
     if record.state == IncidentState::Resolved {
         return Err(resolved(&record));
     }
     let incident = record.id;
+    let (by, entry) = (caller.signs(&said), caller.audit(&said, "ack", &incident));
     tracing::info!(incident, by, "acknowledge");
-    let record = api.ask(|reply| Command::Ack { incident: incident.clone(), by, reply }).await?;
+    let record = api.ask(entry, |reply| Command::Ack { incident: incident.clone(), by, reply }).await?;
     match record {
         Some(record) => Ok(Json((*record).into())),
         // It resolved between the look and the word.
-        None => Err(resolved(&api.find(&incident).await?)),
+        None => Err(resolved(&api.find(&caller, &incident).await?)),
     }
 }
 
@@ -162,20 +174,22 @@ pub(super) async fn ack(
 )]
 pub(super) async fn resolve(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let by = name(body)?;
-    let record = api.find(&id).await?;
+    let said = name(body)?;
+    let record = api.find(&caller, &id).await?;
     if record.state == IncidentState::Resolved {
         return Ok(Json(record.into()));
     }
     let incident = record.id;
+    let (by, entry) = (caller.signs(&said), caller.audit(&said, "resolve", &incident));
     tracing::info!(incident, by, "resolve");
-    let record = api.ask(|reply| Command::Resolve { incident: incident.clone(), by, reply }).await?;
+    let record = api.ask(entry, |reply| Command::Resolve { incident: incident.clone(), by, reply }).await?;
     match record {
         Some(record) => Ok(Json((*record).into())),
-        None => Ok(Json(api.find(&incident).await?.into())),
+        None => Ok(Json(api.find(&caller, &incident).await?.into())),
     }
 }
 
@@ -196,13 +210,18 @@ fn name(By { by }: By) -> Result<String> {
 
 impl Api {
     /// The incident that an id, or the unique beginning of one, means.
-    pub(super) async fn find(&self, id: &str) -> Result<IncidentRecord> {
-        let found = self.store.incident(id).await?;
+    pub(super) async fn find(&self, caller: &Caller, id: &str) -> Result<IncidentRecord> {
+        let found = match self.store.incident(id).await {
+            // That there are others is not for everybody to know.
+            Err(StoreError::AmbiguousId(_)) if caller.reach().is_some() => None,
+            found => found?,
+        };
+        let found = found.filter(|record| caller.sees(&record.labels));
         found.ok_or_else(|| ApiError::not_found(format!("there is no incident {id:?}")))
     }
 
-    pub(super) async fn detail(&self, id: &str) -> Result<IncidentDetail> {
-        let record = self.find(id).await?;
+    pub(super) async fn detail(&self, caller: &Caller, id: &str) -> Result<IncidentDetail> {
+        let record = self.find(caller, id).await?;
         let timeline = self.store.timeline(&record.id).await?;
         let deliveries = self.store.deliveries(&record.id).await?;
         Ok(IncidentDetail {
@@ -212,12 +231,28 @@ impl Api {
         })
     }
 
-    /// Hands a person's word to the runtime and waits until it is durable.
-    async fn ask(&self, command: impl FnOnce(oneshot::Sender<Answer>) -> Command) -> Result<Answer> {
+    /// What passes the filter and is the caller's to see.
+    pub(super) async fn incidents(&self, caller: &Caller, mut filter: Filter) -> Result<Vec<IncidentRecord>> {
+        let Some(reach) = caller.reach() else { return Ok(self.store.incidents(&filter).await?) };
+        let limit = filter.limit.replace(LIMITED_SCAN);
+        filter.run_prefixes = reach.run_prefixes();
+        let mut records = self.store.incidents(&filter).await?;
+        records.retain(|record| caller.sees(&record.labels));
+        records.truncate(limit.unwrap_or(LIMIT_DEFAULT) as usize);
+        Ok(records)
+    }
+
+    /// Hands a person's word to the runtime and waits until it is durable, together with who said it.
+    async fn ask(
+        &self,
+        entry: Entry,
+        command: impl FnOnce(oneshot::Sender<Answer>) -> Command,
+    ) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
+        let command = Command::Audited { entry: Box::new(entry), command: Box::new(command(reply)) };
         let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
         let asked = async {
-            self.runtime.commands.send(command(reply)).await.map_err(|_| stopping())?;
+            self.runtime.commands.send(command).await.map_err(|_| stopping())?;
             answer.await.map_err(|_| stopping())
         };
         tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {

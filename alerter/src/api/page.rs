@@ -10,6 +10,7 @@ use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_engine::time::{Span, Ts};
 
 use super::Api;
+use super::auth::Caller;
 use super::error::ApiError;
 use super::html::{Cell, document, escape, table};
 use super::view::{DeliveryView, IncidentDetail, IncidentView, When};
@@ -50,14 +51,19 @@ pub(super) async fn style() -> Response {
     (headers, include_str!("assets/page.css")).into_response()
 }
 
-pub(super) async fn overview(State(api): State<Arc<Api>>) -> Response {
+/// Somebody who was not let in.
+pub(super) fn refused(error: ApiError) -> Response {
+    error.into_page()
+}
+
+pub(super) async fn overview(State(api): State<Arc<Api>>, caller: Caller) -> Response {
     let filter = |unresolved| Filter { unresolved, limit: Some(MAX_ROWS as u32), ..Filter::default() };
-    let open = match api.store.incidents(&filter(true)).await {
+    let open = match api.incidents(&caller, filter(true)).await {
         Ok(open) => open,
-        Err(e) => return ApiError::from(e).into_page(),
+        Err(e) => return e.into_page(),
     };
-    let latest =
-        api.store.incidents(&Filter { limit: Some(20), ..Filter::default() }).await.unwrap_or_default();
+    let latest = Filter { limit: Some(20), ..Filter::default() };
+    let latest = api.incidents(&caller, latest).await.unwrap_or_default();
     let closed: Vec<_> = latest.into_iter().filter(|r| r.state == IncidentState::Resolved).collect();
     let (now, view, status) = (wall(), api.runtime.views.get(), api.status());
 
@@ -73,8 +79,12 @@ pub(super) async fn overview(State(api): State<Arc<Api>>) -> Response {
     }
     let columns = ["severity", "state", "run", "what", "since", "step", "level", "id"];
     incident_table(&mut body, "Open incidents", &columns, &open, now, "Nothing is wrong that we can see.");
-    run_table(&mut body, &view.runs, now);
-    source_table(&mut body, &api.sources.views(), now);
+    let routing = api.runtime.board.routing();
+    let seen = |r: &&RunView| caller.reach().is_none_or(|reach| reach.admits(&routing.labels(r)));
+    run_table(&mut body, &view.runs.iter().filter(seen).collect::<Vec<_>>(), now);
+    if caller.reach().is_none() {
+        source_table(&mut body, &api.sources.views(), now);
+    }
     incident_table(&mut body, "Lately resolved", &columns, &closed, now, "None.");
     let _ = write!(
         body,
@@ -84,8 +94,12 @@ pub(super) async fn overview(State(api): State<Arc<Api>>) -> Response {
     page(StatusCode::OK, document("Stepwatch", REFRESH_SECONDS, &body))
 }
 
-pub(super) async fn incident(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Response {
-    match api.detail(&id).await {
+pub(super) async fn incident(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Response {
+    match api.detail(&caller, &id).await {
         Ok(detail) => {
             page(StatusCode::OK, document(&detail.incident.summary, REFRESH_SECONDS, &incident_body(&detail)))
         }
@@ -124,8 +138,8 @@ fn incident_table(
     table(out, title, columns, &records.iter().map(row).collect::<Vec<_>>(), empty);
 }
 
-fn run_table(out: &mut String, runs: &[RunView], now: Ts) {
-    let row = |r: &RunView| {
+fn run_table(out: &mut String, runs: &[&RunView], now: Ts) {
+    let row = |r: &&RunView| {
         let state = match r.ended {
             Some(0) => "ended".to_owned(),
             Some(code) => format!("ended with code {code}"),

@@ -14,11 +14,13 @@ use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
 use super::doc::schema;
 use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
+use crate::audit::Entry;
 use crate::clock::wall;
 use crate::runtime::{Command, Outside, fresh_id};
 use crate::store::Filter;
@@ -90,12 +92,13 @@ pub(super) struct PreviewWish {
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Asked(query): Asked<ListQuery>,
 ) -> Result<Json<SilenceList>> {
     let now = wall();
     let wanted = query.state.unwrap_or_default();
     let mut silences = api.runtime.board.silences(now);
-    silences.retain(|s| wanted.wants(s.phase(now)));
+    silences.retain(|s| wanted.wants(s.phase(now)) && caller.may_silence(&s.matchers).is_ok());
     silences.sort_by_key(|s| (s.phase(now) == Phase::Expired, s.ends_at));
     let quiet = api.quiet().await?;
     let view = |s: &Arc<Silence>| SilenceView::of(s, now, &quiet);
@@ -111,8 +114,12 @@ pub(super) async fn list(
     params(("id" = String, Path, description = "Its id")),
     responses((status = 200, description = "The silence", body = SilenceView), BadRequest, NotFound, Broken)
 )]
-pub(super) async fn show(State(api): State<Arc<Api>>, Named(id): Named) -> Result<Json<SilenceView>> {
-    let found = api.runtime.board.silence(&id).ok_or_else(|| unknown(&id))?;
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Named(id): Named,
+) -> Result<Json<SilenceView>> {
+    let found = api.own_silence(&caller, &id)?;
     Ok(Json(SilenceView::of(&found, wall(), &api.quiet().await?)))
 }
 
@@ -138,6 +145,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>, Named(id): Named) -> Resul
 )]
 pub(super) async fn add(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Sent(wish): Sent<WishView>,
 ) -> Result<Json<SilenceView>> {
     let now = wall();
@@ -156,7 +164,7 @@ pub(super) async fn add(
         comment: wish.comment,
         expire_on_resolve: wish.expire_on_resolve,
     };
-    let silence = api.silence(wanted).await?;
+    let silence = api.silence(&caller, wanted).await?;
     Ok(Json(SilenceView::of(&silence, wall(), &api.quiet().await?)))
 }
 
@@ -169,9 +177,13 @@ pub(super) async fn add(
     params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
     responses((status = 200, description = "As it is now", body = SilenceView), BadRequest, NotFound, Broken)
 )]
-pub(super) async fn expire(State(api): State<Arc<Api>>, Named(id): Named) -> Result<Json<SilenceView>> {
-    let id = api.silence_named(&id)?;
-    api.expire(&id).await?;
+pub(super) async fn expire(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Named(id): Named,
+) -> Result<Json<SilenceView>> {
+    let id = api.silence_named(&caller, &id)?;
+    api.expire(&caller, &id).await?;
     let now = api.runtime.board.silence(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(SilenceView::of(&now, wall(), &[])))
 }
@@ -190,6 +202,7 @@ pub(super) async fn expire(State(api): State<Arc<Api>>, Named(id): Named) -> Res
 )]
 pub(super) async fn preview(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Sent(wish): Sent<PreviewWish>,
 ) -> Result<Json<PreviewView>> {
     let days = wish.days.unwrap_or(PREVIEW_DAYS);
@@ -201,15 +214,15 @@ pub(super) async fn preview(
     }
     let since = Ts(wall().0.saturating_sub(Span::secs(i64::from(days) * 86_400).0));
     let filter = Filter { limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
-    let records = api.store.incidents(&filter).await?;
+    let records = api.incidents(&caller, filter).await?;
     let complete = records.len() < PREVIEW_INCIDENTS as usize
         || records.last().is_some_and(|oldest| oldest.opened_at < since);
     let matching = records.into_iter().filter(|r| r.resolved_at.is_none() || r.opened_at >= since);
     let matching = matching.filter(|r| all_hold(&wish.matchers, &r.labels));
     let (open, recent): (Vec<_>, Vec<_>) = matching.partition(|r| r.resolved_at.is_none());
     let alerts = api.runtime.board.alerts(wall());
-    let alerts: Vec<Labels> =
-        alerts.iter().map(|f| f.alert.labels.to_labels()).filter(|l| all_hold(&wish.matchers, l)).collect();
+    let seen = |l: &Labels| all_hold(&wish.matchers, l) && caller.sees(l);
+    let alerts: Vec<Labels> = alerts.iter().map(|f| f.alert.labels.to_labels()).filter(seen).collect();
     Ok(Json(PreviewView {
         open: open.into_iter().map(IncidentView::from).collect(),
         recent: recent.into_iter().map(IncidentView::from).collect(),
@@ -225,11 +238,20 @@ fn unknown(id: &str) -> ApiError {
 
 impl Api {
     /// Asks for a silence, and waits until it is durable.
-    pub(super) async fn silence(&self, wanted: Wanted) -> Result<Box<Silence>> {
+    pub(super) async fn silence(&self, caller: &Caller, mut wanted: Wanted) -> Result<Box<Silence>> {
+        if let Some(id) = &wanted.id {
+            self.own_silence(caller, id)?;
+        }
+        caller.may_silence(&wanted.matchers)?;
         let fresh = fresh_id().map_err(|_| ApiError::unavailable("the system has no randomness"))?;
+        let id = wanted.id.as_ref().unwrap_or(&fresh);
+        let entry = caller.audit(&wanted.created_by, "silence", id);
+        let selector = wanted.matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let entry = entry.saying(&format!("{selector} until {}: {}", wanted.ends_at, wanted.comment));
+        wanted.created_by = caller.signs(&wanted.created_by);
         tracing::info!(by = wanted.created_by, comment = wanted.comment, "silence");
         let wanted = Box::new(wanted);
-        let silenced = self.outside(|reply| Outside::Silence { wanted, fresh, reply }).await?;
+        let silenced = self.outside(entry, |reply| Outside::Silence { wanted, fresh, reply }).await?;
         silenced.map_err(|refusal| match refusal {
             Refusal::Unknown(why) => ApiError::not_found(why),
             Refusal::Invalid(why) => ApiError::bad_request(why),
@@ -238,15 +260,24 @@ impl Api {
     }
 
     /// Ends a silence, and waits until that is durable.
-    pub(super) async fn expire(&self, id: &str) -> Result<Box<Silence>> {
-        tracing::info!(id, "end a silence");
-        let had = self.outside(|reply| Outside::Expire { id: id.to_owned(), reply }).await?;
+    pub(super) async fn expire(&self, caller: &Caller, id: &str) -> Result<Box<Silence>> {
+        let selector = self.own_silence(caller, id)?.selector();
+        let entry = caller.audit("", "expire", id).saying(&selector);
+        tracing::info!(id, by = entry.actor, "end a silence");
+        let had = self.outside(entry, |reply| Outside::Expire { id: id.to_owned(), reply }).await?;
         had.ok_or_else(|| unknown(id))
     }
 
+    /// The silence of this id, if it is the caller's to know of.
+    pub(super) fn own_silence(&self, caller: &Caller, id: &str) -> Result<Arc<Silence>> {
+        let found = self.runtime.board.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
+        found.ok_or_else(|| unknown(id))
+    }
+
     /// The silence that an id, or the unique beginning of one, means.
-    fn silence_named(&self, id: &str) -> Result<String> {
-        let all = self.runtime.board.silences(wall());
+    fn silence_named(&self, caller: &Caller, id: &str) -> Result<String> {
+        let mut all = self.runtime.board.silences(wall());
+        all.retain(|s| caller.may_silence(&s.matchers).is_ok());
         let mut named = all.iter().filter(|s| !id.is_empty() && s.id.starts_with(id));
         match (named.next(), named.next()) {
             (Some(one), None) => Ok(one.id.clone()),
@@ -265,12 +296,17 @@ impl Api {
         Ok(open.into_iter().filter_map(|r| Some((r.quiet?.by, r.id))).collect())
     }
 
-    /// Hands something to the runtime and waits for its answer.
-    pub(super) async fn outside<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Outside) -> Result<T> {
+    /// Hands something to the runtime, with who asks for it, and waits for its answer.
+    pub(super) async fn outside<T>(
+        &self,
+        entry: Entry,
+        command: impl FnOnce(oneshot::Sender<T>) -> Outside,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
         let asked = async {
-            let command = Command::Outside(command(reply));
+            let command = Box::new(Command::Outside(command(reply)));
+            let command = Command::Audited { entry: Box::new(entry), command };
             self.runtime.commands.send(command).await.map_err(|_| stopping())?;
             answer.await.map_err(|_| stopping())
         };

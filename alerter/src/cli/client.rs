@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepwatch_kit::config::Secret;
 
+use crate::api::auth::CLI_AGENT;
 use crate::api::view::ErrorBody;
 use crate::ingest::innermost;
 
@@ -18,8 +19,9 @@ const MAX_ANSWER: usize = 64 << 20;
 
 const USER_VARIABLE: &str = "STEPWATCH_USER";
 const PASSWORD_VARIABLE: &str = "STEPWATCH_PASSWORD";
+const TOKEN_VARIABLE: &str = "STEPWATCH_TOKEN_FILE";
 
-/// Which alerter, and who asks. A user name and password are taken from STEPWATCH_USER and STEPWATCH_PASSWORD.
+/// Which alerter, and who asks: with a token, or as the user of STEPWATCH_USER and STEPWATCH_PASSWORD.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ClientArgs {
     /// The alerter to ask
@@ -28,6 +30,9 @@ pub(super) struct ClientArgs {
     /// Certificates to trust, in PEM, instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
+    /// A file with a token of the alerter's configuration
+    #[arg(long, env = "STEPWATCH_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +41,8 @@ pub(super) enum ClientError {
     Url(String),
     #[error("--ca-file {path}: {why}")]
     Ca { path: String, why: String },
+    #[error("--token-file: {0}")]
+    Token(String),
     #[error("cannot reach the alerter at {url}: {why} (--url says where it is)")]
     Unreachable { url: String, why: String },
     #[error("{0}")]
@@ -48,7 +55,14 @@ pub(super) enum ClientError {
 pub(super) struct Client {
     http: reqwest::Client,
     base: url::Url,
-    user: Option<(String, Secret)>,
+    proof: Option<Proof>,
+}
+
+/// Who asks.
+#[derive(Debug)]
+enum Proof {
+    Token(Secret),
+    User(String, Secret),
 }
 
 impl ClientArgs {
@@ -58,7 +72,7 @@ impl ClientArgs {
         if !matches!(base.scheme(), "http" | "https") {
             return Err(bad());
         }
-        let mut builder = crate::ingest::client_builder().timeout(TIMEOUT);
+        let mut builder = crate::ingest::client_builder().user_agent(CLI_AGENT).timeout(TIMEOUT);
         if let Some(path) = &self.ca_file {
             let wrong = |why: String| ClientError::Ca { path: path.display().to_string(), why };
             let pem = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
@@ -70,10 +84,15 @@ impl ClientArgs {
         let http = builder
             .build()
             .map_err(|e| ClientError::Strange { url: base.to_string(), why: innermost(&e) })?;
-        let user = std::env::var(USER_VARIABLE)
-            .ok()
-            .map(|user| (user, Secret::new(std::env::var(PASSWORD_VARIABLE).unwrap_or_default())));
-        Ok(Client { http, base, user })
+        Ok(Client { http, base, proof: self.proof()? })
+    }
+
+    fn proof(&self) -> Result<Option<Proof>, ClientError> {
+        if let Some(path) = &self.token_file {
+            return Ok(Some(Proof::Token(Secret::read(path).map_err(ClientError::Token)?)));
+        }
+        let password = || Secret::new(std::env::var(PASSWORD_VARIABLE).unwrap_or_default());
+        Ok(std::env::var(USER_VARIABLE).ok().map(|user| Proof::User(user, password())))
     }
 }
 
@@ -113,8 +132,9 @@ impl Client {
 
     async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ClientError> {
         let url = self.base.to_string();
-        let request = match &self.user {
-            Some((user, password)) => request.basic_auth(user, Some(password.expose())),
+        let request = match &self.proof {
+            Some(Proof::Token(token)) => request.bearer_auth(token.expose()),
+            Some(Proof::User(user, password)) => request.basic_auth(user, Some(password.expose())),
             None => request,
         };
         let lost = |e: reqwest::Error| ClientError::Unreachable { url: url.clone(), why: innermost(&e) };
@@ -132,10 +152,11 @@ impl Client {
                 .map_err(|e| ClientError::Strange { url, why: e.to_string() });
         }
         Err(match serde_json::from_slice::<ErrorBody>(&body) {
-            Ok(told) => ClientError::Refused(super::table::plain(&told.error)),
-            Err(_) if status == reqwest::StatusCode::UNAUTHORIZED => ClientError::Refused(format!(
-                "{url} asks for a user: set {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+            _ if status == reqwest::StatusCode::UNAUTHORIZED => ClientError::Refused(format!(
+                "{url} asks who you are{}: give --token-file (or {TOKEN_VARIABLE}), or set {USER_VARIABLE} and {PASSWORD_VARIABLE}",
+                if self.proof.is_some() { ", and does not know what was sent" } else { "" }
             )),
+            Ok(told) => ClientError::Refused(super::table::plain(&told.error)),
             Err(_) => ClientError::Strange { url, why: status.to_string() },
         })
     }

@@ -126,13 +126,18 @@ async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -
     }
     let (already, who, when) = match (&incident.acked_by, incident.acked_at) {
         // Somebody was faster: that is the name which counts.
-        (Some(first), at) if verb == "ack" && first != me.trim() => {
+        (Some(first), at) if verb == "ack" && !is_mine(first, me.trim()) => {
             ("was already ", first.clone(), at.map(|at| format!(" at {}", at.0)).unwrap_or_default())
         }
         _ => ("", me, String::new()),
     };
     let (id, summary) = (&incident.id, plain(&incident.summary));
     Ok(writeln!(out, "{id} {already}{done} by {}{when}: {summary}", plain(&who))?)
+}
+
+/// The alerter puts the name that it knows before the one that it is told: `api:ops (alice)`.
+fn is_mine(name: &str, me: &str) -> bool {
+    name == me || name.ends_with(&format!(" ({me})")) || name.split_once(':').is_some_and(|(_, n)| n == me)
 }
 
 /// A name for whoever types: at 3 am in a container without a user, an answer must not fail for want of one.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use stepwatch_engine::config::Policy;
 use stepwatch_engine::time::Span;
 
-use super::{File, incidents, oncall};
+use super::{File, api, incidents, oncall};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
 
@@ -173,5 +173,6 @@ pub(super) fn warnings(file: &File) -> Vec<String> {
         warnings.push("receivers: is empty, so that incidents are kept and shown, and told to nobody".into());
     }
     incidents::warnings(file, &mut warnings);
+    api::warnings(file, &mut warnings);
     warnings
 }

@@ -8,7 +8,8 @@ use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::incident::inhibition;
 use stepwatch_engine::time::Span;
 
-use super::{Config, File, Source};
+use super::{Config, File, Source, Token};
+use crate::api::auth::Reach;
 use crate::ingest::Exporters;
 use crate::notify::ReceiverConfig;
 
@@ -51,6 +52,10 @@ impl fmt::Display for Config {
         {
             section.line(format_args!("{}", inhibits(&rule)))?;
         }
+        section.open("api");
+        for token in &file.api.tokens {
+            section.line(format_args!("{}", grant(token)))?;
+        }
         section.open("detectors");
         for change in detectors(&file.detectors) {
             section.line(format_args!("{change}"))?;
@@ -77,6 +82,14 @@ impl Section<'_, '_> {
     fn line(&mut self, text: fmt::Arguments<'_>) -> fmt::Result {
         writeln!(self.f, "{:10} {text}", core::mem::take(&mut self.name))
     }
+}
+
+/// `llama: ack, silence, of runs llama-*`.
+fn grant(token: &Token) -> String {
+    let scopes = token.scopes.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
+    let reach = Reach { runs: token.runs.clone(), teams: token.teams.clone() };
+    let limits = if reach.is_everything() { String::new() } else { format!(", of {reach}") };
+    format!("{}: {scopes}{limits}", token.name)
 }
 
 fn exporters(e: &Exporters) -> String {

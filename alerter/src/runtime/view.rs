@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use stepwatch_engine::Engine;
 use stepwatch_engine::effect::Effect;
 use stepwatch_engine::incident::State;
+use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::oncall::OnCall;
 use stepwatch_engine::run::{Facts, Run};
 use stepwatch_engine::time::Ts;
@@ -39,6 +40,8 @@ pub struct RuntimeView {
 #[derive(Debug, Clone)]
 pub struct RunView {
     pub run: String,
+    /// What it declared of itself in words.
+    pub labels: Labels,
     pub attempt: u32,
     pub last_step: Option<i64>,
     /// When a step arrived last, by our clock.
@@ -140,6 +143,7 @@ impl RunView {
         let f: &Facts = &run.facts;
         Self {
             run: f.name.clone(),
+            labels: f.labels.clone(),
             attempt: f.attempt,
             last_step: f.last_step,
             last_step_at: f.last_step.map(|_| f.last_progress),

@@ -21,6 +21,8 @@ pub struct Filter {
     /// Leaves out what is resolved.
     pub unresolved: bool,
     pub run: Option<String>,
+    /// Only runs whose names begin with one of these; all if there is none.
+    pub run_prefixes: Vec<String>,
     pub node: Option<String>,
     pub severity: Option<Severity>,
     /// At most so many, the latest first.
@@ -94,6 +96,18 @@ impl Store {
         }
         if let Some(run) = &filter.run {
             query.push(" AND run = ").push_bind(run);
+        }
+        if !filter.run_prefixes.is_empty() {
+            query.push(" AND (1 = 0");
+            for prefix in &filter.run_prefixes {
+                let length = prefix.chars().count() as i64;
+                query
+                    .push(" OR substr(run, 1, CAST(")
+                    .push_bind(length)
+                    .push(" AS INTEGER)) = ")
+                    .push_bind(prefix);
+            }
+            query.push(")");
         }
         if let Some(node) = &filter.node {
             query.push(" AND instr(nodes, ").push_bind(format!(",{node},")).push(") > 0");

@@ -15,6 +15,7 @@ use super::shown::{Looker, Shown};
 use super::wire::{AlertGroup, GettableAlert, Name, PostableAlert};
 use super::{Refused, Result};
 use crate::api::Api;
+use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Sent;
 use crate::clock::wall;
@@ -42,15 +43,21 @@ const MAX_MISTAKES: usize = 10;
 )]
 pub(super) async fn take(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     posted: core::result::Result<Sent<Vec<PostableAlert>>, ApiError>,
 ) -> Result<StatusCode> {
     let Sent(posted) = posted?;
     let (now, limits) = (wall(), Limits::default());
     let mut mistakes = Vec::new();
     let mut told = Vec::with_capacity(posted.len());
-    let mut invalid = 0;
+    let (mut invalid, mut foreign) = (0, 0u64);
+    let routing = api.runtime.board.routing();
+    let is_own = |one: &Told| {
+        caller.reach().is_none_or(|reach| reach.admits(&routing.with_team(one.alert.labels.to_labels())))
+    };
     for alert in posted {
         match read(alert, now, &limits) {
+            Ok(one) if !is_own(&one) => foreign += 1,
             Ok(one) => told.push(one),
             Err(e) => {
                 invalid += 1;
@@ -60,12 +67,18 @@ pub(super) async fn take(
             }
         }
     }
-    api.runtime.metrics.alerts_invalid.inc_by(invalid);
+    api.runtime.metrics.alerts_invalid.inc_by(invalid + foreign);
     let heard = if told.is_empty() {
         crate::runtime::Heard::default()
     } else {
-        api.outside(|reply| Outside::Alerts { told, reply }).await?
+        let entry = caller.audit("", "alerts", &format!("{} alerts", told.len()));
+        api.outside(entry, |reply| Outside::Alerts { told, reply }).await?
     };
+    if let Some(reach) = caller.reach().filter(|_| foreign > 0) {
+        let why =
+            format!("{foreign} alerts refused: this token is limited to {reach}, by the labels run and team");
+        return Err(Refused(StatusCode::FORBIDDEN, why));
+    }
     if !mistakes.is_empty() {
         return Err(Refused::bad(mistakes.join("; ")));
     }
@@ -98,10 +111,12 @@ fn read(posted: PostableAlert, now: Ts, limits: &Limits) -> core::result::Result
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<GettableAlert>>> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
-    let mut alerts: Vec<GettableAlert> = shown(&api, &filter).await?.into_iter().map(|s| s.alert).collect();
+    let shown = shown(&api, &caller, &filter).await?;
+    let mut alerts: Vec<GettableAlert> = shown.into_iter().map(|s| s.alert).collect();
     alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
     Ok(Json(alerts))
 }
@@ -117,11 +132,12 @@ pub(super) async fn list(
 )]
 pub(super) async fn groups(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<AlertGroup>>> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
     let mut groups: BTreeMap<_, Vec<GettableAlert>> = BTreeMap::new();
-    for Shown { alert, group, receivers } in shown(&api, &filter).await? {
+    for Shown { alert, group, receivers } in shown(&api, &caller, &filter).await? {
         for receiver in receivers.into_iter().filter(|name| filter.wants_receiver(name)) {
             groups.entry((group.clone(), receiver)).or_default().push(alert.clone());
         }
@@ -135,14 +151,17 @@ pub(super) async fn groups(
     Ok(Json(groups.into_iter().map(group).collect()))
 }
 
-async fn shown(api: &Api, filter: &Filter) -> Result<Vec<Shown>> {
+async fn shown(api: &Api, caller: &Caller, filter: &Filter) -> Result<Vec<Shown>> {
     let now = wall();
     let (routing, silences) = (api.runtime.board.routing(), api.runtime.board.active(now));
     let looker = Looker { filter, routing: &routing, silences: &silences, now };
-    let mut all: Vec<Shown> =
-        api.runtime.board.alerts(now).iter().filter_map(|firing| looker.alert(firing)).collect();
+    let mut alerts = api.runtime.board.alerts(now);
+    if let Some(reach) = caller.reach() {
+        alerts.retain(|firing| reach.admits(&routing.with_team(firing.alert.labels.to_labels())));
+    }
+    let mut all: Vec<Shown> = alerts.iter().filter_map(|firing| looker.alert(firing)).collect();
     let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
-    let incidents = api.store.incidents(&open).await.map_err(ApiError::from)?;
+    let incidents = api.incidents(caller, open).await?;
     all.extend(incidents.iter().filter_map(|record| looker.incident(record)));
     Ok(all)
 }

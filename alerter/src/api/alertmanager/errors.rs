@@ -30,6 +30,10 @@ errors! {
     TooLarge "413"
     /// The body is not said to be `application/json`.
     NotJson "415"
+    /// Nobody is let in without a token, or a user's name and password.
+    Unauthorized "401"
+    /// The token that was sent may not do this, or not about all of it.
+    Forbidden "403"
     /// There are as many as the configuration allows.
     Full "429"
     /// The store did not answer; the alerter's log says why.

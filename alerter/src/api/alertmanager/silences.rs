@@ -15,6 +15,7 @@ use super::filter::{Filter, SilencesQuery};
 use super::wire::{GettableSilence, MatcherView, PostableSilence, SilenceId, SilenceStatus};
 use super::{Refused, Result};
 use crate::api::Api;
+use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::{Named, Sent};
 use crate::api::view::When;
@@ -33,12 +34,14 @@ use crate::clock::wall;
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<GettableSilence>>> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
     let now = wall();
     let mut silences = api.runtime.board.silences(now);
     silences.retain(|s| filter.matchers.iter().all(|m| is_about(s, m)));
+    silences.retain(|s| caller.may_silence(&s.matchers).is_ok());
     silences.sort_by_key(|s| match s.phase(now) {
         Phase::Active => (0, s.ends_at.0, Reverse(0)),
         Phase::Pending => (1, s.starts_at.0, Reverse(0)),
@@ -67,11 +70,12 @@ fn is_about(s: &Silence, filter: &Matcher) -> bool {
 )]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     id: core::result::Result<Named, ApiError>,
 ) -> Result<Json<GettableSilence>> {
     let Named(id) = id?;
-    let found = api.runtime.board.silence(&id);
-    let found = found.ok_or_else(|| Refused(StatusCode::NOT_FOUND, format!("silence {id} not found")))?;
+    let found = api.own_silence(&caller, &id);
+    let found = found.map_err(|_| Refused(StatusCode::NOT_FOUND, format!("silence {id} not found")))?;
     Ok(Json(view(&found, wall())))
 }
 
@@ -97,6 +101,7 @@ pub(super) async fn show(
 )]
 pub(super) async fn put(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     posted: core::result::Result<Sent<PostableSilence>, ApiError>,
 ) -> Result<Json<SilenceId>> {
     let Sent(posted) = posted?;
@@ -115,7 +120,7 @@ pub(super) async fn put(
         comment: posted.comment,
         expire_on_resolve: false,
     };
-    let silence = api.silence(wanted).await?;
+    let silence = api.silence(&caller, wanted).await?;
     Ok(Json(SilenceId { silence_id: silence.id.clone() }))
 }
 
@@ -130,10 +135,11 @@ pub(super) async fn put(
 )]
 pub(super) async fn expire(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     id: core::result::Result<Named, ApiError>,
 ) -> Result<StatusCode> {
     let Named(id) = id?;
-    api.expire(&id).await?;
+    api.expire(&caller, &id).await?;
     Ok(StatusCode::OK)
 }
 

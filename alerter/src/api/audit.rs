@@ -1,0 +1,104 @@
+//! The audit log by HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Api;
+use super::doc::errors::{BadRequest, Broken};
+use super::error::ApiError;
+use super::extract::Asked;
+use super::view::When;
+use crate::audit::{Door, Entry, Outcome};
+use crate::store::{AuditFilter, Audited};
+
+/// Entries in one answer: unless asked otherwise, and at most.
+const LIMIT_DEFAULT: u32 = 100;
+const LIMIT_MAX: u32 = 10_000;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AuditList {
+    /// The latest first.
+    pub entries: Vec<AuditView>,
+}
+
+/// Somebody changed something, or tried to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AuditView {
+    /// Its number, which only rises.
+    pub seq: i64,
+    pub at: When,
+    /// `api:NAME` of a token, `user:NAME` of a user, `slack:U123 (name)`; otherwise whoever it said it was.
+    pub actor: String,
+    pub door: Door,
+    pub action: String,
+    /// An incident, a silence, a path.
+    pub target: String,
+    pub outcome: Outcome,
+    /// The address it came from.
+    pub remote: Option<String>,
+    pub detail: String,
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AuditQuery {
+    actor: Option<String>,
+    action: Option<String>,
+    target: Option<String>,
+    door: Option<Door>,
+    outcome: Option<Outcome>,
+    /// Not before.
+    since: Option<When>,
+    /// Only numbers below it: the next page.
+    before: Option<i64>,
+    /// At most so many.
+    #[param(minimum = 1, maximum = 10000, default = 100)]
+    limit: Option<u32>,
+}
+
+/// Who changed what, or tried to; the latest first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/audit",
+    operation_id = "listAudit",
+    tag = "state",
+    params(AuditQuery),
+    responses((status = 200, description = "Entries of the audit log", body = AuditList), BadRequest, Broken)
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Asked(q): Asked<AuditQuery>,
+) -> Result<Json<AuditList>, ApiError> {
+    let limit = q.limit.unwrap_or(LIMIT_DEFAULT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(ApiError::bad_request(format!(
+            "limit: must be a number from 1 to {LIMIT_MAX}, got {limit}"
+        )));
+    }
+    let given = |v: Option<String>| v.filter(|v| !v.is_empty());
+    let filter = AuditFilter {
+        actor: given(q.actor),
+        action: given(q.action),
+        target: given(q.target),
+        door: q.door.map(|d| d.as_str().to_owned()),
+        outcome: q.outcome.map(|o| o.as_str().to_owned()),
+        since: q.since.map(|at| at.0),
+        before: q.before,
+        limit: Some(limit),
+    };
+    let entries = api.store.audit(&filter).await?;
+    Ok(Json(AuditList { entries: entries.into_iter().map(AuditView::from).collect() }))
+}
+
+impl From<Audited> for AuditView {
+    fn from(Audited { seq, entry }: Audited) -> Self {
+        let Entry { at, actor, door, action, target, outcome, remote, detail } = entry;
+        let remote = remote.map(|ip| ip.to_string());
+        Self { seq, at: When(at), actor, door, action, target, outcome, remote, detail }
+    }
+}

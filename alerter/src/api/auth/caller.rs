@@ -1,0 +1,179 @@
+//! Who makes a request, for the handlers that it concerns.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use stepwatch_engine::matcher::{Labels, Matcher};
+
+use super::keyring::Grant;
+use super::reach::Reach;
+use super::scope::{Scope, Scopes};
+use crate::api::error::ApiError;
+use crate::audit::{Door, Entry};
+use crate::notify::line;
+
+/// Characters of a name in a history; the engine takes no longer author of a silence.
+const MAX_SIGNATURE: usize = 200;
+
+#[derive(Debug, Clone)]
+pub struct Caller {
+    who: Who,
+    door: Door,
+    remote: Option<IpAddr>,
+    /// An entry of the audit log is on its way with the deed.
+    told: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Who {
+    /// Where nobody is asked.
+    Anybody,
+    /// Of the web configuration.
+    User(String),
+    Token(Arc<Grant>),
+    /// Whoever was not let in.
+    Nobody,
+}
+
+impl Caller {
+    pub(super) fn new(who: Who, door: Door, remote: Option<IpAddr>) -> Self {
+        Self { who, door, remote, told: Arc::default() }
+    }
+
+    pub(super) fn scopes(&self) -> Scopes {
+        match &self.who {
+            Who::Anybody | Who::User(_) => Scopes::all(),
+            Who::Token(grant) => grant.scopes,
+            Who::Nobody => Scopes::default(),
+        }
+    }
+
+    /// `None` if it is about everything.
+    pub(in crate::api) fn reach(&self) -> Option<&Reach> {
+        match &self.who {
+            Who::Token(grant) if !grant.reach.is_everything() => Some(&grant.reach),
+            _ => None,
+        }
+    }
+
+    /// `api:NAME` of a token, `user:NAME` of a user; nobody in particular where nobody is asked.
+    pub(super) fn actor(&self) -> Option<String> {
+        match &self.who {
+            Who::Token(grant) => Some(format!("api:{}", grant.name)),
+            Who::User(name) => Some(format!("user:{name}")),
+            Who::Anybody | Who::Nobody => None,
+        }
+    }
+
+    /// How it stands in histories: who we know it is first, and then who it says it is.
+    pub(in crate::api) fn signs(&self, by: &str) -> String {
+        let Some(actor) = self.actor() else { return by.to_owned() };
+        let same = actor.split_once(':').is_some_and(|(_, name)| name == by);
+        if by.is_empty() || same || by == actor {
+            return actor;
+        }
+        // A silence that is changed comes back with the signature that it was given.
+        let by = by.strip_prefix(&format!("{actor} (")).and_then(|by| by.strip_suffix(')')).unwrap_or(by);
+        let room = MAX_SIGNATURE.saturating_sub(actor.chars().count() + 3);
+        format!("{actor} ({})", line(by, room))
+    }
+
+    pub(super) fn require(&self, scope: Scope) -> Result<(), ApiError> {
+        if self.scopes().has(scope) {
+            return Ok(());
+        }
+        let who = self.actor().unwrap_or_else(|| "nobody".into());
+        Err(forbidden(format!("this needs a token with the scope {scope}, which {who} does not have")))
+    }
+
+    /// For what cannot be divided by run or team.
+    pub(in crate::api) fn require_everything(&self) -> Result<(), ApiError> {
+        match self.reach() {
+            None => Ok(()),
+            Some(reach) => Err(forbidden(format!(
+                "this tells of everything, and the token is limited to {reach}: it needs one without limits"
+            ))),
+        }
+    }
+
+    /// Whether it may know of something with these labels.
+    pub(in crate::api) fn sees(&self, labels: &Labels) -> bool {
+        self.reach().is_none_or(|reach| reach.admits(labels))
+    }
+
+    /// Whether a silence of these matchers is its own matter.
+    pub(in crate::api) fn may_silence(&self, matchers: &[Matcher]) -> Result<(), ApiError> {
+        self.reach().map_or(Ok(()), |reach| reach.holds(matchers).map_err(forbidden))
+    }
+
+    /// The entry of the audit log that goes with a deed, as a part of its transaction.
+    pub(in crate::api) fn audit(&self, by: &str, action: &str, target: &str) -> Entry {
+        self.told.store(true, Ordering::Relaxed);
+        Entry::new(self.door, &self.signs(by), action, target).from(self.remote)
+    }
+
+    pub(super) fn has_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// The entry of what was not done, or is not the engine's matter.
+    pub(super) fn entry(&self, action: &str, target: &str) -> Entry {
+        Entry::new(self.door, &self.signs(""), action, target).from(self.remote)
+    }
+}
+
+fn forbidden(message: String) -> ApiError {
+    ApiError { status: StatusCode::FORBIDDEN, message }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    /// A request that did not pass the gate is nobody's, and may do nothing.
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let known = parts.extensions.get::<Self>().cloned();
+        Ok(known.unwrap_or_else(|| Self::new(Who::Nobody, Door::Api, None)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(name: &str, scopes: &[Scope]) -> Caller {
+        let grant = Grant { name: name.into(), scopes: Scopes::of(scopes), reach: Reach::default() };
+        Caller::new(Who::Token(Arc::new(grant)), Door::Api, None)
+    }
+
+    #[test]
+    fn the_name_that_is_known_comes_first() {
+        let ops = token("ops", &[Scope::Ack]);
+        assert_eq!(ops.signs("alice"), "api:ops (alice)");
+        for same in ["", "ops", "api:ops"] {
+            assert_eq!(ops.signs(same), "api:ops");
+        }
+        assert_eq!(ops.signs("api:ops (alice)"), "api:ops (alice)");
+        assert_eq!(ops.signs("api:root"), "api:ops (api:root)", "nobody passes for another");
+        assert_eq!(ops.signs(&"x".repeat(500)).chars().count(), MAX_SIGNATURE);
+        assert_eq!(Caller::new(Who::User("ann".into()), Door::Api, None).signs("bob"), "user:ann (bob)");
+        assert_eq!(Caller::new(Who::Anybody, Door::Api, None).signs("bob"), "bob");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let err = token("ops", &[Scope::Silence]).require(Scope::Ack).unwrap_err();
+        assert_eq!(err.status, 403);
+        assert_eq!(err.message, "this needs a token with the scope ack, which api:ops does not have");
+        assert!(token("ops", &[Scope::Silence]).require(Scope::Read).is_ok());
+        let nobody = Caller::new(Who::Nobody, Door::Api, None);
+        assert!(Scope::ALL.into_iter().all(|s| nobody.require(s).is_err()));
+        assert!(
+            Scope::ALL.into_iter().all(|s| Caller::new(Who::Anybody, Door::Api, None).require(s).is_ok())
+        );
+    }
+}

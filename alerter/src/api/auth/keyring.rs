@@ -1,0 +1,167 @@
+//! The tokens in force, as hashes: the tokens themselves are forgotten when they have been read.
+
+use core::fmt;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+use stepwatch_kit::config::Secret;
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+use super::reach::Reach;
+use super::scope::Scopes;
+
+/// A header this long is no token.
+const MAX_CREDENTIALS: usize = 2048;
+
+/// One token: whose, what for, and about what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    pub name: String,
+    pub scopes: Scopes,
+    pub reach: Reach,
+}
+
+#[derive(Debug, Default)]
+pub struct Keyring {
+    keys: Vec<Key>,
+}
+
+struct Key {
+    hash: [u8; 32],
+    grant: Arc<Grant>,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.grant, f)
+    }
+}
+
+impl Keyring {
+    /// Takes another token; the grant that has the same already is the error.
+    pub(crate) fn add(&mut self, token: &Secret, grant: Grant) -> Result<(), Arc<Grant>> {
+        if let Some(same) = self.find(token.expose()) {
+            return Err(same);
+        }
+        self.keys.push(Key { hash: digest(token.expose()), grant: Arc::new(grant) });
+        Ok(())
+    }
+
+    /// Without any, nobody is asked who they are.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub fn grants(&self) -> impl Iterator<Item = &Grant> {
+        self.keys.iter().map(|key| &*key.grant)
+    }
+
+    /// Whose token it is. Every key is compared, whole, so that the time it takes tells nothing of them.
+    pub fn find(&self, token: &str) -> Option<Arc<Grant>> {
+        let given = digest(token);
+        let (mut at, mut found) = (0u32, Choice::from(0));
+        for (i, key) in self.keys.iter().enumerate() {
+            let same = key.hash.ct_eq(&given);
+            at.conditional_assign(&(i as u32), same);
+            found |= same;
+        }
+        let key = self.keys.get(at as usize).filter(|_| bool::from(found));
+        key.map(|key| Arc::clone(&key.grant))
+    }
+}
+
+/// Tokens have too many bits to be guessed from a fast hash; see the least length that the configuration demands.
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// The token of a request: `Bearer TOKEN`, or, since browsers and old programs know nothing else, `Basic` with the token as the
+/// password of any user.
+pub(crate) fn presented(headers: &HeaderMap) -> Option<String> {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    // Two headers are two minds: a proxy and we could each believe another one.
+    let (Some(header), None) = (given.next(), given.next()) else { return None };
+    let (scheme, rest) = header.to_str().ok()?.split_once(' ')?;
+    let rest = rest.trim();
+    if rest.is_empty() || rest.len() > MAX_CREDENTIALS {
+        return None;
+    }
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.to_owned());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(STANDARD.decode(rest).ok()?).ok()?;
+    Some(decoded.split_once(':')?.1.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn grant(name: &str) -> Grant {
+        Grant { name: name.into(), scopes: Scopes::all(), reach: Reach::default() }
+    }
+
+    #[test]
+    fn a_token_is_found_by_itself_alone() {
+        let mut ring = Keyring::default();
+        assert!(ring.find("").is_none());
+        for name in ["alpha", "beta", "gamma"] {
+            ring.add(&Secret::new(format!("token-of-{name}")), grant(name)).unwrap();
+        }
+        for name in ["alpha", "beta", "gamma"] {
+            assert_eq!(ring.find(&format!("token-of-{name}")).unwrap().name, name);
+        }
+        for bad in ["", "token-of-", "token-of-alph", "token-of-alphaa", "alpha"] {
+            assert!(ring.find(bad).is_none(), "{bad}");
+        }
+        let same = ring.add(&Secret::new("token-of-beta".into()), grant("delta")).unwrap_err();
+        assert_eq!(same.name, "beta");
+        assert!(!format!("{ring:?}").contains("token-of"));
+    }
+
+    #[test]
+    fn a_bearer_or_the_password_of_anybody() {
+        let of = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, value.parse().unwrap());
+            }
+            presented(&headers)
+        };
+        let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
+        assert_eq!(of(&["Bearer abc"]).as_deref(), Some("abc"));
+        assert_eq!(of(&["bearer  abc "]).as_deref(), Some("abc"));
+        assert_eq!(of(&[&basic("me:abc")]).as_deref(), Some("abc"));
+        assert_eq!(of(&[&basic(":a:bc")]).as_deref(), Some("a:bc"));
+        for bad in [
+            "abc",
+            "Bearer ",
+            "Digest abc",
+            "Basic !!",
+            &basic("abc"),
+            &format!("Bearer {}", "x".repeat(3000)),
+        ] {
+            assert_eq!(of(&[bad]), None, "{bad}");
+        }
+        assert_eq!(of(&["Bearer abc", "Bearer abc"]), None);
+        assert_eq!(of(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(header in "(Basic |Bearer )?[ -~]{0,60}") {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, header.parse().unwrap());
+            let _ = presented(&headers);
+        }
+    }
+}

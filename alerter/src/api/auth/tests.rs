@@ -1,0 +1,359 @@
+use std::collections::BTreeMap;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::Scope;
+use crate::testing::{TestApp, rank_dead, step, wait_for};
+
+/// A token of each scope, whose name is the scope's; and one that is about some runs only.
+const TOKENS: &str = r#"
+api:
+  tokens:
+    - {name: ingest, token_file: ingest, scopes: [ingest]}
+    - {name: read, token_file: read, scopes: [read]}
+    - {name: ack, token_file: ack, scopes: [ack]}
+    - {name: silence, token_file: silence, scopes: [silence]}
+    - {name: admin, token_file: admin, scopes: [admin]}
+    - {name: llama, token_file: llama, scopes: [ack, silence, ingest], runs: ["llama-*"]}
+    - {name: research, token_file: research, scopes: [read], teams: [research]}
+teams:
+  - {name: research, match: ['run=~"llama-.*"']}
+"#;
+
+fn token(name: &str) -> String {
+    format!("0123456789abcdef-{name}")
+}
+
+async fn start(web: Option<&str>) -> TestApp {
+    let names = ["ingest", "read", "ack", "silence", "admin", "llama", "research"];
+    let mut files: Vec<_> = names.iter().map(|name| (*name, token(name))).collect();
+    files.extend(web.map(|text| ("web.yml", text.to_owned())));
+    TestApp::start_with(TOKENS, &files).await
+}
+
+struct Sent {
+    status: u16,
+    headers: reqwest::header::HeaderMap,
+    text: String,
+}
+
+impl Sent {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
+    }
+}
+
+/// `as_who` is the name of a token.
+async fn send(app: &TestApp, as_who: &str, method: &str, path: &str, body: Option<Value>) -> Sent {
+    let method: Method = method.to_uppercase().parse().unwrap();
+    let mut request = reqwest::Client::new().request(method, format!("{}{path}", app.url));
+    if !as_who.is_empty() {
+        request = request.bearer_auth(token(as_who));
+    }
+    if let Some(body) = body {
+        request = request.json(&body);
+    }
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    Sent { status, headers, text: response.text().await.unwrap() }
+}
+
+async fn get(app: &TestApp, as_who: &str, path: &str) -> Sent {
+    send(app, as_who, "get", path, None).await
+}
+
+/// Opens a page for each run, and returns their ids.
+async fn pages(app: &TestApp, runs: &[&str]) -> BTreeMap<String, String> {
+    for (seq, run) in (0..).step_by(2).zip(runs) {
+        app.exporter.say(&(step(seq + 1, run, 41) + &rank_dead(seq + 2, run, 3))).await;
+    }
+    wait_for("the incidents", async || {
+        let all = get(app, "admin", "/api/v1/incidents").await.json();
+        let all = all["incidents"].as_array().unwrap().clone();
+        let text = |v: &Value| v.as_str().unwrap().to_owned();
+        (all.len() == runs.len()).then(|| all.iter().map(|i| (text(&i["run"]), text(&i["id"]))).collect())
+    })
+    .await
+}
+
+/// Everything that is served and who may ask for it, from the document: nothing is forgotten.
+#[tokio::test]
+async fn every_route_asks_for_a_token_and_then_for_its_scope() {
+    let app = start(None).await;
+    let document = serde_json::to_value(crate::api::doc::document()).unwrap();
+    let mut routes = vec![
+        ("get".to_owned(), "/".to_owned(), Scope::Read),
+        ("get".into(), "/incidents/nonsense".into(), Scope::Read),
+        ("get".into(), "/assets/page.css".into(), Scope::Read),
+        ("get".into(), "/-/log-level".into(), Scope::Admin),
+        ("put".into(), "/-/log-level".into(), Scope::Admin),
+        ("post".into(), "/-/reload".into(), Scope::Admin),
+        ("post".into(), "/-/nonsense".into(), Scope::Admin),
+    ];
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let needed = operation["security"][0]["bearerToken"][0].as_str();
+            let scope = Scope::ALL.into_iter().find(|s| Some(s.as_str()) == needed);
+            if let Some(scope) = scope {
+                routes.push((method.clone(), path.replace("{id}", "nonsense"), scope));
+            } else {
+                assert!(crate::callbacks::PATHS.contains(&path.as_str()), "{method} {path} needs nothing");
+            }
+        }
+    }
+    assert!(routes.len() > 20, "{routes:?}");
+    for (method, path, scope) in &routes {
+        for unknown in ["", "unknown"] {
+            let sent = send(&app, unknown, method, path, None).await;
+            assert_eq!(sent.status, 401, "{method} {path}");
+            assert_eq!(sent.headers.get_all("www-authenticate").iter().count(), 2);
+        }
+        for held in Scope::ALL {
+            let sent = send(&app, held.as_str(), method, path, None).await;
+            let allowed = super::Scopes::of(&[held]).has(*scope);
+            assert_eq!(
+                !matches!(sent.status, 401 | 403),
+                allowed,
+                "{method} {path} with {held}: {}",
+                sent.text
+            );
+            let named = format!("the scope {scope}, which api:{held} does not have");
+            assert!(allowed || sent.text.contains(&named), "{}", sent.text);
+        }
+    }
+    assert_eq!(get(&app, "", "/nonsense").await.status, 401);
+    assert_eq!(get(&app, "read", "/nonsense").await.status, 404);
+    for open in ["/-/healthy", "/-/ready"] {
+        assert_eq!(get(&app, "", open).await.status, 200);
+    }
+    let metrics = get(&app, "read", "/metrics").await.text;
+    assert!(metrics.contains("stepwatch_alerter_api_token_requests_total{token=\"admin\"}"), "{metrics}");
+    assert!(metrics.contains("stepwatch_alerter_api_refused_total{reason=\"unknown\"}"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_browser_sends_the_token_as_a_password_and_other_sites_may_not_use_it() {
+    let app = start(None).await;
+    let client = reqwest::Client::new();
+    let page = client.get(format!("{}/", app.url));
+    let page = page.basic_auth("anybody", Some(token("admin"))).send().await.unwrap();
+    assert_eq!(page.status(), 200);
+    let refused = get(&app, "", "/").await;
+    assert!(
+        refused.headers.contains_key("content-security-policy")
+            && refused.text.starts_with("<!doctype html>")
+    );
+    for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+        let reload = client.post(format!("{}/-/reload", app.url)).header("sec-fetch-site", site);
+        let reload = reload.basic_auth("anybody", Some(token("admin"))).send().await.unwrap();
+        assert_eq!(reload.status(), status, "{site}");
+    }
+}
+
+#[tokio::test]
+async fn who_it_is_known_to_be_stands_before_who_it_says_it_is() {
+    let app = start(None).await;
+    let id = pages(&app, &["llama-1"]).await.remove("llama-1").unwrap();
+    let path = format!("/api/v1/incidents/{id}");
+    let acked = send(&app, "ack", "post", &format!("{path}/ack"), Some(json!({"by": "alice"}))).await;
+    assert_eq!((acked.status, &acked.json()["acked_by"]), (200, &json!("api:ack (alice)")));
+    let timeline = get(&app, "read", &path).await.json()["timeline"].clone();
+    let actors: Vec<_> = timeline.as_array().unwrap().iter().map(|t| t["actor"].as_str().unwrap()).collect();
+    assert!(actors.contains(&"api:ack (alice)"), "{actors:?}");
+    let wish =
+        json!({"matchers": ["run=llama-1"], "duration": "1h", "created_by": "silence", "comment": "why"});
+    let silence = send(&app, "silence", "post", "/api/v1/silences", Some(wish)).await.json();
+    assert_eq!(silence["created_by"], "api:silence");
+    // The other API, and what amtool sends when it changes one.
+    let mut posted =
+        get(&app, "read", &format!("/api/v2/silence/{}", silence["id"].as_str().unwrap())).await.json();
+    posted["comment"] = json!("why not");
+    let changed = send(&app, "silence", "post", "/api/v2/silences", Some(posted)).await;
+    assert_eq!(changed.status, 200, "{}", changed.text);
+    let id = changed.json()["silenceID"].as_str().unwrap().to_owned();
+    let silence = get(&app, "read", &format!("/api/v1/silences/{id}")).await.json();
+    assert_eq!((&silence["created_by"], &silence["comment"]), (&json!("api:silence"), &json!("why not")));
+}
+
+#[tokio::test]
+async fn a_limited_token_knows_of_its_own_runs_and_no_others() {
+    let app = start(None).await;
+    let ids = pages(&app, &["llama-1", "mistral"]).await;
+    let (own, foreign) = (&ids["llama-1"], &ids["mistral"]);
+    for who in ["llama", "research"] {
+        let list = get(&app, who, "/api/v1/incidents?limit=1").await.json();
+        assert_eq!(list["incidents"].as_array().unwrap().len(), 1);
+        assert_eq!(list["incidents"][0]["id"], json!(own));
+        assert_eq!(get(&app, who, &format!("/api/v1/incidents/{own}")).await.status, 200);
+        // As if it did not exist, also by a beginning that both ids have.
+        let shared = own.chars().zip(foreign.chars()).take_while(|(a, b)| a == b).count();
+        for id in [foreign.as_str(), &foreign[..foreign.len() - 2], &own[..shared]] {
+            let sent = get(&app, who, &format!("/api/v1/incidents/{id}")).await;
+            assert_eq!(
+                (sent.status, sent.text.contains("there is no incident")),
+                (404, true),
+                "{}",
+                sent.text
+            );
+            assert_eq!(get(&app, who, &format!("/incidents/{id}")).await.status, 404);
+        }
+        let runs = wait_for("the runs", async || {
+            Some(get(&app, who, "/api/v1/runs").await.json()).filter(|r| r["runs"][0]["run"] == "llama-1")
+        })
+        .await;
+        assert_eq!(runs["runs"].as_array().unwrap().len(), 1);
+        for path in ["/", "/api/v2/alerts", "/api/v2/alerts/groups"] {
+            let seen = get(&app, who, path).await.text;
+            assert!(seen.contains("llama-1") && !seen.contains("mistral"), "{path}: {seen}");
+        }
+        for path in ["/metrics", "/api/v1/sources"] {
+            let sent = get(&app, who, path).await;
+            assert_eq!((sent.status, sent.text.contains("limited to")), (403, true), "{path} {}", sent.text);
+        }
+    }
+    for verb in ["ack", "resolve"] {
+        let path = |id| format!("/api/v1/incidents/{id}/{verb}");
+        let by = || Some(json!({"by": "x"}));
+        assert_eq!(send(&app, "llama", "post", &path(foreign), by()).await.status, 404);
+        assert_eq!(send(&app, "llama", "post", &path(own), by()).await.status, 200);
+    }
+    assert_eq!(get(&app, "admin", &format!("/api/v1/incidents/{foreign}")).await.json()["state"], "open");
+}
+
+#[tokio::test]
+async fn a_limited_token_silences_its_own_runs_and_no_others() {
+    let app = start(None).await;
+    let wish =
+        |matcher: &str| json!({"matchers": [matcher], "duration": "1h", "created_by": "x", "comment": "why"});
+    let make = async |who: &str, matcher: &str| {
+        send(&app, who, "post", "/api/v1/silences", Some(wish(matcher))).await
+    };
+    for matcher in ["run=mistral", "kind=hang", r#"run=~".*""#] {
+        let sent = make("llama", matcher).await;
+        assert_eq!(
+            (sent.status, sent.text.contains("limited to runs llama-*")),
+            (403, true),
+            "{}",
+            sent.text
+        );
+    }
+    let own = make("llama", r#"run=~"llama-.*""#).await.json()["id"].as_str().unwrap().to_owned();
+    let foreign = make("admin", "run=mistral").await.json()["id"].as_str().unwrap().to_owned();
+    for path in ["/api/v1/silences", "/api/v2/silences"] {
+        let list = get(&app, "llama", path).await.text;
+        assert!(list.contains(&own) && !list.contains(&foreign), "{list}");
+    }
+    for path in [format!("/api/v1/silences/{foreign}"), format!("/api/v2/silence/{foreign}")] {
+        assert_eq!(get(&app, "llama", &path).await.status, 404, "{path}");
+        assert_eq!(send(&app, "llama", "delete", &path, None).await.status, 404, "{path}");
+    }
+    // Nor can it take over another's, or widen its own.
+    for (id, matcher, status) in [(&foreign, "run=llama-1", 404), (&own, "kind=hang", 403)] {
+        let mut wish = wish(matcher);
+        wish["id"] = json!(id);
+        assert_eq!(send(&app, "llama", "post", "/api/v1/silences", Some(wish)).await.status, status);
+    }
+    assert_eq!(get(&app, "admin", &format!("/api/v1/silences/{foreign}")).await.json()["state"], "active");
+    let preview = json!({"matchers": ["kind=rank_dead"]});
+    pages(&app, &["llama-1", "mistral"]).await;
+    let seen = send(&app, "llama", "post", "/api/v1/silences/preview", Some(preview)).await.text;
+    assert!(seen.contains("llama-1") && !seen.contains("mistral"), "{seen}");
+    assert_eq!(send(&app, "llama", "delete", &format!("/api/v2/silence/{own}"), None).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_limited_token_brings_alerts_of_its_own_runs_and_no_others() {
+    let app = start(None).await;
+    let alert = |run: &str| json!({"labels": {"alertname": "DiskFull", "run": run}});
+    let bring = async |alerts: Value| send(&app, "llama", "post", "/api/v2/alerts", Some(alerts)).await;
+    assert_eq!(bring(json!([alert("llama-1")])).await.status, 200);
+    let mixed =
+        bring(json!([alert("llama-2"), alert("mistral"), {"labels": {"alertname": "DiskFull"}}])).await;
+    assert_eq!(mixed.status, 403);
+    assert_eq!(
+        mixed.json(),
+        "2 alerts refused: this token is limited to runs llama-*, by the labels run and team"
+    );
+    let alerts = get(&app, "admin", "/api/v2/alerts").await.json();
+    let mut runs: Vec<_> =
+        alerts.as_array().unwrap().iter().map(|a| a["labels"]["run"].as_str().unwrap().to_owned()).collect();
+    runs.sort();
+    assert_eq!(runs, ["llama-1", "llama-2"], "what is its own is taken all the same");
+    assert_eq!(get(&app, "ingest", "/api/v2/alerts").await.status, 403, "it brings and does not look");
+}
+
+#[tokio::test]
+async fn a_reload_takes_tokens_away_and_brings_new_ones() {
+    let app = start(None).await;
+    assert_eq!(get(&app, "read", "/api/v1/status").await.status, 200);
+    std::fs::write(app.dir.path().join("read"), token("another")).unwrap();
+    app.reconfigure(TOKENS);
+    assert_eq!(get(&app, "read", "/api/v1/status").await.status, 200, "not before the reload");
+    assert_eq!(send(&app, "admin", "post", "/-/reload", None).await.status, 200);
+    assert_eq!(get(&app, "read", "/api/v1/status").await.status, 401);
+    assert_eq!(get(&app, "another", "/api/v1/status").await.status, 200);
+    // What is bad changes nothing.
+    std::fs::write(app.dir.path().join("read"), "short").unwrap();
+    assert_eq!(send(&app, "admin", "post", "/-/reload", None).await.status, 500);
+    assert_eq!(get(&app, "another", "/api/v1/status").await.status, 200);
+}
+
+/// The password is `wonderland`.
+const WEB: &str =
+    "basic_auth_users: {alice: \"$2b$04$abcdefghijklmnopqrstuujZkTwHUiJ9XdZPwKfcfDo7dMp5DjlTu\"}\n";
+
+#[tokio::test]
+async fn users_of_the_web_configuration_may_do_everything_beside_the_tokens() {
+    let app = start(Some(WEB)).await;
+    let client = reqwest::Client::new();
+    let id = pages(&app, &["llama-1"]).await.remove("llama-1").unwrap();
+    let ack = client.post(format!("{}/api/v1/incidents/{id}/ack", app.url)).json(&json!({"by": "al"}));
+    let acked = ack.basic_auth("alice", Some("wonderland")).send().await.unwrap();
+    assert_eq!(acked.json::<Value>().await.unwrap()["acked_by"], "user:alice (al)");
+    let guess = client.get(format!("{}/api/v1/status", app.url)).basic_auth("alice", Some("guess"));
+    assert_eq!(guess.send().await.unwrap().status(), 401);
+    assert_eq!(get(&app, "read", "/api/v1/status").await.status, 200);
+    assert_eq!(get(&app, "unknown", "/api/v1/status").await.status, 401);
+    assert_eq!(send(&app, "read", "post", "/-/reload", None).await.status, 403);
+}
+
+#[tokio::test]
+async fn the_log_has_who_did_what_and_who_was_refused() {
+    let app = start(None).await;
+    let id = pages(&app, &["llama-1"]).await.remove("llama-1").unwrap();
+    let ack = format!("/api/v1/incidents/{id}/ack");
+    let by = || Some(json!({"by": "alice"}));
+    for (who, status) in [("", 401), ("read", 403), ("ack", 200)] {
+        assert_eq!(send(&app, who, "post", &ack, by()).await.status, status);
+    }
+    send(&app, "llama", "post", "/api/v1/incidents/nonsense/resolve", by()).await;
+    send(&app, "admin", "put", "/-/log-level", None).await;
+    app.reconfigure("routes: [{notify: [nobody]}]\n");
+    send(&app, "admin", "post", "/-/reload", None).await;
+    assert_eq!(get(&app, "read", "/api/v1/audit").await.status, 403);
+    let log = get(&app, "admin", "/api/v1/audit").await.json();
+    let rows: Vec<_> = log["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| {
+            assert_eq!(e["remote"], "127.0.0.1");
+            ["actor", "door", "action", "outcome", "detail"].map(|key| e[key].as_str().unwrap().to_owned())
+        })
+        .collect();
+    let told = |at: usize| rows[at].each_ref().map(String::as_str);
+    assert_eq!(rows.len(), 6, "{rows:#?}");
+    assert_eq!(told(0)[..4], ["api:admin", "operator", "reload", "failed"]);
+    assert_eq!(told(1)[..4], ["api:admin", "operator", "log-level", "refused"]);
+    assert_eq!(told(2), ["api:llama", "api", "resolve", "refused", "404: there is no incident \"nonsense\""]);
+    assert_eq!(told(3), ["api:ack (alice)", "api", "ack", "done", ""]);
+    assert_eq!(told(4)[..4], ["api:read", "api", "ack", "refused"]);
+    assert!(told(4)[4].starts_with("403: this needs a token with the scope ack"), "{:?}", told(4));
+    assert_eq!(told(5)[..4], ["", "api", "ack", "refused"]);
+    let mine = get(&app, "admin", "/api/v1/audit?actor=api:ack%20(alice)&limit=5").await.json();
+    assert_eq!(mine["entries"][0]["target"], json!(id));
+    for bad in ["limit=0", "door=window", "since=soon", "colour=red"] {
+        assert_eq!(get(&app, "admin", &format!("/api/v1/audit?{bad}")).await.status, 400, "{bad}");
+    }
+}

@@ -1,0 +1,196 @@
+//! `api:` and `audit:`: who may use the API for what, and how long it is remembered who did.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use stepwatch_engine::time::Span;
+
+use super::File;
+use super::check::unique;
+use crate::api::auth::{Glob, Grant, Keyring, Reach, Scope, Scopes};
+use crate::notify::SecretSource;
+
+/// Characters of a token: a guess must be hopeless, since hashes of tokens are fast to make.
+const MIN_TOKEN: usize = 16;
+const MAX_TOKEN: usize = 1024;
+const MAX_TOKENS: usize = 1000;
+/// Names of runs or teams of one token.
+const MAX_NAMES: usize = 64;
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Api {
+    /// Without any, nobody is asked for one.
+    pub tokens: Vec<Token>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Token {
+    /// Stands in histories as `api:NAME`.
+    pub name: String,
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
+    #[serde(default)]
+    pub token_env: Option<String>,
+    pub scopes: Vec<Scope>,
+    /// Only of these runs; `*` stands for any characters.
+    #[serde(default)]
+    pub runs: Vec<Glob>,
+    /// Only of these teams.
+    #[serde(default)]
+    pub teams: Vec<Glob>,
+}
+
+impl Api {
+    pub(super) fn anchor(&mut self, base: &Path) {
+        for path in self.tokens.iter_mut().filter_map(|t| t.token_file.as_mut()) {
+            *path = base.join(&*path);
+        }
+    }
+}
+
+/// Everything but the secrets.
+pub(super) fn check(file: &File, errors: &mut Vec<String>) {
+    let tokens = &file.api.tokens;
+    unique("api.tokens", tokens.iter().map(|t| t.name.as_str()), errors);
+    if tokens.len() > MAX_TOKENS {
+        errors.push(format!("api.tokens: {} of them, at most {MAX_TOKENS}", tokens.len()));
+    }
+    for (i, token) in tokens.iter().enumerate() {
+        let at = format!("api.tokens[{i}]");
+        if let Err(e) = token.source() {
+            errors.push(format!("{at}: {e}"));
+        }
+        if token.scopes.is_empty() {
+            let all = Scope::ALL.map(Scope::as_str).join(", ");
+            errors.push(format!("{at}.scopes: is empty, expected at least one of {all}"));
+        }
+        let twice = token.scopes.iter().collect::<BTreeSet<_>>().len() < token.scopes.len();
+        if twice {
+            errors.push(format!("{at}.scopes: names one twice"));
+        }
+        for (key, names) in [("runs", &token.runs), ("teams", &token.teams)] {
+            if names.len() > MAX_NAMES {
+                errors.push(format!("{at}.{key}: {} names, at most {MAX_NAMES}", names.len()));
+            }
+            if token.scopes.contains(&Scope::Admin) && !names.is_empty() {
+                errors.push(format!(
+                    "{at}.{key}: a token with the scope admin is about everything; give it other scopes, or no {key}"
+                ));
+            }
+        }
+    }
+    if file.audit.retention < Span::secs(86_400) {
+        errors.push("audit.retention: must be at least 1d".into());
+    }
+    if file.audit.max_entries < 1000 {
+        errors.push("audit.max_entries: must be at least 1000".into());
+    }
+}
+
+/// Reads the secrets, and keeps what they are known by.
+pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
+    let mut keyring = Keyring::default();
+    for (i, token) in file.api.tokens.iter().enumerate() {
+        // That there is none, or are two, is told already.
+        let Ok(source) = token.source() else { continue };
+        let key = if token.token_file.is_some() { "token_file" } else { "token_env" };
+        let at = format!("api.tokens[{i}].{key}");
+        let secret = match source.read() {
+            Ok(secret) => secret,
+            Err(e) => {
+                errors.push(format!("{at}: {e}"));
+                continue;
+            }
+        };
+        let text = secret.expose();
+        let length = text.chars().count();
+        if !(MIN_TOKEN..=MAX_TOKEN).contains(&length) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+            errors.push(format!(
+                "{at}: must hold {MIN_TOKEN} to {MAX_TOKEN} characters of ASCII without spaces, as `openssl rand -hex 32` makes them"
+            ));
+            continue;
+        }
+        let reach = Reach { runs: token.runs.clone(), teams: token.teams.clone() };
+        let grant = Grant { name: token.name.clone(), scopes: Scopes::of(&token.scopes), reach };
+        if let Err(same) = keyring.add(&secret, grant) {
+            errors.push(format!("{at}: holds the same token as {:?}; each needs its own", same.name));
+        }
+    }
+    keyring
+}
+
+/// What is allowed and probably not meant.
+pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
+    for (i, token) in file.api.tokens.iter().enumerate() {
+        for (t, glob) in token.teams.iter().enumerate() {
+            if !file.teams.iter().any(|team| glob.matches(&team.name)) {
+                warnings.push(format!(
+                    "api.tokens[{i}].teams[{t}]: there is no such team unless a run declares itself to be of it"
+                ));
+            }
+        }
+    }
+}
+
+impl Token {
+    fn source(&self) -> Result<SecretSource, String> {
+        SecretSource::needed("token", self.token_file.as_ref(), self.token_env.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use crate::config::Config;
+
+    /// A configuration in a directory with token files, as a person would see what becomes of it.
+    fn parse(tokens: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let good = "0123456789abcdef";
+        for (name, text) in
+            [("good", good), ("same", good), ("short", "hunter2"), ("spaces", "0123456789 abcdef0")]
+        {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let text = format!("api:\n  tokens:\n{tokens}");
+        let parsed = Config::parse(&dir.path().join("alerter.yml"), &text);
+        parsed.map_err(|e| e.to_string().replace(&dir.path().display().to_string(), ""))
+    }
+
+    #[test]
+    fn tokens_are_read_and_forgotten() {
+        let config = parse(
+            "    - {name: ops, token_file: good, scopes: [admin]}\n    - {name: llama, token_env: CARGO_MANIFEST_DIR, scopes: [ack, silence], runs: ['llama-*'], teams: [research]}\n",
+        )
+        .unwrap();
+        let ops = config.keyring.find("0123456789abcdef").unwrap();
+        assert_eq!(ops.name, "ops");
+        let llama = config.keyring.grants().nth(1).unwrap();
+        assert_eq!(llama.reach.to_string(), "runs llama-* of teams research");
+        assert!(config.warnings.iter().any(|w| w.contains("api.tokens[1].teams[0]: there is no such team")));
+        let shown = config.to_string();
+        assert!(
+            shown.contains("ops: admin") && shown.contains("llama: ack, silence, of runs llama-*"),
+            "{shown}"
+        );
+        assert!(!format!("{config:?}{shown}").contains("0123456789abcdef"));
+    }
+
+    #[test]
+    fn mistakes_are_pointed_at() {
+        let all = [
+            "    - {name: a, token_file: good, scopes: [reed]}\n",
+            "    - {name: a, token: abc, scopes: [read]}\n",
+            "    - {name: a, token_file: good, scopes: [read], runs: ['']}\n",
+            "    - {name: a, token_file: good}\n",
+            "    - {name: a b, scopes: []}\n    - {name: c, token_file: none, token_env: HOME, scopes: [read, read]}\n    - {name: c, token_file: none, scopes: [admin], runs: [x]}\n    - {name: d, token_file: short, scopes: [read]}\n    - {name: e, token_file: spaces, scopes: [read]}\n    - {name: f, token_file: good, scopes: [read]}\n    - {name: g, token_file: same, scopes: [read]}\naudit: {retention: 1h, max_entries: 1}\n",
+        ];
+        let told = all.map(|text| parse(text).unwrap_err()).join("\n\n");
+        assert!(!told.contains("hunter2") && !told.contains("0123456789"), "{told}");
+        assert_snapshot!(told);
+    }
+}
