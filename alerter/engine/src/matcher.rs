@@ -81,9 +81,10 @@ impl Matcher {
             return Err(format!("the value of a matcher is at most {MAX_VALUE} characters"));
         }
         let compile = || {
-            RegexBuilder::new(&format!("^(?:{value})$"))
-                .size_limit(MAX_REGEX_BYTES)
-                .build()
+            let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
+            // By itself first: what closes the group around it would match more than the whole value.
+            build(&value)
+                .and_then(|_| build(&format!("^(?:{value})$")))
                 .map_err(|e| format!("{value:?} is not a regular expression: {e}"))
         };
         let regex = if op.is_regex() { Some(compile()?) } else { None };
@@ -282,6 +283,7 @@ mod tests {
         for (text, part) in [
             ("severity", "expected label"),
             ("kind=~\"(\"", "not a regular expression"),
+            ("kind=~\"hang)|(.*\"", "not a regular expression"),
             ("kind!\"x\"", "expected one of"),
             ("=\"x\"", "a label's name"),
             ("run=\"x", "quotes do not close"),
