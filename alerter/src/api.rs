@@ -8,6 +8,7 @@
 //! a page. Errors are `{"error": "..."}`.
 
 mod alertmanager;
+pub mod answers;
 pub mod audit;
 pub mod auth;
 pub mod doc;
@@ -43,7 +44,7 @@ use crate::store::Store;
 use auth::Caller;
 pub use auth::Scope;
 use error::ApiError;
-use view::{RunList, RunView, SourceList, SourceView, Status, When};
+use view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
@@ -75,17 +76,17 @@ impl Api {
         let view = self.runtime.views.get();
         let sources = self.sources.views();
         Status {
-            version: build_info::VERSION,
-            revision: build_info::GIT_SHA,
+            version: build_info::VERSION.to_owned(),
+            revision: build_info::GIT_SHA.to_owned(),
             started_at: When(self.started),
             sources: sources.len(),
             sources_up: sources.iter().filter(|s| s.up).count(),
             runs: view.runs.len() + view.runs_hidden,
             open_incidents: view.open_incidents,
             pending_effects: view.pending_effects,
-            store: if view.store_refuses { "refuses commits" } else { "ok" },
+            store: if view.store_refuses { StoreState::Refuses } else { StoreState::Ok },
             next_deadline_at: view.next_deadline.map(|(at, _)| When(at)),
-            next_deadline: view.next_deadline.map(|(_, why)| why),
+            next_deadline: view.next_deadline.map(|(_, why)| why.to_owned()),
         }
     }
 }
@@ -108,7 +109,12 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .route("/", get(page::overview))
         .route("/incidents/{id}", get(page::incident))
         .route("/assets/page.css", get(page::style));
-    let ack = OpenApiRouter::default().routes(routes!(incidents::ack)).routes(routes!(incidents::resolve));
+    let ack = OpenApiRouter::default()
+        .routes(routes!(incidents::ack))
+        .routes(routes!(incidents::resolve))
+        .routes(routes!(answers::escalate))
+        .routes(routes!(answers::unack))
+        .routes(routes!(answers::note));
     let silence = OpenApiRouter::default()
         .routes(routes!(silences::add))
         .routes(routes!(silences::expire))

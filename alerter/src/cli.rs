@@ -7,7 +7,7 @@
 //! | 2 | the command line is wrong |
 //! | 64 | the configuration is wrong |
 //!
-//! `run`, `config check`, `notify test` and `simulate` read the configuration; `incidents`, `silences`, `explain` and `oncall` ask a
+//! `run`, `config check`, `notify test` and `simulate` read the configuration; the rest ask a
 //! running alerter over HTTP.
 
 mod client;
@@ -16,6 +16,7 @@ mod notify;
 mod oncall;
 mod silences;
 mod simulate;
+mod state;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -76,6 +77,12 @@ enum Command {
     OnCall(oncall::OnCallArgs),
     /// Say who would be told what, when and why, without telling anybody
     Simulate(simulate::SimulateArgs),
+    /// The runs that a running alerter watches
+    Runs(state::StateArgs),
+    /// The exporters that a running alerter reads
+    Sources(state::StateArgs),
+    /// How a running alerter is
+    Status(state::StateArgs),
     /// Print the OpenAPI document of what a running alerter serves
     #[command(name = "openapi")]
     OpenApi,
@@ -173,6 +180,9 @@ impl Cli {
             Command::Explain(args) => incidents::explain(args, out).await,
             Command::OnCall(args) => oncall::run(args, out, err).await,
             Command::Simulate(args) => simulate::run(args, out),
+            Command::Runs(args) => state::runs(args, out).await,
+            Command::Sources(args) => state::sources(args, out).await,
+            Command::Status(args) => state::status(args, out).await,
             Command::OpenApi => document(out),
         }
     }

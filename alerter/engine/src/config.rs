@@ -1,7 +1,5 @@
 //! What the engine needs of the configuration: its part of the YAML file.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use crate::detector::DetectorsConfig;
@@ -46,7 +44,7 @@ pub struct EngineConfig {
     pub silences: SilenceConfig,
     pub maintenance: Vec<Maintenance>,
     pub alerts: AlertsConfig,
-    pub detectors: Arc<DetectorsConfig>,
+    pub detectors: DetectorsConfig,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -167,7 +165,7 @@ impl Default for EngineConfig {
             silences: SilenceConfig::default(),
             maintenance: Vec::new(),
             alerts: AlertsConfig::default(),
-            detectors: Arc::default(),
+            detectors: DetectorsConfig::default(),
         }
     }
 }

@@ -6,8 +6,6 @@ mod gpus;
 pub mod vitals;
 pub(crate) mod words;
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
@@ -58,7 +56,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(name: &str, now: Ts, config: &Arc<DetectorsConfig>) -> Self {
+    pub fn new(name: &str, now: Ts, config: &DetectorsConfig) -> Self {
         Self { facts: NodeFacts::new(name, now), detectors: NodeDetectors::new(config) }
     }
 
@@ -91,7 +89,7 @@ impl Node {
         }
     }
 
-    pub fn configure(&mut self, config: &Arc<DetectorsConfig>) {
+    pub fn configure(&mut self, config: &DetectorsConfig) {
         self.detectors.configure(config);
     }
 

@@ -4,6 +4,7 @@
 //! declared under the scope that it needs ([`super::Scope`]); the same declaration puts the scope into the document.
 
 pub(super) mod errors;
+pub(crate) mod examples;
 pub mod schema;
 
 use std::sync::{Arc, LazyLock};

@@ -193,15 +193,15 @@ pub(super) async fn resolve(
     }
 }
 
-fn resolved(record: &IncidentRecord) -> ApiError {
+pub(super) fn resolved(record: &IncidentRecord) -> ApiError {
     let when = record.resolved_at.map(|at| format!(" at {at}")).unwrap_or_default();
     ApiError::conflict(format!(
-        "incident {} was resolved{when}: there is nothing left to acknowledge",
+        "incident {} was resolved{when}: nothing is left to be done about it",
         record.id
     ))
 }
 
-fn name(By { by }: By) -> Result<String> {
+pub(super) fn name(By { by }: By) -> Result<String> {
     if by.trim().is_empty() || by.chars().count() > MAX_BY || by.chars().any(char::is_control) {
         return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
     }
@@ -243,7 +243,7 @@ impl Api {
     }
 
     /// Hands a person's word to the runtime and waits until it is durable, together with who said it.
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         entry: Entry,
         command: impl FnOnce(oneshot::Sender<Answer>) -> Command,

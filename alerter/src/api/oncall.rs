@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::doc::errors::{BadRequest, NotFound};
-use super::doc::schema;
+use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::Asked;
 use super::view::When;
@@ -27,6 +27,7 @@ pub struct OnCallView {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::schedule))]
 pub struct ScheduleView {
     pub schedule: String,
     pub time_zone: String,
@@ -100,7 +101,7 @@ pub(super) async fn show(
     Asked(query): Asked<OnCallQuery>,
 ) -> Result<Json<OnCallView>, ApiError> {
     let given = |v: Option<String>| v.filter(|v| !v.is_empty());
-    let at = given(query.at).map(|at| Moment::parse(&at)).transpose();
+    let at = query.at.map(|at| Moment::parse(&at)).transpose();
     let at = at.map_err(|e| ApiError::bad_request(format!("at: {e}")))?;
     let days = query.days.unwrap_or(DAYS_DEFAULT);
     if !(1..=DAYS_MAX).contains(&days) {

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
-use super::doc::schema;
+use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
@@ -30,6 +30,8 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 /// How far back a preview looks, unless asked otherwise, and at most.
 const PREVIEW_DAYS: u32 = 7;
 const PREVIEW_DAYS_MAX: u32 = 90;
+/// Characters of whoever asks.
+const MAX_AUTHOR: usize = 200;
 /// Incidents that a preview looks through.
 const PREVIEW_INCIDENTS: u32 = 5000;
 
@@ -72,6 +74,7 @@ impl StateWanted {
 /// What a silence could be about.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(examples(examples::preview_wish))]
 pub(super) struct PreviewWish {
     /// All of them must hold.
     #[schema(value_type = Vec<schema::Matcher>, min_items = 1)]
@@ -243,6 +246,12 @@ impl Api {
             self.own_silence(caller, id)?;
         }
         caller.may_silence(&wanted.matchers)?;
+        // What the signature adds must not stand for what was not said.
+        if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
+            return Err(ApiError::bad_request(format!(
+                "author: must be a name of 1 to {MAX_AUTHOR} characters"
+            )));
+        }
         let fresh = fresh_id().map_err(|_| ApiError::unavailable("the system has no randomness"))?;
         let id = wanted.id.as_ref().unwrap_or(&fresh);
         let entry = caller.audit(&wanted.created_by, "silence", id);

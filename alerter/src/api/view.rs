@@ -14,7 +14,7 @@ use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use stepwatch_wire::num;
 use utoipa::ToSchema;
 
-use super::doc::schema;
+use super::doc::{examples, schema};
 use crate::ingest;
 use crate::runtime;
 use crate::store::{Delivery, DeliveryState};
@@ -30,6 +30,7 @@ pub struct IncidentList {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::incident))]
 pub struct IncidentView {
     pub id: String,
     /// Empty of a node that no run uses.
@@ -100,6 +101,7 @@ pub struct IncidentDetail {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::timeline))]
 pub struct TimelineView {
     pub at: When,
     pub actor: String,
@@ -107,6 +109,7 @@ pub struct TimelineView {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::delivery))]
 pub struct DeliveryView {
     pub key: String,
     pub receiver: String,
@@ -123,14 +126,15 @@ pub struct DeliveryView {
     pub error: Option<String>,
 }
 
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunList {
     pub runs: Vec<RunView>,
     /// Runs beyond the limit of one answer.
     pub hidden: usize,
 }
 
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::run))]
 pub struct RunView {
     pub run: String,
     pub attempt: u32,
@@ -150,12 +154,13 @@ pub struct RunView {
     pub ended: Option<i64>,
 }
 
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SourceList {
     pub sources: Vec<SourceView>,
 }
 
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::source))]
 pub struct SourceView {
     pub source: String,
     pub up: bool,
@@ -169,10 +174,11 @@ pub struct SourceView {
     pub lost_records: u64,
 }
 
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::status))]
 pub struct Status {
-    pub version: &'static str,
-    pub revision: &'static str,
+    pub version: String,
+    pub revision: String,
     pub started_at: When,
     pub sources: usize,
     pub sources_up: usize,
@@ -180,10 +186,19 @@ pub struct Status {
     pub open_incidents: usize,
     /// Decided and not yet durable.
     pub pending_effects: usize,
-    pub store: &'static str,
+    pub store: StoreState,
     /// When the engine looks next if nothing happens, and why.
     pub next_deadline_at: Option<When>,
-    pub next_deadline: Option<&'static str>,
+    pub next_deadline: Option<String>,
+}
+
+/// Whether what is decided becomes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum StoreState {
+    #[serde(rename = "ok")]
+    Ok,
+    #[serde(rename = "refuses commits")]
+    Refuses,
 }
 
 /// Every answer that is not 2xx.
@@ -195,7 +210,9 @@ pub struct ErrorBody {
 /// Who acknowledges or resolves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(examples(examples::by))]
 pub struct By {
+    #[schema(value_type = schema::Person)]
     pub by: String,
 }
 

@@ -10,6 +10,7 @@ use stepwatch_engine::time::{Span, Ts};
 use super::CliError;
 use super::client::ClientArgs;
 use super::table::{Table, plain};
+use crate::api::answers::Note;
 use crate::api::view::{By, DeliveryView, IncidentDetail, IncidentList, IncidentView, When};
 use crate::clock::wall;
 
@@ -23,6 +24,12 @@ pub(super) enum IncidentsCommand {
     Ack(AnswerArgs),
     /// Close an incident by hand
     Resolve(AnswerArgs),
+    /// Tell the next level now
+    Escalate(AnswerArgs),
+    /// Give an incident back: its escalation begins again
+    Unack(AnswerArgs),
+    /// Keep something in an incident's history
+    Note(NoteArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -79,6 +86,14 @@ pub(super) struct AnswerArgs {
     format: Format,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct NoteArgs {
+    #[command(flatten)]
+    answer: AnswerArgs,
+    /// What to note, in one line
+    note: String,
+}
+
 pub(super) async fn run(command: IncidentsCommand, out: &mut dyn Write) -> Result<(), CliError> {
     match command {
         IncidentsCommand::List(args) => list(args, out).await,
@@ -92,6 +107,9 @@ pub(super) async fn run(command: IncidentsCommand, out: &mut dyn Write) -> Resul
         }
         IncidentsCommand::Ack(args) => answer(args, "ack", "acknowledged", out).await,
         IncidentsCommand::Resolve(args) => answer(args, "resolve", "resolved", out).await,
+        IncidentsCommand::Escalate(args) => answer(args, "escalate", "escalated", out).await,
+        IncidentsCommand::Unack(args) => answer(args, "unack", "given back", out).await,
+        IncidentsCommand::Note(args) => note(args, out).await,
     }
 }
 
@@ -138,6 +156,17 @@ async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -
 /// The alerter puts the name that it knows before the one that it is told: `api:ops (alice)`.
 fn is_mine(name: &str, me: &str) -> bool {
     name == me || name.ends_with(&format!(" ({me})")) || name.split_once(':').is_some_and(|(_, n)| n == me)
+}
+
+async fn note(NoteArgs { note, answer: args }: NoteArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let client = args.client.client()?;
+    let by = args.by.unwrap_or_else(|| whoami(|name| std::env::var(name).ok()));
+    let note = Note { by, note };
+    let incident: IncidentView = client.post(&["incidents", &args.incident, "notes"], &note).await?;
+    match args.format {
+        Format::Json => json(out, &incident),
+        Format::Table => Ok(writeln!(out, "{} noted by {}", incident.id, plain(&note.by))?),
+    }
 }
 
 /// A name for whoever types: at 3 am in a container without a user, an answer must not fail for want of one.

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
+use serde::Serialize;
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::message::Status;
 use stepwatch_engine::time::Ts;
 
 use super::CliError;
+use super::incidents::{Format, json};
 use super::table::Table;
 use crate::clock::wall;
 use crate::config::Config;
@@ -27,6 +29,18 @@ pub(super) struct TestArgs {
     /// Only this receiver
     #[arg(long, value_name = "NAME")]
     receiver: Option<String>,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// What came of one test.
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    receiver: &'a str,
+    kind: &'static str,
+    delivered: bool,
+    error: Option<String>,
+    seconds: f64,
 }
 
 /// Sends each receiver a test incident, and resolves it so that it leaves nothing open.
@@ -43,22 +57,34 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
         }
     };
     let now = wall();
-    let mut table = Table::new(&["RECEIVER", "KIND", "OUTCOME", "TIME"]);
-    let mut failed = false;
+    let mut outcomes = Vec::new();
     for name in chosen {
         let Some(notifier) = config.receivers.get(name) else { continue };
         let started = Instant::now();
-        let outcome = try_one(notifier.as_ref(), name, now).await;
-        let took = format!("{} ms", started.elapsed().as_millis());
-        failed |= outcome.is_err();
-        let text = match &outcome {
-            Ok(()) => "delivered",
-            Err(why) => why,
-        };
-        table.row([name, notifier.kind(), text, &took]);
+        let error = try_one(notifier.as_ref(), name, now).await.err();
+        let seconds = started.elapsed().as_secs_f64();
+        outcomes.push(Outcome {
+            receiver: name,
+            kind: notifier.kind(),
+            delivered: error.is_none(),
+            error,
+            seconds,
+        });
     }
-    table.write(out)?;
-    if failed { Err(CliError::Said(1)) } else { Ok(()) }
+    match args.format {
+        Format::Json => json(out, &outcomes)?,
+        Format::Table => show(&outcomes, out)?,
+    }
+    if outcomes.iter().all(|o| o.delivered) { Ok(()) } else { Err(CliError::Said(1)) }
+}
+
+fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
+    let mut table = Table::new(&["RECEIVER", "KIND", "OUTCOME", "TIME"]);
+    for o in outcomes {
+        let took = format!("{:.0} ms", o.seconds * 1000.0);
+        table.row([o.receiver, o.kind, o.error.as_deref().unwrap_or("delivered"), &took]);
+    }
+    table.write(out)
 }
 
 async fn try_one(notifier: &dyn Notifier, receiver: &str, now: Ts) -> Result<(), String> {

@@ -10,7 +10,7 @@ use stepwatch_engine::time::{Span, Ts};
 
 use super::CliError;
 use super::client::ClientArgs;
-use super::incidents::{Format, listing, whoami};
+use super::incidents::{Format, json, listing, whoami};
 use super::table::{Table, plain};
 use crate::api::view::{PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;
@@ -210,9 +210,4 @@ fn time(text: &str) -> Result<Ts, String> {
     let time: jiff::Timestamp =
         text.parse().map_err(|e| format!("not a time as in 2026-11-21T02:00:00Z: {e}"))?;
     Ok(Ts(time.as_millisecond()))
-}
-
-fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
-    let text = serde_json::to_string_pretty(value).map_err(|e| CliError::Other(e.to_string()))?;
-    Ok(writeln!(out, "{text}")?)
 }

@@ -6,9 +6,12 @@ use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 
 use super::*;
-use crate::api::view::{DeliveryView, IncidentDetail, IncidentView, TimelineView, When};
+use crate::api::doc::examples;
+use crate::api::view::{
+    DeliveryView, IncidentDetail, IncidentView, RunList, RunView, SourceView, TimelineView, When,
+};
 use crate::store::DeliveryState;
-use crate::testing::{DEADLINE, TestApp};
+use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const OPENED: i64 = 1_795_227_416_980;
 
@@ -233,12 +236,83 @@ async fn receivers_are_tried_for_real() {
 
     app.hook.change(|s| s.secret = "another".into());
     let (status, out, _) =
+        cli(&["notify", "test", "--config", path.to_str().unwrap(), "--format", "json"]).await;
+    let outcomes: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let hook = &outcomes[0];
+    assert_eq!((status, &hook["receiver"], &hook["delivered"]), (1, &"hook".into(), &false.into()));
+    let (status, out, _) =
         cli(&["notify", "test", "--config", path.to_str().unwrap(), "--receiver", "hook"]).await;
     assert_eq!(status, 1);
     assert!(out.contains("refused"), "{out}");
     let (status, _, err) =
         cli(&["notify", "test", "--config", path.to_str().unwrap(), "--receiver", "x"]).await;
     assert_eq!((status, err.contains("those that exist: hook")), (1, true), "{err}");
+}
+
+#[tokio::test]
+async fn what_is_watched_and_how_we_are() {
+    let app = TestApp::start().await;
+    app.page("llama").await;
+    let url = ["--url", app.url.as_str()];
+    let source = app.exporter.name();
+    for (args, table, json) in [
+        ("runs", "llama", "/runs/0/run"),
+        ("sources", source.as_str(), "/sources/0/source"),
+        ("status", "1 of 1 up", "/sources_up"),
+    ] {
+        let shown = wait_for("the views", async || {
+            let (status, out, err) = cli(&[&[args], &url[..]].concat()).await;
+            assert_eq!((status, err.as_str()), (0, ""));
+            out.contains(table).then_some(out)
+        });
+        assert!(!shown.await.contains('{'));
+        let (status, out, _) = cli(&[&[args, "--format", "json"], &url[..]].concat()).await;
+        let out: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert!(status == 0 && out.pointer(json).is_some(), "{out}");
+    }
+    for args in ["runs", "sources", "status"] {
+        let (status, _, err) = cli(&[args, "--url", "http://127.0.0.1:1"]).await;
+        assert!(status == 1 && err.contains("cannot reach the alerter"), "{err}");
+    }
+}
+
+#[test]
+fn the_state_of_an_alerter() {
+    let now = Ts(OPENED + 250_000);
+    let run: RunView = serde_json::from_value(examples::run()).unwrap();
+    let ended = RunView { run: "gpt-2".into(), ended: Some(1), world: None, ..run.clone() };
+    let new = RunView {
+        run: "new".into(),
+        last_step: None,
+        last_step_age_seconds: None,
+        last_checkpoint_step: None,
+        ..run.clone()
+    };
+    let lost = RunView { lost_sources: vec!["gpu-001:9765".into()], ..run.clone() };
+    let runs = RunList { runs: vec![run, ended, new, lost], hidden: 3 };
+    let source: SourceView = serde_json::from_value(examples::source()).unwrap();
+    let down = SourceView {
+        up: false,
+        error: Some("connection refused\u{1b}".into()),
+        last_record_at: None,
+        ..source.clone()
+    };
+    let status = serde_json::from_value(examples::status()).unwrap();
+    let all = [
+        text(|out| state::run_table(&runs, now, out)),
+        text(|out| state::run_table(&RunList { runs: Vec::new(), hidden: 0 }, now, out)),
+        text(|out| state::source_table(&[source, down], now, out)),
+        text(|out| state::source_table(&[], now, out)),
+        text(|out| state::facts(&status, now, out)),
+    ];
+    assert_snapshot!(all.join("\n"));
+}
+
+#[tokio::test]
+async fn the_document_is_printed() {
+    let (status, out, err) = cli(&["openapi"]).await;
+    assert_eq!((status, err.as_str()), (0, ""));
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap()["openapi"], "3.1.0");
 }
 
 #[tokio::test]
@@ -265,12 +339,30 @@ async fn incidents_are_answered_from_a_shell() {
     assert_eq!(ask(&["incidents", "ack", &id]).await.0, 0);
     let (_, out, _) = ask(&["incidents", "show", &id]).await;
     assert!(out.contains("acknowledged by alice after"), "{out}");
+    let (status, out, _) = ask(&["incidents", "note", &id, "the switch\nis replaced"]).await;
+    assert_eq!((status, out.as_str()), (1, ""), "a note is one line");
+    let (status, out, _) = ask(&["incidents", "note", &id, "the switch is replaced", "--by", "alice"]).await;
+    assert!(status == 0 && out.ends_with("noted by alice\n"), "{out}");
+    let (status, out, _) = ask(&["incidents", "unack", &id, "--by", "alice"]).await;
+    assert!(status == 0 && out.contains("given back by alice"), "{out}");
+    // Nobody has it: nothing changes.
+    assert_eq!(ask(&["incidents", "unack", &id, "--by", "alice"]).await.0, 0);
+    let (status, out, _) = ask(&["incidents", "escalate", &id, "--by", "bob", "--format", "json"]).await;
+    let escalated: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, &escalated["state"]), (0, &"open".into()), "{out}");
     let (status, _, _) = ask(&["incidents", "resolve", &id, "--by", "bob"]).await;
     assert_eq!(status, 0);
+    for word in ["escalate", "unack"] {
+        let (status, _, err) = ask(&["incidents", word, &id, "--by", "bob"]).await;
+        assert!(status == 1 && err.contains("was resolved at"), "{word}: {err}");
+    }
     let (status, _, err) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
     assert!(status == 1 && err.contains("was resolved at"), "{err}");
     let (_, out, _) = ask(&["explain", &id]).await;
     assert!(out.contains("what happened") && out.contains("alice") && out.contains("hook"), "{out}");
+    for what in ["the switch is replaced", "asked for the next level"] {
+        assert!(out.contains(what), "{what}: {out}");
+    }
     let (status, _, err) = ask(&["explain", "nonsense"]).await;
     assert!(status == 1 && err.contains("there is no incident"), "{err}");
 

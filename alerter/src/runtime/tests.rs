@@ -27,8 +27,7 @@ fn config(page_after_ms: i64) -> EngineConfig {
     let mut config = EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() };
     // Each incident is looked at for itself here.
     config.storm.enabled = false;
-    Arc::make_mut(&mut config.detectors).rank_dead.page_after =
-        stepwatch_engine::time::Span::millis(page_after_ms);
+    config.detectors.rank_dead.page_after = stepwatch_engine::time::Span::millis(page_after_ms);
     config
 }
 

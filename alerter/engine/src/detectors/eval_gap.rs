@@ -47,8 +47,9 @@ const TRAIN_RATE: f64 = 1.0 / 64.0;
 /// Share of the rise that may be left when it ends.
 const CLEAR: f64 = 0.4;
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EvalGap {
+    config: Config,
     train: f64,
     trained: u32,
     /// As many as the run's signals may be, at most.
@@ -201,7 +202,15 @@ impl Set {
 }
 
 impl EvalGap {
-    fn eval(&mut self, c: &Config, e: &Eval<'_>, out: &mut Vec<Verdict>) {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), train: 0.0, trained: 0, sets: Vec::new() }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn eval(&mut self, e: &Eval<'_>, out: &mut Vec<Verdict>) {
         let known = self.sets.iter().position(|s| s.id == e.id);
         let at = known.unwrap_or_else(|| {
             self.sets.push(Set::new(e));
@@ -224,7 +233,7 @@ impl EvalGap {
             }
             if trained {
                 set.learn(e, train);
-                set.judge(e, train, c, &mut said);
+                set.judge(e, train, &self.config, &mut said);
             }
         }
         let held = sick(&self.sets);
@@ -233,18 +242,16 @@ impl EvalGap {
 }
 
 impl StepDetector for EvalGap {
-    type Config = Config;
-
-    fn step(&mut self, _: &Config, s: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {
+    fn step(&mut self, s: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
         self.trained = self.trained.saturating_add(1);
         self.train += (loss - self.train) * TRAIN_RATE.max(1.0 / f64::from(self.trained));
     }
 
-    fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
+    fn extra(&mut self, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
         if let Extra::Eval(e) = e {
-            if c.enabled {
-                self.eval(c, e, out);
+            if self.config.enabled {
+                self.eval(e, out);
             }
         }
     }
@@ -253,13 +260,13 @@ impl StepDetector for EvalGap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::Detectors;
+    use crate::detector::{Detectors, DetectorsConfig};
     use crate::detectors::testing::{Noise, healthy, open, raised};
     use proptest::prelude::*;
 
     /// A run of `n` steps, evaluated every 100 with these losses beyond those of its training.
     fn evaluated(seed: u64, n: i64, gap: impl Fn(i64) -> f64) -> Vec<Verdict> {
-        let mut detectors = Detectors::default();
+        let mut detectors = Detectors::new(&DetectorsConfig::default());
         let (mut noise, mut out) = (Noise::new(seed), Vec::new());
         for s in healthy(seed, n) {
             detectors.step(&s, &mut out);
@@ -297,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_rises_with_the_train_loss_is_none_of_this() {
-        let mut detectors = Detectors::default();
+        let mut detectors = Detectors::new(&DetectorsConfig::default());
         let mut out = Vec::new();
         for mut s in healthy(7, 6000) {
             let extra = 2e-4 * (s.step - 3000).max(0) as f64;

@@ -47,8 +47,9 @@ const FOLLOWED: [&str; 12] = [
 /// Words that say nothing at all.
 const WORDLESS: &str = "closed its socket";
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FirstFailure {
+    config: Config,
     /// Who was named, and why.
     told: Option<(String, String)>,
 }
@@ -102,11 +103,19 @@ pub(crate) fn failures(f: &Facts) -> Vec<Failure> {
     all
 }
 
-impl ClockDetector for FirstFailure {
-    type Config = Config;
+impl FirstFailure {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), told: None }
+    }
 
-    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if !c.enabled || self.told.is_none() && f.deaths.is_empty() {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+}
+
+impl ClockDetector for FirstFailure {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !self.config.enabled || self.told.is_none() && f.deaths.is_empty() {
             return;
         }
         let all = failures(f);
@@ -145,7 +154,7 @@ impl ClockDetector for FirstFailure {
         out.push(v);
     }
 
-    fn deadline(&self, _: &Config, _: &Facts) -> Option<Ts> {
+    fn deadline(&self, _: &Facts) -> Option<Ts> {
         None
     }
 }

@@ -26,21 +26,30 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FlightRecorderDump {
+    config: Config,
     reported: Reported,
 }
 
-impl ClockDetector for FlightRecorderDump {
-    type Config = Config;
+impl FlightRecorderDump {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
 
-    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if c.enabled {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), reported: Reported::default() }
+    }
+}
+
+impl ClockDetector for FlightRecorderDump {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if self.config.enabled {
             self.reported.look(now, f, ABOUT, |_| Severity::Ticket, out);
         }
     }
 
-    fn deadline(&self, _: &Config, _: &Facts) -> Option<Ts> {
+    fn deadline(&self, _: &Facts) -> Option<Ts> {
         self.reported.deadline(ABOUT)
     }
 }

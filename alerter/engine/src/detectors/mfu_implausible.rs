@@ -29,8 +29,9 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MfuImplausible {
+    config: Config,
     latch: Latch,
     /// Samples in a row on the other side.
     other: u32,
@@ -38,25 +39,31 @@ pub struct MfuImplausible {
 }
 
 impl MfuImplausible {
-    fn finding(&self, c: &Config, mfu: f64, why: String) -> Finding {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), latch: Latch::default(), other: 0, onset: 0 }
+    }
+
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    fn finding(&self, mfu: f64, why: String) -> Finding {
         Finding {
             kind: Kind::MfuImplausible,
             signal: "mfu",
             start_step: self.onset,
             value: mfu,
-            expected: c.ratio,
-            score: mfu / c.ratio,
+            expected: self.config.ratio,
+            score: mfu / self.config.ratio,
             why,
         }
     }
 }
 
 impl StepDetector for MfuImplausible {
-    type Config = Config;
-
-    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
-        let Some(mfu) = s.computed_mfu.filter(|v| v.is_finite() && c.enabled) else { return };
-        let above = mfu > c.ratio;
+    fn step(&mut self, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
+        let Some(mfu) = s.computed_mfu.filter(|v| v.is_finite() && self.config.enabled) else { return };
+        let above = mfu > self.config.ratio;
         if above == self.latch.is_raised() {
             self.other = 0;
             return;
@@ -65,7 +72,7 @@ impl StepDetector for MfuImplausible {
             self.onset = s.step;
         }
         self.other += 1;
-        if self.other < c.samples {
+        if self.other < self.config.samples {
             return;
         }
         self.other = 0;
@@ -73,12 +80,12 @@ impl StepDetector for MfuImplausible {
         if above && self.latch.raise(Severity::Ticket) {
             let why = format!(
                 "MFU has been above {:.0} % for {} samples, {percent:.1} % now: no run reaches that, so the model, the GPU, its number format or the tokens are declared wrong",
-                100.0 * c.ratio,
-                c.samples
+                100.0 * self.config.ratio,
+                self.config.samples
             );
-            out.push(self.finding(c, mfu, why).raise(s, Severity::Ticket));
+            out.push(self.finding(mfu, why).raise(s, Severity::Ticket));
         } else if self.latch.clear() {
-            out.push(self.finding(c, mfu, format!("MFU is {percent:.1} %, which can be")).clear(s));
+            out.push(self.finding(mfu, format!("MFU is {percent:.1} %, which can be")).clear(s));
         }
     }
 }

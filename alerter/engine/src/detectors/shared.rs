@@ -15,9 +15,6 @@ pub struct Shared {
     pub schedule: Schedule,
     pub coupling: Coupling,
     attempt: u32,
-    /// Logarithm of the sample's gradient norm, where that is a positive number.
-    #[serde(skip)]
-    pub log_norm: f64,
     /// The sample is the first of a new attempt.
     #[serde(skip)]
     pub restarted: bool,
@@ -31,8 +28,6 @@ impl Shared {
         if self.restarted {
             self.coupling = Coupling::default();
         }
-        // Zero is what trainers print when they do not compute the norm.
-        self.log_norm = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0).map_or(f64::NAN, f64::ln);
         self.schedule.observe(s, self.restarted || !self.started);
         self.speed.observe(s);
         self.started = true;
@@ -54,8 +49,7 @@ pub struct Speed {
     levels: [f32; LEVEL_BLOCKS],
     n_levels: u8,
     usual_seconds: f64,
-    /// Of its pauses, once there was one.
-    season: Option<Box<Season>>,
+    season: Season,
     attempts: Attempts,
     last_step: Option<i64>,
     /// What runs before this one held, as far as the engine knows.
@@ -140,7 +134,7 @@ impl Speed {
         let Some((source, seconds, grain)) = told else { return };
         if self.attempts.restarted(s.attempt) {
             self.blocks.clear();
-            self.season = None;
+            self.season.clear();
             self.last_step = None;
         }
         if source > self.source {
@@ -167,7 +161,7 @@ impl Speed {
     }
 
     fn is_expected(&mut self, step: i64, size: f64, interval: i64) -> bool {
-        self.season.get_or_insert_default().add(step, size, interval).is_some() || is_round(step, interval)
+        self.season.add(step, size, interval).is_some() || is_round(step, interval)
     }
 
     /// Slowness of the usual step; NaN before the first block.

@@ -27,21 +27,30 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TorchelasticError {
+    config: Config,
     reported: Reported,
 }
 
-impl ClockDetector for TorchelasticError {
-    type Config = Config;
+impl TorchelasticError {
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
 
-    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if c.enabled {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), reported: Reported::default() }
+    }
+}
+
+impl ClockDetector for TorchelasticError {
+    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if self.config.enabled {
             self.reported.look(now, f, ABOUT, |_| Severity::Ticket, out);
         }
     }
 
-    fn deadline(&self, _: &Config, _: &Facts) -> Option<Ts> {
+    fn deadline(&self, _: &Facts) -> Option<Ts> {
         self.reported.deadline(ABOUT)
     }
 }

@@ -8,7 +8,7 @@ use stepwatch_engine::external::LabelSet;
 use stepwatch_engine::time::Ts;
 use utoipa::ToSchema;
 
-use crate::api::doc::schema;
+use crate::api::doc::{examples, schema};
 use crate::api::view::When;
 
 /// A time, or none: Go writes the year 1 for it.
@@ -17,17 +17,18 @@ pub(super) struct Moment(pub(super) Option<Ts>);
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(examples(examples::postable_alert))]
 pub(super) struct PostableAlert {
-    #[schema(value_type = schema::Labels)]
+    #[schema(value_type = schema::LabelSet)]
     pub(super) labels: LabelSet,
     #[serde(default)]
     #[schema(value_type = Option<schema::Labels>)]
     pub(super) annotations: Option<LabelSet>,
     #[serde(default)]
-    #[schema(value_type = Option<When>)]
+    #[schema(value_type = Option<schema::TimeOrNone>)]
     pub(super) starts_at: Moment,
     #[serde(default)]
-    #[schema(value_type = Option<When>)]
+    #[schema(value_type = Option<schema::TimeOrNone>)]
     pub(super) ends_at: Moment,
     #[serde(default, rename = "generatorURL")]
     pub(super) generator_url: Option<String>,
@@ -88,21 +89,27 @@ pub(super) struct MatcherView {
     #[serde(default = "yes")]
     pub(super) is_equal: bool,
     pub(super) is_regex: bool,
+    #[schema(value_type = schema::LabelName)]
     pub(super) name: String,
+    #[schema(max_length = 2048)]
     pub(super) value: String,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(examples(examples::postable_silence))]
 pub(super) struct PostableSilence {
     #[serde(default)]
     pub(super) id: String,
+    #[schema(min_items = 1, max_items = 32)]
     pub(super) matchers: Vec<MatcherView>,
-    #[schema(value_type = Option<When>)]
+    #[schema(value_type = Option<schema::TimeOrNone>)]
     pub(super) starts_at: Moment,
-    #[schema(value_type = Option<When>)]
+    #[schema(value_type = When)]
     pub(super) ends_at: Moment,
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub(super) created_by: String,
+    #[schema(min_length = 1, max_length = 2000, pattern = r"\S")]
     pub(super) comment: String,
 }
 

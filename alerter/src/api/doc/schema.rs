@@ -17,6 +17,17 @@ use utoipa::{PartialSchema, ToSchema};
 use super::super::view::When;
 use crate::store;
 
+/// Without control characters.
+const PRINTABLE: &str = r"^[^\x00-\x1f\x7f-\x9f]*$";
+/// The same, and something of it shows.
+const SHOWS: &str = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$";
+
+/// A name, perhaps in quotes; an operator; a value, perhaps in quotes.
+const MATCHER: &str = concat!(
+    r#"^\s*("([^"\\]|\\[\s\S])+"|[^"=!\s\x00-\x1f\x7f-\x9f][^=!\x00-\x1f\x7f-\x9f]*)\s*"#,
+    r#"(=~|!~|!=|=)\s*("([^"\\]|\\[\s\S])*"|[^"\s][\s\S]*)?\s*$"#
+);
+
 macro_rules! words {
     ($($(#[doc = $doc:literal])* $name:ident = $of:path { $($variant:ident)* })*) => {$(
         $(#[doc = $doc])*
@@ -86,10 +97,31 @@ named! {
         .additional_properties(Some(AdditionalProperties::from(Schema::Object(Object::with_type(Type::String)))))
         .examples([json!({"kind": "hang", "run": "llama-70b", "severity": "page"})])
         .build();
-    /// A label and what its value must or must not be, in Prometheus' syntax.
+    /// The name of a person, of which something must show.
+    Person => line(SHOWS, 100);
+    /// One line.
+    Line => line(SHOWS, 1000);
+    /// The name of a label.
+    LabelName => label_name();
+    /// Names to values. An empty value is none; at least one is not.
+    LabelSet => ObjectBuilder::new()
+        .additional_properties(Some(AdditionalProperties::from(Schema::Object(
+            ObjectBuilder::new().schema_type(Type::String).max_length(Some(1024)).build(),
+        ))))
+        .min_properties(Some(1))
+        .max_properties(Some(64))
+        .examples([json!({"alertname": "DiskFull", "severity": "critical", "instance": "gpu-001:9100"})])
+        .build();
+    /// RFC 3339; none if it is empty.
+    TimeOrNone => ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(r"^$|^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}"))
+        .examples([json!("2026-11-21T02:16:56.000Z"), json!("")])
+        .build();
+    /// A label and what its value must or must not be, in Prometheus' syntax; quotes may be left out where they are not needed.
     Matcher => ObjectBuilder::new()
         .schema_type(Type::String)
-        .pattern(Some(r#"^[a-zA-Z_][a-zA-Z0-9_]{0,255}(=|!=|=~|!~)("([^"\\\x00-\x1f]|\\["\\n]){0,1000}"|[a-zA-Z0-9_.:/-]{0,1000})$"#))
+        .pattern(Some(MATCHER))
         .examples([json!("run=\"llama-70b\""), json!("kind=~\"hang|straggler\""), json!("node!=\"gpu-042\"")])
         .build();
     /// A time with its offset, or one without: then on the clock of each schedule.
@@ -154,6 +186,15 @@ impl ToSchema for When {
     fn name() -> Cow<'static, str> {
         Cow::Borrowed("Time")
     }
+}
+
+fn label_name() -> Object {
+    line(PRINTABLE, 256)
+}
+
+fn line(pattern: &str, most: usize) -> Object {
+    let line = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(most));
+    line.pattern(Some(pattern)).build()
 }
 
 fn described(description: &str, mut schema: Object) -> RefOr<Schema> {

@@ -3,7 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
+
 use super::*;
+use crate::api::answers::Note;
+use crate::api::oncall::ScheduleView;
+use crate::api::view::{
+    By, DeliveryView, IncidentView, RunView, SilenceView, SourceView, Status, TimelineView, WishView,
+};
 
 #[test]
 fn openapi_is_current() {
@@ -67,4 +74,22 @@ fn refs(value: &serde_json::Value, into: &mut BTreeSet<String>) {
         serde_json::Value::Array(list) => list.iter().for_each(|v| refs(v, into)),
         _ => {}
     }
+}
+
+#[test]
+fn examples_read_as_what_they_are_examples_of() {
+    fn read<T: DeserializeOwned>(example: serde_json::Value) {
+        serde_json::from_value::<T>(example).unwrap();
+    }
+    read::<By>(examples::by());
+    read::<Note>(examples::note());
+    read::<IncidentView>(examples::incident());
+    read::<TimelineView>(examples::timeline());
+    read::<DeliveryView>(examples::delivery());
+    read::<WishView>(examples::wish());
+    read::<SilenceView>(examples::silence());
+    read::<RunView>(examples::run());
+    read::<SourceView>(examples::source());
+    read::<Status>(examples::status());
+    read::<ScheduleView>(examples::schedule());
 }

@@ -7,7 +7,7 @@ use stepwatch_engine::time::Span;
 use utoipa::ToSchema;
 
 use super::{IncidentView, When};
-use crate::api::doc::schema;
+use crate::api::doc::{examples, schema};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SilenceList {
@@ -15,6 +15,7 @@ pub struct SilenceList {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(examples(examples::silence))]
 pub struct SilenceView {
     pub id: String,
     #[schema(value_type = schema::SilenceState)]
@@ -38,23 +39,28 @@ pub struct SilenceView {
 /// A silence as it is asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(examples(examples::wish))]
 pub struct WishView {
     /// Of a silence that is to be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// All of them must hold, and at least one must not hold of nothing.
-    #[schema(value_type = Vec<schema::Matcher>, min_items = 1)]
+    #[schema(value_type = Vec<schema::Matcher>, min_items = 1, max_items = 32)]
     pub matchers: Vec<Matcher>,
     /// Now unless said otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<When>,
+    /// Exactly one of this and `duration` is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<When>,
     /// Instead of `ends_at`: `30m`, `2h`, `1d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Duration>)]
     pub duration: Option<Span>,
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub created_by: String,
+    /// Why: nobody may be kept from news without a reason.
+    #[schema(min_length = 1, max_length = 2000, pattern = r"\S")]
     pub comment: String,
     #[serde(default)]
     pub expire_on_resolve: bool,

@@ -1,0 +1,109 @@
+//! What requests and answers look like. Tests read each as the type that it is an example of.
+
+use serde_json::{Value, json};
+
+pub(crate) fn by() -> Value {
+    json!({"by": "alice"})
+}
+
+pub(crate) fn note() -> Value {
+    json!({"by": "alice", "note": "the switch is being replaced"})
+}
+
+pub(crate) fn incident() -> Value {
+    json!({
+        "id": "01KAHTZ7", "run": "llama-70b", "nodes": [], "kind": "grad_spike", "cause": "numerics", "severity": "page",
+        "state": "open", "signal": "grad_norm",
+        "summary": "grad_norm rose to 27.3 within 4 steps, 31 robust sigmas above 0.87",
+        "start_step": 12340, "opened_step": 12343, "detected_step": 12345, "end_step": null,
+        "value": 27.3, "expected": 0.87, "score": 31.2,
+        "suspects": [{"what": "rank 17", "why": "first to show it"}],
+        "opened_at": "2026-11-21T02:16:56.980Z", "resolved_at": null, "acked_by": null, "acked_at": null,
+        "level": 1, "next_escalation_at": "2026-11-21T02:21:56.980Z", "flaps": 0,
+        "labels": {"alertname": "StepwatchGradSpike", "kind": "grad_spike", "run": "llama-70b", "severity": "page"},
+        "quiet": null,
+    })
+}
+
+pub(crate) fn timeline() -> Value {
+    json!({"at": "2026-11-21T02:18:01.980Z", "actor": "alice", "what": "acknowledged after 1m 5s; escalation stops"})
+}
+
+pub(crate) fn delivery() -> Value {
+    json!({
+        "key": "01KAHTZ7/primary/1", "receiver": "primary", "seq": 1, "action": "trigger", "page": true,
+        "state": "delivered", "attempts": 1, "created_at": "2026-11-21T02:16:57.000Z", "next_at": null,
+        "done_at": "2026-11-21T02:16:57.310Z", "error": null,
+    })
+}
+
+pub(crate) fn wish() -> Value {
+    json!({
+        "matchers": ["node=\"gpu-042\""], "duration": "2h", "created_by": "alice", "comment": "the switch is being replaced",
+    })
+}
+
+pub(crate) fn silence() -> Value {
+    json!({
+        "id": "5f0c1d9e-7a34-4b8e-9b1f-0c6f2f9d1a42", "state": "active", "matchers": ["node=\"gpu-042\""],
+        "starts_at": "2026-11-21T02:00:00.000Z", "ends_at": "2026-11-21T04:00:00.000Z", "created_by": "alice",
+        "comment": "the switch is being replaced", "updated_at": "2026-11-21T02:00:00.000Z",
+        "expire_on_resolve": false, "planned_by": null, "incidents": ["01KAHTZ7"],
+    })
+}
+
+pub(crate) fn preview_wish() -> Value {
+    json!({"matchers": ["run=\"llama-70b\"", "kind=~\"hang|straggler\""], "days": 7})
+}
+
+pub(crate) fn run() -> Value {
+    json!({
+        "run": "llama-70b", "attempt": 2, "last_step": 12345, "last_step_at": "2026-11-21T02:16:56.980Z",
+        "last_step_age_seconds": 1.2, "last_heard_at": "2026-11-21T02:16:57.200Z", "steps": 12346, "world": 64,
+        "ranks": 64, "sources": ["gpu-001:9765"], "lost_sources": [], "last_checkpoint_step": 12000,
+        "duplicate_steps": 0, "stale_steps": 0, "ended": null,
+    })
+}
+
+pub(crate) fn source() -> Value {
+    json!({
+        "source": "gpu-001:9765", "up": true, "since": "2026-11-20T18:00:00.000Z", "error": null, "cursor": "b1:81234",
+        "last_record_at": "2026-11-21T02:16:57.200Z", "records": 81234, "malformed_records": 0, "gaps": 0,
+        "lost_records": 0,
+    })
+}
+
+pub(crate) fn status() -> Value {
+    json!({
+        "version": "0.1.0", "revision": "3475748", "started_at": "2026-11-20T18:00:00.000Z", "sources": 8,
+        "sources_up": 8, "runs": 1, "open_incidents": 1, "pending_effects": 0, "store": "ok",
+        "next_deadline_at": "2026-11-21T02:21:56.980Z", "next_deadline": "escalation",
+    })
+}
+
+pub(crate) fn schedule() -> Value {
+    let shift = json!({
+        "from": "2026-11-16T08:00:00.000Z", "to": "2026-11-23T08:00:00.000Z", "users": ["alice"], "by": "layer weekly",
+    });
+    json!({
+        "schedule": "primary", "time_zone": "Europe/Berlin", "at": "2026-11-21T02:00:00.000Z",
+        "on_call": [{"user": "alice", "receivers": ["alice-phone"]}], "by": "layer weekly",
+        "until": "2026-11-23T08:00:00.000Z", "fallback": ["chat"], "calendar": null, "shifts": [shift],
+    })
+}
+
+pub(crate) fn postable_alert() -> Value {
+    json!({
+        "labels": {"alertname": "DiskFull", "severity": "critical", "instance": "gpu-001:9100"},
+        "annotations": {"summary": "/scratch is 98 % full"}, "startsAt": "2026-11-21T02:16:56.000Z",
+        "endsAt": "2026-11-21T02:21:56.000Z", "generatorURL": "http://prometheus:9090/graph",
+    })
+}
+
+pub(crate) fn postable_silence() -> Value {
+    json!({
+        "matchers": [{"name": "instance", "value": "gpu-001:.*", "isRegex": true, "isEqual": true}],
+        "startsAt": "2036-11-21T02:00:00.000Z", "endsAt": "2036-11-21T04:00:00.000Z", "createdBy": "alice",
+        "comment": "new disks",
+    })
+}

@@ -1,0 +1,123 @@
+//! What a running alerter watches, through whom, and how it is: on a terminal.
+
+use std::io::Write;
+
+use clap::Args;
+use stepwatch_engine::time::{Span, Ts};
+
+use super::CliError;
+use super::client::ClientArgs;
+use super::incidents::{Format, json};
+use super::table::Table;
+use crate::api::view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
+use crate::clock::wall;
+
+#[derive(Debug, Args)]
+pub(super) struct StateArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+pub(super) async fn runs(args: StateArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let list: RunList = args.client.client()?.get(&["runs"], &[]).await?;
+    match args.format {
+        Format::Json => json(out, &list),
+        Format::Table => Ok(run_table(&list, wall(), out)?),
+    }
+}
+
+pub(super) async fn sources(args: StateArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let list: SourceList = args.client.client()?.get(&["sources"], &[]).await?;
+    match args.format {
+        Format::Json => json(out, &list),
+        Format::Table => Ok(source_table(&list.sources, wall(), out)?),
+    }
+}
+
+pub(super) async fn status(args: StateArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let status: Status = args.client.client()?.get(&["status"], &[]).await?;
+    match args.format {
+        Format::Json => json(out, &status),
+        Format::Table => Ok(facts(&status, wall(), out)?),
+    }
+}
+
+pub(super) fn run_table(list: &RunList, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+    if list.runs.is_empty() {
+        return writeln!(out, "no runs");
+    }
+    let mut table =
+        Table::new(&["RUN", "ATTEMPT", "STATE", "STEP", "HEARD", "RANKS", "SOURCES", "CHECKPOINT"]);
+    for r in &list.runs {
+        table.row([
+            r.run.as_str(),
+            &r.attempt.to_string(),
+            &standing(r),
+            &r.last_step.map_or_else(|| "-".into(), |step| step.to_string()),
+            &ago(now, r.last_heard_at),
+            &r.world.map_or_else(|| r.ranks.to_string(), |world| format!("{} of {world}", r.ranks)),
+            &r.sources.len().to_string(),
+            &r.last_checkpoint_step.map_or_else(|| "-".into(), |step| step.to_string()),
+        ]);
+    }
+    table.write(out)?;
+    if list.hidden > 0 {
+        writeln!(out, "and {} more", list.hidden)?;
+    }
+    Ok(())
+}
+
+fn standing(r: &RunView) -> String {
+    match (r.ended, r.last_step_age_seconds) {
+        (Some(code), _) => format!("ended with {code}"),
+        (None, _) if !r.lost_sources.is_empty() => {
+            format!("{} of {} sources lost", r.lost_sources.len(), r.sources.len())
+        }
+        (None, Some(age)) => format!("stepped {} ago", Span::from_secs_f64(age)),
+        (None, None) => "no step yet".into(),
+    }
+}
+
+pub(super) fn source_table(sources: &[SourceView], now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+    if sources.is_empty() {
+        return writeln!(out, "no sources");
+    }
+    let mut table = Table::new(&["SOURCE", "STATE", "LAST RECORD", "RECORDS", "MALFORMED", "LOST", "ERROR"]);
+    for s in sources {
+        table.row([
+            s.source.as_str(),
+            &format!("{} for {}", if s.up { "up" } else { "DOWN" }, Span((now - s.since.0).0.max(0))),
+            &s.last_record_at.map_or_else(|| "-".into(), |at| ago(now, at)),
+            &s.records.to_string(),
+            &s.malformed_records.to_string(),
+            &s.lost_records.to_string(),
+            s.error.as_deref().unwrap_or_default(),
+        ]);
+    }
+    table.write(out)
+}
+
+pub(super) fn facts(s: &Status, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+    let mut t = Table::facts();
+    t.row(["version", &format!("{} ({})", s.version, s.revision)]);
+    t.row(["running", &format!("for {}, since {}", Span((now - s.started_at.0).0.max(0)), s.started_at.0)]);
+    t.row(["sources", &format!("{} of {} up", s.sources_up, s.sources)]);
+    t.row(["runs", &s.runs.to_string()]);
+    t.row(["incidents", &format!("{} open", s.open_incidents)]);
+    let store = match s.store {
+        StoreState::Ok => "ok",
+        StoreState::Refuses => "REFUSES COMMITS",
+    };
+    t.row(["store", &format!("{store}, {} decisions not yet durable", s.pending_effects)]);
+    if let Some(at) = s.next_deadline_at {
+        let why = s.next_deadline.as_deref().unwrap_or_default();
+        t.row(["next", &format!("{why} in {}", Span((at.0 - now).0.max(0)))]);
+    }
+    t.write(out)
+}
+
+fn ago(now: Ts, at: When) -> String {
+    format!("{} ago", Span((now - at.0).0.max(0)))
+}
