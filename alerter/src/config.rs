@@ -273,7 +273,7 @@ impl File {
             silences: self.silences.clone(),
             maintenance: self.maintenance.clone(),
             alerts: self.alerts.clone(),
-            detectors: self.detectors.clone(),
+            detectors: Arc::new(self.detectors.clone()),
         }
     }
 }

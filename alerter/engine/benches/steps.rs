@@ -1,9 +1,11 @@
-//! What a step costs: `cargo bench -p stepwatch-engine --bench steps`.
+//! What a step costs: `cargo bench -p stepwatch-engine --bench steps`; an argument chooses the lines that hold it.
 //!
-//! A step carries six signals (loss, gradient norm, learning rate, step time, tokens per second, MFU) and counts as six samples. Two ways
-//! in are measured, in seconds of a core and not of the wall, so that a busy machine measures the same: the detectors alone, and the engine with everything around them (ranks, facts, timers, what is to be
-//! stored). State is counted as it lies in memory and as it is stored, divided by the six series. Histories of several lengths show
-//! whether the cost depends on them.
+//! A series is one signal of one run, as the detectors watch it. A step carries six (loss, gradient norm, learning rate, step time, tokens per second, MFU) and counts as six
+//! samples, told by one rank; of many ranks that tell the same signals each number counts as a sample, and a series is still one signal of the run, because that is what is watched.
+//! Measured in seconds of a core and not of the wall, so that a busy machine measures the same, two ways in: the detectors alone, and the engine with everything around them (ranks,
+//! facts, timers, what is to be stored), of one run, of many that take turns, and of one with many ranks. Histories of several lengths show whether the cost depends on them.
+//!
+//! State is counted as it lies in memory, heap included (what a thousand copies of a run add to the process), and as it is stored, divided by the six series.
 
 #![expect(
     clippy::disallowed_methods,
@@ -13,10 +15,11 @@
 
 use core::hint::black_box;
 use std::fs;
+use std::sync::Arc;
 
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::detector::{Detectors, DetectorsConfig};
+use stepwatch_engine::detector::Detectors;
 use stepwatch_engine::effect::{Effect, Input};
 use stepwatch_engine::run::Run;
 use stepwatch_engine::sample::StepSample;
@@ -30,7 +33,14 @@ const TAPE: usize = 4096;
 /// Steps a figure is the mean of.
 const STEPS: usize = 500_000;
 /// Lengths of the history before a measurement.
-const HISTORIES: [usize; 3] = [0, 100_000, 1_000_000];
+const HISTORIES: [usize; 4] = [0, 1000, 100_000, 1_000_000];
+/// Runs that take turns, and ranks of one run that tell loss and step time.
+const RUNS: usize = 128;
+const RANKS: usize = 512;
+/// Of a node, which has an exporter of its own.
+const GPUS: usize = 8;
+/// Copies of a run whose memory is measured.
+const COPIES: usize = 1000;
 const START_MS: i64 = 1_795_227_416_000;
 
 /// A small generator: the same numbers every time.
@@ -86,7 +96,7 @@ fn on_core() -> f64 {
 }
 
 fn detectors_alone(tape: &mut [StepSample], history: usize) -> f64 {
-    let mut detectors = Detectors::new(&DetectorsConfig::default());
+    let mut detectors = Detectors::default();
     let mut out = Vec::new();
     let mut feed = |range: core::ops::Range<usize>| {
         for i in range {
@@ -122,16 +132,18 @@ fn events(tape: &[StepSample]) -> Vec<Event> {
     tape.iter().map(event).collect()
 }
 
-/// Seconds a step, and bytes of the run as it is stored.
-fn whole_engine(events: &mut [Event], history: usize) -> (f64, usize) {
+/// Seconds an event, and bytes of the runs as they are stored. `turn`: how many events have the same step.
+fn whole_engine(events: &mut [Event], turn: usize, history: usize) -> (f64, usize) {
     let mut engine = Engine::new(EngineConfig::default());
+    let sources: Vec<String> = (0..turn).map(|i| format!("node{:03}:9765", i / GPUS)).collect();
     let mut out: Vec<Effect> = Vec::new();
     let mut feed = |range: core::ops::Range<usize>| {
         for i in range {
             let event = &mut events[at(i)];
-            let now = Ts(START_MS + 2000 * (i as i64 + 1));
-            (event.step, event.ts) = (Some(i as i64 + 1), Some(now.as_secs_f64()));
-            engine.handle(now, Input::Event { source: "node001:9765", event }, &mut out);
+            let step = (i / turn) as i64 + 1;
+            let now = Ts(START_MS + 2000 * step);
+            (event.step, event.ts) = (Some(step), Some(now.as_secs_f64()));
+            engine.handle(now, Input::Event { source: &sources[i % turn], event }, &mut out);
         }
         out.clear();
     };
@@ -143,26 +155,121 @@ fn whole_engine(events: &mut [Event], history: usize) -> (f64, usize) {
     (took, stored.filter_map(|(_, bytes)| bytes).map(|bytes| bytes.len()).sum())
 }
 
+/// The events of many runs, one after the other.
+fn in_turns(mut events: Vec<Event>) -> Vec<Event> {
+    for (i, e) in events.iter_mut().enumerate() {
+        e.run = Some(format!("llama-70b-{:03}", i % RUNS));
+    }
+    events
+}
+
+/// The events of many ranks, one after the other: each tells its own loss and step time.
+fn of_ranks(mut events: Vec<Event>) -> Vec<Event> {
+    for (i, e) in events.iter_mut().enumerate() {
+        (e.rank, e.world) = (Some((i % RANKS) as u32), Some(RANKS as u32));
+        e.node = Some(format!("node{:03}", i % RANKS / GPUS));
+        for name in [metric::GRAD_NORM, metric::LR, metric::TOKENS_PER_SECOND, metric::MFU] {
+            e.m.remove(name);
+        }
+    }
+    events
+}
+
+/// Bytes that the process has in memory.
+fn resident() -> f64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
+        .map_or(f64::NAN, |kb| 1024.0 * kb)
+}
+
+/// A run after some thousand steps with pauses, slow steps and spikes: what it keeps only then is there.
+fn eventful(mut events: Vec<Event>) -> Run {
+    let mut run = Run::new("llama-70b", Ts(START_MS), &Arc::default());
+    let (mut now, mut out) = (Ts(START_MS), Vec::new());
+    for (i, event) in events.iter_mut().enumerate() {
+        let usual = event.m.get(metric::STEP_TIME).unwrap_or(2.0);
+        let grad = event.m.get(metric::GRAD_NORM).unwrap_or(0.25);
+        let times = match i {
+            i if i % 250 == 249 => 10.0,
+            i if i % 40 == 0 => 1.2,
+            _ => 1.0,
+        };
+        now = Ts(now.0 + (1000.0 * usual * times) as i64);
+        (event.step, event.ts) = (Some(i as i64 + 1), Some(now.as_secs_f64()));
+        event.m.set(metric::STEP_TIME, usual * times);
+        event.m.set(metric::GRAD_NORM, if i % 500 < 3 { 20.0 * grad } else { grad });
+        run.event(now, "node001:9765", event, &mut out);
+    }
+    run
+}
+
+/// A run of many ranks after some steps.
+fn wide(mut events: Vec<Event>) -> Run {
+    let mut run = Run::new("llama-70b", Ts(START_MS), &Arc::default());
+    let mut out = Vec::new();
+    for (i, event) in events.iter_mut().enumerate() {
+        let step = (i / RANKS) as i64 + 1;
+        let now = Ts(START_MS + 2000 * step);
+        (event.step, event.ts) = (Some(step), Some(now.as_secs_f64()));
+        run.event(now, event.node.as_deref().unwrap_or_default(), event, &mut out);
+    }
+    run
+}
+
+/// Bytes of memory that a run takes.
+fn held(run: Run, copies: usize) -> f64 {
+    let before = resident();
+    let copies = black_box(vec![run; copies]);
+    (resident() - before) / copies.len() as f64
+}
+
 fn main() {
+    let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let mut tape = tape();
     let mut events = events(&tape);
-    println!("{:<22}{:>12}{:>12}{:>22}", "", "history", "ns a step", "M samples/s a core");
-    let line = |what: &str, history: usize, secs: f64| {
-        println!("{what:<22}{history:>12}{:>12.0}{:>22.2}", secs * 1e9, SIGNALS / secs / 1e6);
+    // First, before there is memory to be used again.
+    let in_memory = held(eventful(events.clone()), COPIES);
+    let (mut turns, mut ranks) = (in_turns(events.clone()), of_ranks(events.clone()));
+    let with_ranks = held(wide(ranks.clone()), COPIES / 10);
+    println!("{:<28}{:>12}{:>14}{:>22}", "", "history", "ns an event", "M samples/s a core");
+    let line = |what: &str, history: usize, samples: f64, secs: f64| {
+        println!("{what:<28}{history:>12}{:>14.0}{:>22.2}", secs * 1e9, samples / secs / 1e6);
     };
+    let wants = |what: &str| what.contains(&only);
     let mut stored = 0;
     for history in HISTORIES {
-        line("detectors alone", history, detectors_alone(&mut tape, history));
-        let (secs, bytes) = whole_engine(&mut events, history);
-        line("whole engine", history, secs);
-        stored = bytes;
+        if wants("detectors alone") {
+            line("detectors alone", history, SIGNALS, detectors_alone(&mut tape, history));
+        }
+        if wants("whole engine") {
+            let (secs, bytes) = whole_engine(&mut events, 1, history);
+            line("whole engine", history, SIGNALS, secs);
+            stored = bytes;
+        }
+        if wants("128 runs in turns") {
+            line("128 runs in turns", history, SIGNALS, whole_engine(&mut turns, RUNS, history).0);
+        }
+        if wants("512 ranks of one run") {
+            line("512 ranks of one run", history, 2.0, whole_engine(&mut ranks, RANKS, history).0);
+        }
     }
-    let a_series = |bytes: usize| bytes as f64 / SIGNALS;
-    let (detectors, run) = (size_of::<Detectors>(), size_of::<Run>());
+    if !wants("bytes") {
+        return;
+    }
+    for (name, bytes) in Detectors::sizes() {
+        println!("{name:<28}{bytes:>12} bytes a run");
+    }
+    let a_series = |bytes: f64| bytes / SIGNALS;
     println!(
-        "bytes a series: {:.0} in memory in the detectors, {:.0} in memory of the run, {:.0} stored",
-        a_series(detectors),
-        a_series(run),
-        a_series(stored)
+        "bytes a series: {:.0} in the detectors, {:.0} in the run, {:.0} with all of its heap, {:.0} stored",
+        a_series(size_of::<Detectors>() as f64),
+        a_series(size_of::<Run>() as f64),
+        a_series(in_memory),
+        a_series(stored as f64)
+    );
+    println!(
+        "bytes a rank's series, of {RANKS} ranks that tell loss and step time: {:.0}",
+        with_ranks / (2 * RANKS) as f64
     );
 }

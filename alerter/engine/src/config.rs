@@ -1,5 +1,7 @@
 //! What the engine needs of the configuration: its part of the YAML file.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::detector::DetectorsConfig;
@@ -44,7 +46,7 @@ pub struct EngineConfig {
     pub silences: SilenceConfig,
     pub maintenance: Vec<Maintenance>,
     pub alerts: AlertsConfig,
-    pub detectors: DetectorsConfig,
+    pub detectors: Arc<DetectorsConfig>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -165,7 +167,7 @@ impl Default for EngineConfig {
             silences: SilenceConfig::default(),
             maintenance: Vec::new(),
             alerts: AlertsConfig::default(),
-            detectors: DetectorsConfig::default(),
+            detectors: Arc::default(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The detectors of runs and nodes, and the one list that registers them.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::detectors::shared::{Shared, Speed};
@@ -11,34 +13,50 @@ use crate::verdict::Verdict;
 
 /// A detector of one run's steps. O(1) state, no clock: everything it knows is in `self` and in the samples.
 pub trait StepDetector {
+    type Config;
+
     /// Takes the next sample of the run. Steps rise within an attempt; a new attempt may start lower. `shared` holds what is already
     /// known of this sample, and what the detectors listed before have found in it.
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>);
+    fn step(&mut self, c: &Self::Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>);
 
     /// Takes what is told beside the samples; most detectors have no use for it.
-    fn extra(&mut self, _e: &Extra<'_>, _shared: &Shared, _out: &mut Vec<Verdict>) {}
+    fn extra(&mut self, _c: &Self::Config, _e: &Extra<'_>, _shared: &Shared, _out: &mut Vec<Verdict>) {}
+
+    /// Settings changed; most detectors read them when they need them.
+    fn configured(&mut self, _c: &Self::Config) {}
 }
 
 /// A detector of what does not happen: it looks at the whole run when time passes.
 pub trait ClockDetector {
+    type Config;
+
     /// Judges the run as it is at `now`; called when its deadline is due and when the run changed in a way that matters.
-    fn look(&mut self, now: Ts, run: &Facts, out: &mut Vec<Verdict>);
+    fn look(&mut self, c: &Self::Config, now: Ts, run: &Facts, out: &mut Vec<Verdict>);
 
     /// When it wants to look next if nothing else happens.
-    fn deadline(&self, run: &Facts) -> Option<Ts>;
+    fn deadline(&self, c: &Self::Config, run: &Facts) -> Option<Ts>;
 }
 
 /// A detector of one node, whether or not a run uses it.
 pub trait NodeDetector {
+    type Config;
+
     /// Judges the node as it is at `now`; called when something new was read of it and when its deadline is due.
-    fn look(&mut self, now: Ts, node: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>);
+    fn look(
+        &mut self,
+        c: &Self::Config,
+        now: Ts,
+        node: &NodeFacts,
+        tenants: Tenants<'_>,
+        out: &mut Vec<Verdict>,
+    );
 
     /// When it wants to look next if nothing else happens.
-    fn deadline(&self, node: &NodeFacts) -> Option<Ts>;
+    fn deadline(&self, c: &Self::Config, node: &NodeFacts) -> Option<Ts>;
 }
 
-/// One line a detector: its module under `detectors/` holds `Config` (serde, `Default`), and the detector itself (serde state),
-/// built by `new(&Config)` and told of a reload by `configure(&Config)`.
+/// One line a detector: its module under `detectors/` holds `Config`, and the detector itself; both with serde and `Default`. Settings are the
+/// engine's, state is the run's: what a thousand runs share is neither kept nor stored a thousand times.
 macro_rules! detectors {
     (
         step { $($field:ident: $module:ident::$ty:ident,)* }
@@ -55,35 +73,42 @@ macro_rules! detectors {
         }
 
         /// The state of every detector of one run.
-        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Default, Serialize, Deserialize)]
         pub struct Detectors {
+            #[serde(skip)]
+            config: Arc<DetectorsConfig>,
             shared: Shared,
             $($field: crate::detectors::$module::$ty,)*
             $($cfield: crate::detectors::$cmodule::$cty,)*
         }
 
         impl Detectors {
-            pub fn new(config: &DetectorsConfig) -> Self {
-                Self {
-                    shared: Shared::default(),
-                    $($field: crate::detectors::$module::$ty::new(&config.$field),)*
-                    $($cfield: crate::detectors::$cmodule::$cty::new(&config.$cfield),)*
-                }
+            pub fn new(config: &Arc<DetectorsConfig>) -> Self {
+                Self { config: Arc::clone(config), ..Self::default() }
+            }
+
+            /// Bytes that each keeps of a run, apart from what it keeps only now and then on the heap.
+            pub fn sizes() -> Vec<(&'static str, usize)> {
+                vec![
+                    ("shared", size_of::<Shared>()),
+                    $((stringify!($field), size_of::<crate::detectors::$module::$ty>()),)*
+                    $((stringify!($cfield), size_of::<crate::detectors::$cmodule::$cty>()),)*
+                ]
             }
 
             /// Takes over changed settings without forgetting what was learned.
-            pub fn configure(&mut self, config: &DetectorsConfig) {
-                $(self.$field.configure(&config.$field);)*
-                $(self.$cfield.configure(&config.$cfield);)*
+            pub fn configure(&mut self, config: &Arc<DetectorsConfig>) {
+                self.config = Arc::clone(config);
+                $(self.$field.configured(&config.$field);)*
             }
 
             pub fn step(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
                 self.shared.observe(s);
-                $(self.$field.step(s, &mut self.shared, out);)*
+                $(self.$field.step(&self.config.$field, s, &mut self.shared, out);)*
             }
 
             pub fn extra(&mut self, e: &Extra<'_>, out: &mut Vec<Verdict>) {
-                $(self.$field.extra(e, &self.shared, out);)*
+                $(self.$field.extra(&self.config.$field, e, &self.shared, out);)*
             }
 
             pub fn speed(&self) -> &Speed {
@@ -95,35 +120,43 @@ macro_rules! detectors {
             }
 
             pub fn look(&mut self, now: Ts, run: &Facts, out: &mut Vec<Verdict>) {
-                $(self.$cfield.look(now, run, out);)*
+                $(self.$cfield.look(&self.config.$cfield, now, run, out);)*
             }
 
             pub fn deadline(&self, run: &Facts) -> Option<Ts> {
-                [$(self.$cfield.deadline(run)),*].into_iter().flatten().min()
+                let mut first: Option<Ts> = None;
+                $(
+                    if let Some(at) = self.$cfield.deadline(&self.config.$cfield, run) {
+                        first = Some(first.map_or(at, |had| had.min(at)));
+                    }
+                )*
+                first
             }
         }
 
         /// The state of every detector of one node.
-        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Default, Serialize, Deserialize)]
         pub struct NodeDetectors {
+            #[serde(skip)]
+            config: Arc<DetectorsConfig>,
             $($nfield: crate::detectors::$nmodule::$nty,)*
         }
 
         impl NodeDetectors {
-            pub fn new(config: &DetectorsConfig) -> Self {
-                Self { $($nfield: crate::detectors::$nmodule::$nty::new(&config.$nfield),)* }
+            pub fn new(config: &Arc<DetectorsConfig>) -> Self {
+                Self { config: Arc::clone(config), ..Self::default() }
             }
 
-            pub fn configure(&mut self, config: &DetectorsConfig) {
-                $(self.$nfield.configure(&config.$nfield);)*
+            pub fn configure(&mut self, config: &Arc<DetectorsConfig>) {
+                self.config = Arc::clone(config);
             }
 
             pub fn look(&mut self, now: Ts, node: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-                $(self.$nfield.look(now, node, tenants, out);)*
+                $(self.$nfield.look(&self.config.$nfield, now, node, tenants, out);)*
             }
 
             pub fn deadline(&self, node: &NodeFacts) -> Option<Ts> {
-                [$(self.$nfield.deadline(node)),*].into_iter().flatten().min()
+                [$(self.$nfield.deadline(&self.config.$nfield, node)),*].into_iter().flatten().min()
             }
         }
     };

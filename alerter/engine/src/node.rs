@@ -6,6 +6,8 @@ mod gpus;
 pub mod vitals;
 pub(crate) mod words;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
@@ -56,7 +58,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(name: &str, now: Ts, config: &DetectorsConfig) -> Self {
+    pub fn new(name: &str, now: Ts, config: &Arc<DetectorsConfig>) -> Self {
         Self { facts: NodeFacts::new(name, now), detectors: NodeDetectors::new(config) }
     }
 
@@ -89,7 +91,7 @@ impl Node {
         }
     }
 
-    pub fn configure(&mut self, config: &DetectorsConfig) {
+    pub fn configure(&mut self, config: &Arc<DetectorsConfig>) {
         self.detectors.configure(config);
     }
 

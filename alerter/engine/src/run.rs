@@ -14,6 +14,7 @@ mod tests;
 mod values;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
@@ -74,7 +75,7 @@ enum ClassMark {
 }
 
 impl Run {
-    pub fn new(name: &str, now: Ts, config: &DetectorsConfig) -> Self {
+    pub fn new(name: &str, now: Ts, config: &Arc<DetectorsConfig>) -> Self {
         Self {
             facts: Facts::new(name, now),
             counters: Counters::default(),
@@ -123,7 +124,7 @@ impl Run {
     }
 
     /// Takes over changed settings.
-    pub fn configure(&mut self, config: &DetectorsConfig) {
+    pub fn configure(&mut self, config: &Arc<DetectorsConfig>) {
         self.detectors.configure(config);
     }
 

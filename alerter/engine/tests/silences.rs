@@ -28,7 +28,7 @@ struct World {
 impl World {
     fn new(config: EngineConfig) -> Self {
         let mut detectors = config.detectors.clone();
-        detectors.rank_dead.page_after = Span::ZERO;
+        std::sync::Arc::make_mut(&mut detectors).rank_dead.page_after = Span::ZERO;
         let receivers = vec!["chat".to_owned(), "phone".to_owned()];
         let engine = Engine::new(EngineConfig { detectors, receivers, ..config });
         let mut w =

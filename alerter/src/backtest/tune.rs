@@ -5,6 +5,7 @@
 //! is set now: the incidents that would not have been announced, or later, without it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Serialize;
 use stepwatch_engine::config::EngineConfig;
@@ -94,13 +95,13 @@ struct Announced {
 impl Tune {
     /// `None` if the list of sensitivities and the settings do not fit together.
     pub(super) fn new(of: &'static Sensitivity, base: &EngineConfig, labelled: bool) -> Option<Self> {
-        let with = |detectors| EngineConfig { detectors, ..base.clone() };
+        let with = |detectors| EngineConfig { detectors: Arc::new(detectors), ..base.clone() };
         let mut settings =
             vec![Setting { config: with(of.off(&base.detectors)?), role: Role::Off, keys: Vec::new() }];
         let mut seen = BTreeSet::new();
         for factors in grid(of.knobs.len()) {
             let (detectors, keys) = of.turned(&base.detectors, &factors)?;
-            let role = if detectors == base.detectors { Role::Now } else { Role::Tried };
+            let role = if detectors == *base.detectors { Role::Now } else { Role::Tried };
             // Whole numbers may be the same for two factors.
             if seen.insert(keys.clone()) {
                 settings.push(Setting { config: with(detectors), role, keys });

@@ -27,7 +27,8 @@ fn config(page_after_ms: i64) -> EngineConfig {
     let mut config = EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() };
     // Each incident is looked at for itself here.
     config.storm.enabled = false;
-    config.detectors.rank_dead.page_after = stepwatch_engine::time::Span::millis(page_after_ms);
+    Arc::make_mut(&mut config.detectors).rank_dead.page_after =
+        stepwatch_engine::time::Span::millis(page_after_ms);
     config
 }
 

@@ -139,7 +139,6 @@ mod tests {
     use stepwatch_wire::{Event, Kind, Value};
 
     use super::*;
-    use crate::detector::DetectorsConfig;
     use crate::node::Node;
 
     /// When it stopped, and when we look.
@@ -157,7 +156,7 @@ mod tests {
 
     /// A node that works until the stop, and whose GPUs do this from then on.
     fn node(name: &str, doing: &[Doing], until: Ts) -> NodeFacts {
-        let mut node = Node::new(name, Ts(0), &DetectorsConfig::default());
+        let mut node = Node::new(name, Ts(0), &std::sync::Arc::default());
         let mut sent = 0.0;
         for at in (0..=until.0).step_by(10_000).map(Ts) {
             let works = at <= STOP;

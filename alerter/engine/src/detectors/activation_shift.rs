@@ -35,9 +35,8 @@ const SERIES: [(&str, &str); 2] = [("act_rms/", "activation RMS"), ("act_absmax/
 /// Weight of a report in the usual size of a layer.
 const RATE: f64 = 1.0 / 8.0;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ActivationShift {
-    config: Config,
     series: [Layers; SERIES.len()],
     attempt: u32,
     latch: Latch,
@@ -45,23 +44,9 @@ pub struct ActivationShift {
 }
 
 impl ActivationShift {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            series: Default::default(),
-            attempt: 0,
-            latch: Latch::default(),
-            onset: 0,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn judge(&mut self, r: &Reading<'_>, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, r: &Reading<'_>, out: &mut Vec<Verdict>) {
         for (layers, (prefix, what)) in self.series.iter().zip(SERIES) {
-            let sick = layers.out(self.config.reports);
+            let sick = layers.out(c.reports);
             let Some(first) = sick.first() else { continue };
             if !self.latch.raise(Severity::Ticket) {
                 return;
@@ -112,12 +97,13 @@ fn verdict(r: &Reading<'_>, change: Change, signal: String, start_step: i64, why
 }
 
 impl StepDetector for ActivationShift {
-    fn step(&mut self, _: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {}
+    type Config = Config;
 
-    fn extra(&mut self, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
+    fn step(&mut self, _: &Config, _: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {}
+
+    fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
         let Extra::Readings(readings) = e else { return };
-        let Some(r) = readings.iter().find(|r| r.name.starts_with("act_")).filter(|_| self.config.enabled)
-        else {
+        let Some(r) = readings.iter().find(|r| r.name.starts_with("act_")).filter(|_| c.enabled) else {
             return;
         };
         if r.attempt != self.attempt {
@@ -125,13 +111,13 @@ impl StepDetector for ActivationShift {
             self.series.iter_mut().for_each(Layers::restart);
             self.settle(r, "the run restarted", out);
         }
-        let limits = Limits { ratio: self.config.ratio, rate: RATE, both: true, apart: false };
+        let limits = Limits { ratio: c.ratio, rate: RATE, both: true, apart: false };
         let mut any = false;
         for (layers, (prefix, _)) in self.series.iter_mut().zip(SERIES) {
             any |= layers.take(readings, &[prefix], limits);
         }
         if any {
-            self.judge(r, out);
+            self.judge(c, r, out);
         }
     }
 }
@@ -139,14 +125,14 @@ impl StepDetector for ActivationShift {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::{Detectors, DetectorsConfig};
+    use crate::detector::Detectors;
     use crate::detectors::testing::{Noise, open, raised};
     use crate::time::Ts;
     use proptest::prelude::*;
 
     /// 300 reports of 12 layers, a hundred steps apart.
     fn reported(seed: u64, unit: f64, size: impl Fn(i64, u16) -> f64) -> Vec<Verdict> {
-        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        let mut detectors = Detectors::default();
         let (mut noise, mut out) = (Noise::new(seed), Vec::new());
         let names: Vec<String> =
             (0..24u16).map(|i| format!("{}{}", SERIES[usize::from(i % 2)].0, i / 2)).collect();

@@ -36,9 +36,8 @@ impl Default for Config {
 /// Saves that make one usual.
 const KNOWN: usize = 3;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CkptSlow {
-    config: Config,
     latch: Latch,
     /// The last save that was judged.
     judged: Option<Ts>,
@@ -47,31 +46,23 @@ pub struct CkptSlow {
 }
 
 impl CkptSlow {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), latch: Latch::default(), judged: None, told: None }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn limit(&self, usual: f64, times: f64) -> f64 {
-        (times * usual).max(usual + self.config.margin.as_secs_f64())
+    fn limit(c: &Config, usual: f64, times: f64) -> f64 {
+        (times * usual).max(usual + c.margin.as_secs_f64())
     }
 
     /// When the save that runs has taken too long.
-    fn due(&self, f: &Facts) -> Option<Ts> {
-        let c = &f.checkpoints;
-        if !self.config.enabled || f.ended.is_some() || c.saves.len() < KNOWN {
+    fn due(&self, c: &Config, f: &Facts) -> Option<Ts> {
+        let k = &f.checkpoints;
+        if !c.enabled || f.ended.is_some() || k.saves.len() < KNOWN {
             return None;
         }
-        let usual = median(c.saves.iter().map(|s| s.secs));
-        Some(c.in_progress? + Span::from_secs_f64(self.limit(usual, self.config.running)))
+        let usual = median(k.saves.iter().map(|s| s.secs));
+        Some(k.in_progress? + Span::from_secs_f64(Self::limit(c, usual, c.running)))
     }
 
-    fn judge_running(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+    fn judge_running(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         let since = f.checkpoints.in_progress;
-        if self.due(f).is_none_or(|due| now < due) || self.told == since {
+        if self.due(c, f).is_none_or(|due| now < due) || self.told == since {
             return;
         }
         self.told = since;
@@ -87,7 +78,7 @@ impl CkptSlow {
         out.push(verdict(now, f, Change::Raise, secs, usual, why));
     }
 
-    fn judge_ended(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+    fn judge_ended(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         let saves: Vec<Save> = f.checkpoints.saves.iter().copied().collect();
         let Some((last, before)) = saves.split_last() else { return };
         if self.judged == Some(last.at) {
@@ -98,7 +89,7 @@ impl CkptSlow {
             return;
         }
         let usual = usual(last, before);
-        if last.secs > self.limit(usual, self.config.times) {
+        if last.secs > Self::limit(c, usual, c.times) {
             self.latch.raise(Severity::Ticket);
             out.push(verdict(now, f, Change::Raise, last.secs, usual, sentence(last, usual, f)));
         } else if self.latch.clear() {
@@ -135,8 +126,10 @@ fn at_risk(f: &Facts) -> String {
 }
 
 impl ClockDetector for CkptSlow {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         if f.ended.is_some() {
@@ -145,12 +138,12 @@ impl ClockDetector for CkptSlow {
             }
             return;
         }
-        self.judge_ended(now, f, out);
-        self.judge_running(now, f, out);
+        self.judge_ended(c, now, f, out);
+        self.judge_running(c, now, f, out);
     }
 
-    fn deadline(&self, f: &Facts) -> Option<Ts> {
-        self.due(f).filter(|_| self.told != f.checkpoints.in_progress)
+    fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
+        self.due(c, f).filter(|_| self.told != f.checkpoints.in_progress)
     }
 }
 
@@ -186,12 +179,12 @@ mod tests {
 
     /// Verdicts of a run that makes these saves, one after the other.
     fn judged(saves: &[Save]) -> Vec<(Change, String)> {
-        let (mut detector, mut out) = (CkptSlow::new(&Config::default()), Vec::new());
+        let (c, mut detector, mut out) = (Config::default(), CkptSlow::default(), Vec::new());
         let mut f = Facts::new("r", Ts(0));
         for s in saves {
             f.checkpoints.saves.push_back(*s);
-            detector.look(s.at, &f, &mut out);
-            detector.look(s.at, &f, &mut out);
+            detector.look(&c, s.at, &f, &mut out);
+            detector.look(&c, s.at, &f, &mut out);
         }
         out.into_iter().map(|v| (v.change, v.why)).collect()
     }
@@ -222,18 +215,18 @@ mod tests {
 
     #[test]
     fn one_that_runs_too_long_is_told_once_at_its_deadline() {
-        let (mut detector, mut out) = (CkptSlow::new(&Config::default()), Vec::new());
+        let (c, mut detector, mut out) = (Config::default(), CkptSlow::default(), Vec::new());
         let mut f = Facts::new("r", Ts(0));
         f.checkpoints.saves.extend((0..3).map(|i| save(i, 100.0, None)));
-        detector.look(Ts(0), &f, &mut out);
+        detector.look(&c, Ts(0), &f, &mut out);
         f.checkpoints.in_progress = Some(Ts(1_000_000));
-        let due = detector.deadline(&f).unwrap();
+        let due = detector.deadline(&c, &f).unwrap();
         assert_eq!(due, Ts(1_300_000));
-        detector.look(Ts(due.0 - 1), &f, &mut out);
+        detector.look(&c, Ts(due.0 - 1), &f, &mut out);
         assert!(out.is_empty());
-        detector.look(due, &f, &mut out);
-        detector.look(due + Span::secs(60), &f, &mut out);
-        assert_eq!((out.len(), detector.deadline(&f)), (1, None));
+        detector.look(&c, due, &f, &mut out);
+        detector.look(&c, due + Span::secs(60), &f, &mut out);
+        assert_eq!((out.len(), detector.deadline(&c, &f)), (1, None));
         assert!(
             out[0].why.starts_with("a checkpoint has been running for 5m, 1m 40s is usual"),
             "{}",

@@ -28,32 +28,23 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CkptStale {
-    config: Config,
     raised: Option<Severity>,
     /// The failure already told.
     failure_told: Option<Ts>,
 }
 
 impl CkptStale {
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), raised: None, failure_told: None }
-    }
-
     /// Seconds of work without a checkpoint that make a ticket, and a page.
-    fn due(&self, f: &Facts) -> Option<(f64, f64)> {
-        let c = &f.checkpoints;
-        c.last_at?;
-        let interval = c.usual_interval()?;
-        let takes = c.usual_duration().unwrap_or(0.0);
-        let floor = self.config.floor.as_secs_f64();
+    fn due(c: &Config, f: &Facts) -> Option<(f64, f64)> {
+        let k = &f.checkpoints;
+        k.last_at?;
+        let interval = k.usual_interval()?;
+        let takes = k.usual_duration().unwrap_or(0.0);
+        let floor = c.floor.as_secs_f64();
         let at = |times: f64, floor: f64| (times * interval + takes).max(floor);
-        Some((at(self.config.ticket_at, floor), at(self.config.page_at, 2.0 * floor)))
+        Some((at(c.ticket_at, floor), at(c.page_at, 2.0 * floor)))
     }
 
     fn clear(&mut self, now: Ts, f: &Facts, why: &str, out: &mut Vec<Verdict>) {
@@ -62,8 +53,8 @@ impl CkptStale {
         }
     }
 
-    fn failure(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        let Some((at, text)) = f.checkpoints.failure.as_ref().filter(|_| self.config.enabled) else { return };
+    fn failure(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let Some((at, text)) = f.checkpoints.failure.as_ref().filter(|_| c.enabled) else { return };
         if self.failure_told != Some(*at) {
             self.failure_told = Some(*at);
             self.raised = self.raised.max(Some(Severity::Ticket));
@@ -79,17 +70,19 @@ impl CkptStale {
 }
 
 impl ClockDetector for CkptStale {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         if f.ended.is_some() {
             self.clear(now, f, "the run ended", out);
             return;
         }
-        self.failure(now, f, out);
+        self.failure(c, now, f, out);
         let work = f.checkpoints.work;
-        let severity = match self.due(f) {
+        let severity = match Self::due(c, f) {
             Some((_, page)) if work >= page => Some(Severity::Page),
             Some((ticket, _)) if work >= ticket => Some(Severity::Ticket),
             _ => None,
@@ -104,7 +97,7 @@ impl ClockDetector for CkptStale {
         }
     }
 
-    fn deadline(&self, _: &Facts) -> Option<Ts> {
+    fn deadline(&self, _: &Config, _: &Facts) -> Option<Ts> {
         None // work passes with the steps, which make it look
     }
 }

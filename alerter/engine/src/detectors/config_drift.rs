@@ -37,9 +37,8 @@ const NAMED: usize = 3;
 /// Characters shown of a value.
 const VALUE_MAX: usize = 60;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConfigDrift {
-    config: Config,
     latch: Latch,
     /// What was told: the state of the nodes at that time.
     told: Option<Ts>,
@@ -55,26 +54,18 @@ struct Difference<'a> {
 }
 
 impl ConfigDrift {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), latch: Latch::default(), told: None }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn is_benign(&self, key: &str) -> bool {
-        self.config.benign.iter().any(|pattern| match pattern.strip_suffix('*') {
+    fn is_benign(c: &Config, key: &str) -> bool {
+        c.benign.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(start) => key.starts_with(start),
             None => key == pattern,
         })
     }
 
-    fn judge(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         let groups = [f.setups.of(false), f.setups.of(true)];
         let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
         // What matters first, and within it what fewest nodes have.
-        all.sort_by_key(|d| (self.is_benign(d.key), d.nodes.len()));
+        all.sort_by_key(|d| (Self::is_benign(c, d.key), d.nodes.len()));
         let Some(first) = all.first() else {
             if self.latch.clear() {
                 out.push(verdict(
@@ -87,7 +78,7 @@ impl ConfigDrift {
             }
             return;
         };
-        if self.is_benign(first.key) {
+        if Self::is_benign(c, first.key) {
             if self.latch.clear() {
                 let why = "the nodes of the run agree in all that matters".to_owned();
                 out.push(verdict(now, f, Change::Clear, Severity::Info, why));
@@ -161,16 +152,18 @@ fn sentence(f: &Facts, all: &[Difference<'_>]) -> String {
 }
 
 impl ClockDetector for ConfigDrift {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if self.deadline(f).is_some_and(|at| at <= now) {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if self.deadline(c, f).is_some_and(|at| at <= now) {
             self.told = f.setups.changed_at;
-            self.judge(now, f, out);
+            self.judge(c, now, f, out);
         }
     }
 
-    fn deadline(&self, f: &Facts) -> Option<Ts> {
+    fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
         let changed = f.setups.changed_at.filter(|at| self.told != Some(*at))?;
-        (self.config.enabled && f.ended.is_none()).then(|| changed + self.config.settle)
+        (c.enabled && f.ended.is_none()).then(|| changed + c.settle)
     }
 }
 

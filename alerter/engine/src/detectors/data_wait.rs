@@ -75,9 +75,12 @@ const SAME_RANK: u32 = 24;
 /// Times the wait of the next rank, so that it is one that the others wait for.
 const ALONE: f64 = 1.5;
 
+/// Of a run whose trainer does not tell how long it waits, there is nothing to keep.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct DataWait(Option<Box<Waits>>);
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct DataWait {
-    config: Config,
+struct Waits {
     ring: [Waited; RING],
     newest: i64,
     attempt: u32,
@@ -112,10 +115,9 @@ struct Waited {
     several: bool,
 }
 
-impl DataWait {
-    pub fn new(config: &Config) -> Self {
+impl Default for Waits {
+    fn default() -> Self {
         Self {
-            config: config.clone(),
             ring: [Waited::default(); RING],
             newest: i64::MIN,
             attempt: 0,
@@ -132,22 +134,10 @@ impl DataWait {
             since: None,
         }
     }
+}
 
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    /// Seconds that the rank waited; the longest of its parts, because one may lie within another.
-    fn wait(&self, p: &Parts<'_>) -> Option<f64> {
-        let told = p.seconds.iter().filter(|(name, _)| self.config.parts.iter().any(|part| part == name));
-        told.map(|(_, secs)| secs).filter(|secs| secs.is_finite() && *secs >= 0.0).reduce(f64::max)
-    }
-
-    fn take(&mut self, p: &Parts<'_>, out: &mut Vec<Verdict>) {
-        let (Some(wait), Some(step_time)) = (self.wait(p), p.step_time.filter(|t| t.is_finite() && *t > 0.0))
-        else {
-            return;
-        };
+impl Waits {
+    fn take(&mut self, c: &Config, p: &Parts<'_>, wait: f64, step_time: f64, out: &mut Vec<Verdict>) {
         if p.attempt != self.attempt {
             self.restart(p);
         }
@@ -185,7 +175,7 @@ impl DataWait {
             let slot = &mut self.ring[step.rem_euclid(RING as i64) as usize];
             let old = core::mem::take(slot);
             if old.told {
-                self.judge(&old, out);
+                self.judge(c, &old, out);
             }
         }
         self.newest = self.newest.max(p.step);
@@ -199,7 +189,7 @@ impl DataWait {
         self.blocks.clear();
     }
 
-    fn judge(&mut self, w: &Waited, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, w: &Waited, out: &mut Vec<Verdict>) {
         let alone = w.several && w.share > ALONE * w.second;
         self.same.push(w.rank == self.longest && alone);
         (self.longest, self.several) = (w.rank, w.several);
@@ -209,24 +199,24 @@ impl DataWait {
         let share = block.median;
         if self.base.is_warm() {
             let (usual, scale) = (self.base.location(), self.base.scale());
-            let excess = (share - usual - 0.5 * self.config.rise) / scale;
+            let excess = (share - usual - 0.5 * c.rise) / scale;
             self.cusum.add(block.first, excess.min(CAP), 0.5, 3.0 * H);
-            self.judge_rise(w, share, usual, out);
+            self.judge_rise(c, w, share, usual, out);
         }
-        self.judge_level(w, out);
+        self.judge_level(c, w, out);
         if self.cusum.value() < 0.5 * H {
             self.base.update(share, RATE, FLOOR);
         }
     }
 
-    fn judge_rise(&mut self, w: &Waited, share: f64, usual: f64, out: &mut Vec<Verdict>) {
-        let up = self.cusum.value() > H && share - usual > self.config.rise;
+    fn judge_rise(&mut self, c: &Config, w: &Waited, share: f64, usual: f64, out: &mut Vec<Verdict>) {
+        let up = self.cusum.value() > H && share - usual > c.rise;
         if !up && !self.rising.is_raised() {
             self.since = None;
             return;
         }
         let since = *self.since.get_or_insert(w.ts);
-        if up && w.ts - since >= self.config.ticket_after && self.rising.raise(Severity::Ticket) {
+        if up && w.ts - since >= c.ticket_after && self.rising.raise(Severity::Ticket) {
             let why = format!(
                 "steps wait {} of {} s for data, {} before: {} of the run's time is lost to it{}",
                 number(share * self.step_time),
@@ -237,17 +227,17 @@ impl DataWait {
             );
             out.push(self.verdict(w, Change::Raise, share, usual, why));
         }
-        if share - usual < CLEAR * self.config.rise && self.rising.clear() {
+        if share - usual < CLEAR * c.rise && self.rising.clear() {
             self.cusum.reset();
             let why = format!("steps wait {} of their time for data again", percent(share));
             self.clear(w, share, usual, why, out);
         }
     }
 
-    fn judge_level(&mut self, w: &Waited, out: &mut Vec<Verdict>) {
+    fn judge_level(&mut self, c: &Config, w: &Waited, out: &mut Vec<Verdict>) {
         let usual = self.base.location();
         if self.n == SETTLED
-            && usual > self.config.level
+            && usual > c.level
             && !self.rising.is_raised()
             && self.level.raise(Severity::Ticket)
         {
@@ -258,7 +248,7 @@ impl DataWait {
                 percent(usual),
             );
             out.push(self.verdict(w, Change::Raise, usual, 0.0, why));
-        } else if usual < 0.8 * self.config.level && self.level.clear() {
+        } else if usual < 0.8 * c.level && self.level.clear() {
             let why = format!("steps wait {} of their time for data", percent(usual));
             self.clear(w, usual, 0.0, why, out);
         }
@@ -300,6 +290,12 @@ impl DataWait {
     }
 }
 
+/// Seconds that the rank waited; the longest of its parts, because one may lie within another.
+fn wait(c: &Config, p: &Parts<'_>) -> Option<f64> {
+    let told = p.seconds.iter().filter(|(name, _)| c.parts.iter().any(|part| part == name));
+    told.map(|(_, secs)| secs).filter(|secs| secs.is_finite() && *secs >= 0.0).reduce(f64::max)
+}
+
 fn loading() -> Suspect {
     Suspect { what: "data loading".into(), why: "the steps wait for it, and no rank alone".into() }
 }
@@ -309,13 +305,15 @@ fn percent(share: f64) -> String {
 }
 
 impl StepDetector for DataWait {
-    fn step(&mut self, _: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {}
+    type Config = Config;
 
-    fn extra(&mut self, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
-        if let Extra::Parts(p) = e {
-            if self.config.enabled {
-                self.take(p, out);
-            }
+    fn step(&mut self, _: &Config, _: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {}
+
+    fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
+        let Extra::Parts(p) = e else { return };
+        let step_time = p.step_time.filter(|t| t.is_finite() && *t > 0.0 && c.enabled);
+        if let Some((step_time, wait)) = step_time.and_then(|t| Some((t, wait(c, p)?))) {
+            self.0.get_or_insert_default().take(c, p, wait, step_time, out);
         }
     }
 }
@@ -323,14 +321,14 @@ impl StepDetector for DataWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::{Detectors, DetectorsConfig};
+    use crate::detector::Detectors;
     use crate::detectors::testing::{Noise, open, raised};
     use proptest::prelude::*;
     use stepwatch_wire::Metrics;
 
     /// Steps of two seconds on four ranks, whose waits `wait` gives by step and rank; told in this order of ranks.
     fn waiting(seed: u64, n: i64, order: [u32; 4], wait: impl Fn(i64, u32) -> f64) -> Vec<Verdict> {
-        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        let mut detectors = Detectors::default();
         let mut out = Vec::new();
         for step in 1..=n {
             for rank in order {

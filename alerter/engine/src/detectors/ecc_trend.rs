@@ -39,9 +39,8 @@ const DAY: Span = Span::secs(86_400);
 /// Weight of an hour in what is usual: a day or so counts.
 const WEIGHT: f64 = 0.05;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct EccTrend {
-    config: Config,
     gpus: BTreeMap<String, Watch>,
     raised: bool,
 }
@@ -85,17 +84,8 @@ impl Counter {
 }
 
 impl EccTrend {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), gpus: BTreeMap::new(), raised: false }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     /// Takes a reading; true if the GPU has just become worth a ticket.
-    fn take(&mut self, now: Ts, uuid: &str, gpu: &Gpu) -> bool {
-        let config = &self.config;
+    fn take(&mut self, c: &Config, now: Ts, uuid: &str, gpu: &Gpu) -> bool {
         let w = self.gpus.entry(uuid.to_owned()).or_default();
         w.readings = gpu.readings;
         let r = &gpu.last;
@@ -103,11 +93,11 @@ impl EccTrend {
         w.rows.take(now, r.remapped_correctable, DAY);
         w.worse_rows.take(now, r.remapped_uncorrectable, DAY);
         let so_far = hour.unwrap_or(w.corrected.risen);
-        let many = so_far >= config.floor && so_far >= config.times * w.usual;
+        let many = so_far >= c.floor && so_far >= c.times * w.usual;
         let (rows, worse_rows) = (w.rows.risen, w.worse_rows.risen);
         let why = if worse_rows >= 1.0 {
             Some(format!("{} rows with uncorrectable errors were remapped today", number(worse_rows)))
-        } else if rows >= config.rows {
+        } else if rows >= c.rows {
             Some(format!("{} rows of its memory were remapped today", number(rows)))
         } else if many {
             let usual = if w.usual < 0.5 { "hardly any".to_owned() } else { number(w.usual.round()) };
@@ -117,7 +107,7 @@ impl EccTrend {
         };
         if let Some(hour) = hour {
             // An hour that is out of line says nothing of what is usual.
-            w.usual += WEIGHT * (hour.min(config.floor.max(2.0 * w.usual)) - w.usual);
+            w.usual += WEIGHT * (hour.min(c.floor.max(2.0 * w.usual)) - w.usual);
         }
         if let Some(why) = why {
             w.value = so_far;
@@ -147,14 +137,16 @@ impl EccTrend {
 }
 
 impl NodeDetector for EccTrend {
-    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         let mut news = false;
         for (uuid, gpu) in f.gpus.iter() {
             if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
-                news |= self.take(now, uuid, gpu);
+                news |= self.take(c, now, uuid, gpu);
             }
         }
         self.gpus.retain(|uuid, _| f.gpus.get(uuid).is_some());
@@ -169,7 +161,7 @@ impl NodeDetector for EccTrend {
         }
     }
 
-    fn deadline(&self, _: &NodeFacts) -> Option<Ts> {
+    fn deadline(&self, _: &Config, _: &NodeFacts) -> Option<Ts> {
         None
     }
 }

@@ -47,9 +47,8 @@ const TRAIN_RATE: f64 = 1.0 / 64.0;
 /// Share of the rise that may be left when it ends.
 const CLEAR: f64 = 0.4;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct EvalGap {
-    config: Config,
     train: f64,
     trained: u32,
     /// As many as the run's signals may be, at most.
@@ -202,15 +201,7 @@ impl Set {
 }
 
 impl EvalGap {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), train: 0.0, trained: 0, sets: Vec::new() }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn eval(&mut self, e: &Eval<'_>, out: &mut Vec<Verdict>) {
+    fn eval(&mut self, c: &Config, e: &Eval<'_>, out: &mut Vec<Verdict>) {
         let known = self.sets.iter().position(|s| s.id == e.id);
         let at = known.unwrap_or_else(|| {
             self.sets.push(Set::new(e));
@@ -233,7 +224,7 @@ impl EvalGap {
             }
             if trained {
                 set.learn(e, train);
-                set.judge(e, train, &self.config, &mut said);
+                set.judge(e, train, c, &mut said);
             }
         }
         let held = sick(&self.sets);
@@ -242,16 +233,18 @@ impl EvalGap {
 }
 
 impl StepDetector for EvalGap {
-    fn step(&mut self, s: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn step(&mut self, _: &Config, s: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
         self.trained = self.trained.saturating_add(1);
         self.train += (loss - self.train) * TRAIN_RATE.max(1.0 / f64::from(self.trained));
     }
 
-    fn extra(&mut self, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
+    fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
         if let Extra::Eval(e) = e {
-            if self.config.enabled {
-                self.eval(e, out);
+            if c.enabled {
+                self.eval(c, e, out);
             }
         }
     }
@@ -260,13 +253,13 @@ impl StepDetector for EvalGap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::{Detectors, DetectorsConfig};
+    use crate::detector::Detectors;
     use crate::detectors::testing::{Noise, healthy, open, raised};
     use proptest::prelude::*;
 
     /// A run of `n` steps, evaluated every 100 with these losses beyond those of its training.
     fn evaluated(seed: u64, n: i64, gap: impl Fn(i64) -> f64) -> Vec<Verdict> {
-        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        let mut detectors = Detectors::default();
         let (mut noise, mut out) = (Noise::new(seed), Vec::new());
         for s in healthy(seed, n) {
             detectors.step(&s, &mut out);
@@ -304,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_rises_with_the_train_loss_is_none_of_this() {
-        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        let mut detectors = Detectors::default();
         let mut out = Vec::new();
         for mut s in healthy(7, 6000) {
             let extra = 2e-4 * (s.step - 3000).max(0) as f64;

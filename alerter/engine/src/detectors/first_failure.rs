@@ -47,9 +47,8 @@ const FOLLOWED: [&str; 12] = [
 /// Words that say nothing at all.
 const WORDLESS: &str = "closed its socket";
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FirstFailure {
-    config: Config,
     /// Who was named, and why.
     told: Option<(String, String)>,
 }
@@ -103,19 +102,11 @@ pub(crate) fn failures(f: &Facts) -> Vec<Failure> {
     all
 }
 
-impl FirstFailure {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), told: None }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-}
-
 impl ClockDetector for FirstFailure {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if !self.config.enabled || self.told.is_none() && f.deaths.is_empty() {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !c.enabled || self.told.is_none() && f.deaths.is_empty() {
             return;
         }
         let all = failures(f);
@@ -154,7 +145,7 @@ impl ClockDetector for FirstFailure {
         out.push(v);
     }
 
-    fn deadline(&self, _: &Facts) -> Option<Ts> {
+    fn deadline(&self, _: &Config, _: &Facts) -> Option<Ts> {
         None
     }
 }

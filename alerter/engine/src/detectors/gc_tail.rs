@@ -48,40 +48,38 @@ const COST_RATE: f64 = 1.0 / 256.0;
 /// A step this many times the usual one is a stall, another story.
 const STALL: f64 = 4.0;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GcTail {
-    config: Config,
     latch: Latch,
+    flat: u32,
+    cost: f64,
+    /// Once a step was slow.
+    tail: Option<Box<Tail>>,
+}
+
+/// The slow steps.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Tail {
     recent: Window<RECENT>,
     block: Blocks,
     /// Medians of the excess, and the steps at which their blocks began.
     medians: Window<MEDIANS>,
     first: [i64; MEDIANS],
-    cost: f64,
-    flat: u32,
 }
 
-impl GcTail {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            recent: Window::default(),
-            block: Blocks::default(),
-            medians: Window::default(),
-            first: [0; MEDIANS],
-            cost: 0.0,
-            flat: 0,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
+impl Tail {
+    /// Takes the excess of a slow step; what rose, at the end of a block, if something did.
+    fn add(&mut self, c: &Config, step: i64, excess: f64) -> Option<Growth> {
+        self.recent.push(excess);
+        let block = self.block.add(step, excess)?;
+        self.medians.push(block.median);
+        self.first.rotate_left(1);
+        self.first[MEDIANS - 1] = block.first;
+        self.growth(c)
     }
 
     /// What rose, if something did: the medians of many slow steps, or the last ones.
-    fn growth(&self) -> Option<Growth> {
-        let c = &self.config;
+    fn growth(&self, c: &Config) -> Option<Growth> {
         let medians = self.medians.iter().collect::<Vec<_>>();
         let over = |blocks: usize, steady: bool| {
             let from = medians.len().checked_sub(blocks)?;
@@ -93,10 +91,10 @@ impl GcTail {
         let recent = self.recent.iter().collect::<Vec<_>>();
         long.filter(grown).or_else(|| over(RECENT / BLOCK, kendall(&recent) >= c.kendall))
     }
+}
 
-    fn judge(&mut self, s: &StepSample, usual: f64, out: &mut Vec<Verdict>) {
-        let Some(g) = self.growth() else { return };
-        let c = &self.config;
+impl GcTail {
+    fn judge(&mut self, c: &Config, s: &StepSample, g: &Growth, usual: f64, out: &mut Vec<Verdict>) {
         let grown = g.steady && g.to > g.from * (1.0 + c.growth) && self.cost > c.cost;
         if grown && self.latch.raise(Severity::Ticket) {
             let why = format!(
@@ -107,13 +105,13 @@ impl GcTail {
                 number(usual),
                 100.0 * self.cost
             );
-            out.push(finding(&g, usual, why).raise(s, Severity::Ticket));
+            out.push(finding(g, usual, why).raise(s, Severity::Ticket));
         }
         // Growth slows down long before it ends: only a fall ends the incident.
         self.flat = if g.to < g.from { self.flat.saturating_add(1) } else { 0 };
         if self.flat >= FLAT && self.latch.clear() {
             let why = format!("slow steps are {:.0} % above the usual one again", 100.0 * g.to);
-            out.push(finding(&g, usual, why).clear(s));
+            out.push(finding(g, usual, why).clear(s));
         }
     }
 }
@@ -139,21 +137,19 @@ fn finding(g: &Growth, usual: f64, why: String) -> Finding {
 }
 
 impl StepDetector for GcTail {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
-        let enabled = self.config.enabled && shared.speed.source() == Source::StepTime;
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        let enabled = c.enabled && shared.speed.source() == Source::StepTime;
         let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
         let Some(ratio) = timing.ratio.filter(|r| *r < STALL) else { return };
-        let slow = ratio > 1.0 + self.config.slow.max(PRINTED * timing.grain);
+        let slow = ratio > 1.0 + c.slow.max(PRINTED * timing.grain);
         self.cost += (if slow { ratio - 1.0 } else { 0.0 } - self.cost) * COST_RATE;
         if !slow || timing.expected_pause {
             return;
         }
-        self.recent.push(ratio - 1.0);
-        if let Some(block) = self.block.add(s.step, ratio - 1.0) {
-            self.medians.push(block.median);
-            self.first.rotate_left(1);
-            self.first[MEDIANS - 1] = block.first;
-            self.judge(s, timing.seconds / ratio, out);
+        if let Some(growth) = self.tail.get_or_insert_default().add(c, s.step, ratio - 1.0) {
+            self.judge(c, s, &growth, timing.seconds / ratio, out);
         }
     }
 }

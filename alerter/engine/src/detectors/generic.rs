@@ -113,9 +113,8 @@ const MAX_TICKETS: u8 = 3;
 /// Other series named in an incident.
 const NAMED: usize = 4;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Generic {
-    config: Config,
     /// By the number of the series; `None` of one that is not watched.
     series: BTreeMap<u16, Option<Box<Watched>>>,
 }
@@ -192,25 +191,9 @@ impl Direction {
 }
 
 impl Generic {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), series: BTreeMap::new() }
-    }
-
-    /// A series that is watched in the same way keeps what it learned.
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-        self.series.retain(|_, w| {
-            let Some(w) = w else { return false };
-            let Some(watch) = config.of(&w.name) else { return w.raised };
-            (w.direction, w.severity) = (watch.direction, watch.severity);
-            true
-        });
-    }
-
-    fn watched(&mut self, r: &Reading<'_>) -> Option<&mut Watched> {
-        let config = &self.config;
+    fn watched(&mut self, c: &Config, r: &Reading<'_>) -> Option<&mut Watched> {
         let watched = self.series.entry(r.id).or_insert_with(|| {
-            let watch = config.of(r.name)?;
+            let watch = c.of(r.name)?;
             Some(Box::new(Watched {
                 name: r.name.to_owned(),
                 direction: watch.direction,
@@ -224,9 +207,9 @@ impl Generic {
         watched.as_deref_mut()
     }
 
-    fn reading(&mut self, r: &Reading<'_>, out: &mut Vec<Verdict>) {
-        let limits = Limits { sigmas: self.config.sigmas, share: self.config.share };
-        let Some(w) = self.watched(r) else { return };
+    fn reading(&mut self, c: &Config, r: &Reading<'_>, out: &mut Vec<Verdict>) {
+        let limits = Limits { sigmas: c.sigmas, share: c.share };
+        let Some(w) = self.watched(c, r) else { return };
         match w.take(r, limits) {
             Some(Said::News(mut v)) => {
                 if v.change == Change::Raise {
@@ -273,12 +256,24 @@ fn verdict(r: &Reading<'_>, change: Change, signal: String, why: String) -> Verd
 }
 
 impl StepDetector for Generic {
-    fn step(&mut self, _: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {}
+    type Config = Config;
 
-    fn extra(&mut self, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
+    /// A series that is watched in the same way keeps what it learned.
+    fn configured(&mut self, c: &Config) {
+        self.series.retain(|_, w| {
+            let Some(w) = w else { return false };
+            let Some(watch) = c.of(&w.name) else { return w.raised };
+            (w.direction, w.severity) = (watch.direction, watch.severity);
+            true
+        });
+    }
+
+    fn step(&mut self, _: &Config, _: &StepSample, _: &mut Shared, _: &mut Vec<Verdict>) {}
+
+    fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
         if let Extra::Readings(readings) = e {
-            if self.config.enabled {
-                readings.iter().for_each(|r| self.reading(r, out));
+            if c.enabled {
+                readings.iter().for_each(|r| self.reading(c, r, out));
             }
         }
     }
@@ -297,7 +292,7 @@ mod tests {
         n: i64,
         value: impl Fn(i64, usize) -> f64,
     ) -> Vec<Verdict> {
-        let (mut detector, mut shared, mut out) = (Generic::new(config), Shared::default(), Vec::new());
+        let (mut detector, mut shared, mut out) = (Generic::default(), Shared::default(), Vec::new());
         shared.observe(&StepSample::default());
         for step in 1..=n {
             let reading = |(i, name): (usize, &&'static str)| -> Reading<'static> {
@@ -305,7 +300,7 @@ mod tests {
                 Reading { id: i as u16, name, step, ts: Ts(2000 * step), attempt: 0, value, quantum: 0.0 }
             };
             let readings: Vec<Reading<'_>> = names.iter().enumerate().map(reading).collect();
-            detector.extra(&Extra::Readings(&readings), &shared, &mut out);
+            detector.extra(config, &Extra::Readings(&readings), &shared, &mut out);
         }
         out
     }
@@ -382,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_state_of_a_series_is_small() {
-        let (mut detector, mut out) = (Generic::new(&Config::default()), Vec::new());
+        let (mut detector, mut out) = (Generic::default(), Vec::new());
         let empty = postcard::to_stdvec(&detector).unwrap().len();
         for step in 0..10_000 {
             let value = noisy(5, step, 0);
@@ -395,7 +390,7 @@ mod tests {
                 value,
                 quantum: 0.0,
             };
-            detector.reading(&r, &mut out);
+            detector.reading(&Config::default(), &r, &mut out);
         }
         let bytes = postcard::to_stdvec(&detector).unwrap().len() - empty;
         assert!(bytes <= 512, "{bytes}");

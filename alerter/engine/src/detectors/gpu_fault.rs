@@ -55,9 +55,8 @@ const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
 const DAY: Span = Span::secs(86_400);
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GpuFault {
-    config: Config,
     faults: Faults,
     /// Runs that failed on each GPU, and when.
     failed: BTreeMap<String, BTreeMap<String, Ts>>,
@@ -69,14 +68,6 @@ struct Rules<'a> {
 }
 
 impl GpuFault {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), faults: Faults::default(), failed: BTreeMap::new() }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     /// Remembers whose runs fail on which GPU.
     fn count(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>) {
         let Some(tenant) = tenants.first() else { return };
@@ -132,16 +123,18 @@ impl Sort for Rules<'_> {
 }
 
 impl NodeDetector for GpuFault {
-    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         self.count(now, f, tenants);
-        let rules = Rules { config: &self.config, failed: &self.failed };
+        let rules = Rules { config: c, failed: &self.failed };
         self.faults.look(now, &rules, f, tenants, out);
     }
 
-    fn deadline(&self, f: &NodeFacts) -> Option<Ts> {
-        self.faults.deadline(&Rules { config: &self.config, failed: &self.failed }, f)
+    fn deadline(&self, c: &Config, f: &NodeFacts) -> Option<Ts> {
+        self.faults.deadline(&Rules { config: c, failed: &self.failed }, f)
     }
 }

@@ -39,9 +39,8 @@ const FLOOR: f64 = 0.02;
 const WARM: usize = 16;
 const SETTLED: u32 = 100;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GradLevelShift {
-    config: Config,
     latch: Latch,
     fast: Robust<WARM>,
     slow: f64,
@@ -50,21 +49,6 @@ pub struct GradLevelShift {
 }
 
 impl GradLevelShift {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            fast: Robust::default(),
-            slow: 0.0,
-            n: 0,
-            onset: 0,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     fn finding(&self, verb: &str) -> Finding {
         let (level, usual) = (self.fast.location(), self.slow);
         let [now, times, before] = [level.exp(), (level - usual).exp(), usual.exp()].map(number);
@@ -79,36 +63,37 @@ impl GradLevelShift {
         }
     }
 
-    fn judge(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, s: &StepSample, out: &mut Vec<Verdict>) {
         let apart = self.fast.location() - self.slow;
-        if apart < 0.5 * self.config.ratio.ln() {
+        if apart < 0.5 * c.ratio.ln() {
             self.onset = s.step;
         }
         let printed = || self.fast.location().exp() - self.slow.exp() > PRINTED * s.q.grad_norm;
-        let far =
-            apart > self.config.ratio.ln() && apart > self.config.sigmas * self.fast.scale() && printed();
+        let far = apart > c.ratio.ln() && apart > c.sigmas * self.fast.scale() && printed();
         if far && self.latch.raise(Severity::Ticket) {
             out.push(self.finding("has settled at").raise(s, Severity::Ticket));
-        } else if apart < self.config.clear_ratio.ln() && self.latch.clear() {
+        } else if apart < c.clear_ratio.ln() && self.latch.clear() {
             out.push(self.finding("is at").clear(s));
         }
     }
 }
 
 impl StepDetector for GradLevelShift {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
         let Some(norm) = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0) else { return };
-        if !self.config.enabled || s.interval == 0 || shared.schedule.warming_up() {
+        if !c.enabled || s.interval == 0 || shared.schedule.warming_up() {
             return;
         }
-        self.fast.update(norm.ln(), FAST, FLOOR.max(rounding(s.q.grad_norm) / norm));
+        self.fast.update(shared.log_norm, FAST, FLOOR.max(rounding(s.q.grad_norm) / norm));
         if !self.fast.is_warm() {
             return;
         }
         self.n = self.n.saturating_add(1);
         self.slow += (self.fast.location() - self.slow) * SLOW.max(1.0 / f64::from(self.n));
         if self.n >= SETTLED {
-            self.judge(s, out);
+            self.judge(c, s, out);
         }
     }
 }

@@ -99,7 +99,6 @@ const NEW_LEVEL: u32 = 64;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GradSpike {
-    config: Config,
     base: Robust<WARM>,
     lower: LowerScale,
     spike: Latch,
@@ -158,10 +157,9 @@ impl Reading {
     }
 }
 
-impl GradSpike {
-    pub fn new(config: &Config) -> Self {
+impl Default for GradSpike {
+    fn default() -> Self {
         Self {
-            config: config.clone(),
             base: Robust::default(),
             lower: LowerScale::default(),
             spike: Latch::default(),
@@ -188,17 +186,15 @@ impl GradSpike {
             out_of_place: 0,
         }
     }
+}
 
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
+impl GradSpike {
+    fn is_hit(c: &Config, r: &Reading) -> bool {
+        r.is_above(c.hit_z, c.hit_ratio)
     }
 
-    fn is_hit(&self, r: &Reading) -> bool {
-        r.is_above(self.config.hit_z, self.config.hit_ratio)
-    }
-
-    fn is_spike(&self, r: &Reading) -> bool {
-        r.is_above(self.config.spike_z, self.config.spike_ratio)
+    fn is_spike(c: &Config, r: &Reading) -> bool {
+        r.is_above(c.spike_z, c.spike_ratio)
     }
 
     /// The smallest scale.
@@ -210,8 +206,8 @@ impl GradSpike {
         FLOOR.max(rounding(quantum) / level)
     }
 
-    fn count_rises(&mut self, norm: f64) {
-        if self.last > 0.0 && norm >= self.last * self.config.hit_ratio {
+    fn count_rises(&mut self, c: &Config, norm: f64) {
+        if self.last > 0.0 && norm >= self.last * c.hit_ratio {
             if self.rises == 0 {
                 self.before = self.last;
             }
@@ -222,17 +218,17 @@ impl GradSpike {
         self.last = norm;
     }
 
-    fn is_upward_hit(&self, r: &Reading) -> bool {
-        r.upward > self.config.hit_z && r.dev.d > self.config.hit_ratio.ln() && r.printed()
+    fn is_upward_hit(c: &Config, r: &Reading) -> bool {
+        r.upward > c.hit_z && r.dev.d > c.hit_ratio.ln() && r.printed()
     }
 
     /// Counts the sample; true if it is a hit of either kind.
-    fn vote(&mut self, s: &StepSample, r: &Reading) -> bool {
-        let (hit, spike, upward) = (self.is_hit(r), self.is_spike(r), self.is_upward_hit(r));
+    fn vote(&mut self, c: &Config, s: &StepSample, r: &Reading) -> bool {
+        let (hit, spike, upward) = (Self::is_hit(c, r), Self::is_spike(c, r), Self::is_upward_hit(c, r));
         self.hits.push(hit);
         self.spikes.push(spike);
-        self.large.push(hit && (r.dev.d > self.config.large_ratio.ln() || r.dev.z > self.config.spike_z));
-        self.extreme.push(spike && r.dev.d > self.config.extreme_ratio.ln());
+        self.large.push(hit && (r.dev.d > c.large_ratio.ln() || r.dev.z > c.spike_z));
+        self.extreme.push(spike && r.dev.d > c.extreme_ratio.ln());
         self.upward.push(upward);
         self.back.push(r.upward < BACK);
         let decay = 1.0 - 1.0 / MEMORY;
@@ -257,11 +253,10 @@ impl GradSpike {
     }
 
     /// What the last samples together amount to, and the sentence that says so.
-    fn judge(&self, s: &StepSample, r: &Reading, shared: &Shared) -> Option<(Severity, String)> {
-        let c = &self.config;
+    fn judge(&self, c: &Config, s: &StepSample, r: &Reading, shared: &Shared) -> Option<(Severity, String)> {
         let (hits, spikes) = (self.hits.of(WINDOW), self.spikes.of(WINDOW));
         let extreme = self.extreme.of(WINDOW);
-        let spike = self.is_spike(r);
+        let spike = Self::is_spike(c, r);
         let times = number(r.dev.d.exp());
         let usual = number(r.expected());
         let now = number(r.norm);
@@ -301,8 +296,7 @@ impl GradSpike {
         None
     }
 
-    fn judge_rate(&self, shared: &Shared) -> Option<Severity> {
-        let c = &self.config;
+    fn judge_rate(&self, c: &Config, shared: &Shared) -> Option<Severity> {
         // What the long-term rate would put into the memory.
         let usual = self.long_rate * MEMORY;
         if shared.schedule.warming_up() || self.rate < c.unstable_ratio * usual.min(1.0) {
@@ -329,8 +323,8 @@ impl GradSpike {
         }
     }
 
-    fn tell(&mut self, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Verdict>) {
-        let judged = self.judge(s, r, shared).and_then(|(severity, why)| match severity {
+    fn tell(&mut self, c: &Config, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Verdict>) {
+        let judged = self.judge(c, s, r, shared).and_then(|(severity, why)| match severity {
             // Gradients are still finding their level: what would page later is worth a look now.
             Severity::Page if shared.schedule.warming_up() => Some((Severity::Ticket, why)),
             _ if shared.schedule.warming_up() => None,
@@ -341,12 +335,12 @@ impl GradSpike {
                 out.push(self.finding(Kind::GradSpike, r, why).raise(s, severity));
             }
         }
-        if let Some(severity) = self.judge_rate(shared) {
+        if let Some(severity) = self.judge_rate(c, shared) {
             if self.unstable.raise(severity) {
                 let why = format!(
                     "grad norm jumps ever more often: {} jumps above {}x within about {MEMORY} samples, {} before; now {}",
                     number(self.rate.round()),
-                    number(self.config.hit_ratio),
+                    number(c.hit_ratio),
                     number((self.long_rate * MEMORY).round()),
                     number(r.norm)
                 );
@@ -356,7 +350,7 @@ impl GradSpike {
     }
 
     /// Ends what has ended, and notes the lone spike once it is known to be alone.
-    fn settle(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+    fn settle(&mut self, c: &Config, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
         if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.of(WINDOW + 1) > 0 {
             let why = format!(
                 "grad norm {} at step {}, {}x its usual {}, and back at once",
@@ -370,11 +364,11 @@ impl GradSpike {
             f.score = (self.peak / self.peak_expected).ln() / self.base.scale();
             out.push(f.note(s));
         }
-        if self.quiet >= self.config.clear_after && self.spike.clear() {
+        if self.quiet >= c.clear_after && self.spike.clear() {
             let why = format!("grad norm back at {} for {} samples", number(r.norm), self.quiet);
             out.push(self.finding(Kind::GradSpike, r, why).clear(s));
         }
-        if self.rate < 0.4 * self.config.unstable_ticket && self.unstable.clear() {
+        if self.rate < 0.4 * c.unstable_ticket && self.unstable.clear() {
             let why = format!("grad norm steady again at {}", number(r.expected()));
             out.push(self.finding(Kind::GradInstability, r, why).clear(s));
         }
@@ -411,10 +405,12 @@ impl GradSpike {
 }
 
 impl StepDetector for GradSpike {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
         // Zero is what trainers print when they do not compute the norm.
         let Some(norm) = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0) else { return };
-        if !self.config.enabled || s.interval == 0 {
+        if !c.enabled || s.interval == 0 {
             return;
         }
         let beat = self.cadence.add(s.step, s.interval);
@@ -426,8 +422,8 @@ impl StepDetector for GradSpike {
             self.rises = 0;
             self.last = 0.0;
         }
-        self.count_rises(norm);
-        let x = norm.ln();
+        self.count_rises(c, norm);
+        let x = shared.log_norm;
         if let Some(dev) = self.base.deviation(x) {
             let location = self.base.location();
             let (upward, interval) = (self.lower.sigmas(dev.d), beat.interval);
@@ -435,13 +431,13 @@ impl StepDetector for GradSpike {
             if restarted {
                 self.close(s, &r, out);
             }
-            if self.vote(s, &r) {
+            if self.vote(c, s, &r) {
                 if self.since_hit == 0 {
                     shared.coupling.grad_hit(s.step);
                 }
-                self.tell(s, &r, shared, out);
+                self.tell(c, s, &r, shared, out);
             }
-            self.settle(s, &r, out);
+            self.settle(c, s, &r, out);
             self.follow_level(&r);
         }
         self.learn(x, self.floor(norm, s.q.grad_norm));
@@ -524,10 +520,10 @@ mod tests {
             run
         };
         assert!(raised(&judge(&wild(2000, false))).is_empty(), "noise both ways is noise");
-        let (mut detector, mut shared) = (GradSpike::new(&Config::default()), Shared::default());
+        let (mut detector, mut shared) = (GradSpike::default(), Shared::default());
         for s in wild(1000, true) {
             shared.observe(&s);
-            detector.step(&s, &mut shared, &mut Vec::new());
+            detector.step(&Config::default(), &s, &mut shared, &mut Vec::new());
         }
         let (upward, hits) = (detector.upward.of(64), detector.hits.of(64));
         assert!(upward >= 8 && hits <= upward / 2, "{hits} of all, {upward} of the lower half");

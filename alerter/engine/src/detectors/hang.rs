@@ -58,9 +58,8 @@ const PATIENCE: f64 = 3.0;
 /// Suspects named one by one; more than that is a group.
 const NAMED: usize = 3;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Hang {
-    config: Config,
     raised: Option<(Severity, Ts)>,
 }
 
@@ -73,69 +72,60 @@ struct Due {
 }
 
 impl Hang {
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), raised: None }
-    }
-
-    fn due(&self, f: &Facts) -> Option<Due> {
+    fn due(&self, c: &Config, f: &Facts) -> Option<Due> {
         // A run that said hello and never took a step hangs too, in its very first collective.
         let begun = f.total_steps > 0 || f.greeted;
-        if !self.config.enabled || f.ended.is_some() || f.live.is_empty() || !begun {
+        if !c.enabled || f.ended.is_some() || f.live.is_empty() || !begun {
             return None;
         }
         let since = f.last_progress.max(f.last_sign).max(f.live_since);
-        let (allowed, why) = self.allowed(f);
+        let (allowed, why) = self.allowed(c, f);
         let declared = f.declares || f.open_phase().is_some() || f.total_steps == 0;
         let (ticket, page) = if declared {
             (allowed, allowed)
         } else {
-            (allowed.max(self.config.undeclared_ticket), allowed.max(self.undeclared_page(f)))
+            (allowed.max(c.undeclared_ticket), allowed.max(Self::undeclared_page(c, f)))
         };
         Some(Due { ticket: since + ticket, page: since + page, allowed, why })
     }
 
     /// Shortest silence that is a page of a run that declares nothing.
-    fn undeclared_page(&self, f: &Facts) -> Span {
+    fn undeclared_page(c: &Config, f: &Facts) -> Span {
         let patient = |span: Span| Span::from_secs_f64(PATIENCE * span.as_secs_f64());
         let told = f.reports.of(Topic::FlightRecorderDump).map(|r| r.at).chain(f.stuck_at);
         let has_paused = f.longest_pause.max(f.first_gap) >= PAUSE_MARGIN;
         if told.max().is_some_and(|at| at >= f.last_progress) {
-            self.config.undeclared_floor
+            c.undeclared_floor
         } else if !paced(f) {
-            patient(self.config.start)
+            patient(c.start)
         } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
-            patient(self.config.undeclared_floor)
+            patient(c.undeclared_floor)
         } else {
-            self.config.undeclared_floor
+            c.undeclared_floor
         }
     }
 
-    fn allowed(&self, f: &Facts) -> (Span, &'static str) {
+    fn allowed(&self, c: &Config, f: &Facts) -> (Span, &'static str) {
         if let Some((_, phase, _)) = f.open_phase() {
-            return (self.phase(phase.longest), "for this phase");
+            return (Self::phase(c, phase.longest), "for this phase");
         }
-        let paced = self.paced(f);
+        let paced = Self::paced(c, f);
         if f.checkpoints.in_progress.is_none() {
             return paced;
         }
         // Steps may go on during a save, at their own pace.
         let longest = f.checkpoints.saves.iter().map(|s| s.secs).fold(0.0, f64::max);
-        let save = (self.phase(longest), "for a checkpoint");
+        let save = (Self::phase(c, longest), "for a checkpoint");
         if save.0 > paced.0 { save } else { paced }
     }
 
     /// For what took so many seconds at most, or is done for the first time.
-    fn phase(&self, longest: f64) -> Span {
+    fn phase(c: &Config, longest: f64) -> Span {
         let known = Span::from_secs_f64(3.0 * longest);
-        if longest > 0.0 { known.max(self.config.floor) } else { self.config.first_phase }
+        if longest > 0.0 { known.max(c.floor) } else { c.first_phase }
     }
 
-    fn paced(&self, f: &Facts) -> (Span, &'static str) {
-        let c = &self.config;
+    fn paced(c: &Config, f: &Facts) -> (Span, &'static str) {
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
         if !paced(f) {
             // A log that prints every 500th step may take hours to show its pace, and one that printed every step before knows it least.
@@ -153,7 +143,9 @@ impl Hang {
 }
 
 impl ClockDetector for Hang {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         if let Some((_, at)) = self.raised {
             if f.last_progress > at || f.ended.as_ref().is_some_and(|e| !e.silent) {
                 self.raised = None;
@@ -168,7 +160,7 @@ impl ClockDetector for Hang {
                 return;
             }
         }
-        let Some(due) = self.due(f) else { return };
+        let Some(due) = self.due(c, f) else { return };
         let severity = match now {
             n if n >= due.page => Severity::Page,
             n if n >= due.ticket => Severity::Ticket,
@@ -187,8 +179,8 @@ impl ClockDetector for Hang {
         out.push(v);
     }
 
-    fn deadline(&self, f: &Facts) -> Option<Ts> {
-        let due = self.due(f)?;
+    fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
+        let due = self.due(c, f)?;
         match self.raised {
             None => Some(due.ticket),
             Some((Severity::Page, _)) => None,

@@ -25,30 +25,21 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LauncherDead {
-    config: Config,
     reported: Reported,
 }
 
-impl LauncherDead {
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), reported: Reported::default() }
-    }
-}
-
 impl ClockDetector for LauncherDead {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if c.enabled {
             self.reported.look(now, f, ABOUT, |_| Severity::Ticket, out);
         }
     }
 
-    fn deadline(&self, _: &Facts) -> Option<Ts> {
+    fn deadline(&self, _: &Config, _: &Facts) -> Option<Ts> {
         self.reported.deadline(ABOUT)
     }
 }

@@ -40,9 +40,8 @@ const RATE: f64 = 1.0 / 16.0;
 const EXPLAINED: [Kind; 5] =
     [Kind::GradSpike, Kind::GradInstability, Kind::LossSpike, Kind::Divergence, Kind::Nonfinite];
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LayerGrad {
-    config: Config,
     /// For suspects, and for what is a layer's own.
     all: Layers,
     own: Layers,
@@ -55,23 +54,6 @@ pub struct LayerGrad {
 }
 
 impl LayerGrad {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            all: Layers::default(),
-            own: Layers::default(),
-            attempt: 0,
-            latch: Latch::default(),
-            onset: 0,
-            open: Vec::new(),
-            named: false,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     /// Names the layer in what goes wrong now.
     fn explain(&mut self, s: &StepSample, out: &mut [Verdict]) {
         let fresh = self.all.is_fresh(s.step);
@@ -99,7 +81,7 @@ impl LayerGrad {
         suspect(&self.all.out(1), self.all.len(), "gradient norm")
     }
 
-    fn report(&mut self, r: &Reading<'_>, out: &mut Vec<Verdict>) {
+    fn report(&mut self, c: &Config, r: &Reading<'_>, out: &mut Vec<Verdict>) {
         if !self.open.is_empty() && !self.named {
             if let Some(layer) = self.layer() {
                 self.named = true;
@@ -109,7 +91,7 @@ impl LayerGrad {
                 out.push(v);
             }
         }
-        let sick = self.own.out(self.config.reports);
+        let sick = self.own.out(c.reports);
         match sick.first() {
             Some(first) if self.open.is_empty() && self.latch.raise(Severity::Ticket) => {
                 self.onset = first.since;
@@ -168,18 +150,20 @@ fn verdict(r: &Reading<'_>, change: Change, first: &Out, why: String) -> Verdict
 }
 
 impl StepDetector for LayerGrad {
-    fn step(&mut self, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
-        if self.config.enabled && !out.is_empty() {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
+        if c.enabled && !out.is_empty() {
             self.explain(s, out);
         }
     }
 
-    fn extra(&mut self, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
+    fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Verdict>) {
         let Extra::Readings(readings) = e else { return };
         let Some(r) = readings.iter().find(|r| PREFIXES.iter().any(|p| r.name.starts_with(p))) else {
             return;
         };
-        if !self.config.enabled {
+        if !c.enabled {
             return;
         }
         if r.attempt != self.attempt {
@@ -188,25 +172,24 @@ impl StepDetector for LayerGrad {
             self.own.restart();
             self.settle(r, "the run restarted", out);
         }
-        let c = &self.config;
         let suspects = Limits { ratio: c.suspect_ratio, rate: RATE, both: false, apart: false };
         self.all.take(readings, &PREFIXES, suspects);
         self.own.take(readings, &PREFIXES, Limits { ratio: c.ratio, apart: true, ..suspects });
-        self.report(r, out);
+        self.report(c, r, out);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::{Detectors, DetectorsConfig};
+    use crate::detector::Detectors;
     use crate::detectors::testing::{Noise, healthy, open, raised};
 
     const LAYERS: u16 = 24;
 
     /// A run whose layers are told every `every` steps; `grads` and `layers` multiply the norms at a step.
     fn layered(every: i64, grads: impl Fn(i64) -> f64, layers: impl Fn(i64, u16) -> f64) -> Vec<Verdict> {
-        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        let mut detectors = Detectors::default();
         let (mut noise, mut out) = (Noise::new(3), Vec::new());
         let names: Vec<String> = (0..LAYERS).map(|i| format!("grad_norm/layers.{i}")).collect();
         for mut s in healthy(17, 3000) {

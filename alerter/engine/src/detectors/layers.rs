@@ -36,8 +36,12 @@ pub(super) struct Limits {
     pub(super) apart: bool,
 }
 
+/// Of a run that tells nothing of its layers, there is nothing to keep.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Layers {
+pub(super) struct Layers(Option<Box<Known>>);
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Known {
     /// By number of the series: as many as the run's signals may be, at most.
     layers: BTreeMap<u16, Layer>,
     /// Step of the last report, and of the one before.
@@ -92,22 +96,62 @@ impl Layers {
         let mut ours: Vec<(u16, f64)> = Vec::new();
         for r in readings {
             let Some(name) = prefixes.iter().find_map(|p| r.name.strip_prefix(p)) else { continue };
-            self.layers.entry(r.id).or_insert_with(|| Layer::new(name));
+            let known = self.0.get_or_insert_default();
+            known.layers.entry(r.id).or_insert_with(|| Layer::new(name));
             ours.push((r.id, r.value));
         }
+        let Some(known) = &mut self.0 else { return false };
         let Some(step) = readings.first().map(|r| r.step).filter(|_| !ours.is_empty()) else { return false };
-        if self.last != Some(step) {
-            self.before = self.last.replace(step);
+        if known.last != Some(step) {
+            known.before = known.last.replace(step);
         }
-        let common = if limits.apart { self.common(&ours) } else { 0.0 };
+        let common = if limits.apart { known.common(&ours) } else { 0.0 };
         for (id, value) in ours {
-            if let Some(layer) = self.layers.get_mut(&id) {
+            if let Some(layer) = known.layers.get_mut(&id) {
                 layer.take(step, value, common, limits);
             }
         }
         true
     }
 
+    /// Those that are out in `reports` reports in a row or more, the first one first; of one report the one that is farthest out.
+    pub(super) fn out(&self, reports: u32) -> Vec<Out> {
+        let mut out: Vec<Out> =
+            self.layers().filter(|l| l.out >= reports).filter_map(Layer::as_out).collect();
+        out.sort_by(|a, b| {
+            (a.since, b.excess()).partial_cmp(&(b.since, a.excess())).unwrap_or(core::cmp::Ordering::Equal)
+        });
+        out
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |known| known.layers.len())
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        self.0.iter().flat_map(|known| known.layers.values())
+    }
+
+    /// Whether the last report is no older than reports are apart.
+    pub(super) fn is_fresh(&self, step: i64) -> bool {
+        let Some((last, before)) = self.0.as_ref().and_then(|k| Some((k.last?, k.before))) else {
+            return false;
+        };
+        let every = before.map_or(1, |before| last.saturating_sub(before)).max(1);
+        step.saturating_sub(last) <= every
+    }
+
+    /// Steps begin again.
+    pub(super) fn restart(&mut self) {
+        let Some(known) = &mut self.0 else { return };
+        (known.last, known.before) = (None, None);
+        for l in known.layers.values_mut() {
+            (l.since, l.out) = (None, 0);
+        }
+    }
+}
+
+impl Known {
     /// By how much the middle one of the layers is above its usual value.
     fn common(&self, values: &[(u16, f64)]) -> f64 {
         let above = values.iter().filter_map(|(id, value)| {
@@ -116,35 +160,6 @@ impl Layers {
         });
         let mut above: Vec<f32> = above.collect();
         if above.len() < MANY { 0.0 } else { median(&mut above) }
-    }
-
-    /// Those that are out in `reports` reports in a row or more, the first one first; of one report the one that is farthest out.
-    pub(super) fn out(&self, reports: u32) -> Vec<Out> {
-        let mut out: Vec<Out> =
-            self.layers.values().filter(|l| l.out >= reports).filter_map(Layer::as_out).collect();
-        out.sort_by(|a, b| {
-            (a.since, b.excess()).partial_cmp(&(b.since, a.excess())).unwrap_or(core::cmp::Ordering::Equal)
-        });
-        out
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.layers.len()
-    }
-
-    /// Whether the last report is no older than reports are apart.
-    pub(super) fn is_fresh(&self, step: i64) -> bool {
-        let Some(last) = self.last else { return false };
-        let every = self.before.map_or(1, |before| last.saturating_sub(before)).max(1);
-        step.saturating_sub(last) <= every
-    }
-
-    /// Steps begin again.
-    pub(super) fn restart(&mut self) {
-        (self.last, self.before) = (None, None);
-        for l in self.layers.values_mut() {
-            (l.since, l.out) = (None, 0);
-        }
     }
 }
 

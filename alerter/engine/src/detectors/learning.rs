@@ -63,7 +63,6 @@ const FLOOR: f64 = 2e-4;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Learning {
-    config: Config,
     latch: Latch,
     first: Option<(f64, i64)>,
     smooth: f64,
@@ -82,10 +81,9 @@ pub struct Learning {
     flat_at: f64,
 }
 
-impl Learning {
-    pub fn new(config: &Config) -> Self {
+impl Default for Learning {
+    fn default() -> Self {
         Self {
-            config: config.clone(),
             latch: Latch::default(),
             first: None,
             smooth: 0.0,
@@ -102,11 +100,9 @@ impl Learning {
             flat_at: 0.0,
         }
     }
+}
 
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
+impl Learning {
     fn finding(&self, kind: Kind, start_step: i64, expected: f64, why: String) -> Finding {
         Finding {
             kind,
@@ -119,14 +115,21 @@ impl Learning {
         }
     }
 
-    fn judge_learning(&mut self, s: &StepSample, first: f64, first_step: i64, out: &mut Vec<Verdict>) {
-        let least = first * (1.0 - self.config.share);
-        if !self.checked && s.step - first_step >= self.config.steps {
+    fn judge_learning(
+        &mut self,
+        c: &Config,
+        s: &StepSample,
+        first: f64,
+        first_step: i64,
+        out: &mut Vec<Verdict>,
+    ) {
+        let least = first * (1.0 - c.share);
+        if !self.checked && s.step - first_step >= c.steps {
             self.checked = true;
             // A run first seen in its middle has learned what it could before.
-            let fresh = first_step < self.config.steps;
+            let fresh = first_step < c.steps;
             if fresh
-                && first >= self.config.chance_level
+                && first >= c.chance_level
                 && self.smooth > least
                 && first - least > PRINTED * s.q.loss
                 && self.latch.raise(Severity::Ticket)
@@ -140,26 +143,26 @@ impl Learning {
                 out.push(self.finding(Kind::NoLearning, first_step, least, why).raise(s, Severity::Ticket));
             }
         }
-        let falling = self.smooth < least || self.smooth < self.highest * (1.0 - self.config.share);
+        let falling = self.smooth < least || self.smooth < self.highest * (1.0 - c.share);
         if self.latch.is_raised() && falling && self.latch.clear() {
             let why = format!("loss is falling: {} from {}", number(self.smooth), number(self.highest));
             out.push(self.finding(Kind::NoLearning, first_step, least, why).clear(s));
         }
     }
 
-    fn judge_plateau(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
+    fn judge_plateau(&mut self, c: &Config, s: &StepSample, out: &mut Vec<Verdict>) {
         if self.n < self.check_at {
             return;
         }
         // A loss that is printed more coarsely than what it should fall by cannot show that it fell.
-        if self.config.plateau_share * self.smooth < PRINTED * s.q.loss {
+        if c.plateau_share * self.smooth < PRINTED * s.q.loss {
             return;
         }
         let before = core::mem::replace(&mut self.at_check, self.smooth);
         self.check_at = self.check_at.saturating_mul(2);
-        let expected = before * (1.0 - self.config.plateau_share);
+        let expected = before * (1.0 - c.plateau_share);
         // A loss that never fell is another matter.
-        let fell = before < self.highest * (1.0 - self.config.share);
+        let fell = before < self.highest * (1.0 - c.share);
         if before > 0.0 && fell && self.smooth > expected {
             let why = format!(
                 "loss went from {} to {} while the number of samples doubled to {}",
@@ -171,7 +174,7 @@ impl Learning {
         }
     }
 
-    fn judge_fall(&mut self, s: &StepSample, loss: f64, out: &mut Vec<Verdict>) {
+    fn judge_fall(&mut self, c: &Config, s: &StepSample, loss: f64, out: &mut Vec<Verdict>) {
         if self.attempts.restarted(s.attempt) {
             self.fall.clear();
         }
@@ -181,7 +184,6 @@ impl Learning {
         let then = f64::from(self.lrs.iter().copied().fold(0.0, f32::max));
         self.lrs.rotate_left(1);
         self.lrs[APART - 1] = self.lr as f32;
-        let c = &self.config;
         // Of a window, where the share is of a doubling.
         let worth = c.plateau_share * pace.level.abs() * GROWTH.log2();
         let falls = pace.before > worth.max(PRINTED * s.q.loss) && self.lr >= SAME_LR * then;
@@ -193,16 +195,16 @@ impl Learning {
             && self.flat.raise(Severity::Ticket)
         {
             self.flat_at = pace.level;
-            out.push(self.plateau(&pace, &flat(&pace, self.n)).raise(s, Severity::Ticket));
+            out.push(self.plateau(c, &pace, &flat(&pace, self.n)).raise(s, Severity::Ticket));
         } else if pace.level < self.flat_at - worth && self.flat.clear() {
             let why = format!("loss falls again: {} from {}", number(pace.level), number(self.flat_at));
-            out.push(self.plateau(&pace, &why).clear(s));
+            out.push(self.plateau(c, &pace, &why).clear(s));
         }
     }
 
-    fn plateau(&self, pace: &Pace, why: &str) -> Finding {
+    fn plateau(&self, c: &Config, pace: &Pace, why: &str) -> Finding {
         let mut f = self.finding(Kind::Plateau, 0, pace.level - pace.before, why.to_owned());
-        (f.value, f.score) = (pace.level, pace.stopped(self.config.plateau_left));
+        (f.value, f.score) = (pace.level, pace.stopped(c.plateau_left));
         f
     }
 }
@@ -216,9 +218,11 @@ fn flat(pace: &Pace, samples: u32) -> String {
 }
 
 impl StepDetector for Learning {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
-        if !self.config.enabled || s.interval == 0 {
+        if !c.enabled || s.interval == 0 {
             return;
         }
         let (first, first_step) = *self.first.get_or_insert((loss, s.step));
@@ -226,11 +230,11 @@ impl StepDetector for Learning {
         self.smooth +=
             (loss - if self.n == 1 { 0.0 } else { self.smooth }) * RATE.max(1.0 / f64::from(self.n));
         self.highest = self.highest.max(self.smooth);
-        self.judge_learning(s, first, first_step, out);
-        self.judge_plateau(s, out);
+        self.judge_learning(c, s, first, first_step, out);
+        self.judge_plateau(c, s, out);
         // A spike is another matter, and no part of a curve that falls.
         if !shared.coupling.loss_is_hot(s.step) {
-            self.judge_fall(s, loss, out);
+            self.judge_fall(c, s, loss, out);
         }
     }
 }

@@ -31,20 +31,9 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LinkFault {
-    config: Config,
     faults: Faults,
-}
-
-impl LinkFault {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), faults: Faults::default() }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
 }
 
 fn is_down(key: &Key, c: &Condition) -> bool {
@@ -80,13 +69,15 @@ impl Sort for Config {
 }
 
 impl NodeDetector for LinkFault {
-    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if self.config.enabled {
-            self.faults.look(now, &self.config, f, tenants, out);
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if c.enabled {
+            self.faults.look(now, c, f, tenants, out);
         }
     }
 
-    fn deadline(&self, f: &NodeFacts) -> Option<Ts> {
-        self.faults.deadline(&self.config, f)
+    fn deadline(&self, c: &Config, f: &NodeFacts) -> Option<Ts> {
+        self.faults.deadline(c, f)
     }
 }

@@ -56,9 +56,8 @@ const FIRST_SCALE: f64 = 0.02;
 /// Blocks before the first judgement.
 const QUIET: u32 = 8;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LossShift {
-    config: Config,
     latch: Latch,
     blocks: Blocks,
     cadence: Cadence,
@@ -73,45 +72,23 @@ pub struct LossShift {
 }
 
 impl LossShift {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            blocks: Blocks::default(),
-            cadence: Cadence::default(),
-            n: 0,
-            m: 0.0,
-            s: 0.0,
-            last: 0.0,
-            cusum: Cusum::default(),
-            onset: 0,
-            expected: 0.0,
-            open_for: 0,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn block(&mut self, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
+    fn block(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
         self.n = self.n.saturating_add(1);
         if self.n == 1 {
             (self.m, self.last, self.s) = (b.median, b.median, FIRST_SCALE * b.median.abs());
             return;
         }
         let d = b.median - self.m;
-        let z = d / self.s;
-        self.cusum.add(b.first, z.clamp(-CAP, CAP), DRIFT, 3.0 * self.config.h);
+        self.cusum.add(b.first, (d / self.s).clamp(-CAP, CAP), DRIFT, 3.0 * c.h);
         if self.n > QUIET {
-            self.judge(s, b.median, out);
+            self.judge(c, s, b.median, out);
         }
         self.last = b.median;
-        self.learn(d, s.q.loss);
+        self.learn(c, d, s.q.loss);
     }
 
-    fn learn(&mut self, d: f64, quantum: f64) {
-        let suspicious = self.latch.is_raised() || self.cusum.value() > 0.5 * self.config.h;
+    fn learn(&mut self, c: &Config, d: f64, quantum: f64) {
+        let suspicious = self.latch.is_raised() || self.cusum.value() > 0.5 * c.h;
         let cut = 2.5 * self.s;
         self.m += match d {
             d if d < 0.0 => DOWN * d,
@@ -125,30 +102,37 @@ impl LossShift {
         }
     }
 
-    fn judge(&mut self, s: &StepSample, b: f64, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, s: &StepSample, b: f64, out: &mut Vec<Verdict>) {
         let held = b.min(self.last) - self.m;
         let printed = PRINTED * s.q.loss;
-        let least = |rise: f64| (rise * unit(self.m)).max(self.config.sigmas * self.s).max(printed);
-        let severity = if self.cusum.value() <= self.config.h || held < least(self.config.ticket_rise) {
+        let least = |rise: f64| (rise * unit(self.m)).max(c.sigmas * self.s).max(printed);
+        let severity = if self.cusum.value() <= c.h || held < least(c.ticket_rise) {
             None
-        } else if held < least(self.config.page_rise) {
+        } else if held < least(c.page_rise) {
             Some(Severity::Ticket)
         } else {
             Some(Severity::Page)
         };
         if self.latch.is_raised() {
-            return self.follow(s, b, severity, out);
+            return self.follow(c, s, b, severity, out);
         }
         let Some(severity) = severity.filter(|s| self.latch.raise(*s)) else { return };
         (self.onset, self.expected, self.open_for) = (self.cusum.onset(), self.m, 0);
         out.push(self.finding(b, self.sentence(b)).raise(s, severity));
     }
 
-    fn follow(&mut self, s: &StepSample, b: f64, severity: Option<Severity>, out: &mut Vec<Verdict>) {
+    fn follow(
+        &mut self,
+        c: &Config,
+        s: &StepSample,
+        b: f64,
+        severity: Option<Severity>,
+        out: &mut Vec<Verdict>,
+    ) {
         self.open_for += 1;
-        let near = (0.5 * self.config.ticket_rise * unit(self.m)).max(PRINTED * s.q.loss);
+        let near = (0.5 * c.ticket_rise * unit(self.m)).max(PRINTED * s.q.loss);
         let back = b.max(self.last) - self.expected < near;
-        let accepted = self.open_for >= self.config.accept_after;
+        let accepted = self.open_for >= c.accept_after;
         if back || accepted {
             let why =
                 if back { "loss is back at" } else { "loss stays where it is, taken as the new level:" };
@@ -180,9 +164,11 @@ impl LossShift {
 }
 
 impl StepDetector for LossShift {
-    fn step(&mut self, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
-        if !self.config.enabled || s.interval == 0 {
+        if !c.enabled || s.interval == 0 {
             return;
         }
         if self.cadence.add(s.step, s.interval).changed && !self.latch.is_raised() {
@@ -191,7 +177,7 @@ impl StepDetector for LossShift {
             self.cusum.reset();
         }
         if let Some(b) = self.blocks.add(s.step, loss) {
-            self.block(s, b, out);
+            self.block(c, s, b, out);
         }
     }
 }

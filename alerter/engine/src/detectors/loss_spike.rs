@@ -108,7 +108,6 @@ pub fn unit(level: f64) -> f64 {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LossSpike {
-    config: Config,
     warm: Window<WARM>,
     m: f64,
     s: f64,
@@ -181,10 +180,9 @@ fn floor(level: f64, quantum: f64) -> f64 {
     (FLOOR * level.abs()).max(rounding(quantum)).max(f64::MIN_POSITIVE)
 }
 
-impl LossSpike {
-    pub fn new(config: &Config) -> Self {
+impl Default for LossSpike {
+    fn default() -> Self {
         Self {
-            config: config.clone(),
             warm: Window::default(),
             m: 0.0,
             s: 0.0,
@@ -212,11 +210,9 @@ impl LossSpike {
             above: 0,
         }
     }
+}
 
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
+impl LossSpike {
     /// Starts the baseline from the first samples; true once it stands.
     fn warm_up(&mut self, loss: f64, quantum: f64) -> bool {
         if self.n as usize >= WARM {
@@ -255,8 +251,8 @@ impl LossSpike {
             * (self.q.min(q) / TAIL_SIGMAS).max(1.0)
     }
 
-    fn update(&mut self, s: &StepSample, r: &Reading) {
-        let hot = self.cusum.value() > 0.5 * self.config.h;
+    fn update(&mut self, c: &Config, s: &StepSample, r: &Reading) {
+        let hot = self.cusum.value() > 0.5 * c.h;
         let suspicious = r.d > 0.0 && (hot || self.spike.is_raised());
         let weight = if suspicious { 0.1 } else { 1.0 };
         let a = if r.d > 0.0 { RATE } else { FALL_RATE }.max(1.0 / f64::from(self.n + 1));
@@ -278,19 +274,19 @@ impl LossSpike {
         if self.n.is_multiple_of(LAG) {
             self.before = [self.before[1], Before { m: self.m, s: self.s, q: self.q }];
         }
-        self.cusum.add(s.step, r.z.min(cap), DRIFT, 4.0 * self.config.h);
+        self.cusum.add(s.step, r.z.min(cap), DRIFT, 4.0 * c.h);
         self.f += (r.loss - self.f) / 3.0;
         // A best that is never met again would make an old record a grievance for ever.
         self.best = self.f.min(self.best + 1e-5 * self.best.abs());
-        self.high.push(r.d > r.rise(self.config.page_rise) && r.z > SPARSE_Z);
+        self.high.push(r.d > r.rise(c.page_rise) && r.z > SPARSE_Z);
         self.n = self.n.saturating_add(1);
-        self.recover(r);
+        self.recover(c, r);
     }
 
     /// A loss that fell at once, as on a learning-rate drop or another data mix, takes the baseline along; so does one that
     /// merely stopped falling.
-    fn recover(&mut self, r: &Reading) {
-        let risen = self.f > self.best + r.rise(self.config.ticket_rise);
+    fn recover(&mut self, c: &Config, r: &Reading) {
+        let risen = self.f > self.best + r.rise(c.ticket_rise);
         self.below = if r.z < -3.0 { self.below + 1 } else { 0 };
         self.above = if r.z > 3.0 && !risen { self.above + 1 } else { 0 };
         if self.below >= MOVED || self.above >= MOVED {
@@ -300,8 +296,7 @@ impl LossSpike {
         }
     }
 
-    fn judge(&self, r: &Reading) -> Option<(Severity, String)> {
-        let c = &self.config;
+    fn judge(&self, c: &Config, r: &Reading) -> Option<(Severity, String)> {
         let above = |nats: f64| r.d > r.rise(nats) && self.f > self.best + r.rise(nats.min(c.ticket_rise));
         let alarm = self.cusum.value() > c.h;
         let persists = if r.sparse {
@@ -331,23 +326,23 @@ impl LossSpike {
         }
     }
 
-    fn finding(&self, kind: Kind, r: &Reading, why: String) -> Finding {
+    fn finding(&self, c: &Config, kind: Kind, r: &Reading, why: String) -> Finding {
         Finding {
             kind,
             signal: "loss",
             start_step: self.onset,
             value: r.loss,
             expected: if self.spike.is_raised() { self.expected } else { r.loss - r.d },
-            score: self.cusum.value() / self.config.h,
+            score: self.cusum.value() / c.h,
             why,
         }
     }
 
-    fn tell(&mut self, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Verdict>) {
+    fn tell(&mut self, c: &Config, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Verdict>) {
         if !self.spike.is_raised() {
             self.onset = if self.cusum.value() > 0.0 { self.cusum.onset() } else { s.step };
         }
-        let Some((severity, mut why)) = self.judge(r) else { return };
+        let Some((severity, mut why)) = self.judge(c, r) else { return };
         self.calm = 0;
         if !self.spike.is_raised() {
             (self.expected, self.sigma) = (r.loss - r.d, r.d / r.z);
@@ -359,21 +354,21 @@ impl LossSpike {
             if shared.coupling.grad_spiked_before(s.step, r.interval) {
                 why.push_str("; the gradient spiked just before");
             }
-            out.push(self.finding(Kind::LossSpike, r, why).raise(s, severity));
+            out.push(self.finding(c, Kind::LossSpike, r, why).raise(s, severity));
         }
     }
 
     /// What becomes of an open episode: it ends, it turns out to last, or its level is accepted.
-    fn follow(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+    fn follow(&mut self, c: &Config, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
         if !self.spike.is_raised() {
             return;
         }
         self.open_for += 1;
         self.peak = self.peak.max(r.loss);
         let over = self.f - self.home;
-        let back = over < r.rise(0.5 * self.config.ticket_rise).max(DRIFT * self.sigma);
+        let back = over < r.rise(0.5 * c.ticket_rise).max(DRIFT * self.sigma);
         self.calm = if back { self.calm + 1 } else { 0 };
-        if self.calm >= self.config.clear_after {
+        if self.calm >= c.clear_after {
             let why = format!(
                 "loss is back at {} after {} samples; it peaked at {}",
                 number(self.f),
@@ -381,11 +376,11 @@ impl LossSpike {
                 number(self.peak)
             );
             self.close(s, r, why, out);
-        } else if self.open_for >= self.config.diverged_after && over < r.rise(self.config.ticket_rise)
-            || self.open_for >= self.config.accept_after
+        } else if self.open_for >= c.diverged_after && over < r.rise(c.ticket_rise)
+            || self.open_for >= c.accept_after
         {
-            self.accept(s, r, out);
-        } else if self.open_for == self.config.diverged_after && self.diverged.raise(Severity::Page) {
+            self.accept(c, s, r, out);
+        } else if self.open_for == c.diverged_after && self.diverged.raise(Severity::Page) {
             let why = format!(
                 "loss has not come back in {} samples: {} where it was {}; roll back to a checkpoint before step {}",
                 self.open_for,
@@ -394,18 +389,18 @@ impl LossSpike {
                 self.onset
             );
             self.spike.raise(Severity::Page);
-            out.push(self.finding(Kind::Divergence, r, why).raise(s, Severity::Page));
+            out.push(self.finding(c, Kind::Divergence, r, why).raise(s, Severity::Page));
         }
     }
 
     /// The loss has settled higher than it was: the baseline starts there.
-    fn accept(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
+    fn accept(&mut self, c: &Config, s: &StepSample, r: &Reading, out: &mut Vec<Verdict>) {
         let why = format!(
             "loss stays at {}, {} above what it was: taken as the new level",
             number(self.f),
             number(self.f - self.expected)
         );
-        out.push(self.finding(Kind::LossShift, r, why.clone()).note(s));
+        out.push(self.finding(c, Kind::LossShift, r, why.clone()).note(s));
         (self.m, self.best) = (self.f, self.f);
         self.close(s, r, why, out);
     }
@@ -432,9 +427,11 @@ impl LossSpike {
 }
 
 impl StepDetector for LossSpike {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
-        if !self.config.enabled || s.interval == 0 {
+        if !c.enabled || s.interval == 0 {
             return;
         }
         let beat = self.cadence.add(s.step, s.interval);
@@ -451,11 +448,11 @@ impl StepDetector for LossSpike {
             return;
         }
         let r = self.read(beat, loss, s.q.loss);
-        self.update(s, &r);
-        shared.coupling.set_loss_heat(s.step, r.interval, self.cusum.value() / self.config.h);
+        self.update(c, s, &r);
+        shared.coupling.set_loss_heat(s.step, r.interval, self.cusum.value() / c.h);
         if self.n > QUIET {
-            self.tell(s, &r, shared, out);
-            self.follow(s, &r, out);
+            self.tell(c, s, &r, shared, out);
+            self.follow(c, s, &r, out);
         }
     }
 }

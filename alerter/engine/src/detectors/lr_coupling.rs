@@ -17,7 +17,7 @@ use crate::stats::attempt::Attempts;
 use crate::stats::block::{BLOCK, Blocks};
 use crate::stats::latch::Latch;
 use crate::stats::median::{Window, median};
-use crate::stats::trend::kendall;
+use crate::stats::trend::Rising;
 use crate::verdict::{Cause, Change, Kind, Severity, Suspect, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,15 +47,14 @@ const FACTOR: f64 = 1.5;
 /// Samples over which it may be spread.
 const WITHIN: usize = 16;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LrCoupling {
-    config: Config,
     latch: Latch,
     attempts: Attempts,
     rates: Window<WITHIN>,
     highest: f64,
     blocks: Blocks,
-    losses: Window<BLOCKS>,
+    losses: Rising<BLOCKS>,
     onset: i64,
     first: i64,
     /// The last rise of the rate: before, after, and its step.
@@ -63,31 +62,12 @@ pub struct LrCoupling {
 }
 
 impl LrCoupling {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            attempts: Attempts::default(),
-            rates: Window::default(),
-            highest: 0.0,
-            blocks: Blocks::default(),
-            losses: Window::default(),
-            onset: 0,
-            first: 0,
-            rose: None,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     fn rate(&mut self, s: &StepSample, lr: f64, warming_up: bool) {
-        let least = self.rates.iter().fold(f64::INFINITY, f64::min);
+        let least = self.rates.least();
         // A rate that keeps rising is one rise, told as it ends.
         if least > 0.0
             && lr > FACTOR * least
-            && self.rates.iter().last().is_some_and(|last| lr > last)
+            && self.rates.last().is_some_and(|last| lr > last)
             && !warming_up
         {
             let from =
@@ -110,16 +90,20 @@ impl LrCoupling {
         }
     }
 
-    fn judge(&mut self, s: &StepSample, lr: f64, out: &mut Vec<Verdict>) {
-        let losses: Vec<f64> = self.losses.iter().collect();
+    fn judge(&mut self, c: &Config, s: &StepSample, lr: f64, out: &mut Vec<Verdict>) {
+        let trend = self.losses.kendall();
+        // Neither does it rise, nor has it come down from a rise.
+        if trend < TREND && (trend > 0 || !self.latch.is_raised()) {
+            return;
+        }
+        let losses: Vec<f64> = self.losses.window().iter().collect();
         let quarter = |part: &[f64]| median(&mut part.iter().map(|v| *v as f32).collect::<Vec<_>>());
         let (before, now) = (quarter(&losses[..BLOCKS / 4]), quarter(&losses[BLOCKS * 3 / 4..]));
         // How far a block is from its neighbour, apart from where they go.
         let mut apart: Vec<f32> = losses.windows(2).map(|w| (w[1] - w[0]).abs() as f32).collect();
         let scale = median(&mut apart);
-        let least =
-            (self.config.rise * (before.abs() / 10.0).max(1.0)).max(3.0 * scale).max(PRINTED * s.q.loss);
-        let (rise, trend) = (now - before, kendall(&losses));
+        let least = (c.rise * (before.abs() / 10.0).max(1.0)).max(3.0 * scale).max(PRINTED * s.q.loss);
+        let rise = now - before;
         if trend >= TREND && rise > least && self.latch.raise(Severity::Ticket) {
             self.onset = self.first;
             let why = format!(
@@ -151,9 +135,8 @@ impl LrCoupling {
     }
 
     /// Names a change of the rate in what went wrong after it.
-    fn accuse(&self, s: &StepSample, out: &mut [Verdict]) {
-        let Some((from, to, at)) =
-            self.rose.filter(|(.., at)| s.step.saturating_sub(*at) <= self.config.suspect_for)
+    fn accuse(&self, c: &Config, s: &StepSample, out: &mut [Verdict]) {
+        let Some((from, to, at)) = self.rose.filter(|(.., at)| s.step.saturating_sub(*at) <= c.suspect_for)
         else {
             return;
         };
@@ -173,8 +156,10 @@ impl LrCoupling {
 }
 
 impl StepDetector for LrCoupling {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
-        if !self.config.enabled || s.interval == 0 {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        if !c.enabled || s.interval == 0 {
             return;
         }
         // The rate of a new attempt is held against that of the last: who resumes with another one should hear of it.
@@ -188,22 +173,22 @@ impl StepDetector for LrCoupling {
             self.rate(s, lr, first_warm_up);
         }
         if !out.is_empty() {
-            self.accuse(s, out);
+            self.accuse(c, s, out);
         }
-        let (Some(loss), Some(lr)) = (s.loss.filter(|v| v.is_finite()), self.rates.iter().last()) else {
+        let (Some(loss), Some(lr)) = (s.loss.filter(|v| v.is_finite()), self.rates.last()) else {
             return;
         };
-        if shared.schedule.warming_up() || lr < self.config.high * self.highest {
+        if shared.schedule.warming_up() || lr < c.high * self.highest {
             self.begin_anew();
             return self.settle(s, loss, f64::NAN, "the learning rate has come down", out);
         }
         if let Some(block) = self.blocks.add(s.step, loss) {
-            if self.losses.is_empty() {
+            if self.losses.window().is_empty() {
                 self.first = block.first;
             }
             self.losses.push(block.median);
-            if self.losses.is_full() {
-                self.judge(s, lr, out);
+            if self.losses.window().is_full() {
+                self.judge(c, s, lr, out);
             }
         }
     }

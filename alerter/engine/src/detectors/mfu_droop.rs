@@ -105,7 +105,6 @@ const CYCLES: u32 = 3;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MfuDroop {
-    config: Config,
     latch: Latch,
     source: Source,
     held: [f32; HELD],
@@ -139,10 +138,9 @@ struct Cycles {
     recovery: f64,
 }
 
-impl MfuDroop {
-    pub fn new(config: &Config) -> Self {
+impl Default for MfuDroop {
+    fn default() -> Self {
         Self {
-            config: config.clone(),
             latch: Latch::default(),
             source: Source::None,
             held: [0.0; HELD],
@@ -161,13 +159,11 @@ impl MfuDroop {
             cycles: Cycles::default(),
         }
     }
+}
 
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
+impl MfuDroop {
     /// `grain`: how finely the signal is printed, as a share of its value.
-    fn block(&mut self, s: &StepSample, b: Block, grain: f64, out: &mut Vec<Verdict>) {
+    fn block(&mut self, c: &Config, s: &StepSample, b: Block, grain: f64, out: &mut Vec<Verdict>) {
         self.grain = grain;
         self.held.rotate_left(1);
         self.held[HELD - 1] = b.median as f32;
@@ -184,10 +180,10 @@ impl MfuDroop {
         }
         self.history.push(b.median);
         let score = ((b.median - self.reference() - DRIFT) / self.level.scale()).clamp(-CAP, CAP);
-        self.cusum.add(b.first, score, 0.0, 3.0 * self.config.h);
+        self.cusum.add(b.first, score, 0.0, 3.0 * c.h);
         self.slow_since = if self.cusum.value() > 0.0 { self.slow_since.or(Some(s.ts)) } else { None };
-        self.judge(s, b, out);
-        self.learn(b);
+        self.judge(c, s, b, out);
+        self.learn(c, b);
     }
 
     fn rise(&self) -> f64 {
@@ -209,9 +205,9 @@ impl MfuDroop {
         FLOOR.max(rounding(self.grain))
     }
 
-    fn learn(&mut self, b: Block) {
-        let slow = b.median - self.reference() > self.config.ticket;
-        let suspicious = slow || self.latch.is_raised() || self.cusum.value() > 0.5 * self.config.h;
+    fn learn(&mut self, c: &Config, b: Block) {
+        let slow = b.median - self.reference() > c.ticket;
+        let suspicious = slow || self.latch.is_raised() || self.cusum.value() > 0.5 * c.h;
         self.level.update_weighted(b.median, RATE, self.floor(), if suspicious { 0.1 } else { 1.0 });
         if b.median < self.reference() {
             self.level.pull(b.median, DOWN);
@@ -227,8 +223,7 @@ impl MfuDroop {
     }
 
     /// How loudly a rise must be told.
-    fn severity(&self, rise: f64, b: Block) -> Option<Severity> {
-        let c = &self.config;
+    fn severity(&self, c: &Config, rise: f64, b: Block) -> Option<Severity> {
         if self.blocks < YOUNG || self.cusum.value() <= c.h {
             return None;
         }
@@ -249,10 +244,10 @@ impl MfuDroop {
         }
     }
 
-    fn patient(&self, severity: Severity, lasted: Span) -> Option<Severity> {
+    fn patient(c: &Config, severity: Severity, lasted: Span) -> Option<Severity> {
         match severity {
-            Severity::Page if lasted >= self.config.page_after => Some(severity),
-            Severity::Page | Severity::Ticket if lasted >= self.config.ticket_after => Some(Severity::Ticket),
+            Severity::Page if lasted >= c.page_after => Some(severity),
+            Severity::Page | Severity::Ticket if lasted >= c.ticket_after => Some(Severity::Ticket),
             _ => None,
         }
     }
@@ -268,16 +263,18 @@ impl MfuDroop {
         best >= HOLDS * self.worst()
     }
 
-    fn judge(&mut self, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
         let rise = self.rise();
-        self.slow_for = if rise > self.config.ticket { self.slow_for.saturating_add(1) } else { 0 };
+        self.slow_for = if rise > c.ticket { self.slow_for.saturating_add(1) } else { 0 };
         let lasted = self.slow_since.map_or(Span::ZERO, |since| s.ts - since);
-        if let Some(severity) = self.severity(rise, b).and_then(|severity| self.patient(severity, lasted)) {
+        if let Some(severity) =
+            self.severity(c, rise, b).and_then(|severity| Self::patient(c, severity, lasted))
+        {
             self.peak = self.peak.max(rise);
             self.better = 0;
             self.tell(s, b, severity, out);
         } else if self.latch.is_raised() {
-            self.maybe_clear(s, b, out);
+            self.maybe_clear(c, s, b, out);
         } else {
             self.peak = 0.0;
         }
@@ -330,11 +327,11 @@ impl MfuDroop {
         )
     }
 
-    fn maybe_clear(&mut self, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
+    fn maybe_clear(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
         self.peak = self.peak.max(self.rise());
-        let gone = b.median - self.reference() < self.config.clear * self.peak.max(self.config.ticket);
+        let gone = b.median - self.reference() < c.clear * self.peak.max(c.ticket);
         self.better = if gone { self.better + 1 } else { 0 };
-        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(s, b) {
+        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(c, s, b) {
             out.push(self.finding(b.median, self.habit()).raise(s, Severity::Ticket));
         }
         if self.better >= 2 {
@@ -350,12 +347,12 @@ impl MfuDroop {
     }
 
     /// A slope that ends at once was cured by something, mostly a restart. True when that has become a habit.
-    fn count_cure(&mut self, s: &StepSample, b: Block) -> bool {
+    fn count_cure(&mut self, c: &Config, s: &StepSample, b: Block) -> bool {
         let left = b.median - self.reference();
-        let c = &mut self.cycles;
-        if self.kind != Kind::MfuDroop || self.peak < self.config.page {
+        if self.kind != Kind::MfuDroop || self.peak < c.page {
             return false;
         }
+        let c = &mut self.cycles;
         let length = s.step.saturating_sub(c.cured);
         let regular = c.n < 2 || (length / 2 < c.length && c.length / 2 < length);
         c.n = if regular { c.n + 1 } else { 1 };
@@ -379,17 +376,19 @@ impl MfuDroop {
 }
 
 impl StepDetector for MfuDroop {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         let source = shared.speed.source();
         if source != self.source {
-            *self = Self { source, ..Self::new(&self.config) };
+            *self = Self { source, ..Self::default() };
         }
         if let Some(block) = shared.speed.block {
             let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
-            self.block(s, block, grain, out);
+            self.block(c, s, block, grain, out);
             shared.speed.settled = self.settled();
         }
     }

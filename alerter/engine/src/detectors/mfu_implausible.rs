@@ -29,9 +29,8 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct MfuImplausible {
-    config: Config,
     latch: Latch,
     /// Samples in a row on the other side.
     other: u32,
@@ -39,31 +38,25 @@ pub struct MfuImplausible {
 }
 
 impl MfuImplausible {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), latch: Latch::default(), other: 0, onset: 0 }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn finding(&self, mfu: f64, why: String) -> Finding {
+    fn finding(&self, c: &Config, mfu: f64, why: String) -> Finding {
         Finding {
             kind: Kind::MfuImplausible,
             signal: "mfu",
             start_step: self.onset,
             value: mfu,
-            expected: self.config.ratio,
-            score: mfu / self.config.ratio,
+            expected: c.ratio,
+            score: mfu / c.ratio,
             why,
         }
     }
 }
 
 impl StepDetector for MfuImplausible {
-    fn step(&mut self, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
-        let Some(mfu) = s.computed_mfu.filter(|v| v.is_finite() && self.config.enabled) else { return };
-        let above = mfu > self.config.ratio;
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Verdict>) {
+        let Some(mfu) = s.computed_mfu.filter(|v| v.is_finite() && c.enabled) else { return };
+        let above = mfu > c.ratio;
         if above == self.latch.is_raised() {
             self.other = 0;
             return;
@@ -72,7 +65,7 @@ impl StepDetector for MfuImplausible {
             self.onset = s.step;
         }
         self.other += 1;
-        if self.other < self.config.samples {
+        if self.other < c.samples {
             return;
         }
         self.other = 0;
@@ -80,12 +73,12 @@ impl StepDetector for MfuImplausible {
         if above && self.latch.raise(Severity::Ticket) {
             let why = format!(
                 "MFU has been above {:.0} % for {} samples, {percent:.1} % now: no run reaches that, so the model, the GPU, its number format or the tokens are declared wrong",
-                100.0 * self.config.ratio,
-                self.config.samples
+                100.0 * c.ratio,
+                c.samples
             );
-            out.push(self.finding(mfu, why).raise(s, Severity::Ticket));
+            out.push(self.finding(c, mfu, why).raise(s, Severity::Ticket));
         } else if self.latch.clear() {
-            out.push(self.finding(mfu, format!("MFU is {percent:.1} %, which can be")).clear(s));
+            out.push(self.finding(c, mfu, format!("MFU is {percent:.1} %, which can be")).clear(s));
         }
     }
 }

@@ -54,20 +54,9 @@ const EVIDENCE: [&str; 2] = [words::RAS_STUCK, "nvml_stuck"];
 /// Network file systems that do not answer.
 const MOUNTS: [&str; 3] = ["mount_stuck", "nfs_stall", "lustre_stall"];
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct NodeFault {
-    config: Config,
     faults: Faults,
-}
-
-impl NodeFault {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), faults: Faults::default() }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
 }
 
 impl Config {
@@ -105,13 +94,15 @@ impl Sort for Config {
 }
 
 impl NodeDetector for NodeFault {
-    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if self.config.enabled {
-            self.faults.look(now, &self.config, f, tenants, out);
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if c.enabled {
+            self.faults.look(now, c, f, tenants, out);
         }
     }
 
-    fn deadline(&self, f: &NodeFacts) -> Option<Ts> {
-        self.faults.deadline(&self.config, f)
+    fn deadline(&self, c: &Config, f: &NodeFacts) -> Option<Ts> {
+        self.faults.deadline(c, f)
     }
 }

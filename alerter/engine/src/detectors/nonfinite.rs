@@ -78,9 +78,8 @@ const MOVES_RATE: f64 = 1.0 / 256.0;
 /// Probability of an innocent run of equal losses.
 const CONSTANT_CHANCE: f64 = 1e-9;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Nonfinite {
-    config: Config,
     latch: Latch,
     /// Also told that the loss is gone, not only the gradient.
     loss_told: bool,
@@ -175,35 +174,6 @@ impl fmt::Display for What {
 }
 
 impl Nonfinite {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            loss_told: false,
-            onset: 0,
-            bad_grads: Votes::default(),
-            isolated: None,
-            bad_losses: 0,
-            finite: 0,
-            samples: 0,
-            last_loss: None,
-            equal: 0,
-            repeats: 0,
-            losses: 0,
-            moves: 0.0,
-            scale: None,
-            halvings: 0.0,
-            skipped: 0.0,
-            zeros: 0,
-            was_zero: false,
-            level: 0.0,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     fn loss(&mut self, s: &StepSample) -> Option<Trouble> {
         let bad = s.loss_missing || s.loss.is_some_and(|v| !v.is_finite());
         if !bad {
@@ -233,7 +203,7 @@ impl Nonfinite {
         })
     }
 
-    fn grad(&mut self, s: &StepSample) -> Option<Trouble> {
+    fn grad(&mut self, c: &Config, s: &StepSample) -> Option<Trouble> {
         let g = s.grad_norm?;
         let bad = !g.is_finite();
         if s.interval > 0 {
@@ -245,7 +215,7 @@ impl Nonfinite {
         if !bad || scaled {
             return None;
         }
-        if count < self.config.grad_samples {
+        if count < c.grad_samples {
             self.isolated = Some(s.step);
             return None;
         }
@@ -259,16 +229,16 @@ impl Nonfinite {
         })
     }
 
-    fn loss_scale(&mut self, s: &StepSample) -> Option<Trouble> {
+    fn loss_scale(&mut self, c: &Config, s: &StepSample) -> Option<Trouble> {
         let scale = s.loss_scale.filter(|v| v.is_finite() && *v > 0.0)?;
         let before = self.scale.replace(scale)?;
         self.halvings *= 1.0 - 1.0 / SCALE_MEMORY;
         if scale < before && self.samples > SCALE_SEARCH {
             self.halvings += (before / scale).log2();
         }
-        let severity = if self.halvings >= self.config.halvings_page {
+        let severity = if self.halvings >= c.halvings_page {
             Severity::Page
-        } else if self.halvings >= self.config.halvings_ticket {
+        } else if self.halvings >= c.halvings_ticket {
             Severity::Ticket
         } else {
             return None;
@@ -283,16 +253,16 @@ impl Nonfinite {
         })
     }
 
-    fn skipped(&mut self, s: &StepSample) -> Option<Trouble> {
+    fn skipped(&mut self, c: &Config, s: &StepSample) -> Option<Trouble> {
         let skipped = s.skipped.filter(|n| n.is_finite() && *n >= 0.0)?;
         let share = (skipped / s.interval.max(1) as f64).min(1.0);
         if self.samples <= SCALE_SEARCH {
             return None;
         }
         self.skipped += (share - self.skipped) * SKIPPED_RATE;
-        let severity = if self.skipped >= self.config.skipped_page {
+        let severity = if self.skipped >= c.skipped_page {
             Severity::Page
-        } else if self.skipped >= self.config.skipped_ticket {
+        } else if self.skipped >= c.skipped_ticket {
             Severity::Ticket
         } else {
             return None;
@@ -302,12 +272,12 @@ impl Nonfinite {
             signal: "skipped_iterations",
             value: self.skipped,
             expected: 0.0,
-            score: self.skipped / self.config.skipped_ticket,
+            score: self.skipped / c.skipped_ticket,
             what: What::Skipped { share: self.skipped },
         })
     }
 
-    fn zero(&mut self, s: &StepSample) -> Option<Trouble> {
+    fn zero(&mut self, c: &Config, s: &StepSample) -> Option<Trouble> {
         let loss = s.loss.filter(|v| v.is_finite())?;
         if loss != 0.0 {
             self.was_zero |= core::mem::take(&mut self.zeros) > 0;
@@ -318,26 +288,24 @@ impl Nonfinite {
             return None;
         }
         self.zeros = self.zeros.saturating_add(1);
-        let known = self.losses >= self.config.constant_samples && !self.was_zero;
-        (known && self.zeros >= self.config.zero_samples && self.level > ABOVE_ZERO * s.q.loss).then(|| {
-            Trouble {
-                severity: Severity::Page,
-                signal: "loss",
-                value: loss,
-                expected: self.level,
-                score: f64::from(self.zeros),
-                what: What::Zero { samples: self.zeros, level: self.level },
-            }
+        let known = self.losses >= c.constant_samples && !self.was_zero;
+        (known && self.zeros >= c.zero_samples && self.level > ABOVE_ZERO * s.q.loss).then(|| Trouble {
+            severity: Severity::Page,
+            signal: "loss",
+            value: loss,
+            expected: self.level,
+            score: f64::from(self.zeros),
+            what: What::Zero { samples: self.zeros, level: self.level },
         })
     }
 
-    fn constant(&mut self, s: &StepSample) -> Option<Trouble> {
+    fn constant(&mut self, c: &Config, s: &StepSample) -> Option<Trouble> {
         let loss = s.loss.filter(|v| v.is_finite())?;
         let same = self.last_loss == Some(loss);
         let moved = self.last_loss.map_or(0.0, |last| (loss - last).abs());
         self.equal = if same { self.equal.saturating_add(1) } else { 1 };
         let n = self.equal;
-        if n < self.config.constant_samples {
+        if n < c.constant_samples {
             // Repeats inside a long run say nothing about how often losses repeat by chance.
             self.losses = self.losses.saturating_add(1);
             self.repeats = self.repeats.saturating_add(u32::from(same));
@@ -351,18 +319,16 @@ impl Nonfinite {
         if self.moves <= 2.0 * s.q.loss {
             return None;
         }
-        let before = f64::from(self.losses.saturating_sub(self.config.constant_samples)) + 2.0;
-        let repeats = f64::from(self.repeats.saturating_sub(self.config.constant_samples)) + 1.0;
+        let before = f64::from(self.losses.saturating_sub(c.constant_samples)) + 2.0;
+        let repeats = f64::from(self.repeats.saturating_sub(c.constant_samples)) + 1.0;
         let log_chance = f64::from(n) * (repeats / before).ln();
-        (before > f64::from(self.config.constant_samples) && log_chance < CONSTANT_CHANCE.ln()).then(|| {
-            Trouble {
-                severity: Severity::Page,
-                signal: "loss",
-                value: loss,
-                expected: f64::NAN,
-                score: -log_chance,
-                what: What::Constant { loss, samples: n },
-            }
+        (before > f64::from(c.constant_samples) && log_chance < CONSTANT_CHANCE.ln()).then(|| Trouble {
+            severity: Severity::Page,
+            signal: "loss",
+            value: loss,
+            expected: f64::NAN,
+            score: -log_chance,
+            what: What::Constant { loss, samples: n },
         })
     }
 
@@ -384,8 +350,8 @@ impl Nonfinite {
         Finding { kind: Kind::Nonfinite, signal, start_step: self.onset, value, expected, score, why }
     }
 
-    fn settle(&mut self, s: &StepSample, out: &mut Vec<Verdict>) {
-        if self.finite >= self.config.clear_after && self.latch.clear() {
+    fn settle(&mut self, c: &Config, s: &StepSample, out: &mut Vec<Verdict>) {
+        if self.finite >= c.clear_after && self.latch.clear() {
             self.loss_told = false;
             let why = format!("loss and gradients finite again for {} samples", self.finite);
             out.push(self.finding("loss", s.loss.unwrap_or(f64::NAN), f64::NAN, 0.0, why).clear(s));
@@ -402,8 +368,10 @@ impl Nonfinite {
 }
 
 impl StepDetector for Nonfinite {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         if shared.restarted {
@@ -413,13 +381,19 @@ impl StepDetector for Nonfinite {
             self.skipped = 0.0;
             self.equal = 0;
             // A new attempt is judged afresh: what was bad before it says nothing about it.
-            self.finite = self.config.clear_after;
-            self.settle(s, out);
+            self.finite = c.clear_after;
+            self.settle(c, s, out);
             self.finite = 0;
         }
         self.samples = self.samples.saturating_add(u32::from(!s.adds));
-        let troubles =
-            [self.loss(s), self.grad(s), self.loss_scale(s), self.skipped(s), self.zero(s), self.constant(s)];
+        let troubles = [
+            self.loss(s),
+            self.grad(c, s),
+            self.loss_scale(c, s),
+            self.skipped(c, s),
+            self.zero(c, s),
+            self.constant(c, s),
+        ];
         if let Some(v) = s.loss.filter(|v| v.is_finite()) {
             self.last_loss = Some(v);
         }
@@ -433,7 +407,7 @@ impl StepDetector for Nonfinite {
             None if s.interval > 0 && !s.adds => self.finite = self.finite.saturating_add(1),
             None => {}
         }
-        self.settle(s, out);
+        self.settle(c, s, out);
     }
 }
 

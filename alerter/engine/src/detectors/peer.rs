@@ -36,22 +36,11 @@ impl Default for Config {
 /// Outliers named one by one.
 const NAMED: usize = 3;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Peer {
-    config: Config,
     readings: u64,
     /// Device and what it reads.
     told: BTreeSet<(String, String)>,
-}
-
-impl Peer {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), readings: 0, told: BTreeSet::new() }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
 }
 
 /// `GPU 3 (GPU-2f3c…)`, `mlx5_0/1`.
@@ -78,8 +67,10 @@ fn tell(now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Op
 }
 
 impl NodeDetector for Peer {
-    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if !self.config.enabled || self.readings == f.vitals.readings {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if !c.enabled || self.readings == f.vitals.readings {
             return;
         }
         self.readings = f.vitals.readings;
@@ -87,9 +78,7 @@ impl NodeDetector for Peer {
         let far: Vec<Outlier<'_>> = f.vitals.outliers().collect();
         let found: Vec<Outlier<'_>> = far
             .into_iter()
-            .filter(|o| {
-                o.sign.drift.sum() >= self.config.h || !self.told.is_empty() && self.told.contains(&key(o))
-            })
+            .filter(|o| o.sign.drift.sum() >= c.h || !self.told.is_empty() && self.told.contains(&key(o)))
             .collect();
         let news = found.iter().any(|o| !self.told.contains(&key(o)));
         let had = !self.told.is_empty();
@@ -106,7 +95,7 @@ impl NodeDetector for Peer {
         }
     }
 
-    fn deadline(&self, _: &NodeFacts) -> Option<Ts> {
+    fn deadline(&self, _: &Config, _: &NodeFacts) -> Option<Ts> {
         None
     }
 }

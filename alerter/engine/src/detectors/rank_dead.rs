@@ -29,30 +29,23 @@ impl Default for Config {
 /// Ranks named one by one.
 const NAMED: usize = 3;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RankDead {
-    config: Config,
     raised: Option<Severity>,
 }
 
 impl RankDead {
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), raised: None }
-    }
-
-    fn page_at(&self, f: &Facts) -> Option<Ts> {
+    fn page_at(c: &Config, f: &Facts) -> Option<Ts> {
         let first = f.deaths.values().map(|d| d.at).min()?;
-        Some(first.max(f.last_progress).max(f.live_since) + self.config.page_after)
+        Some(first.max(f.last_progress).max(f.live_since) + c.page_after)
     }
 }
 
 impl ClockDetector for RankDead {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         let stopped = f.ended.as_ref().is_some_and(|e| e.well());
@@ -61,7 +54,7 @@ impl ClockDetector for RankDead {
             let why = if stopped { "the run was ended" } else { "the run goes on" };
             out.push(verdict(now, f, Change::Clear, Severity::Info, why.into()));
         }
-        let Some(page_at) = self.page_at(f).filter(|_| !stopped) else { return };
+        let Some(page_at) = Self::page_at(c, f).filter(|_| !stopped) else { return };
         let severity = if now >= page_at { Severity::Page } else { Severity::Ticket };
         if self.raised.is_some_and(|had| had >= severity) {
             return;
@@ -72,9 +65,9 @@ impl ClockDetector for RankDead {
         out.push(v);
     }
 
-    fn deadline(&self, f: &Facts) -> Option<Ts> {
+    fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
         match &self.raised {
-            Some(had) if *had < Severity::Page => self.page_at(f),
+            Some(had) if *had < Severity::Page => Self::page_at(c, f),
             _ => None,
         }
     }

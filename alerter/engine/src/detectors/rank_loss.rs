@@ -38,9 +38,8 @@ impl Default for Config {
 /// Steps that strays count for, and after which it is over.
 pub(crate) const MEMORY: i64 = 256;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RankLoss {
-    config: Config,
     /// The last stray that was looked at.
     seen: Option<(i64, u32)>,
     raised: Option<Severity>,
@@ -68,16 +67,8 @@ pub(crate) fn words(s: &Stray) -> String {
 }
 
 impl RankLoss {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), seen: None, raised: None }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn raise(&mut self, now: Ts, f: &Facts, s: &Stray, times: u32, out: &mut Vec<Verdict>) {
-        let again = times >= self.config.repeats;
+    fn raise(&mut self, c: &Config, now: Ts, f: &Facts, s: &Stray, times: u32, out: &mut Vec<Verdict>) {
+        let again = times >= c.repeats;
         let severity = if again { Severity::Ticket } else { Severity::Info };
         self.raised = Some(self.raised.map_or(severity, |had| had.max(severity)));
         let place = at(f, s.rank);
@@ -97,14 +88,16 @@ impl RankLoss {
 }
 
 impl ClockDetector for RankLoss {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         let last = f.losses.last_stray();
         if let Some((s, times)) = worst(f).filter(|_| last.is_some() && last != self.seen) {
             self.seen = last;
-            return self.raise(now, f, &s, times, out);
+            return self.raise(c, now, f, &s, times, out);
         }
         let gone = last.is_none_or(|(step, _)| f.last_step.is_some_and(|now| now > step + MEMORY));
         if gone && self.raised.take().is_some() {
@@ -114,7 +107,7 @@ impl ClockDetector for RankLoss {
         }
     }
 
-    fn deadline(&self, _: &Facts) -> Option<Ts> {
+    fn deadline(&self, _: &Config, _: &Facts) -> Option<Ts> {
         None
     }
 }
@@ -139,15 +132,15 @@ fn verdict(now: Ts, step: i64, change: Change, severity: Severity, why: String) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::DetectorsConfig;
     use crate::detectors::testing::Noise;
     use crate::run::Run;
     use proptest::prelude::*;
+    use std::sync::Arc;
     use stepwatch_wire::Event;
 
     /// What was said of a run whose ranks tell these losses.
     fn judge(ranks: u32, steps: i64, loss: &dyn Fn(i64, u32) -> f64) -> Vec<Verdict> {
-        let mut run = Run::new("r", Ts(0), &DetectorsConfig::default());
+        let mut run = Run::new("r", Ts(0), &Arc::default());
         let (mut noise, mut out) = (Noise::new(7), Vec::new());
         for step in 1..=steps {
             for rank in 0..ranks {

@@ -15,6 +15,9 @@ pub struct Shared {
     pub schedule: Schedule,
     pub coupling: Coupling,
     attempt: u32,
+    /// Logarithm of the sample's gradient norm, where that is a positive number.
+    #[serde(skip)]
+    pub log_norm: f64,
     /// The sample is the first of a new attempt.
     #[serde(skip)]
     pub restarted: bool,
@@ -28,6 +31,8 @@ impl Shared {
         if self.restarted {
             self.coupling = Coupling::default();
         }
+        // Zero is what trainers print when they do not compute the norm.
+        self.log_norm = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0).map_or(f64::NAN, f64::ln);
         self.schedule.observe(s, self.restarted || !self.started);
         self.speed.observe(s);
         self.started = true;
@@ -49,7 +54,8 @@ pub struct Speed {
     levels: [f32; LEVEL_BLOCKS],
     n_levels: u8,
     usual_seconds: f64,
-    season: Season,
+    /// Of its pauses, once there was one.
+    season: Option<Box<Season>>,
     attempts: Attempts,
     last_step: Option<i64>,
     /// What runs before this one held, as far as the engine knows.
@@ -134,7 +140,7 @@ impl Speed {
         let Some((source, seconds, grain)) = told else { return };
         if self.attempts.restarted(s.attempt) {
             self.blocks.clear();
-            self.season.clear();
+            self.season = None;
             self.last_step = None;
         }
         if source > self.source {
@@ -161,7 +167,7 @@ impl Speed {
     }
 
     fn is_expected(&mut self, step: i64, size: f64, interval: i64) -> bool {
-        self.season.add(step, size, interval).is_some() || is_round(step, interval)
+        self.season.get_or_insert_default().add(step, size, interval).is_some() || is_round(step, interval)
     }
 
     /// Slowness of the usual step; NaN before the first block.

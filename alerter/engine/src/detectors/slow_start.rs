@@ -46,9 +46,8 @@ const GROWN: u32 = 64;
 /// Weight of a block in the noise, in the long run.
 const RATE: f64 = 1.0 / 32.0;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SlowStart {
-    config: Config,
     latch: Latch,
     held: [f32; HELD],
     blocks: u32,
@@ -59,22 +58,6 @@ pub struct SlowStart {
 }
 
 impl SlowStart {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            held: [0.0; HELD],
-            blocks: 0,
-            sigma: 0.0,
-            first_step: 0,
-            since: None,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     fn learn(&mut self, b: Block) {
         if self.blocks == 0 {
             self.first_step = b.first;
@@ -86,19 +69,19 @@ impl SlowStart {
         self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks));
     }
 
-    fn judge(&mut self, s: &StepSample, standard: Standard, grain: f64, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, s: &StepSample, standard: Standard, grain: f64, out: &mut Vec<Verdict>) {
         let above = |held: f32| f64::from(held) - standard.slowness;
-        let least = self.config.ticket.ln_1p().max(self.config.sigmas * self.sigma).max(PRINTED * grain);
+        let least = c.ticket.ln_1p().max(c.sigmas * self.sigma).max(PRINTED * grain);
         let slow = self.held.iter().all(|h| above(*h) >= least);
         self.since = if slow { self.since.or(Some(s.ts)) } else { None };
-        let lasted = self.since.is_some_and(|since| s.ts - since >= self.config.ticket_after);
+        let lasted = self.since.is_some_and(|since| s.ts - since >= c.ticket_after);
         let rise = above(crate::stats::median::median(&mut self.held.clone()) as f32);
         if lasted && self.blocks <= GROWN && self.latch.raise(Severity::Ticket) {
             out.push(
                 finding(standard, self.first_step, rise, sentence(standard, rise)).raise(s, Severity::Ticket),
             );
         }
-        let gone = self.held.iter().all(|h| above(*h) < self.config.clear * self.config.ticket);
+        let gone = self.held.iter().all(|h| above(*h) < c.clear * c.ticket);
         if gone && self.latch.clear() {
             let why = "the usual step is what runs of this configuration need".to_owned();
             out.push(finding(standard, self.first_step, rise, why).clear(s));
@@ -134,14 +117,16 @@ fn finding(standard: Standard, start_step: i64, rise: f64, why: String) -> Findi
 }
 
 impl StepDetector for SlowStart {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
-        let Some(block) = shared.speed.block.filter(|_| self.config.enabled) else { return };
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        let Some(block) = shared.speed.block.filter(|_| c.enabled) else { return };
         self.learn(block);
         let standard = shared.speed.standard.filter(|standard| standard.source == shared.speed.source());
         let judged = self.blocks >= YOUNG && (self.blocks <= GROWN || self.latch.is_raised());
         if let Some(standard) = standard.filter(|_| judged) {
             let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
-            self.judge(s, standard, grain, out);
+            self.judge(c, s, standard, grain, out);
         }
     }
 }
@@ -149,14 +134,14 @@ impl StepDetector for SlowStart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::{Detectors, DetectorsConfig};
+    use crate::detector::Detectors;
     use crate::detectors::shared::Source;
     use crate::detectors::testing::{healthy, open, raised};
 
     /// A run of `seconds` a step, where runs before it held 2.
     fn run(seconds: f64, later: f64) -> Vec<Verdict> {
         let standard = Standard { source: Source::StepTime, slowness: 2f64.ln(), runs: 3 };
-        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        let mut detectors = Detectors::default();
         detectors.speed_mut().standard = Some(standard);
         let mut out = Vec::new();
         for mut s in healthy(121, 1000) {

@@ -29,35 +29,28 @@ const ACTIVE: Span = Span::secs(3600);
 /// Suspects named one by one.
 const NAMED: usize = 3;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SourceLost {
-    config: Config,
     raised: Option<Severity>,
 }
 
 impl SourceLost {
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), raised: None }
-    }
-
-    fn due(&self, f: &Facts) -> Option<(Ts, Option<Ts>)> {
-        if !self.config.enabled || f.ended.is_some() {
+    fn due(c: &Config, f: &Facts) -> Option<(Ts, Option<Ts>)> {
+        if !c.enabled || f.ended.is_some() {
             return None;
         }
         let since = f.lost.values().map(|l| l.since).min()?;
         let last = f.lost.values().map(|l| l.since).max()?;
         let blind = f.live.is_empty() && f.total_steps > 0 && (last - f.last_progress) < ACTIVE;
-        Some((since + self.config.ticket_after, blind.then_some(last + self.config.page_after)))
+        Some((since + c.ticket_after, blind.then_some(last + c.page_after)))
     }
 }
 
 impl ClockDetector for SourceLost {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        let severity = match self.due(f) {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        let severity = match Self::due(c, f) {
             Some((_, Some(page))) if now >= page => Some(Severity::Page),
             Some((ticket, _)) if now >= ticket => Some(Severity::Ticket),
             Some(_) => return,
@@ -77,8 +70,8 @@ impl ClockDetector for SourceLost {
         }
     }
 
-    fn deadline(&self, f: &Facts) -> Option<Ts> {
-        let (ticket, page) = self.due(f)?;
+    fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
+        let (ticket, page) = Self::due(c, f)?;
         match self.raised {
             None => Some(ticket),
             Some(Severity::Page) => None,

@@ -47,9 +47,8 @@ const TOLERANCE: f64 = 0.02;
 /// Samples of an attempt after which a long step is news.
 const SETTLED: u32 = 10;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Stall {
-    config: Config,
     latch: Latch,
     lengths: Window<KEPT>,
     usual_for: u32,
@@ -59,22 +58,6 @@ pub struct Stall {
 }
 
 impl Stall {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            lengths: Window::default(),
-            usual_for: 0,
-            samples: 0,
-            attempts: Attempts::default(),
-            onset: 0,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     /// Earlier stalls as long as this one.
     fn equal(&self, seconds: f64) -> usize {
         self.lengths.iter().filter(|l| (l / seconds - 1.0).abs() < TOLERANCE).count()
@@ -113,35 +96,37 @@ impl Stall {
         }
     }
 
-    fn settle(&mut self, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Verdict>) {
-        if self.usual_for >= self.config.clear_after && self.latch.clear() {
+    fn settle(&mut self, c: &Config, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Verdict>) {
+        if self.usual_for >= c.clear_after && self.latch.clear() {
             let why = format!("steps take {} s again", number(seconds));
             out.push(self.finding(seconds, usual, why).clear(s));
         }
     }
 
-    fn judge(&mut self, s: &StepSample, t: Timing, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, s: &StepSample, t: Timing, out: &mut Vec<Verdict>) {
         let Some(ratio) = t.ratio else { return };
         self.usual_for = if ratio < PAUSE { self.usual_for.saturating_add(1) } else { 0 };
         let seconds = t.seconds;
         let usual = seconds / ratio;
-        let long = ratio >= self.config.ratio && seconds - usual >= self.config.lost_seconds;
+        let long = ratio >= c.ratio && seconds - usual >= c.lost_seconds;
         if long && !t.expected_pause && self.samples >= SETTLED {
             self.stalled(s, seconds, usual, out);
         }
-        self.settle(s, seconds, usual, out);
+        self.settle(c, s, seconds, usual, out);
     }
 }
 
 impl StepDetector for Stall {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
         let Some(timing) = shared.speed.now else { return };
         if self.attempts.restarted(s.attempt) {
             self.samples = 0;
         }
         self.samples = self.samples.saturating_add(1);
-        if self.config.enabled && shared.speed.source() == Source::StepTime {
-            self.judge(s, timing, out);
+        if c.enabled && shared.speed.source() == Source::StepTime {
+            self.judge(c, s, timing, out);
         }
     }
 }

@@ -50,9 +50,8 @@ const SLOW: f64 = 1.0 / 2000.0;
 /// Samples before the first judgement.
 const SETTLED: u32 = 64;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StepTimeJitter {
-    config: Config,
     latch: Latch,
     slow_votes: Votes,
     fast: f64,
@@ -63,23 +62,6 @@ pub struct StepTimeJitter {
 }
 
 impl StepTimeJitter {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            config: config.clone(),
-            latch: Latch::default(),
-            slow_votes: Votes::default(),
-            fast: 0.0,
-            slow: 0.0,
-            n: 0,
-            onset: 0,
-            bad_since: None,
-        }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     fn finding(&self, usual: f64, why: String) -> Finding {
         Finding {
             kind: Kind::StepTimeJitter,
@@ -94,12 +76,14 @@ impl StepTimeJitter {
 }
 
 impl StepDetector for StepTimeJitter {
-    fn step(&mut self, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
-        let enabled = self.config.enabled && shared.speed.source() == Source::StepTime;
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>) {
+        let enabled = c.enabled && shared.speed.source() == Source::StepTime;
         let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
         let Some(ratio) = timing.ratio.filter(|_| !timing.expected_pause) else { return };
         let excess = (ratio - 1.0).clamp(0.0, 2.0 * (PAUSE - 1.0));
-        let slow = excess > self.config.slow.max(PRINTED * timing.grain);
+        let slow = excess > c.slow.max(PRINTED * timing.grain);
         if slow && self.slow_votes.of(WINDOW) == 0 && !self.latch.is_raised() {
             self.onset = s.step;
         }
@@ -111,11 +95,11 @@ impl StepDetector for StepTimeJitter {
             return;
         }
         let usual = timing.seconds / ratio;
-        let many = self.slow_votes.of(WINDOW) >= self.config.slow_steps;
-        let bad = many && self.fast > self.config.cost && self.fast > self.config.ratio * self.slow;
+        let many = self.slow_votes.of(WINDOW) >= c.slow_steps;
+        let bad = many && self.fast > c.cost && self.fast > c.ratio * self.slow;
         self.bad_since = if bad { self.bad_since.or(Some(s.ts)) } else { None };
         if let Some(since) = self.bad_since {
-            if s.ts - since >= self.config.ticket_after && self.latch.raise(Severity::Ticket) {
+            if s.ts - since >= c.ticket_after && self.latch.raise(Severity::Ticket) {
                 let why = format!(
                     "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time; the usual step is still {} s",
                     self.slow_votes.of(WINDOW),
@@ -124,7 +108,7 @@ impl StepDetector for StepTimeJitter {
                 );
                 out.push(self.finding(usual, why).raise(s, Severity::Ticket));
             }
-        } else if self.fast < 0.4 * self.config.cost && self.latch.clear() {
+        } else if self.fast < 0.4 * c.cost && self.latch.clear() {
             let why = "step times are steady again".to_owned();
             out.push(self.finding(usual, why).clear(s));
         }

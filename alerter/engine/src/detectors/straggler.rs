@@ -76,9 +76,8 @@ const FOLLOWS: f64 = 0.6;
 /// Ranks named one by one.
 const NAMED: usize = 3;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Straggler {
-    config: Config,
     /// Steps that were judged.
     judged: u64,
     named: BTreeSet<u32>,
@@ -103,35 +102,27 @@ enum Picture {
 }
 
 impl Straggler {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), judged: 0, named: BTreeSet::new(), told: None, staged: false }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    fn is_slow(&self, m: &Member, g: &Group) -> bool {
+    fn is_slow(c: &Config, m: &Member, g: &Group) -> bool {
         let far = m.excess > FAR * g.spread;
         let over = |ratio: f64| f64::from(m.excess) > ratio.ln();
-        let soon = m.steps >= SHORT && m.slow.of(SHORT) >= SHORT_SLOW && over(self.config.ratio);
-        let later = m.steps >= LONG && m.slower.of(LONG) >= LONG_SLOW && over(self.config.ticket_ratio);
+        let soon = m.steps >= SHORT && m.slow.of(SHORT) >= SHORT_SLOW && over(c.ratio);
+        let later = m.steps >= LONG && m.slower.of(LONG) >= LONG_SLOW && over(c.ticket_ratio);
         far && (soon || later)
     }
 
     /// The ranks that are slow now, and were found so.
-    fn persistent(&self, s: &Sections) -> BTreeSet<u32> {
+    fn persistent(&self, c: &Config, s: &Sections) -> BTreeSet<u32> {
         let slow = s.members.iter().filter(|(rank, m)| {
             let held = self.named.contains(rank) && m.slower.of(SHORT) > 0;
-            held || s.groups.get(&m.stage).is_some_and(|g| self.is_slow(m, g))
+            held || s.groups.get(&m.stage).is_some_and(|g| Self::is_slow(c, m, g))
         });
         slow.map(|(rank, _)| *rank).collect()
     }
 
     /// The stage that loses most to whichever rank is slowest, and what share of its time that is.
-    fn rotating<'a>(&self, s: &'a Sections) -> Option<(u32, &'a Group, f64)> {
+    fn rotating<'a>(&self, c: &Config, s: &'a Sections) -> Option<(u32, &'a Group, f64)> {
         let known = self.told.is_some_and(|t| t.picture == Picture::Rotating);
-        let bound = self.config.rotating * if known { HYSTERESIS } else { 1.0 };
+        let bound = c.rotating * if known { HYSTERESIS } else { 1.0 };
         let loses = |(stage, g): (&u32, &'a Group)| {
             let n = g.peak.len();
             let lost = g.peak.iter().sum::<f64>() / n.max(1) as f64;
@@ -142,9 +133,9 @@ impl Straggler {
         s.groups.iter().filter_map(loses).max_by(|a, b| a.2.total_cmp(&b.2))
     }
 
-    fn judge(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         let s = &f.sections;
-        let slow = self.persistent(s);
+        let slow = self.persistent(c, s);
         let few = slow.len() <= (s.members.len() / 4).max(1);
         if !slow.is_empty() {
             let picture = if few { Picture::Persistent } else { Picture::Uneven };
@@ -152,18 +143,18 @@ impl Straggler {
             self.named = slow;
             if news || self.told.is_none_or(|t| t.picture < picture) {
                 let why = if few { who(f, &self.named) } else { split(s, &self.named) };
-                self.tell(now, f, picture, why, out);
+                self.tell(c, now, f, picture, why, out);
             }
             return;
         }
         self.named.clear();
-        if let Some((stage, group, lost)) = self.rotating(s) {
+        if let Some((stage, group, lost)) = self.rotating(c, s) {
             if self.told.is_none_or(|t| t.picture != Picture::Rotating) {
-                self.tell(now, f, Picture::Rotating, rotation(stage, s, group, lost), out);
+                self.tell(c, now, f, Picture::Rotating, rotation(stage, s, group, lost), out);
             }
             return;
         }
-        let still = 1.0 + HYSTERESIS * (self.config.stage - 1.0);
+        let still = 1.0 + HYSTERESIS * (c.stage - 1.0);
         let staged = self.told.is_some_and(|t| t.picture == Picture::Stage);
         if staged && s.longest_stage().is_some_and(|(_, ratio)| ratio > still) {
             return;
@@ -173,15 +164,15 @@ impl Straggler {
             v.why = "the ranks compute equally long again".into();
             out.push(v);
         }
-        self.stage(now, f, out);
+        self.stage(c, now, f, out);
     }
 
-    fn stage(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+    fn stage(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         let full = f.sections.groups.values().all(|g| g.peak.len() >= SEEN);
         let longest = f.sections.longest_stage().filter(|_| full && !self.staged);
         let Some((stage, ratio)) = longest.filter(|(_, ratio)| *ratio > 1.10) else { return };
         self.staged = true;
-        let severity = if ratio > self.config.stage { Severity::Ticket } else { Severity::Info };
+        let severity = if ratio > c.stage { Severity::Ticket } else { Severity::Info };
         let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
         let mut v = verdict(now, f, change, severity);
         (v.value, v.score) = (ratio, ratio);
@@ -198,11 +189,18 @@ impl Straggler {
         }
     }
 
-    fn tell(&mut self, now: Ts, f: &Facts, picture: Picture, why: String, out: &mut Vec<Verdict>) {
+    fn tell(
+        &mut self,
+        c: &Config,
+        now: Ts,
+        f: &Facts,
+        picture: Picture,
+        why: String,
+        out: &mut Vec<Verdict>,
+    ) {
         let had = self.told.filter(|t| t.picture == picture);
         let since = had.map_or(now, |t| t.since);
-        let page =
-            picture == Picture::Persistent && now >= since + self.config.page_after && self.is_costly(f);
+        let page = picture == Picture::Persistent && now >= since + c.page_after && self.is_costly(c, f);
         let severity = if page { Severity::Page } else { Severity::Ticket };
         self.told =
             Some(Told { picture, severity: had.map_or(severity, |t| t.severity.max(severity)), since });
@@ -213,14 +211,14 @@ impl Straggler {
             v.value = f64::from(worst.excess).exp();
             v.score = worst.drift.level();
             v.start_step = worst.drift.onset().min(v.step);
-        } else if let Some((_, _, lost)) = self.rotating(&f.sections) {
-            (v.value, v.score) = (1.0 + lost, lost / self.config.rotating);
+        } else if let Some((_, _, lost)) = self.rotating(c, &f.sections) {
+            (v.value, v.score) = (1.0 + lost, lost / c.rotating);
         }
         out.push(v);
     }
 
-    fn is_costly(&self, f: &Facts) -> bool {
-        worst(f, &self.named).is_some_and(|(_, m)| f64::from(m.excess) > self.config.ratio.ln())
+    fn is_costly(&self, c: &Config, f: &Facts) -> bool {
+        worst(f, &self.named).is_some_and(|(_, m)| f64::from(m.excess) > c.ratio.ln())
     }
 
     fn suspects(&self, f: &Facts, picture: Picture) -> Vec<Suspect> {
@@ -335,8 +333,10 @@ fn reason(g: &Group) -> &'static str {
 }
 
 impl ClockDetector for Straggler {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if !self.config.enabled || f.ended.is_some() {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if !c.enabled || f.ended.is_some() {
             return;
         }
         if self.judged != f.sections.judged {
@@ -344,18 +344,17 @@ impl ClockDetector for Straggler {
                 return;
             }
             self.judged = f.sections.judged;
-            self.judge(now, f, out);
+            self.judge(c, now, f, out);
         }
-        let due = self.deadline(f).is_some_and(|at| at <= now);
-        if due && self.is_costly(f) {
-            self.tell(now, f, Picture::Persistent, who(f, &self.named), out);
+        let due = self.deadline(c, f).is_some_and(|at| at <= now);
+        if due && self.is_costly(c, f) {
+            self.tell(c, now, f, Picture::Persistent, who(f, &self.named), out);
         }
     }
 
-    fn deadline(&self, f: &Facts) -> Option<Ts> {
+    fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
         let told = self.told.filter(|t| t.picture == Picture::Persistent && t.severity < Severity::Page)?;
-        (self.config.enabled && f.ended.is_none() && self.is_costly(f))
-            .then(|| told.since + self.config.page_after)
+        (c.enabled && f.ended.is_none() && self.is_costly(c, f)).then(|| told.since + c.page_after)
     }
 }
 
@@ -380,17 +379,17 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::DetectorsConfig;
     use crate::detectors::testing::Noise;
     use crate::run::Run;
     use proptest::prelude::*;
+    use std::sync::Arc;
     use stepwatch_wire::{Event, Value};
 
     /// What a rank does in a step: its stage, its seconds, and how much of them it collects garbage; `None`: it does not report.
     type Plan<'a> = &'a dyn Fn(i64, u32, &mut Noise) -> Option<(u32, f64, f64)>;
 
     fn judge(ranks: u32, steps: i64, name: &dyn Fn(u32) -> u32, plan: Plan<'_>) -> Vec<Verdict> {
-        let mut run = Run::new("r", Ts(0), &DetectorsConfig::default());
+        let mut run = Run::new("r", Ts(0), &Arc::default());
         let mut noise = Noise::new(7);
         let mut out = Vec::new();
         for step in 1..=steps {

@@ -1,6 +1,6 @@
 //! Made-up runs for the tests of the detectors.
 
-use crate::detector::{Detectors, DetectorsConfig};
+use crate::detector::Detectors;
 use crate::sample::{StepClass, StepSample};
 use crate::time::Ts;
 use crate::verdict::{Change, Kind, Severity, Verdict};
@@ -51,7 +51,7 @@ pub(crate) fn healthy(seed: u64, n: i64) -> Vec<StepSample> {
 
 /// Every verdict of a run.
 pub(crate) fn judge(samples: &[StepSample]) -> Vec<Verdict> {
-    let mut detectors = Detectors::new(&DetectorsConfig::default());
+    let mut detectors = Detectors::default();
     let mut out = Vec::new();
     samples.iter().for_each(|s| detectors.step(s, &mut out));
     out

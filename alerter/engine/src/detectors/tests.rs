@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::testing::{Noise, healthy, judge, pages, raised};
-use crate::detector::{Detectors, DetectorsConfig};
+use crate::detector::Detectors;
 use crate::sample::{Quanta, StepSample};
 use crate::verdict::{Kind, Severity};
 
@@ -28,14 +28,36 @@ fn healthy_runs_are_silent() {
     }
 }
 
+/// Signals of a run that are judged: loss, gradient norm, learning rate, step time, tokens per second, MFU.
+const SERIES: usize = 6;
+
+/// Bytes of a series in the detectors, of one with all that is known of its run, and as it is stored. Who needs more, for a reason, raises the bound.
+const IN_DETECTORS: usize = 512;
+const IN_RUN: usize = 1024;
+const STORED: usize = 448;
+
 #[test]
-fn the_state_of_a_run_is_small_and_does_not_grow() {
-    let mut detectors = Detectors::new(&DetectorsConfig::default());
-    let mut out = Vec::new();
-    eventful(1).iter().for_each(|s| detectors.step(s, &mut out));
-    let bytes = postcard::to_stdvec(&detectors).unwrap().len();
-    // Three series (loss, gradient norm, step time), settings included, of which names of signals that are not watched are the most.
-    assert!(bytes < 4 * 1024, "{bytes}");
+fn a_series_is_no_larger_than_it_may_be() {
+    let sizes = Detectors::sizes();
+    let table: Vec<String> = sizes.iter().map(|(name, bytes)| format!("{bytes:>6} {name}")).collect();
+    let table = table.join("\n");
+    let detectors = size_of::<Detectors>() / SERIES;
+    assert!(detectors <= IN_DETECTORS, "{detectors} bytes a series in the detectors:\n{table}");
+    let run = size_of::<crate::run::Run>() / SERIES;
+    assert!(
+        run <= IN_RUN,
+        "{run} bytes a series in the run, of which in its detectors {detectors}:\n{table}"
+    );
+}
+
+#[test]
+fn what_is_stored_of_a_series_is_small_and_does_not_grow() {
+    let mut detectors = Detectors::default();
+    for seed in 1..8 {
+        eventful(seed).iter().for_each(|s| detectors.step(s, &mut Vec::new()));
+        let stored = postcard::to_stdvec(&detectors).unwrap().len() / SERIES;
+        assert!(stored <= STORED, "{stored} bytes a series after {seed} runs");
+    }
 }
 
 /// Every signal that a run can have.
@@ -152,7 +174,7 @@ proptest! {
     fn a_snapshot_at_any_point_changes_nothing(seed: u64, at in 0usize..1500) {
         let run = eventful(seed);
         let straight = judge(&run);
-        let mut detectors = Detectors::new(&DetectorsConfig::default());
+        let mut detectors = Detectors::default();
         let mut out = Vec::new();
         run[..at].iter().for_each(|s| detectors.step(s, &mut out));
         let bytes = postcard::to_stdvec(&detectors).unwrap();

@@ -46,9 +46,8 @@ const KEPT: u32 = 8;
 /// Readings without work after which nothing is known of its speed any more.
 const IDLE: u32 = 60;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Throttle {
-    config: Config,
     gpus: BTreeMap<String, Watch>,
     raised: bool,
 }
@@ -65,23 +64,14 @@ struct Watch {
 }
 
 impl Throttle {
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), gpus: BTreeMap::new(), raised: false }
-    }
-
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
     /// The faster of its two groups of peers.
-    fn peers(&self, f: &NodeFacts, uuid: &str, tenants: Tenants<'_>) -> Option<f64> {
-        let here = f.gpus.loaded_clock(uuid).filter(|(_, n)| *n >= self.config.peers);
-        let elsewhere =
-            tenants.iter().filter_map(|t| t.peer_clock).find(|(_, n)| *n + 1 >= self.config.peers);
+    fn peers(c: &Config, f: &NodeFacts, uuid: &str, tenants: Tenants<'_>) -> Option<f64> {
+        let here = f.gpus.loaded_clock(uuid).filter(|(_, n)| *n >= c.peers);
+        let elsewhere = tenants.iter().filter_map(|t| t.peer_clock).find(|(_, n)| *n + 1 >= c.peers);
         [here, elsewhere].into_iter().flatten().map(|(clock, _)| clock).max_by(f64::total_cmp)
     }
 
-    fn vote(&mut self, uuid: &str, gpu: &Gpu, peers: Option<f64>) -> bool {
+    fn vote(&mut self, c: &Config, uuid: &str, gpu: &Gpu, peers: Option<f64>) -> bool {
         let watch = self.gpus.entry(uuid.to_owned()).or_default();
         watch.readings = gpu.readings;
         if !gpu.last.is_loaded() {
@@ -91,7 +81,7 @@ impl Throttle {
         }
         watch.idle = 0;
         let (Some(clock), Some(peers)) = (gpu.last.clock_ratio(), peers) else { return false };
-        let slow = clock < self.config.ratio * peers;
+        let slow = clock < c.ratio * peers;
         watch.votes.push(slow);
         watch.peers = peers;
         if slow && !gpu.last.reasons.is_empty() {
@@ -165,15 +155,17 @@ fn slowness(gpu: &Gpu, watch: &Watch) -> String {
 }
 
 impl NodeDetector for Throttle {
-    fn look(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if !self.config.enabled {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        if !c.enabled {
             return;
         }
         let mut news = false;
         for (uuid, gpu) in f.gpus.iter() {
             if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
-                let peers = self.peers(f, uuid, tenants);
-                news |= self.vote(uuid, gpu, peers);
+                let peers = Self::peers(c, f, uuid, tenants);
+                news |= self.vote(c, uuid, gpu, peers);
             }
         }
         self.gpus.retain(|uuid, _| f.gpus.get(uuid).is_some());
@@ -191,7 +183,7 @@ impl NodeDetector for Throttle {
         }
     }
 
-    fn deadline(&self, _: &NodeFacts) -> Option<Ts> {
+    fn deadline(&self, _: &Config, _: &NodeFacts) -> Option<Ts> {
         None
     }
 }

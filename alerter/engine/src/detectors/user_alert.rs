@@ -25,35 +25,28 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UserAlert {
-    config: Config,
     reported: Reported,
 }
 
 impl UserAlert {
-    pub fn configure(&mut self, config: &Config) {
-        self.config = config.clone();
-    }
-
-    pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), reported: Reported::default() }
-    }
-
-    fn about(&self) -> About {
-        About { topic: Topic::UserAlert, kind: Kind::UserAlert, ends: Ends::After(self.config.clear_after) }
+    fn about(c: &Config) -> About {
+        About { topic: Topic::UserAlert, kind: Kind::UserAlert, ends: Ends::After(c.clear_after) }
     }
 }
 
 impl ClockDetector for UserAlert {
-    fn look(&mut self, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
-        if self.config.enabled {
-            self.reported.look(now, f, self.about(), severity, out);
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if c.enabled {
+            self.reported.look(now, f, Self::about(c), severity, out);
         }
     }
 
-    fn deadline(&self, _: &Facts) -> Option<Ts> {
-        self.reported.deadline(self.about())
+    fn deadline(&self, c: &Config, _: &Facts) -> Option<Ts> {
+        self.reported.deadline(Self::about(c))
     }
 }
 

@@ -15,9 +15,11 @@ use crate::node::Node;
 use crate::run::Run;
 
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 5;
+const STATE_VERSION: u8 = 6;
 /// Since when the ledger has its form.
 const LEDGER_SINCE: u8 = 4;
+/// Since when all have theirs but runs and nodes, which learn again.
+const OTHERS_SINCE: u8 = 5;
 
 /// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);
@@ -56,13 +58,15 @@ impl Engine {
         for (name, bytes) in parts {
             let usable = match Key::parse(&name) {
                 Some(Key::Incident(id)) => decode_incident(&bytes).map(|i| engine.book.restore(id, i)),
-                Some(Key::Batches) => decode::<Batches>(&bytes).map(|b| engine.batches = b),
-                Some(Key::Calendar(name)) => decode(&bytes).map(|c| {
+                Some(Key::Batches) => {
+                    decode_since::<Batches>(OTHERS_SINCE, &bytes).map(|b| engine.batches = b)
+                }
+                Some(Key::Calendar(name)) => decode_since(OTHERS_SINCE, &bytes).map(|c| {
                     if !Arc::make_mut(&mut engine.book.oncall).restore_calendar(&name, c) {
                         engine.dirty.insert(Key::Calendar(name));
                     }
                 }),
-                Some(Key::Storms) => decode(&bytes).map(|s| engine.book.storms = s),
+                Some(Key::Storms) => decode_since(OTHERS_SINCE, &bytes).map(|s| engine.book.storms = s),
                 Some(Key::Ledger) => {
                     decode_since::<Ledger>(LEDGER_SINCE, &bytes).map(|l| engine.book.ledger = l)
                 }
@@ -76,10 +80,10 @@ impl Engine {
                     engine.timers.set(&Key::Node(node.clone()), Some(n.deadline()));
                     engine.nodes.insert(node, n);
                 }),
-                Some(Key::Source(source)) => decode(&bytes).map(|s| {
+                Some(Key::Source(source)) => decode_since(OTHERS_SINCE, &bytes).map(|s| {
                     engine.sources.insert(source, s);
                 }),
-                Some(Key::Standard(key)) => decode(&bytes).map(|s| {
+                Some(Key::Standard(key)) => decode_since(OTHERS_SINCE, &bytes).map(|s| {
                     engine.standards.insert(key, s);
                 }),
                 Some(Key::Alerts | Key::Silence(_)) | None => None,
@@ -162,6 +166,36 @@ fn decode_since<T: DeserializeOwned>(since: u8, bytes: &[u8]) -> Option<T> {
 fn decode_incident(bytes: &[u8]) -> Option<Incident> {
     match bytes.split_first()? {
         (4, rest) => postcard::from_bytes::<IncidentV4>(rest).ok().map(Incident::from),
-        _ => decode(bytes),
+        _ => decode_since(OTHERS_SINCE, bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_wire::{Event, names::metric};
+
+    use super::*;
+    use crate::effect::Input;
+    use crate::time::Ts;
+
+    #[test]
+    fn what_people_know_of_and_what_was_measured_outlive_an_upgrade() {
+        let mut engine = Engine::new(EngineConfig::default());
+        for step in 1..60 {
+            let mut e = Event::step("llama-70b", step);
+            (e.rank, e.ts) = (Some(0), Some(step as f64));
+            e.m.set(metric::LOSS, if step < 55 { 2.0 } else { f64::NAN });
+            engine.handle(Ts(1000 * step), Input::Event { source: "n:1", event: &e }, &mut Vec::new());
+        }
+        let id = engine.open_incidents().next().map(|i| i.id.clone()).expect("a loss that is none");
+        engine.handle(Ts(60_000), Input::Ack { incident: &id, by: "sam" }, &mut Vec::new());
+        let mut parts: Vec<_> =
+            engine.take_dirty().into_iter().filter_map(|(key, part)| Some((key, part?))).collect();
+        parts.iter_mut().for_each(|(_, part)| part[0] = OTHERS_SINCE);
+        let (restored, unusable) = Engine::restore(EngineConfig::default(), parts);
+        let open: Vec<_> =
+            restored.open_incidents().map(|i| (i.id.as_str(), i.acked_by.as_deref())).collect();
+        assert_eq!(open, [(id.as_str(), Some("sam"))]);
+        assert_eq!(unusable, ["run/llama-70b"], "it learns again");
     }
 }

@@ -40,7 +40,7 @@ type Said = BTreeMap<Kind, Vec<(Change, Severity, i64, i64)>>;
 
 /// Every verdict by kind, in the order of its steps.
 fn judge(events: impl IntoIterator<Item = Event>) -> (Said, Run) {
-    let mut run = Run::new("r", Ts(START), &DetectorsConfig::default());
+    let mut run = Run::new("r", Ts(START), &Arc::default());
     let mut out = Vec::new();
     let mut now = Ts(START);
     for e in events {

@@ -58,6 +58,32 @@ impl<const N: usize> Window<N> {
         self.len() == 0
     }
 
+    /// In no order.
+    fn values(&self) -> &[f32] {
+        &self.values[..self.len()]
+    }
+
+    /// What the next one takes the place of.
+    pub(super) fn oldest(&self) -> Option<f32> {
+        self.full.then(|| self.values[usize::from(self.at)])
+    }
+
+    /// The newest.
+    pub fn last(&self) -> Option<f64> {
+        let at = usize::from(self.at).checked_sub(1).or(self.full.then_some(N - 1))?;
+        Some(f64::from(self.values[at]))
+    }
+
+    /// Infinite of none.
+    pub fn least(&self) -> f64 {
+        f64::from(self.values().iter().copied().fold(f32::INFINITY, f32::min))
+    }
+
+    /// Those above `value`, less those below.
+    pub(super) fn above(&self, value: f32) -> i32 {
+        self.values().iter().map(|v| i32::from(*v > value) - i32::from(*v < value)).sum()
+    }
+
     /// Oldest first.
     pub fn iter(&self) -> impl Iterator<Item = f64> {
         let split = if self.full { usize::from(self.at) } else { 0 };
