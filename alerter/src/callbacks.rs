@@ -27,6 +27,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::api::auth::Caller;
+use crate::audit::{Door, Entry};
 use crate::notify::{Ear, Notifier};
 use crate::outbox::Receivers;
 use crate::runtime::{Command, Outside, RuntimeHandle};
@@ -50,6 +52,8 @@ const REMEMBERED: Span = Span::secs(3 * 86_400);
 #[derive(Debug, Clone)]
 pub struct Callbacks {
     inner: Arc<Inner>,
+    /// By which door the words come, for the audit log.
+    caller: Caller,
 }
 
 #[derive(Debug)]
@@ -110,6 +114,19 @@ pub(crate) fn routes() -> OpenApiRouter<Callbacks> {
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }
 
+impl Word {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Unack => "unack",
+            Self::Resolve => "resolve",
+            Self::Escalate => "escalate",
+            Self::Note(_) => "note",
+            Self::Silence(_) => "silence",
+        }
+    }
+}
+
 impl Callbacks {
     pub fn new(
         store: Store,
@@ -126,7 +143,7 @@ impl Callbacks {
             hearing: Mutex::default(),
             clock: crate::clock::wall,
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), caller: Caller::service(Door::Slack) }
     }
 
     pub fn router(&self) -> Router {
@@ -136,6 +153,11 @@ impl Callbacks {
     /// Keeps a socket to every Slack app that has a token for one, until `shutdown`.
     pub async fn listen(self, shutdown: Shutdown) {
         socket::listen(self, shutdown).await;
+    }
+
+    /// For what comes with this request.
+    fn entered_by(self, caller: Caller) -> Self {
+        Self { caller, ..self }
     }
 
     /// The ears of the receivers in force, each with the name of its receiver.
@@ -186,12 +208,16 @@ impl Callbacks {
         }
         let (incident, by) = (record.id.clone(), by.to_owned());
         tracing::info!(incident, by, ?word, "a person's word");
+        let entry = self.caller.audit(&by, word.as_str(), &incident);
         let answer = match word {
-            Word::Ack => self.ask(|reply| Command::Ack { incident, by, reply }).await,
-            Word::Unack => self.ask(|reply| Command::Unack { incident, by, reply }).await,
-            Word::Resolve => self.ask(|reply| Command::Resolve { incident, by, reply }).await,
-            Word::Escalate => self.ask(|reply| Command::Escalate { incident, by, reply }).await,
-            Word::Note(what) => self.ask(|reply| Command::Note { incident, by, what, reply }).await,
+            Word::Ack => self.ask(entry, |reply| Command::Ack { incident, by, reply }).await,
+            Word::Unack => self.ask(entry, |reply| Command::Unack { incident, by, reply }).await,
+            Word::Resolve => self.ask(entry, |reply| Command::Resolve { incident, by, reply }).await,
+            Word::Escalate => self.ask(entry, |reply| Command::Escalate { incident, by, reply }).await,
+            Word::Note(what) => {
+                let entry = entry.saying(&what);
+                self.ask(entry, |reply| Command::Note { incident, by, what, reply }).await
+            }
             Word::Silence(length) => return self.silence(&record, by, length).await,
         };
         match answer {
@@ -222,7 +248,9 @@ impl Callbacks {
             comment: format!("asked for at incident {}", record.id),
             expire_on_resolve: false,
         });
-        match self.ask(|reply| Command::Outside(Outside::Silence { wanted, fresh, reply })).await {
+        let selector = wanted.matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let entry = self.caller.audit(&wanted.created_by, "silence", &fresh).saying(&selector);
+        match self.ask(entry, |reply| Command::Outside(Outside::Silence { wanted, fresh, reply })).await {
             Ok(Ok(silence)) => Outcome::Silenced(silence),
             Ok(Err(Refusal::Unknown(why) | Refusal::Invalid(why) | Refusal::Full(why))) => {
                 Outcome::Failed(why)
@@ -231,11 +259,16 @@ impl Callbacks {
         }
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, &'static str> {
+    async fn ask<T>(
+        &self,
+        entry: Entry,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, &'static str> {
         const STOPPING: &str = "the alerter is stopping";
         let (reply, answer) = oneshot::channel();
+        let command = Command::Audited { entry: Box::new(entry), command: Box::new(command(reply)) };
         let asked = async {
-            self.inner.runtime.commands.send(command(reply)).await.map_err(|_| STOPPING)?;
+            self.inner.runtime.commands.send(command).await.map_err(|_| STOPPING)?;
             answer.await.map_err(|_| STOPPING)
         };
         let slow = "it is not durable yet: the store is slow or refuses";

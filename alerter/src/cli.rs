@@ -7,9 +7,10 @@
 //! | 2 | the command line is wrong |
 //! | 64 | the configuration is wrong |
 //!
-//! `run`, `config check`, `notify test` and `simulate` read the configuration; the rest ask a
+//! `run`, `config check`, `notify test` and `simulate` read the configuration; `incidents`, `silences`, `explain`, `oncall` and `audit` ask a
 //! running alerter over HTTP.
 
+mod audit;
 mod client;
 mod incidents;
 mod notify;
@@ -72,6 +73,8 @@ enum Command {
     Silences(silences::SilencesCommand),
     /// Tell the story of an incident: what was seen, decided and told, and why
     Explain(incidents::ExplainArgs),
+    /// Say who changed what, or tried to, and by which door
+    Audit(audit::AuditArgs),
     /// Say who is on call, and when who is
     #[command(name = "oncall")]
     OnCall(oncall::OnCallArgs),
@@ -178,6 +181,7 @@ impl Cli {
             Command::Incidents(command) => incidents::run(command, out).await,
             Command::Silences(command) => silences::run(command, out).await,
             Command::Explain(args) => incidents::explain(args, out).await,
+            Command::Audit(args) => audit::run(args, out).await,
             Command::OnCall(args) => oncall::run(args, out, err).await,
             Command::Simulate(args) => simulate::run(args, out),
             Command::Runs(args) => state::runs(args, out).await,

@@ -13,6 +13,7 @@ use stepwatch_engine::time::{Span, Ts};
 
 use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Word};
+use crate::api::auth::Caller;
 use crate::notify::pagerduty::{TICKET_SUFFIX, actor};
 use crate::notify::{Ear, line};
 use crate::store::Counterpart;
@@ -68,7 +69,13 @@ enum Meaning {
         (status = 503, description = "Not durable: send it again", body = String, content_type = "text/plain"),
     )
 )]
-pub(super) async fn webhook(State(callbacks): State<Callbacks>, headers: HeaderMap, body: Bytes) -> Response {
+pub(super) async fn webhook(
+    State(callbacks): State<Callbacks>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let callbacks = callbacks.entered_by(caller);
     let hooks: Vec<_> = callbacks
         .ears()
         .into_iter()

@@ -13,6 +13,7 @@ use stepwatch_engine::time::{Span, Ts};
 
 use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Word};
+use crate::api::auth::Caller;
 use crate::notify::slack::{App, Deed, escape};
 use crate::notify::{Ear, line};
 
@@ -73,9 +74,11 @@ pub(super) struct Click {
 )]
 pub(super) async fn interactions(
     State(callbacks): State<Callbacks>,
+    caller: Caller,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    let callbacks = callbacks.entered_by(caller);
     let apps = apps(&callbacks);
     let signing: Vec<_> = apps.iter().filter(|app| app.signing_secret().is_some()).collect();
     if signing.is_empty() {

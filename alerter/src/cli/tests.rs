@@ -371,3 +371,26 @@ async fn incidents_are_answered_from_a_shell() {
     let (status, _, err) = cli(&["incidents", "list", "--url", "127.0.0.1:1"]).await;
     assert!(status == 1 && err.contains("is not an http:// or https:// URL"), "{err}");
 }
+
+#[test]
+fn an_audit_log() {
+    let entry =
+        |seq, actor: &str, outcome, remote: Option<&str>, detail: &str| crate::api::audit::AuditView {
+            seq,
+            at: When(Ts(1_795_227_404_000 + seq * 1000)),
+            actor: actor.into(),
+            door: crate::audit::Door::Cli,
+            action: "ack".into(),
+            target: "01J9ZC".into(),
+            outcome,
+            remote: remote.map(str::to_owned),
+            detail: detail.into(),
+        };
+    use crate::audit::Outcome::{Done, Refused};
+    let entries = [
+        entry(2, "api:ops (alice)", Done, Some("10.0.0.7"), ""),
+        entry(1, "", Refused, None, "401: no token was sent"),
+    ];
+    assert_snapshot!(text(|out| audit::table(&entries, out)));
+    assert_eq!(text(|out| audit::table(&[], out)), "no entries\n");
+}

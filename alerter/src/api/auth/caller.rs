@@ -45,6 +45,11 @@ impl Caller {
         Self { who, door, remote, told: Arc::default() }
     }
 
+    /// What a service tells us by a connection of our own.
+    pub(crate) fn service(door: Door) -> Self {
+        Self::new(Who::Anybody, door, None)
+    }
+
     pub(super) fn scopes(&self) -> Scopes {
         match &self.who {
             Who::Anybody | Who::User(_) => Scopes::all(),
@@ -112,7 +117,7 @@ impl Caller {
     }
 
     /// The entry of the audit log that goes with a deed, as a part of its transaction.
-    pub(in crate::api) fn audit(&self, by: &str, action: &str, target: &str) -> Entry {
+    pub(crate) fn audit(&self, by: &str, action: &str, target: &str) -> Entry {
         self.told.store(true, Ordering::Relaxed);
         Entry::new(self.door, &self.signs(by), action, target).from(self.remote)
     }

@@ -172,8 +172,12 @@ impl Gate {
             _ => Outcome::Failed,
         };
         let reason = response.extensions().get::<Reason>().map_or("", |Reason(text)| text);
-        let code = if status.is_success() { String::new() } else { format!("{}: ", status.as_u16()) };
-        Some(caller.entry(action(method, path), path).saying(&format!("{code}{reason}")).came_to(outcome))
+        let detail = match (status.is_success(), reason) {
+            (true, _) => reason.to_owned(),
+            (false, "") => status.to_string(),
+            (false, _) => format!("{}: {reason}", status.as_u16()),
+        };
+        Some(caller.entry(action(method, path), path).saying(&detail).came_to(outcome))
     }
 }
 
