@@ -7,7 +7,7 @@
 //! | 2 | the command line is wrong |
 //! | 64 | the configuration is wrong |
 //!
-//! `run`, `config check`, `notify test` and `simulate` read the configuration; `incidents`, `silences`, `explain`, `oncall` and `audit` ask a
+//! `run`, `config check`, `notify test` and `simulate` read the configuration; the rest ask a
 //! running alerter over HTTP.
 
 mod audit;

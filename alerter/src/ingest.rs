@@ -6,6 +6,7 @@
 mod backoff;
 mod discovery;
 mod exporters;
+mod guard;
 mod lines;
 mod status;
 mod stream;
@@ -318,6 +319,18 @@ impl Manager {
     async fn gone(&self, source: Arc<str>) {
         let _ = self.out.send(Feed { source, news: News::Gone }).await;
     }
+}
+
+/// An address as it may be shown: without the user, the password and what is asked.
+pub(crate) fn shown_url(text: &str) -> String {
+    let Ok(mut url) = url::Url::parse(text) else { return "<not an address>".into() };
+    // Only addresses that have no host take neither.
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    if url.query().is_some() {
+        url.set_query(Some("..."));
+    }
+    url.set_fragment(None);
+    url.to_string()
 }
 
 /// The end of an error's chain: what happened, without the layers it came through and without the URL.

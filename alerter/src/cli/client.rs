@@ -10,7 +10,7 @@ use stepwatch_kit::config::Secret;
 
 use crate::api::auth::CLI_AGENT;
 use crate::api::view::ErrorBody;
-use crate::ingest::innermost;
+use crate::ingest::{innermost, shown_url};
 
 /// Longer than the alerter takes to make an acknowledgement durable or give up.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -67,7 +67,7 @@ enum Proof {
 
 impl ClientArgs {
     pub(super) fn client(&self) -> Result<Client, ClientError> {
-        let bad = || ClientError::Url(self.url.clone());
+        let bad = || ClientError::Url(shown_url(&self.url));
         let base = url::Url::parse(&self.url).ok().filter(url::Url::has_host).ok_or_else(bad)?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(bad());
@@ -83,7 +83,7 @@ impl ClientArgs {
         }
         let http = builder
             .build()
-            .map_err(|e| ClientError::Strange { url: base.to_string(), why: innermost(&e) })?;
+            .map_err(|e| ClientError::Strange { url: shown_url(base.as_str()), why: innermost(&e) })?;
         Ok(Client { http, base, proof: self.proof()? })
     }
 
@@ -131,7 +131,7 @@ impl Client {
     }
 
     async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ClientError> {
-        let url = self.base.to_string();
+        let url = shown_url(self.base.as_str());
         let request = match &self.proof {
             Some(Proof::Token(token)) => request.bearer_auth(token.expose()),
             Some(Proof::User(user, password)) => request.basic_auth(user, Some(password.expose())),

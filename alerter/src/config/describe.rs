@@ -10,7 +10,7 @@ use stepwatch_engine::time::Span;
 
 use super::{Config, File, Source, Token};
 use crate::api::auth::Reach;
-use crate::ingest::Exporters;
+use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
 
 impl fmt::Display for Config {
@@ -98,7 +98,10 @@ fn exporters(e: &Exporters) -> String {
         parts.push(format!("{} static", e.fixed.len()));
     }
     for (key, list) in [("file_sd", &e.file_sd), ("http_sd", &e.http_sd), ("dns", &e.dns)] {
-        parts.extend(list.iter().map(|x| format!("{key} {x}")));
+        parts.extend(list.iter().map(|x| {
+            let shown = if key == "http_sd" { shown_url(x) } else { x.clone() };
+            format!("{key} {shown}")
+        }));
     }
     format!("{} over {}", parts.join(", "), e.scheme.as_str())
 }

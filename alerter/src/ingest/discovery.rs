@@ -4,22 +4,29 @@
 //! not make a fleet disappear.
 
 use core::time::Duration;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use futures_util::StreamExt as _;
+use stepwatch_kit::config::Secret;
 use tokio::sync::mpsc;
 
+use super::shown_url;
 use super::target::{MAX_TARGETS, Target, TargetGroup, flatten};
 use super::{client_builder, innermost};
 use crate::metrics::{IngestMetrics, MechanismLabel, Word};
+use crate::notify::http::{redact, url_secrets};
+use crate::notify::line;
 
 /// Of one target file or list.
 const MAX_LIST_BYTES: u64 = 16 * 1024 * 1024;
 /// Files that one pattern may match.
 const MAX_FILES: usize = 1000;
+/// Characters of an error.
+const MAX_ERROR: usize = 300;
 /// For a list to arrive, or a name to resolve.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -58,9 +65,11 @@ impl Provider {
         }
     }
 
-    fn subject(&self) -> &str {
-        let (Self::FileSd(s) | Self::HttpSd(s) | Self::Dns(s)) = self;
-        s
+    fn subject(&self) -> Cow<'_, str> {
+        match self {
+            Self::FileSd(s) | Self::Dns(s) => s.into(),
+            Self::HttpSd(url) => shown_url(url).into(),
+        }
     }
 
     fn asker(&self, period: Duration) -> Asker {
@@ -110,7 +119,7 @@ impl Provider {
         let label = MechanismLabel { mechanism: Word(self.mechanism()) };
         metrics.discovery_failures.get_or_create(&label).inc_by(errors.len() as u64);
         for error in errors.iter().filter(|e| !before.contains(e)) {
-            tracing::warn!(mechanism = self.mechanism(), subject = self.subject(), %error,
+            tracing::warn!(mechanism = self.mechanism(), subject = %self.subject(), %error,
                 "discovery failed; the last good targets stay in force");
         }
     }
@@ -167,9 +176,13 @@ async fn ask_list(
             return Err(format!("the list is larger than {MAX_LIST_BYTES} bytes"));
         }
     }
-    let groups: Vec<TargetGroup> =
-        serde_json::from_slice(&body).map_err(|e| format!("not a JSON list of target groups: {e}"))?;
-    flatten(&groups).map(BTreeSet::from_iter)
+    // A list may repeat what it was asked with.
+    let secrets = url_secrets(&Secret::new(url.to_owned()));
+    let groups: Result<Vec<TargetGroup>, String> =
+        serde_json::from_slice(&body).map_err(|e| format!("not a JSON list of target groups: {e}"));
+    let targets =
+        groups.and_then(|groups| flatten(&groups)).map_err(|e| line(&redact(&e, &secrets), MAX_ERROR))?;
+    Ok(BTreeSet::from_iter(targets))
 }
 
 async fn ask_name(name: &str) -> Result<BTreeSet<Target>, String> {
@@ -181,8 +194,8 @@ async fn ask_name(name: &str) -> Result<BTreeSet<Target>, String> {
         .map_err(|e| format!("does not resolve: {e}"))?;
     // A socket address prints as a target is written.
     let targets: BTreeSet<_> =
-        addresses.take(MAX_TARGETS).filter_map(|a| Target::parse(&a.to_string()).ok()).collect();
-    if targets.is_empty() { Err("resolves to no address".into()) } else { Ok(targets) }
+        addresses.take(MAX_TARGETS).filter_map(|a| Target::discovered(&a.to_string()).ok()).collect();
+    if targets.is_empty() { Err("resolves to no address that may be asked".into()) } else { Ok(targets) }
 }
 
 /// The files of one pattern, each with its last good content.

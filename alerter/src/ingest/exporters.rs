@@ -7,6 +7,8 @@ use serde::Deserialize;
 use stepwatch_engine::time::Span;
 use stepwatch_kit::config::Secret;
 
+use super::guard::Guarded;
+use super::shown_url;
 use super::target::Target;
 
 /// To answer a TCP connect, and to answer a request with its head.
@@ -112,7 +114,7 @@ impl Exporters {
         }
         for text in &self.http_sd {
             if !url::Url::parse(text).is_ok_and(|u| matches!(u.scheme(), "http" | "https") && u.has_host()) {
-                errors.push(format!("http_sd: {text:?} is not an http:// or https:// URL"));
+                errors.push(format!("http_sd: {:?} is not an http:// or https:// URL", shown_url(text)));
             }
         }
         if self.refresh < Span::secs(1) {
@@ -136,7 +138,7 @@ impl Exporters {
         let read = |key: &str, path: &Path| {
             std::fs::read(path).map_err(|e| format!("tls: {key} {}: {e}", path.display()))
         };
-        let mut builder = client_builder();
+        let mut builder = client_builder().dns_resolver(Guarded);
         match &self.tls.ca_file {
             Some(path) => {
                 let pem = read("ca_file", path)?;

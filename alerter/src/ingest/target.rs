@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::guard;
+
 /// Port of an exporter whose address names none.
 pub(super) const DEFAULT_PORT: u16 = 9765;
 
@@ -48,6 +50,18 @@ impl Target {
         }
     }
 
+    /// The same, of an address that the configuration does not name itself.
+    pub(super) fn discovered(text: &str) -> Result<Self, String> {
+        let target = Self::parse(text)?;
+        let host = target.0.rsplit_once(':').map_or(&*target.0, |(host, _)| host);
+        match guard::refused(host) {
+            Some(why) => {
+                Err(format!("target {text:?}: is {why}, which only the configuration itself may name"))
+            }
+            None => Ok(target),
+        }
+    }
+
     pub fn name(&self) -> &Arc<str> {
         &self.0
     }
@@ -76,7 +90,7 @@ pub(super) fn flatten(groups: &[TargetGroup]) -> Result<Vec<Target>, String> {
     if count > MAX_TARGETS {
         return Err(format!("{count} targets, the limit is {MAX_TARGETS}"));
     }
-    texts.map(|t| Target::parse(t)).collect()
+    texts.map(|t| Target::discovered(t)).collect()
 }
 
 #[cfg(test)]
@@ -112,6 +126,8 @@ mod tests {
         };
         assert_eq!(flatten(&[group(&["a", "b:1"]), group(&["c"])]).unwrap().len(), 3);
         assert!(flatten(&[group(&["a", "b:c"])]).is_err());
+        let metadata = flatten(&[group(&["a", "169.254.169.254:80"])]).unwrap_err();
+        assert!(metadata.contains("is a link-local address"), "{metadata}");
         let many = vec!["a"; MAX_TARGETS + 1];
         assert!(flatten(&[group(&many)]).unwrap_err().contains("the limit is 20000"));
     }

@@ -130,9 +130,14 @@ impl Http {
 
     /// A service may echo what it was sent.
     fn redact(&self, text: &str) -> String {
-        let secrets = self.secrets.iter().map(Secret::expose).filter(|s| s.len() >= SECRET_MIN);
-        secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "<secret>"))
+        redact(text, &self.secrets)
     }
+}
+
+/// Takes secrets out of what is shown.
+pub(crate) fn redact(text: &str, secrets: &[Secret]) -> String {
+    let secrets = secrets.iter().map(Secret::expose).filter(|s| s.len() >= SECRET_MIN);
+    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "<secret>"))
 }
 
 /// A base address from the configuration: http or https, without a query, without the slash at its end.

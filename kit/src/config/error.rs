@@ -119,6 +119,26 @@ fn redact(line: &str) -> String {
             rest = &value[end..];
         }
     }
+    mask_addresses(&(out + rest))
+}
+
+/// Hides what an address may give away beside the place: a user with a password, and what is asked there.
+fn mask_addresses(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find("://") {
+        let (before, address) = rest.split_at(at + 3);
+        out.push_str(before);
+        let end = address.find(|c: char| c.is_whitespace() || "\"'".contains(c)).unwrap_or(address.len());
+        let (address, after) = address.split_at(end);
+        let host = address.find(['/', '?', '#']).unwrap_or(address.len());
+        let user = address[..host].rfind('@').unwrap_or(0);
+        let asked = address.find('?').map_or(address.len(), |at| at + 1);
+        out.push_str(&mask(&address[..user]));
+        out.push_str(&address[user..asked]);
+        out.push_str(&mask(&address[asked..]));
+        rest = after;
+    }
     out + rest
 }
 

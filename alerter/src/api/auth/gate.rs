@@ -260,7 +260,10 @@ fn action(method: &Method, path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
     match (method, last) {
         (_, "ack") => "ack",
+        (_, "unack") => "unack",
         (_, "resolve") => "resolve",
+        (_, "escalate") => "escalate",
+        (_, "notes") => "note",
         (_, "alerts") => "alerts",
         (_, "reload") => "reload",
         (_, "log-level") => "log-level",
