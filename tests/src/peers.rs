@@ -53,6 +53,10 @@ pub struct PrometheusOptions {
     /// Evaluates the rules of this project.
     pub rules: bool,
     pub alertmanager: Option<SocketAddr>,
+    /// A file with the token that the Alertmanager asks for.
+    pub credentials: Option<PathBuf>,
+    /// Appended to its configuration.
+    pub more: String,
 }
 
 /// A real Prometheus that scrapes `targets`.
@@ -93,7 +97,11 @@ impl Prometheus {
                 config,
                 "alerting:\n  alertmanagers:\n    - static_configs:\n        - targets: ['{addr}']"
             )?;
+            if let Some(file) = &options.credentials {
+                writeln!(config, "      authorization: {{credentials_file: '{}'}}", file.display())?;
+            }
         }
+        config.push_str(&options.more);
         let file = dir.join("prometheus.yml");
         std::fs::write(&file, config)?;
         let mut prometheus = command(program);

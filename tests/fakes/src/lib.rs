@@ -8,6 +8,7 @@
 //!
 //! Not a mock library: nothing here is told what to expect.
 
+mod echo;
 mod fault;
 mod html;
 mod pagerduty;
@@ -17,6 +18,7 @@ mod slack;
 mod smtp;
 mod webhook;
 
+pub use echo::Echo;
 pub use fault::{Fault, Script};
 pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, pagerduty_signature};
 pub use pulse::Pulse;
@@ -29,6 +31,8 @@ pub use webhook::{Delivery, WebhookSink, signature};
 pub type FakeSlack = Fake<Slack>;
 /// PagerDuty's Events API v2.
 pub type FakePagerDuty = Fake<PagerDuty>;
+/// A service that repeats in its answers whatever it was sent.
+pub type FakeEcho = Fake<Echo>;
 /// A dead man's switch.
 pub type FakePulse = Fake<Pulse>;
 /// A receiver of signed, idempotent webhooks.
