@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::report::{Closing, Step};
 use crate::shell::{Workspace, cargo, which};
-use crate::{house, install, real};
+use crate::{fuzz, house, install, real};
 
 pub(crate) const INSTALL: &str = "install";
 
@@ -34,6 +34,12 @@ pub(crate) fn all() -> Vec<Step> {
             about: "the Python adapters against the frameworks themselves",
             long: true,
             run: real::all,
+        },
+        Step {
+            name: "api-fuzz",
+            about: "every route of the alerter against its OpenAPI document",
+            long: true,
+            run: fuzz::api,
         },
         Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
         Step {

@@ -103,13 +103,12 @@ named! {
     Line => line(SHOWS, 1000);
     /// The name of a label.
     LabelName => label_name();
-    /// Names to values. An empty value is none; at least one is not.
+    /// Names to values. An empty value is none; 1 to 64 are not empty.
     LabelSet => ObjectBuilder::new()
         .additional_properties(Some(AdditionalProperties::from(Schema::Object(
             ObjectBuilder::new().schema_type(Type::String).max_length(Some(1024)).build(),
         ))))
         .min_properties(Some(1))
-        .max_properties(Some(64))
         .examples([json!({"alertname": "DiskFull", "severity": "critical", "instance": "gpu-001:9100"})])
         .build();
     /// RFC 3339; none if it is empty.
