@@ -96,6 +96,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
     let read = OpenApiRouter::default()
         .routes(routes!(incidents::list))
         .routes(routes!(incidents::show))
+        .routes(routes!(incidents::postmortem))
         .routes(routes!(silences::list))
         .routes(routes!(silences::show))
         .routes(routes!(silences::preview))

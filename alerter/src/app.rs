@@ -112,10 +112,11 @@ impl App {
         let (runtime, handle, cursors) = Runtime::restore(
             store.clone(),
             config.engine,
-            Inputs { feeds, feedback, changes: change_sender },
+            Inputs { feeds, feedback, changes: change_sender, templates: config.templates },
             metrics.runtime.clone(),
         )
         .await?;
+        handle.board.show(config.shown);
         let watching = outbox::Options {
             watchdog: config.watchdog,
             alive: alive(&handle),
@@ -233,10 +234,12 @@ impl App {
         self.outbox.replace(config.receivers);
         self.outbox.watch(config.watchdog);
         let (reply, done) = oneshot::channel();
-        let command = Command::Reconfigure { config: Box::new(config.engine), reply };
+        let command =
+            Command::Reconfigure { config: Box::new(config.engine), templates: config.templates, reply };
         let stopping = || "the alerter is stopping".to_owned();
         self.runtime.commands.send(command).await.map_err(|_| stopping())?;
         done.await.map_err(|_| stopping())?;
+        self.runtime.board.show(config.shown);
         self.ingest.apply(config.plan).await;
         self.calendars.apply(config.calendars);
         self.gate.replace(config.keyring);

@@ -25,6 +25,8 @@ const SHOWN_FOR: Span = Span::secs(5 * 86_400);
 pub struct Board {
     inner: RwLock<Inner>,
     routing: ArcSwap<Routing>,
+    /// The configuration in force, as it may be shown.
+    configuration: ArcSwap<String>,
 }
 
 /// Who is told of what, by the configuration in force.
@@ -76,6 +78,15 @@ impl Board {
     pub(crate) fn reroute(&self, config: EngineConfig) {
         let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.routing.store(Arc::new(Routing { config, router }));
+    }
+
+    /// Takes over a configuration as it may be shown.
+    pub(crate) fn show(&self, configuration: String) {
+        self.configuration.store(Arc::new(configuration));
+    }
+
+    pub fn configuration(&self) -> Arc<String> {
+        self.configuration.load_full()
     }
 
     pub fn routing(&self) -> Arc<Routing> {

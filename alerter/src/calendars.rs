@@ -15,6 +15,7 @@ use reqwest::header::{ETAG, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_
 use stepwatch_engine::oncall::Zone;
 use stepwatch_engine::oncall::ical::Calendar;
 use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::config::Secret;
 use tokio::task::JoinHandle;
 
@@ -92,6 +93,8 @@ impl Calendars {
                 sources.swap_remove(place);
             } else {
                 task.abort();
+                // What nobody asks for any more is no fault. A full queue leaves the ticket for a person to close.
+                let _ = self.runtime.commands.try_send(own(&source.schedule, None));
                 let label = label(&source.schedule);
                 metrics.read_timestamp.remove(&label);
                 metrics.failures.remove(&label);
@@ -114,11 +117,24 @@ fn label(schedule: &str) -> ScheduleLabel {
     ScheduleLabel { schedule: Name(Arc::from(schedule)) }
 }
 
+/// A calendar that is old, or is not: a ticket, because whoever is on call by it is woken all the same.
+fn own(schedule: &str, fault: Option<String>) -> Command {
+    Command::Own { check: format!("calendar of {schedule}"), severity: Severity::Ticket, fault }
+}
+
 /// Reads one calendar for ever.
 async fn watch(source: Source, runtime: RuntimeHandle, metrics: CalendarMetrics) {
     let label = label(&source.schedule);
     let stored = runtime.views.get().oncall.calendar(&source.schedule).map(|c| c.read_at);
-    let mut watched = Watched { source, runtime, read_at: stored, told: None, last: None, stale_told: false };
+    let mut watched = Watched {
+        source,
+        runtime,
+        since: stored.unwrap_or_else(wall),
+        read_at: stored,
+        told: None,
+        last: None,
+        stale: None,
+    };
     if let Some(at) = stored {
         metrics.read_timestamp.get_or_create(&label).set(at.as_secs_f64());
     }
@@ -138,7 +154,9 @@ async fn watch(source: Source, runtime: RuntimeHandle, metrics: CalendarMetrics)
             Err(error) => {
                 reader.forget();
                 metrics.failures.get_or_create(&label).inc();
-                watched.complain(error);
+                if watched.complain(error).await.is_err() {
+                    return;
+                }
             }
         }
         if let Some(at) = watched.read_at {
@@ -153,11 +171,14 @@ struct Watched {
     runtime: RuntimeHandle,
     /// When it was last known to say what the engine has.
     read_at: Option<Ts>,
+    /// The same, or since when it has been tried.
+    since: Ts,
     /// The error that was told.
     told: Option<String>,
     /// What was brought, and how many of its events were left out.
     last: Option<(String, usize)>,
-    stale_told: bool,
+    /// Whether the engine was told that it is too old; `None` before anything was told.
+    stale: Option<bool>,
 }
 
 impl Watched {
@@ -193,25 +214,35 @@ impl Watched {
         if self.told.take().is_some() {
             tracing::info!(schedule = self.source.schedule, "the calendar is read again");
         }
-        (self.read_at, self.stale_told) = (Some(wall()), false);
+        (self.read_at, self.since) = (Some(wall()), wall());
+        // Also of an alerter before this one.
+        if self.stale.replace(false) != Some(false) {
+            self.runtime.commands.send(own(&self.source.schedule, None)).await.map_err(drop)?;
+        }
         Ok(())
     }
 
-    /// Each error is logged when it appears, and once more when the copy in force is old.
-    fn complain(&mut self, error: String) {
+    /// Each error is logged when it appears; when the copy in force is old, that is an incident of our own.
+    async fn complain(&mut self, error: String) -> Result<(), ()> {
         let schedule = &self.source.schedule;
-        let stale = self.read_at.is_some_and(|at| wall() - at > self.source.stale_after);
         if self.told.as_ref() != Some(&error) {
             tracing::warn!(schedule, error, "the calendar does not read; the last good copy stays in force");
-            self.told = Some(error);
-        } else if stale && !self.stale_told {
-            self.stale_told = true;
-            tracing::error!(
-                schedule,
-                error,
-                "the calendar has not been read for long: shifts may be out of date"
-            );
+            self.told = Some(error.clone());
         }
+        let age = wall() - self.since;
+        if age <= self.source.stale_after || self.stale == Some(true) {
+            return Ok(());
+        }
+        self.stale = Some(true);
+        tracing::error!(
+            schedule,
+            error,
+            "the calendar has not been read for long: shifts may be out of date"
+        );
+        let used = if self.read_at.is_some() { "pages go by the copy of then" } else { "there is no copy" };
+        let fault =
+            format!("the calendar of schedule {schedule} has not been read for {age}, {used}: {error}");
+        self.runtime.commands.send(own(schedule, Some(fault))).await.map_err(drop)
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod metrics;
 mod pagerduty;
+mod proxy;
 mod signature;
 mod slack;
 mod socket;
@@ -164,6 +165,13 @@ impl Callbacks {
     fn ears(&self) -> Vec<(String, Ear)> {
         let receivers = self.inner.receivers.borrow();
         receivers.iter().filter_map(|(name, n)| Some((name.clone(), Notifier::ear(n.as_ref())?))).collect()
+    }
+
+    /// What the configuration calls the one whom Slack calls so.
+    fn user_of_slack(&self, id: &str) -> Option<String> {
+        let routing = self.inner.runtime.board.routing();
+        let users = &routing.config.oncall.users;
+        users.iter().find(|user| user.slack_id.as_deref() == Some(id)).map(|user| user.name.clone())
     }
 
     /// Acts upon a word unless that was done before. `act` says whether it may be remembered as done.

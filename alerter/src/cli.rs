@@ -12,6 +12,7 @@
 
 mod audit;
 mod client;
+mod explain;
 mod incidents;
 mod notify;
 mod oncall;

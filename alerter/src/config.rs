@@ -10,6 +10,7 @@ mod describe;
 mod incidents;
 mod matchers;
 pub mod oncall;
+mod redact;
 pub mod sensitivity;
 mod silences;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use crate::calendars;
 use crate::ingest::{Exporters, Plan};
 use crate::notify::ReceiverConfig;
 use crate::outbox::Receivers;
+use crate::templates::{self, Templates};
 use crate::watchdog::{self, Watchdog};
 pub use api::{Api, Token};
 use oncall::Schedule;
@@ -77,6 +79,8 @@ pub struct File {
     pub alerts: AlertsConfig,
     pub sources: Vec<Source>,
     pub receivers: Vec<ReceiverConfig>,
+    /// Words of messages, for all receivers.
+    pub templates: templates::Config,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
     /// Hours and days with names, in Alertmanager's format.
@@ -110,10 +114,13 @@ pub struct Config {
     pub file: File,
     pub engine: EngineConfig,
     pub receivers: Receivers,
+    pub templates: Arc<Templates>,
     pub watchdog: Arc<Watchdog>,
     pub plan: Plan,
     pub calendars: Vec<calendars::Source>,
     pub keyring: Keyring,
+    /// As it may be shown: without secrets.
+    pub shown: String,
     /// Allowed, and probably not meant.
     pub warnings: Vec<String>,
 }
@@ -145,6 +152,7 @@ impl Default for File {
             alerts: engine.alerts,
             sources: Vec::new(),
             receivers: Vec::new(),
+            templates: templates::Config::default(),
             policies: Vec::new(),
             routes: Vec::new(),
             time_intervals: Vec::new(),
@@ -193,6 +201,7 @@ impl Config {
         oncall::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         api::check(&file, &mut errors);
+        drop(file.templates(&mut errors));
         if !errors.is_empty() {
             return Err(ConfigError::at_paths(path.display().to_string(), &text, errors));
         }
@@ -212,6 +221,7 @@ impl Config {
         api::check(&file, &mut errors);
         let keyring = api::keyring(&file, &mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
+        let templates = Arc::new(file.templates(&mut errors));
         let calendars = oncall::calendars(&file, &mut errors);
         let exporters: Vec<Exporters> = file.sources.iter().map(|Source::Exporters(e)| e.clone()).collect();
         let plan = Plan::new(&exporters).map_err(|wrong| errors.extend(wrong));
@@ -220,8 +230,20 @@ impl Config {
             Ok(plan) if errors.is_empty() => {
                 let (engine, warnings) = (file.engine(), check::warnings(&file));
                 let watchdog = Arc::new(watchdog);
-                let path = path.to_owned();
-                Ok(Self { path, file, engine, receivers, watchdog, plan, calendars, keyring, warnings })
+                let (path, shown) = (path.to_owned(), redact::shown(text));
+                Ok(Self {
+                    path,
+                    shown,
+                    file,
+                    engine,
+                    receivers,
+                    templates,
+                    watchdog,
+                    plan,
+                    calendars,
+                    keyring,
+                    warnings,
+                })
             }
             _ => Err(ConfigError::at_paths(path.display().to_string(), text, errors)),
         }
@@ -246,6 +268,16 @@ impl File {
             *receiver = anchor_files(receiver, base).map_err(|e| format!("receivers[{i}]: {e}"))?;
         }
         Ok(())
+    }
+
+    pub(crate) fn templates(&self, errors: &mut Vec<String>) -> Templates {
+        Templates::build(&self.templates, &self.receivers, errors)
+    }
+
+    /// Whether a receiver is told in words of the operator's.
+    pub(crate) fn has_templates(&self, receiver: &str) -> bool {
+        let own = self.receivers.iter().find(|r| r.name == receiver).and_then(|r| r.templates.as_ref());
+        self.templates != templates::Config::default() || own.is_some()
     }
 
     pub(crate) fn engine(&self) -> EngineConfig {

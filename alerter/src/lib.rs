@@ -24,8 +24,10 @@ mod markup;
 pub mod metrics;
 pub mod notify;
 pub mod outbox;
+pub mod postmortem;
 pub mod runtime;
 pub mod store;
+pub mod templates;
 #[cfg(test)]
 mod testing;
 pub mod watchdog;

@@ -45,6 +45,11 @@ pub struct SourceLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReceiverLabel {
+    pub receiver: Name,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct KindLabel {
     pub kind: Word,
 }
@@ -116,6 +121,7 @@ pub struct RuntimeMetrics {
     pub clock_behind: FloatGauge,
     pub changes_dropped: Counter,
     pub audit: AuditMetrics,
+    pub template_failures: Family<ReceiverLabel, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -176,6 +182,7 @@ impl Default for RuntimeMetrics {
             clock_behind: FloatGauge::default(),
             changes_dropped: Counter::default(),
             audit: AuditMetrics::default(),
+            template_failures: Family::default(),
         }
     }
 }
@@ -279,6 +286,11 @@ impl RuntimeMetrics {
             "run_changes_dropped",
             "Starts, restarts and configurations of runs that no receiver was shown",
             m.changes_dropped.clone(),
+        );
+        r.register(
+            "template_failures",
+            "Templates that could not be rendered; the built-in text was sent",
+            m.template_failures.clone(),
         );
         m
     }

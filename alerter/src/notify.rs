@@ -11,6 +11,7 @@ mod budget;
 pub mod email;
 pub(crate) mod http;
 pub mod pagerduty;
+mod sample;
 mod secret;
 pub mod slack;
 pub mod stdout;
@@ -27,14 +28,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepwatch_engine::changes::RunChange;
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::effect::Notification;
 
 pub use budget::Budget;
+pub use sample::test_notification;
 pub use secret::SecretSource;
+pub(crate) use secret::url_of;
 pub(crate) use text::{hex, line};
 
 /// One kind of receiver, configured.
@@ -174,6 +173,9 @@ macro_rules! notifiers {
             /// At most so much of what wakes nobody.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub budget: Option<Budget>,
+            /// Words of its own, in place of the common ones.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub templates: Option<crate::templates::Config>,
             $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $module: Option<$module::Config>,)*
         }
 
@@ -200,42 +202,3 @@ macro_rules! notifiers {
 }
 
 notifiers! { slack, pagerduty, email, webhook, alertmanager, stdout, }
-
-/// A message to try a receiver with. It says on its face that it is only that.
-pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {
-    let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
-    Notification {
-        incident: incident.to_owned(),
-        receiver: receiver.to_owned(),
-        seq: 1,
-        action: Action::Trigger,
-        idem_key: format!("{incident}/{receiver}/1"),
-        page: false,
-        users: Vec::new(),
-        message: Message {
-            incident: incident.to_owned(),
-            run: "test-run".into(),
-            nodes: Vec::new(),
-            kind: Kind::GradSpike,
-            severity: Severity::Info,
-            status: Status::Firing,
-            title: "TEST: this is how an incident looks here".into(),
-            summary:
-                "Sent by `stepwatch-alerter notify test`. No run is in trouble, nobody needs to do anything."
-                    .into(),
-            facts: vec![
-                fact("Since step", "12345"),
-                fact("Value", "27.3 (expected 0.9)"),
-                fact("Suspect", "rank 17 on node gpu-042: first to show it"),
-                fact("Last good checkpoint", "step 12000, 9m ago"),
-                fact("Cost", "$1,310 an hour"),
-            ],
-            because: Reason::Test,
-            reason: "a test of this receiver".into(),
-            links: vec![Link { text: "Runbook".into(), href: "https://example.com/runbook".into() }],
-            labels: Labels::new(),
-            started_at: now,
-            at: now,
-        },
-    }
-}

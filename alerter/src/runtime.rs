@@ -28,6 +28,7 @@ use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
 use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Kind};
 use tokio::sync::{mpsc, oneshot};
@@ -40,6 +41,7 @@ use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
 use crate::store::{self, Filter, Store};
+use crate::templates::Templates;
 use auditor::Auditor;
 pub use outside::{Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
@@ -77,6 +79,12 @@ pub enum Command {
         reply: oneshot::Sender<Answer>,
     },
     Outside(Outside),
+    /// What is wrong with a part of this alerter, or that nothing is.
+    Own {
+        check: String,
+        severity: Severity,
+        fault: Option<String>,
+    },
     /// What the calendar of a schedule says; without a text, that it says what it said before.
     Calendar {
         schedule: String,
@@ -109,6 +117,7 @@ pub enum Command {
     },
     Reconfigure {
         config: Box<EngineConfig>,
+        templates: Arc<Templates>,
         reply: oneshot::Sender<()>,
     },
 }
@@ -136,6 +145,7 @@ pub struct Runtime {
     feedback: mpsc::Receiver<Feedback>,
     changes: mpsc::Sender<RunChange>,
     pending: Pending,
+    templates: Arc<Templates>,
     /// Effects that may wait for a store that refuses, before intake stops.
     max_pending: usize,
     /// Incidents that were open at the last look, to notice new ones.
@@ -167,6 +177,8 @@ pub struct Inputs {
     pub feedback: mpsc::Receiver<Feedback>,
     /// Where changes of runs go.
     pub changes: mpsc::Sender<RunChange>,
+    /// The words that messages are given on their way into the store.
+    pub templates: Arc<Templates>,
 }
 
 impl Runtime {
@@ -209,6 +221,7 @@ impl Runtime {
             feedback: inputs.feedback,
             changes: inputs.changes,
             pending: Pending::default(),
+            templates: inputs.templates,
             max_pending: MAX_PENDING_EFFECTS,
             open,
             events,
@@ -325,11 +338,11 @@ impl Runtime {
             Outcome::Unreached { waited, error } => {
                 let fault =
                     format!("{receiver} has not taken a page (incident {incident}) for {waited}: {error}");
-                let own = Input::Own { check: "delivery", fault: Some(&fault) };
+                let own = Input::Own { check: "delivery", severity: Severity::Page, fault: Some(&fault) };
                 self.engine.handle(now, own, &mut self.pending.effects);
                 Input::Unreached { incident, receiver, waited: *waited, error }
             }
-            Outcome::AllReached => Input::Own { check: "delivery", fault: None },
+            Outcome::AllReached => Input::Own { check: "delivery", severity: Severity::Page, fault: None },
         };
         self.engine.handle(now, input, &mut self.pending.effects);
         // A page that is still on its way has an outcome yet to come.
@@ -358,6 +371,10 @@ impl Runtime {
                     self.pending.hurry();
                 }
             }
+            Command::Own { check, severity, fault } => {
+                let input = Input::Own { check: &check, severity, fault: fault.as_deref() };
+                self.engine.handle(now, input, &mut self.pending.effects);
+            }
             Command::Escalate { incident, by, reply } => {
                 let input = Input::Escalate { incident: &incident, by: &by };
                 self.person(now, &incident, input, reply);
@@ -375,7 +392,8 @@ impl Runtime {
                 let _ = reply.send(());
                 return;
             }
-            Command::Reconfigure { config, reply } => {
+            Command::Reconfigure { config, templates, reply } => {
+                self.templates = templates;
                 self.board.reroute((*config).clone());
                 self.engine.reconfigure(*config);
                 self.engine.reconsider(now, &mut self.pending.effects);
@@ -452,6 +470,7 @@ impl Runtime {
             }
         }
         self.pending.absorb_state(self.engine.take_dirty());
+        self.pending.dress(&self.templates, &self.metrics);
         let at = self.clock.now();
         match self.pending.commit(&self.store, &self.board, at).await {
             Ok(()) => {

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use stepwatch_engine::time::Span;
 use stepwatch_kit::config::Secret;
 
-use crate::notify::SecretSource;
-use crate::notify::http::{Http, base_url, url_secrets};
+use crate::notify::http::{Http, url_secrets};
+use crate::notify::url_of;
 
 const INTERVAL_MIN: Span = Span::secs(5);
 const INTERVAL_MAX: Span = Span::secs(3600);
@@ -57,15 +57,8 @@ struct Heart {
 impl Config {
     /// Reads the secret. The error is for the reader of the configuration file.
     pub fn build(&self) -> Result<Watchdog, String> {
-        let source = SecretSource::of("url", self.url_file.as_ref(), self.url_env.as_ref())?;
-        let url = match (&self.url, source) {
-            (Some(_), Some(_)) => {
-                return Err("watchdog.url: and url_file (or url_env) are both set, one is enough".into());
-            }
-            (Some(url), None) => Some(Secret::new(url.clone())),
-            (None, Some(source)) => Some(source.read().map_err(|e| format!("watchdog.url_file: {e}"))?),
-            (None, None) => None,
-        };
+        let url = url_of(self.url.as_ref(), self.url_file.as_ref(), self.url_env.as_ref())
+            .map_err(|e| format!("watchdog.{e}"))?;
         if self.interval < INTERVAL_MIN || self.interval > INTERVAL_MAX {
             return Err(format!("watchdog.interval: must be from {INTERVAL_MIN} to {INTERVAL_MAX}"));
         }
@@ -73,8 +66,6 @@ impl Config {
             return Err(format!("watchdog.page_age: must be at least {PAGE_AGE_MIN}"));
         }
         let heart = url.map(|url| {
-            base_url("watchdog.url", url.expose())
-                .map_err(|_| "watchdog.url: must start with https:// (or http://)")?;
             let http = Http::new("watchdog", url_secrets(&url))?;
             Ok::<_, String>(Heart { http, url })
         });

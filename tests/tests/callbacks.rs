@@ -10,15 +10,17 @@ use stepwatch_tests::http::get_json;
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Hears, Stack, StackOptions, poll_until};
 
-const ANN: (&str, &str) = ("U0ANN", "ann");
+/// What she calls herself there; the configuration has a name for her id.
+const ANN: (&str, &str) = ("U0ANN", "the boss");
+const USERS: &str = "users: [{name: ann, slack_id: U0ANN}]\n";
 const BOB: (&str, &str) = ("U0BOB", "bob");
 /// Slack's own patience with an answer.
 const SLACK_WAITS: Duration = Duration::from_secs(3);
 
 /// A page that both services have; its id and the message in Slack.
 async fn paged(hears: &[Hears]) -> (Stack, String, String) {
-    let stack =
-        Stack::start_with(StackOptions { hears: hears.to_vec(), ..StackOptions::default() }).await.unwrap();
+    let options = StackOptions { hears: hears.to_vec(), alerter: USERS.into(), ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
     let rank = stack.warm_run("clicked", 3).unwrap();
     rank.step(4, &[("loss", f64::NAN)]).unwrap();
     let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();

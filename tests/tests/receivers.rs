@@ -49,6 +49,49 @@ async fn a_mailbox_shows_one_conversation() {
     assert!(seen.mails[1..].iter().all(|m| m.header("references") == first.id()));
 }
 
+/// Words of the operator's own reach a chat and a mailbox, each escaped as it must be; one that fails is told in ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn own_words_arrive_escaped_and_a_failing_template_silences_nobody() {
+    let (relay, dir) = (FakeSmtp::start().await, tempfile::tempdir().unwrap());
+    let password = dir.path().join("password");
+    std::fs::write(&password, FakeSmtp::PASSWORD).unwrap();
+    let receivers = format!(
+        "  - name: mail\n    templates: {{title: \"{{{{ 1 // (run.name == 'test-run')|int }}}}\"}}\n    email: {{to: [oncall@example.com], \
+         from: stepwatch@example.com, smarthost: \"{}\", tls: none, username: {}, password_file: {}}}\n",
+        relay.addr(),
+        FakeSmtp::USER,
+        password.display()
+    );
+    let alerter = r#"templates:
+  title: "{{ incident.name }} <!channel> of <b>{{ incident.place }}</b>"
+  summary: "{{ summary }} *Reason*: {{ reason.code }}."
+  links: [{text: Board, href: "https://grafana.example.com/?run={{ run.name|urlencode }}"}]
+"#;
+    let options = StackOptions {
+        alerter: alerter.into(),
+        receivers,
+        also: vec!["mail".into()],
+        ..StackOptions::default()
+    };
+    let stack = Stack::start_with(options).await.unwrap();
+    let _rank = fire(&stack, "worded");
+    let seen = stack.slack.wait_for(|s| s.top().next().is_some(), PATIENCE).await.unwrap();
+    let post = seen.top().next().unwrap();
+    let sent = format!("{:?}", post.blocks);
+    assert!(post.visible_text().contains("*Reason*: first."), "{sent}");
+    assert!(sent.contains("https://grafana.example.com/?run=worded"), "{sent}");
+    assert!(!format!("{sent}{}", post.text).contains("<!channel>"), "{sent}");
+    let mails = relay.wait_for(|s| !s.mails.is_empty(), PATIENCE).await.unwrap().mails;
+    assert!(mails[0].header("subject").starts_with("PAGE worded: "), "our own title: {:#?}", mails[0]);
+    assert!(mails[0].text.contains("*Reason*: first."), "{:#?}", mails[0]);
+    let all = stack.alerter.incidents().await.unwrap();
+    let url = format!("{}/api/v1/incidents/{}", stack.alerter.url(), all[0]["id"].as_str().unwrap());
+    let detail = http::get_json(&url).await.unwrap();
+    let failed = "templates.title failed, so that the built-in text is sent";
+    let timeline = detail["timeline"].as_array().unwrap();
+    assert!(timeline.iter().any(|e| e["what"].as_str().unwrap().contains(failed)), "{timeline:#?}");
+}
+
 /// The alert of `run` in a real Alertmanager.
 async fn alert(am: &Alertmanager, run: &str) -> Option<Value> {
     let all = http::get_json(&am.alerts_url()).await.ok()?;

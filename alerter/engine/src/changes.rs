@@ -117,6 +117,27 @@ mod tests {
     }
 
     #[test]
+    fn another_configuration_of_the_run_is_told_once_and_the_first_is_none() {
+        let mut engine = Engine::new(EngineConfig::default());
+        let mut feed = |line: &str| {
+            let event = Event::parse(line.as_bytes()).unwrap();
+            engine.handle(Ts(1000), Input::Event { source: "n:1", event: &event }, &mut Vec::new());
+            engine.take_changes().iter().map(RunChange::text).collect::<Vec<_>>()
+        };
+        let setup = |fingerprint: &str, lr: &str| {
+            format!(
+                r#"{{"k":"health","name":"config","run":"r","node":"n1","fingerprint":"{fingerprint}","part":1,"parts":1,"lr":"{lr}"}}"#
+            )
+        };
+        let step = r#"{"k":"step","run":"r","rank":0,"node":"n1","step":100,"m":{"loss":2.5}}"#;
+        assert_eq!(feed(step), ["r started at step 100"]);
+        assert!(feed(&setup("a", "1e-4")).is_empty(), "what is learned first is no change");
+        assert!(feed(&setup("a", "1e-4")).is_empty(), "it is told every ten minutes");
+        assert_eq!(feed(&setup("b", "3e-4")), ["r has another configuration at step 100"]);
+        assert!(feed(&setup("b", "3e-4")).is_empty());
+    }
+
+    #[test]
     fn what_nobody_takes_does_not_grow() {
         let mut changes = Changes::default();
         for i in 0..1000 {

@@ -8,6 +8,7 @@ use crate::incident::IncidentRecord;
 use crate::message::Message;
 use crate::silence::{Plan, Silence};
 use crate::time::{Span, Ts};
+use crate::verdict::Severity;
 
 /// Everything the engine reacts to. A journal of inputs replays to the same state.
 #[derive(Debug, Clone)]
@@ -31,7 +32,7 @@ pub enum Input<'a> {
     /// A word about the incident that changes nothing but its history.
     Note { incident: &'a str, by: &'a str, what: &'a str },
     /// The alerter looked at a part of itself: what is wrong with it, in words, or nothing.
-    Own { check: &'a str, fault: Option<&'a str> },
+    Own { check: &'a str, severity: Severity, fault: Option<&'a str> },
     /// What the calendar of a schedule says now; without a text, that it says what it said before.
     Calendar { schedule: &'a str, text: Option<&'a str> },
     /// A receiver took a notification.
@@ -113,5 +114,29 @@ pub struct Notification {
     /// Whom it is for, where the receiver is shared: names of `users`.
     #[serde(default)]
     pub users: Vec<String>,
+    /// What Slack calls them; only of those of whom it is known.
+    #[serde(default)]
+    pub slack_ids: Vec<String>,
+    /// How it came to this receiver; `None` of a word to whoever was told before.
+    #[serde(default)]
+    pub path: Option<Path>,
     pub message: Message,
+}
+
+/// Why this receiver, now: for whoever asks why the phone rang.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Path {
+    /// Where the route is in the configuration, and which of its words chose it.
+    pub route: String,
+    pub matched: String,
+    pub policy: Option<String>,
+    /// From 1; 0 of whoever is told because somebody else could not be.
+    pub level: u32,
+    /// How often this level had been told before.
+    pub again: u32,
+    /// Which items of the level led here, and how: `schedule primary: alice (weekly) by pd`.
+    pub chosen: Vec<String>,
+    /// Conditions that were asked and held, and silences that were looked at.
+    pub asked: Vec<String>,
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use crate::batches::{Batches, Elsewhere};
-use crate::changes::{Before, Change, Changes, RunChange, configuration};
+use crate::changes::{Before, Changes, RunChange};
 use crate::config::EngineConfig;
 use crate::effect::{Effect, Input};
 use crate::incident::audit::Flaw;
@@ -113,7 +113,7 @@ impl Engine {
             Input::Escalate { incident, by } => self.book.escalate(now, incident, by, out),
             Input::Unack { incident, by } => self.book.unack(now, incident, by, out),
             Input::Note { incident, by, what } => self.book.note(now, incident, by, what, out),
-            Input::Own { check, fault } => self.book.own(now, check, fault, out),
+            Input::Own { check, severity, fault } => self.book.own(now, check, severity, fault, out),
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
             }
@@ -151,18 +151,7 @@ impl Engine {
         if event.kind == EventKind::Event {
             self.planned_restart(now, name, event, out);
         }
-        // A step says nothing of the configuration, and there are many.
-        let configured = |runs: &BTreeMap<String, Run>| {
-            let asked = event.kind != EventKind::Step;
-            asked.then(|| runs.get(name).map(configuration)).flatten().unwrap_or_default()
-        };
-        let before = configured(&self.runs);
         self.with_run(now, name, out, |run, verdicts| run.event(now, source, event, verdicts));
-        let after = configured(&self.runs);
-        if !before.is_empty() && !after.is_empty() && after.iter().any(|c| !before.contains(c)) {
-            let step = self.runs.get(name).and_then(|r| r.facts.last_step);
-            self.changes.push(RunChange { run: name.to_owned(), at: now, what: Change::Configured, step });
-        }
         if event.kind == EventKind::Step {
             self.back_from_restart(now, name, out);
         }

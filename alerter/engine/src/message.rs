@@ -1,5 +1,7 @@
 //! A message for a person, independent of the channel that carries it.
 
+mod details;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::EngineConfig;
@@ -8,6 +10,8 @@ use crate::matcher::Labels;
 use crate::run::Facts;
 use crate::time::Ts;
 use crate::verdict::{Cause, Kind, Severity};
+
+pub use details::{Checkpoint, Cost, Details, Evidence, RunDetails};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -75,6 +79,9 @@ pub struct Message {
     pub summary: String,
     /// Labelled lines in the order of interest: since, value against expected, suspect, last good checkpoint, cost, ...
     pub facts: Vec<Fact>,
+    /// The same as data.
+    #[serde(default)]
+    pub details: Details,
     /// Why this message was sent now, for programs.
     #[serde(default)]
     pub because: Reason,
@@ -227,6 +234,7 @@ pub(crate) fn compose(
         title: title(r, status),
         summary: sentence(&r.summary),
         facts: facts(now, r, run, config),
+        details: Details::of(now, r, run, config),
         because: why.because,
         reason: why.words.clone(),
         links: links(r, config),
@@ -382,11 +390,8 @@ fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
             None => "none reported".into(),
         };
     };
-    let doubt = if r.cause == Cause::Numerics && step >= r.start_step {
-        ", but after the onset: use an earlier one"
-    } else {
-        ""
-    };
+    let doubt =
+        if details::is_after_onset(r, step) { ", but after the onset: use an earlier one" } else { "" };
     format!("step {step}, {} ago{doubt}", now - at)
 }
 

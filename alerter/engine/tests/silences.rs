@@ -211,18 +211,37 @@ fn who_relies_on_it_is_reminded_before_it_ends() {
     let remind = SilenceConfig { remind: vec!["chat".into()], ..SilenceConfig::default() };
     let mut w = World::new(EngineConfig { silences: remind, ..EngineConfig::default() });
     w.step(1, 2.5);
+    w.rank_dies();
+    let told = w.sent.len();
+    assert!(w.sent.iter().any(|(_, n)| n.receiver == "chat"), "{:?}", w.sent);
+    w.silence(&["run=llama"], 3600, false);
+    w.forward(2699);
+    assert_eq!(w.sent.len(), told, "{:?}", w.sent);
+    w.forward(2);
+    let reminders: Vec<_> = w.sent[told..].iter().map(|(_, n)| (n.receiver.as_str(), n.action)).collect();
+    assert!(
+        !reminders.is_empty() && reminders.iter().all(|r| *r == ("chat", Action::Update)),
+        "{reminders:?}"
+    );
+    assert!(w.sent[told].1.message.reason.contains("ends in 15m"), "{}", w.sent[told].1.message.reason);
+    assert!(w.silences[0].reminded);
+}
+
+#[test]
+fn a_reminder_is_nobodys_first_word() {
+    let remind = SilenceConfig { remind: vec!["chat".into()], ..SilenceConfig::default() };
+    let mut w = World::new(EngineConfig { silences: remind, ..EngineConfig::default() });
+    w.step(1, 2.5);
     w.silence(&["run=llama"], 3600, false);
     w.rank_dies();
-    w.forward(2699);
+    w.forward(2701);
     assert_eq!(w.sent.len(), 0, "{:?}", w.sent);
-    w.forward(2);
-    let got: Vec<_> = w.sent.iter().map(|(t, n)| (*t, n.receiver.as_str(), n.action)).collect();
-    assert!(got.contains(&(2700, "chat", Action::Update)), "{got:?}");
-    assert!(w.sent[0].1.message.reason.contains("ends in 15m"), "{}", w.sent[0].1.message.reason);
-    assert!(got.iter().all(|g| g.1 == "chat"), "nobody is woken for it");
+    let said = |what: &String| what.starts_with("reminder (nobody had been told): still firing");
+    assert!(w.history.iter().any(said), "{:#?}", w.history);
     w.forward(2000);
     assert!(w.phone().iter().any(|(t, a)| *t == 3600 && *a == Action::Trigger), "{:?}", w.phone());
-    assert!(w.silences[0].reminded);
+    let first = |receiver: &str| w.sent.iter().find(|(_, n)| n.receiver == receiver).map(|(_, n)| n.action);
+    assert_eq!(first("chat"), Some(Action::Trigger));
 }
 
 #[test]

@@ -34,6 +34,8 @@ const MAX_ALERTS_BODY: usize = 8 << 20;
 
 /// Of its paths.
 pub(super) const PREFIX: &str = "/api/v2/";
+/// Comments to Alertmanager.
+const OURS: &str = "\n# The configuration of stepwatch-alerter, without comments and secrets:\n#\n";
 
 type Result<T> = core::result::Result<T, Refused>;
 
@@ -99,11 +101,13 @@ async fn status(State(api): State<Arc<Api>>) -> Json<StatusView> {
     let others = names.iter().skip(1).map(String::as_str);
     let list: Vec<String> =
         core::iter::once(first).chain(others).map(|name| format!("- name: {name:?}\n")).collect();
+    let ours = api.runtime.board.configuration();
+    let ours: String = ours.lines().map(|line| format!("# {line}\n")).collect();
     Json(StatusView {
         cluster: Cluster { name: "", status: "disabled", peers: Vec::new() },
-        // Ours is another language, and its secrets are nobody's business: what can be said in Alertmanager's.
+        // Ours is another language: first what can be said in Alertmanager's, for programs that read it, then the whole.
         config: ConfigText {
-            original: format!("route:\n  receiver: {first:?}\nreceivers:\n{}", list.concat()),
+            original: format!("route:\n  receiver: {first:?}\nreceivers:\n{}{OURS}{ours}", list.concat()),
         },
         uptime: When(api.started),
         version_info: VersionInfo {

@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Json;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Json, Response};
 use serde::Deserialize;
 use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_engine::verdict::Severity;
@@ -19,6 +20,8 @@ use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::view::{By, IncidentDetail, IncidentList, IncidentView};
 use crate::audit::Entry;
+use crate::clock::wall;
+use crate::postmortem::{self, Account};
 use crate::runtime::{Answer, Command};
 use crate::store::{Filter, StoreError};
 
@@ -31,6 +34,9 @@ const LIMITED_SCAN: u32 = 20_000;
 const MAX_BY: usize = 100;
 /// How long an acknowledgement may take to become durable before the caller is told to ask again.
 const DURABLE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Shown as it is by a browser, and never as HTML.
+const MARKDOWN: &str = "text/markdown; charset=utf-8";
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -122,6 +128,32 @@ pub(super) async fn show(
     Named(id): Named,
 ) -> Result<Json<IncidentDetail>> {
     Ok(Json(api.detail(&caller, &id).await?))
+}
+
+/// What is known of an incident afterwards, to be completed by people.
+///
+/// The impact, the times it took, the history, evidence and suspects, and who was told, as Markdown.
+#[utoipa::path(
+    get,
+    path = "/api/v1/incidents/{id}/postmortem",
+    operation_id = "getPostmortem",
+    tag = "incidents",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    responses(
+        (status = 200, description = "The account", body = String, content_type = "text/markdown"),
+        BadRequest, NotFound, Broken
+    )
+)]
+pub(super) async fn postmortem(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Named(id): Named,
+) -> Result<Response> {
+    let record = api.find(&caller, &id).await?;
+    let timeline = api.store.timeline(&record.id).await?;
+    let deliveries = api.store.deliveries(&record.id).await?;
+    let account = Account { record: &record, timeline: &timeline, deliveries: &deliveries, now: wall() };
+    Ok(([(header::CONTENT_TYPE, MARKDOWN)], postmortem::render(&account)).into_response())
 }
 
 /// Takes an incident: its escalation stops. Durable when it is answered.

@@ -198,7 +198,7 @@ fn incident_body(d: &IncidentDetail) -> String {
         .collect();
     table(&mut body, "What happened", &["at", "who", "what"], &rows, "Nothing yet.");
     let rows: Vec<_> = d.deliveries.iter().map(delivery).collect();
-    let columns = ["created", "receiver", "message", "state", "attempts", "error"];
+    let columns = ["created", "receiver", "whom", "message", "why", "state", "attempts", "error"];
     table(&mut body, "Who was told", &columns, &rows, "Nobody.");
     body
 }
@@ -228,11 +228,25 @@ fn delivery(d: &DeliveryView) -> Vec<Cell> {
     vec![
         Cell::number(time(d.created_at)),
         Cell::text(&d.receiver),
+        Cell::Text(d.users.join(", ")),
         Cell::text(d.action.as_str()),
+        Cell::Text(why(d)),
         Cell::Badge(delivery_state(d.state)),
         Cell::number(d.attempts),
         Cell::Text(d.error.clone().unwrap_or_default()),
     ]
+}
+
+/// Why this receiver, now.
+fn why(d: &DeliveryView) -> String {
+    let mut parts: Vec<String> = d.reason.iter().cloned().collect();
+    if let Some(path) = &d.path {
+        if !path.route.is_empty() {
+            parts.push(format!("{} ({}), level {}", path.route, path.matched, path.level));
+        }
+        parts.extend(path.chosen.iter().chain(&path.asked).cloned());
+    }
+    parts.join("; ")
 }
 
 fn time(at: When) -> String {

@@ -6,9 +6,10 @@
 mod silences;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stepwatch_engine::effect::{Action, TimelineEntry};
+use stepwatch_engine::effect::{Action, Path, TimelineEntry};
 use stepwatch_engine::incident::{Hidden, IncidentRecord, Quiet, State};
 use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::message::Reason;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use stepwatch_wire::num;
@@ -124,6 +125,37 @@ pub struct DeliveryView {
     pub next_at: Option<When>,
     pub done_at: Option<String>,
     pub error: Option<String>,
+    /// Whom it is for, where the receiver is shared.
+    #[serde(default)]
+    pub users: Vec<String>,
+    /// What it says first, and why it was sent: for programs, and in words.
+    #[serde(default)]
+    pub title: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<schema::Reason>)]
+    pub because: Option<Reason>,
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// How it came to this receiver; absent of a word to whoever was told before.
+    #[serde(default)]
+    pub path: Option<PathView>,
+}
+
+/// Why this receiver, now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PathView {
+    /// Where the route is in the configuration, and which of its words chose it.
+    pub route: String,
+    pub matched: String,
+    pub policy: Option<String>,
+    /// From 1; 0 of whoever is told because somebody else could not be.
+    pub level: u32,
+    /// How often this level had been told before.
+    pub again: u32,
+    /// Which items of the level led here, and how.
+    pub chosen: Vec<String>,
+    /// Conditions that were asked and held, and silences that were looked at.
+    pub asked: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -299,7 +331,19 @@ impl From<Delivery> for DeliveryView {
             next_at: d.next_at.map(When),
             done_at: d.done_at,
             error: d.error,
+            users: d.users,
+            title: d.message.as_ref().map(|m| m.title.clone()),
+            because: d.message.as_ref().map(|m| m.because),
+            reason: d.message.map(|m| m.reason),
+            path: d.path.map(Into::into),
         }
+    }
+}
+
+impl From<Path> for PathView {
+    fn from(p: Path) -> Self {
+        let Path { route, matched, policy, level, again, chosen, asked } = p;
+        Self { route, matched, policy, level, again, chosen, asked }
     }
 }
 

@@ -91,6 +91,54 @@ async fn a_file_is_read_when_it_changes() {
     assert_eq!(said(&reader.read().await), "the calendar is not UTF-8");
 }
 
+#[tokio::test]
+async fn a_calendar_that_stays_unread_is_a_ticket_until_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shifts.ics");
+    let (commands, mut heard) = tokio::sync::mpsc::channel(8);
+    let runtime = RuntimeHandle {
+        commands,
+        views: Arc::default(),
+        board: Arc::default(),
+        metrics: crate::metrics::RuntimeMetrics::default(),
+    };
+    let source = Source {
+        schedule: "primary".into(),
+        zone: Zone::default(),
+        place: Place::File(path.clone()),
+        refresh: Duration::from_millis(5),
+        stale_after: Span::ZERO,
+    };
+    let mut calendars = Calendars::start(vec![source], runtime, CalendarMetrics::default());
+    let mut next = async || {
+        let command = tokio::time::timeout(crate::testing::DEADLINE, heard.recv()).await.unwrap().unwrap();
+        match command {
+            Command::Own { check, severity, fault } => {
+                assert_eq!((check.as_str(), severity), ("calendar of primary", Severity::Ticket));
+                fault.unwrap_or_else(|| "well".into())
+            }
+            Command::Calendar { schedule, text } => format!("{schedule}: {}", text.is_some()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let fault = next().await;
+    assert!(fault.starts_with("the calendar of schedule primary has not been read for "), "{fault}");
+    assert!(fault.contains("there is no copy: cannot read"), "{fault}");
+    std::fs::write(&path, SHIFTS).unwrap();
+    assert_eq!((next().await.as_str(), next().await.as_str()), ("primary: true", "well"));
+    // What the configuration does not name any more is no fault.
+    std::fs::remove_file(&path).unwrap();
+    let fault = loop {
+        let said = next().await;
+        if !said.starts_with("primary: ") {
+            break said;
+        }
+    };
+    assert!(fault.contains("pages go by the copy of then"), "{fault}");
+    calendars.apply(Vec::new());
+    assert_eq!(next().await, "well");
+}
+
 #[test]
 fn addresses() {
     for good in ["https://a/b.ics", "http://a:1/", "webcal://calendar.example.com/x"] {

@@ -46,7 +46,9 @@ pub(super) struct Interaction {
 pub(super) struct Click {
     deed: Deed,
     incident: String,
-    by: String,
+    /// What Slack calls whoever clicked: an id, and a name of their own choice.
+    user: String,
+    name: Option<String>,
     response_url: Option<String>,
     /// The same for every repetition.
     id: String,
@@ -158,8 +160,9 @@ async fn act(callbacks: &Callbacks, app: &App, click: Click) {
         Deed::Escalate => Word::Escalate,
         Deed::Silence => Word::Silence(SILENCE),
     };
+    let by = actor(&click, callbacks.user_of_slack(&click.user));
     let acted = async {
-        let outcome = callbacks.act(&click.incident, &click.by, word).await;
+        let outcome = callbacks.act(&click.incident, &by, word).await;
         let done = !matches!(outcome, Outcome::Failed(_));
         (outcome, done)
     };
@@ -247,7 +250,6 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
     let Some(user_id) = user["id"].as_str().filter(|id| plain_id(id)) else { return Vec::new() };
     let name = ["username", "name"].iter().find_map(|key| user[*key].as_str());
     let name = name.map(|name| line(name, NAME_MAX)).filter(|name| !name.is_empty());
-    let by = name.map_or_else(|| format!("slack:{user_id}"), |name| format!("slack:{user_id} ({name})"));
     let response_url = payload["response_url"].as_str().map(str::to_owned);
     let actions = payload["actions"].as_array().map(Vec::as_slice).unwrap_or_default();
     actions
@@ -259,9 +261,19 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
             let at = action["action_ts"].as_str().filter(|ts| ts.len() <= ID_MAX)?;
             let id = format!("{at} {user_id} {} {incident}", deed.id());
             let response_url = response_url.clone();
-            Some(Click { deed, incident: incident.to_owned(), by: by.clone(), response_url, id })
+            let (user, name) = (user_id.to_owned(), name.clone());
+            Some(Click { deed, incident: incident.to_owned(), user, name, response_url, id })
         })
         .collect()
+}
+
+/// `slack:U0ANN (ann)`: by the name that the configuration has for that id, or else by the one they gave themselves.
+fn actor(click: &Click, known: Option<String>) -> String {
+    let id = &click.user;
+    match known.as_ref().or(click.name.as_ref()) {
+        Some(name) => format!("slack:{id} ({name})"),
+        None => format!("slack:{id}"),
+    }
 }
 
 fn plain_id(id: &str) -> bool {
@@ -288,7 +300,12 @@ mod tests {
         let all = clicks(&payload("stepwatch_ack"));
         assert_eq!(all.len(), 1);
         assert_eq!((all[0].deed, all[0].incident.as_str()), (Deed::Ack, "01J9ZC"));
-        assert_eq!(all[0].by, "slack:U0ANN (ann)");
+        assert_eq!(actor(&all[0], None), "slack:U0ANN (ann)");
+        assert_eq!(
+            actor(&all[0], Some("annette".into())),
+            "slack:U0ANN (annette)",
+            "by our own name for her"
+        );
         assert_ne!(all[0].id, clicks(&payload("stepwatch_resolve"))[0].id);
         assert!(clicks(&payload("stepwatch_link_0")).is_empty(), "a link that was followed");
         let mut other = payload("stepwatch_ack");
@@ -296,7 +313,11 @@ mod tests {
         assert!(clicks(&other).is_empty());
         let mut hostile = payload("stepwatch_ack");
         hostile["user"]["username"] = "a\u{202e}nn\n<!channel>".into();
-        assert_eq!(clicks(&hostile)[0].by, "slack:U0ANN (ann <!channel>)", "the notifiers escape it");
+        assert_eq!(
+            actor(&clicks(&hostile)[0], None),
+            "slack:U0ANN (ann <!channel>)",
+            "the notifiers escape it"
+        );
         hostile["actions"][0]["value"] = "' OR 1=1 --".into();
         assert!(clicks(&hostile).is_empty());
     }

@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use url::Url;
 
-use super::{Callbacks, slack};
+use super::{Callbacks, proxy, slack};
 use crate::notify::slack::App;
 use crate::outbox::{backoff, random};
 
@@ -121,11 +121,8 @@ fn failed(callbacks: &Callbacks, failures: &mut u32, error: &str) {
 
 async fn connect(app: &App) -> Result<Socket, String> {
     let url = app.open_socket().await?;
-    let (host, port) = (url.host_str().unwrap_or_default().to_owned(), url.port_or_known_default());
-    let port = port.ok_or("the socket's address has no port")?;
-    let stream =
-        TcpStream::connect((host.as_str(), port)).await.map_err(|e| format!("cannot connect: {e}"))?;
-    stream.set_nodelay(true).map_err(|e| e.to_string())?;
+    let host = url.host_str().unwrap_or_default().to_owned();
+    let stream = proxy::connect(&url, &proxy::of_environment()).await?;
     let stream: Box<dyn Io> =
         if url.scheme() == "wss" { secure(stream, host).await? } else { Box::new(stream) };
     shake_hands(&url, stream).await

@@ -109,6 +109,12 @@ impl Client {
         self.send(self.http.get(url)).await
     }
 
+    /// An answer that is not JSON.
+    pub(super) async fn text(&self, path: &[&str]) -> Result<String, ClientError> {
+        let body = self.body(self.http.get(self.url(path))).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -131,6 +137,14 @@ impl Client {
     }
 
     async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ClientError> {
+        let body = self.body(request).await?;
+        let strange =
+            |e: serde_json::Error| ClientError::Strange { url: shown_url(self.base.as_str()), why: e.to_string() };
+        serde_json::from_slice(&body).map_err(strange)
+    }
+
+    /// What it answers, if that is yes.
+    async fn body(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ClientError> {
         let url = shown_url(self.base.as_str());
         let request = match &self.proof {
             Some(Proof::Token(token)) => request.bearer_auth(token.expose()),
@@ -148,8 +162,7 @@ impl Client {
             }
         }
         if status.is_success() {
-            return serde_json::from_slice(&body)
-                .map_err(|e| ClientError::Strange { url, why: e.to_string() });
+            return Ok(body);
         }
         Err(match serde_json::from_slice::<ErrorBody>(&body) {
             _ if status == reqwest::StatusCode::UNAUTHORIZED => ClientError::Refused(format!(

@@ -1,6 +1,7 @@
 //! Incidents on a terminal.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -11,7 +12,7 @@ use super::CliError;
 use super::client::ClientArgs;
 use super::table::{Table, plain};
 use crate::api::answers::Note;
-use crate::api::view::{By, DeliveryView, IncidentDetail, IncidentList, IncidentView, When};
+use crate::api::view::{By, IncidentDetail, IncidentList, IncidentView, When};
 use crate::clock::wall;
 
 #[derive(Debug, Subcommand)]
@@ -30,6 +31,8 @@ pub(super) enum IncidentsCommand {
     Unack(AnswerArgs),
     /// Keep something in an incident's history
     Note(NoteArgs),
+    /// Write what is known of an incident as Markdown, for the account of it afterwards
+    Postmortem(PostmortemArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,6 +74,17 @@ pub(super) struct OneArgs {
     format: Format,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct PostmortemArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Its id, or any unique beginning of it
+    incident: String,
+    /// Where to write it; a file that exists is left alone. By default to standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
 pub(super) type ExplainArgs = OneArgs;
 
 #[derive(Debug, Args)]
@@ -110,6 +124,7 @@ pub(super) async fn run(command: IncidentsCommand, out: &mut dyn Write) -> Resul
         IncidentsCommand::Escalate(args) => answer(args, "escalate", "escalated", out).await,
         IncidentsCommand::Unack(args) => answer(args, "unack", "given back", out).await,
         IncidentsCommand::Note(args) => note(args, out).await,
+        IncidentsCommand::Postmortem(args) => postmortem(args, out).await,
     }
 }
 
@@ -117,8 +132,18 @@ pub(super) async fn explain(args: ExplainArgs, out: &mut dyn Write) -> Result<()
     let detail: IncidentDetail = args.client.client()?.get(&["incidents", &args.incident], &[]).await?;
     match args.format {
         Format::Json => json(out, &detail),
-        Format::Table => Ok(story(&detail, wall(), out)?),
+        Format::Table => Ok(super::explain::story(&detail, wall(), out)?),
     }
+}
+
+async fn postmortem(args: PostmortemArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let text = args.client.client()?.text(&["incidents", &args.incident, "postmortem"]).await?;
+    let Some(path) = args.output else { return Ok(out.write_all(text.as_bytes())?) };
+    // What somebody has begun to fill in is not overwritten.
+    let mut file =
+        std::fs::File::create_new(&path).map_err(|e| CliError::Other(format!("{}: {e}", path.display())))?;
+    file.write_all(text.as_bytes())?;
+    Ok(writeln!(out, "{}", path.display())?)
 }
 
 async fn list(args: ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
@@ -262,40 +287,6 @@ fn standing(i: &IncidentView, now: Ts) -> String {
             None => "resolved".into(),
         },
     }
-}
-
-/// Facts, then everything that happened in order, then who was told.
-pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
-    facts(&d.incident, now, out)?;
-    writeln!(out, "\nwhat happened")?;
-    let mut t = Table::facts().indented(2);
-    for entry in &d.timeline {
-        let after = format!("+{}", Span((entry.at.0 - d.incident.opened_at.0).0.max(0)));
-        t.row([after.as_str(), &entry.at.0.to_string(), &entry.actor, &entry.what]);
-    }
-    t.write(out)?;
-    writeln!(out, "\nwho was told")?;
-    if d.deliveries.is_empty() {
-        return writeln!(out, "  nobody");
-    }
-    let mut t = Table::facts().indented(2);
-    for delivery in &d.deliveries {
-        let state = serde_json::to_value(delivery.state).ok();
-        let state = state.as_ref().and_then(|v| v.as_str()).unwrap_or("?");
-        t.row([&delivery.receiver, delivery.action.as_str(), state, &fate(delivery)]);
-    }
-    t.write(out)
-}
-
-fn fate(d: &DeliveryView) -> String {
-    let mut parts = Vec::new();
-    parts.extend(d.done_at.clone());
-    if d.attempts > 1 {
-        parts.push(format!("{} attempts", d.attempts));
-    }
-    parts.extend(d.next_at.map(|at| format!("next try {}", at.0)));
-    parts.extend(d.error.as_ref().map(|e| format!("last error: {e}")));
-    parts.join(", ")
 }
 
 fn state(s: State) -> &'static str {

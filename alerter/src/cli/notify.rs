@@ -8,18 +8,22 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::Status;
+use stepwatch_engine::message::{Fact, Link, Message, Status};
 use stepwatch_engine::time::Ts;
 
 use super::CliError;
 use super::incidents::{Format, json};
-use super::table::Table;
+use super::table::{Table, plain};
 use crate::clock::wall;
 use crate::config::Config;
-use crate::notify::{Attempt, FailureClass, Notifier, test_notification};
+use crate::notify::{Attempt, FailureClass, Notifier, line, test_notification};
+use crate::templates::{Failed, Templates};
 
 /// Far beyond what a notifier gives itself.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How the title of a test begins.
+const TEST: &str = "TEST";
+const TITLE_MAX: usize = 150;
 
 #[derive(Debug, Args)]
 pub(super) struct TestArgs {
@@ -41,6 +45,17 @@ struct Outcome<'a> {
     delivered: bool,
     error: Option<String>,
     seconds: f64,
+    /// What the templates made of it, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    says: Option<Says>,
+}
+
+#[derive(Debug, Serialize)]
+struct Says {
+    title: String,
+    summary: String,
+    facts: Vec<Fact>,
+    links: Vec<Link>,
 }
 
 /// Sends each receiver a test incident, and resolves it so that it leaves nothing open.
@@ -60,8 +75,10 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
     let mut outcomes = Vec::new();
     for name in chosen {
         let Some(notifier) = config.receivers.get(name) else { continue };
+        let (first, failed) = worded(&config.templates, name, now);
+        let says = config.file.has_templates(name).then(|| Says::of(&first.message));
         let started = Instant::now();
-        let error = try_one(notifier.as_ref(), name, now).await.err();
+        let error = try_one(notifier.as_ref(), first, &failed).await.err();
         let seconds = started.elapsed().as_secs_f64();
         outcomes.push(Outcome {
             receiver: name,
@@ -69,6 +86,7 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
             delivered: error.is_none(),
             error,
             seconds,
+            says,
         });
     }
     match args.format {
@@ -84,17 +102,55 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
         let took = format!("{:.0} ms", o.seconds * 1000.0);
         table.row([o.receiver, o.kind, o.error.as_deref().unwrap_or("delivered"), &took]);
     }
-    table.write(out)
+    table.write(out)?;
+    outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }
 
-async fn try_one(notifier: &dyn Notifier, receiver: &str, now: Ts) -> Result<(), String> {
-    let first = test_notification(receiver, &format!("test-{}", now.0), now);
+/// A test in the words that the receiver would be told an incident in. Whatever a template makes of the title, it says what it is.
+fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<Failed>) {
+    let mut n = test_notification(receiver, &format!("test-{}", now.0), now);
+    let failed = templates.dress(&mut n);
+    if !n.message.title.starts_with(TEST) {
+        n.message.title = line(&format!("{TEST}: {}", n.message.title), TITLE_MAX);
+    }
+    (n, failed)
+}
+
+async fn try_one(notifier: &dyn Notifier, first: Notification, failed: &[Failed]) -> Result<(), String> {
     let memory = send(notifier, &first, None).await?;
     let last = resolution(first);
     send(notifier, &last, memory.as_deref())
         .await
         .map(drop)
-        .map_err(|why| format!("delivered, but it could not be resolved and stays open there: {why}"))
+        .map_err(|why| format!("delivered, but it could not be resolved and stays open there: {why}"))?;
+    match failed.first() {
+        None => Ok(()),
+        Some(f) => {
+            Err(format!("delivered in the built-in words: template {} failed: {}", f.template, f.error))
+        }
+    }
+}
+
+impl Says {
+    fn of(m: &Message) -> Self {
+        Self {
+            title: m.title.clone(),
+            summary: m.summary.clone(),
+            facts: m.facts.clone(),
+            links: m.links.clone(),
+        }
+    }
+
+    fn write(&self, receiver: &str, out: &mut dyn Write) -> std::io::Result<()> {
+        writeln!(out, "\n{} says:", plain(receiver))?;
+        let facts = self.facts.iter().map(|f| format!("{}: {}", f.label, f.text));
+        let links = self.links.iter().map(|l| format!("{}: {}", l.text, l.href));
+        let parts = [self.title.clone(), self.summary.clone()].into_iter().chain(facts).chain(links);
+        for part in parts.collect::<Vec<_>>().iter().flat_map(|part| part.lines()) {
+            writeln!(out, "  {}", plain(part))?;
+        }
+        Ok(())
+    }
 }
 
 fn resolution(mut n: Notification) -> Notification {

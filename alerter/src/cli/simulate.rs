@@ -21,6 +21,8 @@ use super::table::{Table, plain};
 use crate::api::view::When;
 use crate::clock::wall;
 use crate::config::{Config, File};
+use crate::notify::ReceiverConfig;
+use crate::templates::Failed;
 
 /// Who answers in a simulation.
 const ANSWERS: &str = "simulation";
@@ -96,6 +98,9 @@ enum What {
         users: Vec<String>,
         action: Action,
         title: String,
+        /// The words of it, where they are not the built-in ones.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        summary: Option<String>,
         reason: String,
     },
 }
@@ -163,10 +168,21 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
         severity: args.severity,
         gpus: 1,
     };
+    let templates = file.templates(&mut Vec::new());
     let mut effects = Vec::new();
     let mut entries = Vec::new();
     let mut keep = |at: Ts, effects: &mut Vec<Effect>| {
-        entries.extend(effects.drain(..).filter_map(|e| Entry::of(at, begin, e, file)));
+        for mut effect in effects.drain(..) {
+            if let Effect::Notify(n) = &mut effect {
+                let failed = templates.dress(n);
+                let why = |f: Failed| {
+                    format!("template {} fails, so that the built-in text is sent: {}", f.template, f.error)
+                };
+                entries
+                    .extend(failed.into_iter().map(|f| Entry::new(at, begin, What::Decided { why: why(f) })));
+            }
+            entries.extend(Entry::of(at, begin, effect, file));
+        }
     };
     engine.rehearse(begin, &what, &mut effects);
     keep(begin, &mut effects);
@@ -202,6 +218,7 @@ impl Entry {
             Effect::Timeline(entry) => What::Decided { why: entry.what },
             Effect::Notify(n) => What::Told {
                 channel: channel(file, &n.receiver),
+                summary: file.has_templates(&n.receiver).then_some(n.message.summary),
                 receiver: n.receiver,
                 users: n.users,
                 action: n.action,
@@ -212,7 +229,11 @@ impl Entry {
                 return None;
             }
         };
-        Some(Self { at: When(at), after_seconds: (at - begin).as_secs_f64(), what })
+        Some(Self::new(at, begin, what))
+    }
+
+    fn new(at: Ts, begin: Ts, what: What) -> Self {
+        Self { at: When(at), after_seconds: (at - begin).as_secs_f64(), what }
     }
 }
 
@@ -220,8 +241,8 @@ impl Entry {
 fn channel(file: &File, receiver: &str) -> String {
     let config =
         file.receivers.iter().find(|r| r.name == receiver).and_then(|r| serde_json::to_value(r).ok());
-    let key = config.as_ref().and_then(|c| c.as_object()?.keys().find(|k| *k != "name"));
-    key.cloned().unwrap_or_default()
+    let kind = |k: &&String| ReceiverConfig::KINDS.contains(&k.as_str());
+    config.as_ref().and_then(|c| c.as_object()?.keys().find(kind)).cloned().unwrap_or_default()
 }
 
 fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()> {
@@ -237,7 +258,7 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
         let (at, after) = (zone.show(entry.at.0), (entry.at.0 - story.at.0).to_string());
         match &entry.what {
             What::Decided { why } => table.row([at.as_str(), &after, "", "", why]),
-            What::Told { receiver, channel, users, action, title, reason } => {
+            What::Told { receiver, channel, users, action, title, summary, reason } => {
                 let who = if users.is_empty() { "everybody there".to_owned() } else { users.join(", ") };
                 let by = format!("{receiver} ({channel})");
                 table.row([
@@ -245,7 +266,11 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
                     &after,
                     &who,
                     &by,
-                    &format!("{}: {title} [{reason}]", action.as_str()),
+                    &format!(
+                        "{}: {title}{} [{reason}]",
+                        action.as_str(),
+                        summary.as_ref().map(|s| format!(" - {s}")).unwrap_or_default()
+                    ),
                 ]);
             }
         }

@@ -2,13 +2,14 @@ use clap::{CommandFactory, Parser};
 use insta::assert_snapshot;
 use stepwatch_engine::effect::Action;
 use stepwatch_engine::incident::State;
+use stepwatch_engine::message::Reason;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 
 use super::*;
 use crate::api::doc::examples;
 use crate::api::view::{
-    DeliveryView, IncidentDetail, IncidentView, RunList, RunView, SourceView, TimelineView, When,
+    DeliveryView, IncidentDetail, IncidentView, PathView, RunList, RunView, SourceView, TimelineView, When,
 };
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, TestApp, wait_for};
@@ -67,39 +68,96 @@ fn gpu_fault() -> IncidentView {
     }
 }
 
-fn detail() -> IncidentDetail {
-    let entry =
-        |s, actor: &str, what: &str| TimelineView { at: at(s), actor: actor.into(), what: what.into() };
-    let delivery = |receiver: &str, state, attempts, error: Option<&str>| DeliveryView {
+fn delivery(seq: u32, receiver: &str, state: DeliveryState, created: i64) -> DeliveryView {
+    DeliveryView {
         key: "k".into(),
         receiver: receiver.into(),
-        seq: 1,
+        seq,
         action: Action::Trigger,
         page: true,
         state,
-        attempts,
-        created_at: at(0),
-        next_at: error.map(|_| at(40)),
-        done_at: error.is_none().then(|| "2026-11-21T02:16:57.100Z".into()),
-        error: error.map(str::to_owned),
+        attempts: 1,
+        created_at: at(created),
+        next_at: None,
+        done_at: None,
+        error: None,
+        users: Vec::new(),
+        title: Some("PAGE llama-70b: gradient spike at step 12340".into()),
+        because: Some(Reason::First),
+        reason: Some("new incident".into()),
+        path: Some(PathView {
+            route: "routes[0]".into(),
+            matched: "severity=\"page\"".into(),
+            policy: Some("default".into()),
+            level: 1,
+            again: 0,
+            chosen: vec![receiver.into()],
+            asked: vec!["silences that do not match: 1".into()],
+        }),
+    }
+}
+
+/// Silenced at first, told when that ended, escalated to whoever was on call, answered.
+fn detail() -> IncidentDetail {
+    let entry =
+        |s, actor: &str, what: &str| TimelineView { at: at(s), actor: actor.into(), what: what.into() };
+    let ended = "still firing: silence 5f0c ended";
+    let (chat, mut primary) =
+        (delivery(1, "chat", DeliveryState::Delivered, 60), delivery(1, "pd", DeliveryState::Pending, 360));
+    let chat = DeliveryView {
+        done_at: Some("2026-11-21T02:17:57.100Z".into()),
+        because: Some(Reason::SilenceEnded),
+        reason: Some(ended.into()),
+        ..chat
     };
+    primary.path = primary.path.map(|path| PathView {
+        level: 2,
+        chosen: vec!["schedule primary: alice (override by bob until 2026-11-21T09:00Z) by pd".into()],
+        asked: vec!["outside office-hours".into()],
+        ..path
+    });
+    let primary = DeliveryView {
+        attempts: 3,
+        next_at: Some(at(400)),
+        error: Some("503 from \u{1b}[31mthe service".into()),
+        users: vec!["alice".into()],
+        because: Some(Reason::Escalated),
+        reason: Some("escalated to level 2: no answer for 6m".into()),
+        ..primary
+    };
+    let answer = DeliveryView {
+        seq: 2,
+        action: Action::Ack,
+        created_at: at(425),
+        title: Some("ACK llama-70b: gradient spike at step 12340".into()),
+        because: Some(Reason::Acknowledged),
+        reason: Some("acknowledged by alice after 7m 5s".into()),
+        path: None,
+        ..chat.clone()
+    };
+    let mut told_once_more = delivery(2, "pd", DeliveryState::Superseded, 420);
+    told_once_more.error = Some("already acknowledged".into());
     IncidentDetail {
         incident: IncidentView {
             state: State::Acknowledged,
             acked_by: Some("alice".into()),
-            acked_at: Some(at(65)),
+            acked_at: Some(at(425)),
             next_escalation_at: None,
             ..incident()
         },
         timeline: vec![
-            entry(0, "engine", "opened as page: level 1 tells chat, primary"),
-            entry(1, "chat", "trigger delivered"),
-            entry(65, "alice", "acknowledged after 1m 5s; escalation stops"),
+            entry(0, "engine", "route: routes[0] (severity=\"page\"), levels: 2"),
+            entry(
+                0,
+                "engine",
+                "told to nobody: silenced by bob until 2026-11-21T02:17:56Z: new switch (5f0c)",
+            ),
+            entry(60, "engine", ended),
+            entry(60, "engine", "level 1 notified (chat): still firing: silence 5f0c ended"),
+            entry(61, "chat", "trigger delivered"),
+            entry(425, "alice", "acknowledged after 7m 5s; escalation stops"),
         ],
-        deliveries: vec![
-            delivery("chat", DeliveryState::Delivered, 1, None),
-            delivery("primary", DeliveryState::Pending, 3, Some("503 from \u{1b}[31mthe service")),
-        ],
+        deliveries: vec![chat, primary, told_once_more, answer],
     }
 }
 
@@ -153,7 +211,7 @@ fn facts() {
 
 #[test]
 fn story() {
-    assert_snapshot!(text(|out| incidents::story(&detail(), Ts(OPENED + 250_000), out)));
+    assert_snapshot!(text(|out| explain::story(&detail(), Ts(OPENED + 250_000), out)));
 }
 
 #[test]
@@ -233,6 +291,13 @@ async fn receivers_are_tried_for_real() {
     assert!(out.contains("hook") && out.contains("delivered"), "{out}");
     let got = app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
     assert!(got.deliveries[0].body.to_string().contains("TEST"), "{:?}", got.deliveries[0]);
+
+    // In words of the operator's own, which cannot hide that it is a test.
+    app.reconfigure("templates: {title: 'on fire: {{ run.name }}', summary: 'own words'}\n");
+    let (status, out, _) = cli(&["notify", "test", "--config", path.to_str().unwrap()]).await;
+    assert!(status == 0 && out.contains("hook says:\n  TEST: on fire: test-run\n  own words\n"), "{out}");
+    let got = app.hook.wait_for(|s| s.deliveries.len() == 4, DEADLINE).await.unwrap();
+    assert_eq!(got.deliveries[2].body["incident"]["title"], "TEST: on fire: test-run");
 
     app.hook.change(|s| s.secret = "another".into());
     let (status, out, _) =
@@ -363,6 +428,25 @@ async fn incidents_are_answered_from_a_shell() {
     for what in ["the switch is replaced", "asked for the next level"] {
         assert!(out.contains(what), "{what}: {out}");
     }
+    // Why it rang, and why whoever knew of it heard the rest.
+    for words in
+        ["new incident (first)", "every receiver (no routes)", "it knew of the incident", "delivered after"]
+    {
+        assert!(out.contains(words), "{words} in {out}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("account.md");
+    let write = ["incidents", "postmortem", &id, "--output", file.to_str().unwrap()];
+    assert_eq!(ask(&write).await.0, 0);
+    let account = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        account.contains("# Post-mortem: dead rank of llama") && account.contains("## Action items"),
+        "{account}"
+    );
+    let (_, out, _) = ask(&["incidents", "postmortem", &id]).await;
+    assert_eq!(out, account, "it is over: it stays as it is");
+    let (status, _, err) = ask(&write).await;
+    assert!(status == 1 && err.contains("account.md: "), "what was begun is not overwritten: {err}");
     let (status, _, err) = ask(&["explain", "nonsense"]).await;
     assert!(status == 1 && err.contains("there is no incident"), "{err}");
 

@@ -12,6 +12,7 @@ use stepwatch_kit::config::Secret;
 use super::File;
 use super::check::{known, unique};
 use crate::calendars::{Place, Source, read_file};
+use crate::notify::slack::is_user_id;
 
 /// Calendars are not asked more often: the programs that serve them say no.
 const MIN_REFRESH: Span = Span::secs(30);
@@ -128,6 +129,9 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     for (i, user) in file.users.iter().enumerate() {
         let at = format!("users[{i}].notify[]");
         known(&at, "receiver", user.notify.iter().map(String::as_str), &receivers, errors);
+        if let Some(id) = user.slack_id.as_ref().filter(|id| !is_user_id(id)) {
+            errors.push(format!("users[{i}].slack_id: {id:?} is not a user's id in Slack, as in U012AB3CD"));
+        }
     }
     let items = items(file);
     let reach: BTreeSet<&str> = receivers

@@ -214,3 +214,23 @@ fn labels_that_only_some_runs_have_are_a_warning() {
         assert!(c.warnings.iter().any(|w| w.contains(part)), "{part}: {:?}", c.warnings);
     }
 }
+
+#[test]
+fn mistakes_in_templates_are_pointed_at() {
+    let text = r#"
+templates:
+  title: "{{ incident.severity|upper }} {{ run.nmae }}"
+  links:
+  - {text: Dashboard, href: "https://grafana.example.com/{{ run.name"}
+receivers:
+  - name: out
+    templates:
+      summary: |
+        {{ summary }}
+        {% if cost %}
+        {{ cost.per_hour|dolars }}
+        {% endif %}
+    stdout: {}
+"#;
+    assert_snapshot!(error(text));
+}

@@ -9,6 +9,8 @@
 mod html;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -258,8 +260,9 @@ impl Email {
         if err.is_permanent() {
             return Failure { class: FailureClass::Permanent, error, ambiguous: false, memory: None };
         }
-        // A relay that says "later" has not taken it; neither has one that was never reached.
-        let refused = err.is_transient() || text.to_lowercase().contains("connection error");
+        // A relay that says "later" has not taken it; neither has one that was never reached, or never trusted.
+        let untold = err.is_tls() || err.is_client() || text.to_lowercase().contains("connection error");
+        let refused = err.is_transient() || untold;
         Failure::transient(error, !refused)
     }
 }

@@ -343,6 +343,41 @@ mod tests {
         insta::assert_snapshot!(text.replace(",\"", ",\n\"").replace('{', "{\n"));
     }
 
+    #[tokio::test]
+    async fn a_change_is_shown_and_wakes_nobody() {
+        use stepwatch_engine::changes::Change;
+        let fake = FakePagerDuty::start().await;
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, Service::ROUTING_KEY).unwrap();
+        let config = Config {
+            routing_key_file: Some(key),
+            events_url: fake.url(),
+            change_events: true,
+            ..Config::default()
+        };
+        let pagerduty = config.build().unwrap();
+        let at = Ts(1_795_227_416_980);
+        for what in
+            [Change::Started, Change::Restarted { attempt: 2, reached: Some(120) }, Change::Configured]
+        {
+            let change = RunChange { run: "llama-70b<!>\u{202e}".into(), at, what, step: Some(100) };
+            pagerduty.change(&change).await.unwrap();
+        }
+        let told = |c: &Value| c["payload"]["summary"].as_str().unwrap().to_owned();
+        let (changes, pages) = fake.with(|pd| (pd.changes.clone(), pd.pages.len()));
+        assert_eq!(
+            changes.iter().map(told).collect::<Vec<_>>(),
+            [
+                "llama-70b<!> started at step 100",
+                "llama-70b<!> restarted (attempt 2), back from step 120 to 100",
+                "llama-70b<!> has another configuration at step 100",
+            ]
+        );
+        assert_eq!(changes[2]["payload"]["custom_details"]["step"], 100);
+        assert_eq!(pages, 0);
+    }
+
     #[test]
     fn a_sick_node_is_where_it_comes_from() {
         for (under_a_run, group) in [(true, "llama-70b"), (false, "gpu-042")] {

@@ -47,6 +47,28 @@ impl SecretSource {
     }
 }
 
+/// An address that may itself be a secret: `url` in the configuration, or what `url_file` or `url_env` lead to.
+pub(crate) fn url_of(
+    url: Option<&String>,
+    file: Option<&PathBuf>,
+    env: Option<&String>,
+) -> Result<Option<Secret>, String> {
+    let secret = match (url, SecretSource::of("url", file, env)?) {
+        (Some(_), Some(_)) => return Err("url: and url_file (or url_env) are both set, one is enough".into()),
+        (Some(url), None) => Secret::new(url.clone()),
+        (None, Some(source)) => source.read().map_err(|e| format!("url_file: {e}"))?,
+        (None, None) => return Ok(None),
+    };
+    // The address is not shown: it may be what is to be kept.
+    let parsed = url::Url::parse(secret.expose()).ok();
+    let web = parsed.filter(|u| matches!(u.scheme(), "http" | "https") && u.host().is_some());
+    let parsed = web.ok_or("url: must start with https:// (or http://)")?;
+    if url.is_some() && parsed.password().is_some() {
+        return Err("url: has a password in it, which belongs into url_file".into());
+    }
+    Ok(Some(secret))
+}
+
 impl std::fmt::Display for SecretSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -59,6 +81,33 @@ impl std::fmt::Display for SecretSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_checked_wherever_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("url");
+        let of = |text: &str| url_of(Some(&text.to_owned()), None, None);
+        let from = |text: &str| {
+            std::fs::write(&file, format!("{text}\n")).unwrap();
+            url_of(None, Some(&file), None)
+        };
+        assert!(url_of(None, None, None).unwrap().is_none());
+        for good in ["https://hc.example.com/ping/1", "http://127.0.0.1:1/x?y=z"] {
+            assert_eq!(of(good).unwrap().unwrap().expose(), good);
+            assert_eq!(from(good).unwrap().unwrap().expose(), good);
+        }
+        for bad in ["hc.example.com", "ftp://x.org/canary", "http://", "file:///canary"] {
+            let errors = [of(bad).unwrap_err(), from(bad).unwrap_err()];
+            assert!(
+                errors.iter().all(|e| e.starts_with("url: ") && !e.contains("canary")),
+                "{bad}: {errors:?}"
+            );
+        }
+        assert!(of("https://me:canary@x.org").unwrap_err().contains("url_file"));
+        assert!(from("https://me:canary@x.org").is_ok());
+        let both = url_of(Some(&"http://x".into()), Some(&file), None);
+        assert!(both.unwrap_err().contains("both set"));
+    }
 
     #[test]
     fn one_source_that_holds_something() {

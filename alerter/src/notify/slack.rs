@@ -30,7 +30,7 @@ use super::http::{Http, base_url, url_secrets};
 use super::{Attempt, Ear, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
 
 pub use app::App;
-pub(crate) use blocks::escape;
+pub(crate) use blocks::{escape, is_user_id};
 pub(crate) use buttons::Deed;
 
 const API_URL: &str = "https://slack.com/api";

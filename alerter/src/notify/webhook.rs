@@ -21,7 +21,7 @@ use stepwatch_kit::config::Secret;
 
 use super::http::{Http, url_secrets};
 use super::text::hex;
-use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource};
+use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource, secret};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -97,22 +97,8 @@ pub struct Incident<'a> {
 
 impl Config {
     pub(super) fn build(&self) -> Result<Webhook, String> {
-        let from_elsewhere = SecretSource::of("url", self.url_file.as_ref(), self.url_env.as_ref())?;
-        let url = match (&self.url, from_elsewhere) {
-            (Some(url), None) => Secret::new(url.clone()),
-            (None, Some(source)) => source.read()?,
-            (Some(_), Some(_)) => {
-                return Err("url and url_file (or url_env) are both set, one is enough".into());
-            }
-            (None, None) => return Err("url (or url_file, or url_env) is missing".into()),
-        };
-        let parsed = url::Url::parse(url.expose()).map_err(|err| format!("url: {err}"))?;
-        if !matches!(parsed.scheme(), "http" | "https") || parsed.host().is_none() {
-            return Err("url: must start with https:// (or http://)".into());
-        }
-        if self.url.is_some() && parsed.password().is_some() {
-            return Err("url: has a password in it, which belongs into url_file".into());
-        }
+        let url = secret::url_of(self.url.as_ref(), self.url_file.as_ref(), self.url_env.as_ref())?;
+        let url = url.ok_or("url (or url_file, or url_env) is missing")?;
         let secret = SecretSource::of("secret", self.secret_file.as_ref(), self.secret_env.as_ref())?;
         let secret = secret.map(|source| source.read()).transpose()?;
         let (file, env) = (self.previous_secret_file.as_ref(), self.previous_secret_env.as_ref());

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use stepwatch_engine::effect::Input;
 use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
 use tokio::time::Instant;
 
 use super::Runtime;
@@ -45,7 +46,11 @@ impl Runtime {
         }
         let fault = (!words.is_empty()).then_some(words.as_str());
         let before = self.pending.effects.len();
-        self.engine.handle(now, Input::Own { check: CHECK, fault }, &mut self.pending.effects);
+        self.engine.handle(
+            now,
+            Input::Own { check: CHECK, severity: Severity::Page, fault },
+            &mut self.pending.effects,
+        );
         if self.pending.effects.len() > before || fault.is_some() {
             self.schedule.changed();
         }

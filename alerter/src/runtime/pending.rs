@@ -4,7 +4,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use stepwatch_engine::StatePart;
-use stepwatch_engine::effect::Effect;
+use stepwatch_engine::effect::{Effect, TimelineEntry};
 use stepwatch_engine::external::Firing;
 use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::Ts;
@@ -14,7 +14,9 @@ use tokio::sync::oneshot;
 use super::Answer;
 use crate::audit::Entry;
 use crate::board::Board;
+use crate::metrics::{Name, ReceiverLabel, RuntimeMetrics};
 use crate::store::{self, Commit, Store};
+use crate::templates::Templates;
 
 /// One transaction to be. A later word on a part or a cursor replaces an earlier one; effects only add up.
 #[derive(Debug, Default)]
@@ -22,6 +24,8 @@ pub(super) struct Pending {
     pub effects: Vec<Effect>,
     /// How many of the effects the metrics have seen.
     pub counted: usize,
+    /// How many of them have the words that they will be sent with.
+    dressed: usize,
     pub cursors: BTreeMap<String, Cursor>,
     /// Outcomes of messages that the engine has taken note of.
     pub reported: Vec<String>,
@@ -69,6 +73,36 @@ impl Pending {
         self.state.extend(parts);
     }
 
+    /// Gives the messages the words of their receivers, once: a store that refuses is given the same again.
+    pub(super) fn dress(&mut self, templates: &Templates, metrics: &RuntimeMetrics) {
+        let mut notes = Vec::new();
+        for effect in &mut self.effects[self.dressed..] {
+            let Effect::Notify(n) = effect else { continue };
+            for failed in templates.dress(n) {
+                let (template, error) = (&failed.template, &failed.error);
+                tracing::warn!(
+                    incident = n.incident,
+                    receiver = n.receiver,
+                    template,
+                    error,
+                    "a template failed; the built-in text is sent"
+                );
+                metrics
+                    .template_failures
+                    .get_or_create(&ReceiverLabel { receiver: Name(n.receiver.as_str().into()) })
+                    .inc();
+                notes.push(Effect::Timeline(TimelineEntry {
+                    incident: n.incident.clone(),
+                    at: n.message.at,
+                    actor: n.receiver.clone(),
+                    what: format!("template {template} failed, so that the built-in text is sent: {error}"),
+                }));
+            }
+        }
+        self.effects.extend(notes);
+        self.dressed = self.effects.len();
+    }
+
     /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is answered.
     pub(super) async fn commit(&mut self, store: &Store, board: &Board, at: Ts) -> store::Result<()> {
         let commit = Commit {
@@ -88,7 +122,7 @@ impl Pending {
             self.audit = commit.audit;
             return done;
         }
-        self.counted = 0;
+        (self.counted, self.dressed) = (0, 0);
         board.apply(&commit.effects);
         board.saw(core::mem::take(&mut self.seen));
         for held in self.held.drain(..) {

@@ -3,6 +3,7 @@
 use super::Runtime;
 use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
 use stepwatch_engine::time::Ts;
+use stepwatch_engine::verdict::Severity;
 
 impl Runtime {
     /// Says in the history of every open incident that it survived a stop of ours, and how long that was.
@@ -20,7 +21,7 @@ impl Runtime {
             );
         }
         // Whether pages are taken is found out anew.
-        let input = Input::Own { check: "delivery", fault: None };
+        let input = Input::Own { check: "delivery", severity: Severity::Page, fault: None };
         self.engine.handle(now, input, &mut self.pending.effects);
         for (incident, next) in records {
             let next = next

@@ -42,11 +42,20 @@ impl Rig {
     }
 
     async fn with_room(dir: TempDir, config: EngineConfig, max_pending: usize) -> Self {
+        Self::saying(dir, config, max_pending, Templates::default()).await
+    }
+
+    async fn saying(dir: TempDir, config: EngineConfig, max_pending: usize, templates: Templates) -> Self {
         let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
         let metrics = RuntimeMetrics::default();
         let (feeds, feed_queue) = mpsc::channel(QUEUE);
         let (feedback, feedback_queue) = mpsc::channel(4);
-        let inputs = Inputs { feeds: feed_queue, feedback: feedback_queue, changes: mpsc::channel(1).0 };
+        let inputs = Inputs {
+            feeds: feed_queue,
+            feedback: feedback_queue,
+            changes: mpsc::channel(1).0,
+            templates: Arc::new(templates),
+        };
         let (mut runtime, handle, cursors) =
             Runtime::restore(store.clone(), config, inputs, metrics.clone()).await.unwrap();
         runtime.max_pending = max_pending;
@@ -122,6 +131,51 @@ async fn nobody_is_woken_before_it_is_durable() {
     assert_eq!(cursors, [("node1:9765".to_owned(), "b1:2".parse().unwrap())]);
     assert!(rig.store.load_state().await.unwrap().iter().any(|(key, _)| key == "run/r"));
     assert_eq!(rig.metrics.steps.get(), 1);
+}
+
+/// The templates of a receiver.
+fn templates(receiver: &str, yaml: &str) -> Templates {
+    let own = stepwatch_kit::config::parse("templates.yml", yaml).unwrap();
+    let receiver = crate::notify::ReceiverConfig {
+        name: receiver.into(),
+        templates: Some(own),
+        ..crate::notify::ReceiverConfig::default()
+    };
+    let mut errors = Vec::new();
+    let templates = Templates::build(&crate::templates::Config::default(), &[receiver], &mut errors);
+    assert_eq!(errors, Vec::<String>::new());
+    templates
+}
+
+#[tokio::test]
+async fn a_template_that_fails_costs_no_message_and_is_told_of_once() {
+    let words = "title: '{{ 1 // (run.name == \"test-run\")|int }}'\nsummary: 'own words: {{ run.name }}'\n";
+    let templates = templates("chat", words);
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::saying(dir, config(0), MAX_PENDING_EFFECTS, templates).await;
+    // A store that refuses at first is given the same message afterwards.
+    rig.sql(BREAK).await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    wait_for("a refusal", async || (rig.metrics.commit_failures.get() > 0).then_some(())).await;
+    rig.sql(MEND).await;
+    let incident = rig.incident().await;
+    let deliveries = rig.store.deliveries(&incident.id).await.unwrap();
+    let message = deliveries[0].message.clone().unwrap();
+    assert!(message.title.starts_with("PAGE r: "), "the built-in title: {}", message.title);
+    assert_eq!(message.summary, "own words: r");
+    let timeline = rig.store.timeline(&incident.id).await.unwrap();
+    let told: Vec<_> = timeline.iter().filter(|e| e.what.contains("template")).collect();
+    assert_eq!(told.len(), 1, "{timeline:?}");
+    assert_eq!(
+        (told[0].actor.as_str(), told[0].what.as_str()),
+        (
+            "chat",
+            "template receivers[0].templates.title failed, so that the built-in text is sent: line 1 of the template: \
+             invalid operation: unable to calculate 1 // 0"
+        )
+    );
+    let label = crate::metrics::ReceiverLabel { receiver: crate::metrics::Name("chat".into()) };
+    assert_eq!(rig.metrics.template_failures.get_or_create(&label).get(), 1);
 }
 
 #[tokio::test]

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row as _, Sqlite};
-use stepwatch_engine::effect::{Action, TimelineEntry};
+use stepwatch_engine::effect::{Action, Notification, Path, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::message::Message;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
 use stepwatch_wire::Cursor;
@@ -46,6 +47,12 @@ pub struct Delivery {
     pub done_at: Option<String>,
     /// Of the last attempt that failed.
     pub error: Option<String>,
+    /// Whom it is for, where the receiver is shared.
+    pub users: Vec<String>,
+    /// How it came to this receiver.
+    pub path: Option<Path>,
+    /// What it says; `None` if that does not read any more.
+    pub message: Option<Box<Message>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,7 +156,7 @@ impl Store {
 
     /// What was told about an incident, to whom, and with what success; in order of telling.
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
-        let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error \
+        let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification \
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
         let rows = sqlx::query(sql).bind(id).fetch_all(&*self.reader()).await?;
         rows.iter().map(delivery).collect()
@@ -168,6 +175,9 @@ fn delivery(row: &SqliteRow) -> Result<Delivery> {
     let state: DeliveryState = word("delivery state", row.try_get("state")?)?;
     let next_ms: i64 = row.try_get("next_ms")?;
     let waits = matches!(state, DeliveryState::Pending | DeliveryState::Ambiguous) && next_ms > 0;
+    let notification: Option<Notification> = serde_json::from_str(row.try_get("notification")?).ok();
+    let (users, path, message) =
+        notification.map_or((Vec::new(), None, None), |n| (n.users, n.path, Some(Box::new(n.message))));
     Ok(Delivery {
         idem_key: row.try_get("idem_key")?,
         receiver: row.try_get("receiver")?,
@@ -180,6 +190,9 @@ fn delivery(row: &SqliteRow) -> Result<Delivery> {
         next_at: waits.then_some(Ts(next_ms)),
         done_at: row.try_get("done_at")?,
         error: row.try_get("error")?,
+        users,
+        path,
+        message,
     })
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Not a mock library: nothing here is told what to expect.
 
+mod alertmanager;
 mod echo;
 mod fault;
 mod html;
@@ -18,13 +19,14 @@ mod slack;
 mod smtp;
 mod webhook;
 
+pub use alertmanager::AlertmanagerApi;
 pub use echo::Echo;
 pub use fault::{Fault, Script};
 pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, pagerduty_signature};
 pub use pulse::Pulse;
 pub use server::{Answer, Fake, Received, Reply, Service, TimedOut};
 pub use slack::{Channel, Post, RateLimit, Slack, SlackSocket, Whisper, interaction_body, slack_signature};
-pub use smtp::{FakeSmtp, Mail, Smtp, SmtpFault};
+pub use smtp::{Encryption, FakeSmtp, Mail, Smtp, SmtpFault};
 pub use webhook::{Delivery, WebhookSink, signature};
 
 /// Slack's Web API and its incoming webhooks.

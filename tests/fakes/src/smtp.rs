@@ -1,7 +1,8 @@
 //! A mail relay: takes messages by SMTP, checks what relays and mailboxes check, and keeps them by conversation.
 //!
 //! It refuses bare line feeds, long lines, headers that occur twice or not at all, and replies to messages it has never seen; a
-//! message whose id it knows is counted, and shown to nobody again.
+//! message whose id it knows is counted, and shown to nobody again. It encrypts from the first byte, when asked to, or not at
+//! all, and may have somebody in between who takes the offer away.
 
 mod mail;
 
@@ -12,9 +13,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::server::TimedOut;
@@ -36,6 +39,25 @@ pub enum SmtpFault {
     Hang,
 }
 
+/// When the relay encrypts.
+#[derive(Debug, Clone, Default)]
+pub enum Encryption {
+    #[default]
+    Never,
+    /// From the first byte.
+    Always(Arc<ServerConfig>),
+    /// When it is asked to, which it says that it can be.
+    OnRequest(Arc<ServerConfig>),
+    /// It could, but somebody in between takes the offer out of its greeting.
+    Stripped,
+    /// It offers it, and somebody in between refuses when it is asked for.
+    Refused,
+}
+
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+type Stream = BufReader<Box<dyn Io>>;
+
 #[derive(Debug, Clone, Default)]
 pub struct Smtp {
     /// Those who may send; everybody if there is none.
@@ -48,6 +70,8 @@ pub struct Smtp {
     /// What was refused, and why.
     pub refused: Vec<String>,
     pub connections: usize,
+    /// What was said in the clear: the first word of each line.
+    pub in_the_clear: Vec<String>,
     pub faults: VecDeque<SmtpFault>,
 }
 
@@ -64,6 +88,10 @@ impl FakeSmtp {
     pub const PASSWORD: &str = "canary-of-the-fake-relay";
 
     pub async fn start() -> Self {
+        Self::start_with(Encryption::Never).await
+    }
+
+    pub async fn start_with(encryption: Encryption) -> Self {
         let listener =
             TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has a free port");
         let addr = listener.local_addr().expect("a bound socket has an address");
@@ -77,9 +105,10 @@ impl FakeSmtp {
                     () = ended.cancelled() => return,
                     accepted = listener.accept() => if let Ok((stream, _)) = accepted {
                         let (state, ended) = (Arc::clone(&shared), ended.clone());
+                        let session = Session::new(encryption.clone());
                         tokio::spawn(async move {
                             tokio::select! {
-                                _ = Session::default().run(stream, &state) => {}
+                                _ = session.run(stream, &state) => {}
                                 () = ended.cancelled() => {}
                             }
                         });
@@ -115,20 +144,31 @@ impl FakeSmtp {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Session {
+    encryption: Encryption,
+    encrypted: bool,
     authorized: bool,
     from: Option<String>,
     to: Vec<String>,
 }
 
 impl Session {
+    fn new(encryption: Encryption) -> Self {
+        Self { encryption, encrypted: false, authorized: false, from: None, to: Vec::new() }
+    }
+
     async fn run(mut self, stream: TcpStream, state: &watch::Sender<Smtp>) -> std::io::Result<()> {
         state.send_modify(|s| s.connections += 1);
         self.authorized = state.borrow().accounts.is_empty();
-        let (read, mut write) = stream.into_split();
-        let mut lines = BufReader::new(read);
-        write.write_all(b"220 relay.example ESMTP fake\r\n").await?;
+        let mut stream: Box<dyn Io> = Box::new(stream);
+        if let Encryption::Always(config) = &self.encryption {
+            stream = Box::new(TlsAcceptor::from(Arc::clone(config)).accept(stream).await?);
+            self.encrypted = true;
+        }
+        let mut lines: Stream = BufReader::new(stream);
+        lines.write_all(b"220 relay.example ESMTP fake\r\n").await?;
+        lines.flush().await?;
         loop {
             let mut line = String::new();
             if lines.read_line(&mut line).await? == 0 {
@@ -136,16 +176,35 @@ impl Session {
             }
             let line = line.trim_end();
             let verb = line.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase();
+            if !self.encrypted {
+                state.send_modify(|s| s.in_the_clear.push(verb.clone()));
+            }
+            if let (Encryption::OnRequest(config), "STARTTLS") = (&self.encryption, verb.as_str()) {
+                lines.write_all(b"220 2.0.0 Ready to start TLS\r\n").await?;
+                lines.flush().await?;
+                let acceptor = TlsAcceptor::from(Arc::clone(config));
+                let stream: Box<dyn Io> = Box::new(acceptor.accept(lines.into_inner()).await?);
+                lines = BufReader::new(stream);
+                self.encrypted = true;
+                continue;
+            }
             let reply = match verb.as_str() {
-                "EHLO" => "250-relay.example\r\n250-8BITMIME\r\n250-SIZE 10485760\r\n250 AUTH PLAIN LOGIN"
-                    .to_owned(),
+                "EHLO" => {
+                    let offers = matches!(self.encryption, Encryption::OnRequest(_) | Encryption::Refused);
+                    let starttls = if offers && !self.encrypted { "250-STARTTLS\r\n" } else { "" };
+                    format!(
+                        "250-relay.example\r\n250-8BITMIME\r\n{starttls}250-SIZE 10485760\r\n250 AUTH PLAIN LOGIN"
+                    )
+                }
+                "STARTTLS" => "454 4.7.0 TLS not available due to temporary reason".into(),
                 "AUTH" => self.auth(line, state),
                 "MAIL" if !self.authorized => "530 5.7.0 Authentication required".into(),
                 "MAIL" => self.mail(line, state),
                 "RCPT" => self.rcpt(line, state),
                 "DATA" if self.to.is_empty() => "503 5.5.1 No recipients".into(),
                 "DATA" => {
-                    write.write_all(b"354 End data with <CR><LF>.<CR><LF>\r\n").await?;
+                    lines.write_all(b"354 End data with <CR><LF>.<CR><LF>\r\n").await?;
+                    lines.flush().await?;
                     let raw = data(&mut lines).await?;
                     match self.take(&raw, state) {
                         Some(reply) => reply,
@@ -158,15 +217,16 @@ impl Session {
                 }
                 "NOOP" => "250 2.0.0 Ok".into(),
                 "QUIT" => {
-                    write.write_all(b"221 2.0.0 Bye\r\n").await?;
-                    return Ok(());
+                    lines.write_all(b"221 2.0.0 Bye\r\n").await?;
+                    return lines.flush().await;
                 }
                 _ => "502 5.5.2 Unknown command".into(),
             };
             if reply == HANG {
                 std::future::pending::<()>().await;
             }
-            write.write_all(format!("{reply}\r\n").as_bytes()).await?;
+            lines.write_all(format!("{reply}\r\n").as_bytes()).await?;
+            lines.flush().await?;
         }
     }
 
@@ -253,7 +313,7 @@ fn address(line: &str) -> Option<String> {
 }
 
 /// The message as it came, with the dots that SMTP doubles made single.
-async fn data(lines: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> std::io::Result<String> {
+async fn data(lines: &mut Stream) -> std::io::Result<String> {
     let mut raw = String::new();
     loop {
         let mut line = Vec::new();

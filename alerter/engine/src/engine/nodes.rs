@@ -6,6 +6,7 @@ use stepwatch_wire::Event;
 
 use super::{Engine, Key, LOOK_AGAIN};
 use crate::cause;
+use crate::changes::{self, RunChange, configuration};
 use crate::effect::Effect;
 use crate::incident::Scope;
 use crate::incident::book::Party;
@@ -54,13 +55,24 @@ impl Engine {
         if let Some((of, setup)) = &news.setup {
             let runs: Vec<String> = self.placement.on(name).cloned().collect();
             for run in runs.iter().filter(|run| of.as_ref().is_none_or(|of| of == *run)) {
+                let before = self.runs.get(run).map(configuration).unwrap_or_default();
                 self.with_run(now, run, out, |run, verdicts| {
                     run.facts.set_up(now, name, setup);
                     run.look(now, verdicts);
                 });
+                self.configured(now, run, &before);
             }
         }
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
+    }
+
+    /// Notes that a run shows a configuration of its own that it did not show before; the first is no change.
+    fn configured(&mut self, now: Ts, name: &str, before: &[String]) {
+        let Some(run) = self.runs.get(name).filter(|_| !before.is_empty()) else { return };
+        if configuration(run).iter().any(|c| !before.contains(c)) {
+            let (run, step) = (name.to_owned(), run.facts.last_step);
+            self.changes.push(RunChange { run, at: now, what: changes::Change::Configured, step });
+        }
     }
 
     /// NCCL says that ranks of a run wait: that it stands still needs no long proof.

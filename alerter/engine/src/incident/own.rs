@@ -11,7 +11,14 @@ use crate::verdict::{Change, Kind, Severity, Verdict};
 
 impl Book {
     /// One check of ours, and what it found; the same fault found again is no news.
-    pub(crate) fn own(&mut self, now: Ts, check: &str, fault: Option<&str>, out: &mut Vec<Effect>) {
+    pub(crate) fn own(
+        &mut self,
+        now: Ts,
+        check: &str,
+        severity: Severity,
+        fault: Option<&str>,
+        out: &mut Vec<Effect>,
+    ) {
         let scope = Scope::Own(check.to_owned());
         let subject = Subject { scope: scope.clone(), cause: Kind::AlerterFault.cause() };
         let known = self.find(&subject).and_then(|id| self.open.get(&id)).filter(|i| !i.raised.is_empty());
@@ -25,7 +32,7 @@ impl Book {
         let verdict = Verdict {
             change,
             kind: Kind::AlerterFault,
-            severity: Severity::Page,
+            severity,
             signal: "alerter".into(),
             step: 0,
             ts: now,

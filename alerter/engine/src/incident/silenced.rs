@@ -71,12 +71,15 @@ impl Book {
             if i.record.quiet.as_ref().is_none_or(|q| q.why != Hidden::Silenced) {
                 continue;
             }
-            let receivers =
-                if chosen.is_empty() { i.lanes.keys().cloned().collect() } else { chosen.clone() };
+            // Whoever has heard nothing yet hears of the incident as such when the silence ends, not of its silence first.
+            let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
+            let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();
             let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");
-            out.push(by_actor(now, id, "engine", format!("reminder ({}): {words}", receivers.join(", "))));
+            let whom =
+                if receivers.is_empty() { "nobody had been told".into() } else { receivers.join(", ") };
+            out.push(by_actor(now, id, "engine", format!("reminder ({whom}): {words}")));
             for receiver in receivers.into_iter().filter(|_| n < MAX_REMINDERS) {
-                let to = Recipient { receiver, users: Vec::new() };
+                let to = Recipient::known(receiver, Vec::new());
                 self.send(now, id, to, Action::Update, &Why::from(words.clone()), out);
             }
             self.finish(id, out);

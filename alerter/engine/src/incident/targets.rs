@@ -2,6 +2,7 @@
 
 use super::book::{Book, Incident};
 use crate::config::{Condition, Level};
+use crate::effect::Path;
 use crate::time::Ts;
 
 /// Somebody to be told, by a receiver.
@@ -9,6 +10,31 @@ use crate::time::Ts;
 pub(super) struct Recipient {
     pub(super) receiver: String,
     pub(super) users: Vec<String>,
+    pub(super) path: Option<Path>,
+}
+
+impl Recipient {
+    /// One who was told before, and whom it was for.
+    pub(super) fn known(receiver: String, users: Vec<String>) -> Self {
+        Self { receiver, users, path: None }
+    }
+
+    /// One whom no level names.
+    pub(super) fn instead(receiver: String, why: &str) -> Self {
+        let path = Path { chosen: vec![why.to_owned()], ..Path::default() };
+        Self { receiver, users: Vec::new(), path: Some(path) }
+    }
+
+    fn of_level(receiver: String) -> Self {
+        Self { receiver, users: Vec::new(), path: Some(Path::default()) }
+    }
+
+    fn chosen_by(&mut self, words: &str) {
+        let chosen = &mut self.path.get_or_insert_default().chosen;
+        if !chosen.iter().any(|had| had == words) {
+            chosen.push(words.to_owned());
+        }
+    }
 }
 
 impl Book {
@@ -19,18 +45,20 @@ impl Book {
         for item in &level.notify {
             let resolution = self.oncall.resolve(item, now);
             let receivers: Vec<&str> = resolution.targets.iter().map(|t| t.receiver.as_str()).collect();
-            found.push(match resolution.why.as_str() {
+            let words = match resolution.why.as_str() {
                 "" => item.clone(),
                 why => format!(
                     "{why} by {}",
                     if receivers.is_empty() { "nothing".into() } else { receivers.join(", ") }
                 ),
-            });
+            };
+            found.push(words.clone());
             for target in resolution.targets {
                 let at = all.iter().position(|r| r.receiver == target.receiver).unwrap_or_else(|| {
-                    all.push(Recipient { receiver: target.receiver.clone(), users: Vec::new() });
+                    all.push(Recipient::of_level(target.receiver.clone()));
                     all.len() - 1
                 });
+                all[at].chosen_by(&words);
                 let users = &mut all[at].users;
                 if let Some(user) = target.user.filter(|user| !users.contains(user)) {
                     users.push(user);
@@ -39,8 +67,11 @@ impl Book {
         }
         if all.is_empty() && !level.notify.is_empty() {
             found.push("so every receiver".to_owned());
-            let everyone = self.config.receivers.iter();
-            all.extend(everyone.map(|r| Recipient { receiver: r.clone(), users: Vec::new() }));
+            for receiver in &self.config.receivers {
+                let mut recipient = Recipient::of_level(receiver.clone());
+                found.iter().for_each(|words| recipient.chosen_by(words));
+                all.push(recipient);
+            }
         }
         (all, found)
     }

@@ -12,7 +12,7 @@ use super::targets::Recipient;
 use super::{Hidden, State};
 use crate::cause;
 use crate::config::Level;
-use crate::effect::{Action, Effect, Notification};
+use crate::effect::{Action, Effect, Notification, Path};
 use crate::message::{self, Reason, Status, Why};
 use crate::silence::Phase;
 use crate::time::{Span, Ts};
@@ -130,32 +130,35 @@ impl Book {
         let says_more = [Reason::Escalated, Reason::SilenceEnded, Reason::InhibitionEnded];
         let own = unheard || !told || says_more.contains(&why.because);
         let why = if own { why.clone() } else { due.why(now - i.record.opened_at) };
-        self.tell(now, id, due.level, &level, &asked, &why, out);
+        let path = self.path(id, due.level, due.repeat, &due.route, asked);
+        self.tell(now, id, &level, path, &why, out);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of them are words of one line of history")]
-    fn tell(
-        &mut self,
-        now: Ts,
-        id: &str,
-        number: u32,
-        level: &Level,
-        asked: &[String],
-        why: &Why,
-        out: &mut Vec<Effect>,
-    ) {
+    /// How a level is reached, but for whom it names.
+    fn path(&self, id: &str, level: u32, again: u32, route: &str, asked: Vec<String>) -> Path {
+        let labels = self.open.get(id).map(|i| &i.record.labels);
+        // A reload may have taken the route away since.
+        let way =
+            labels.and_then(|l| self.router.ways(&self.config, l).into_iter().find(|w| w.route == route));
+        let (matched, policy) = way.map(|way| (way.because, way.policy)).unwrap_or_default();
+        Path { route: route.to_owned(), matched, policy, level, again, chosen: Vec::new(), asked }
+    }
+
+    fn tell(&mut self, now: Ts, id: &str, level: &Level, mut path: Path, why: &Why, out: &mut Vec<Effect>) {
         let (recipients, found) = self.recipients(now, level);
         let Some(i) = self.open.get_mut(id) else { return };
-        i.record.level = i.record.level.max(number);
-        let mut asked = asked.to_vec();
+        i.record.level = i.record.level.max(path.level);
         let silences = self.silences.all().filter(|s| s.phase(now) == Phase::Active).count();
         if silences > 0 {
-            asked.push(format!("silences that do not match: {silences}"));
+            path.asked.push(format!("silences that do not match: {silences}"));
         }
-        let asked = if asked.is_empty() { String::new() } else { format!("; {}", asked.join(", ")) };
-        let what = format!("level {number} notified ({}): {}{asked}", found.join(", "), why.words);
+        let asked =
+            if path.asked.is_empty() { String::new() } else { format!("; {}", path.asked.join(", ")) };
+        let what = format!("level {} notified ({}): {}{asked}", path.level, found.join(", "), why.words);
         out.push(timeline(now, id, what));
-        for recipient in recipients {
+        for mut recipient in recipients {
+            let chosen = recipient.path.take().unwrap_or_default().chosen;
+            recipient.path = Some(Path { chosen, ..path.clone() });
             self.send(now, id, recipient, Action::Trigger, why, out);
         }
     }
@@ -171,7 +174,8 @@ impl Book {
         let notify = i.ladders.last().flat_map(|l| l.notify.clone()).collect();
         let level = Level { notify, ..Level::default() };
         let nobody = vec!["no condition of any level holds: the last level is told all the same".to_owned()];
-        self.tell(now, id, 1, &level, &nobody, why, out);
+        let path = self.path(id, 1, 0, &i.ladders.routes(), nobody);
+        self.tell(now, id, &level, path, why, out);
     }
 
     pub(super) fn pace(&self, id: &str) -> Pace {
@@ -188,8 +192,9 @@ impl Book {
         why: &Why,
         out: &mut Vec<Effect>,
     ) {
+        let Recipient { receiver, users, path } = to;
+        let slack_ids = users.iter().filter_map(|name| self.oncall.user(name)?.slack_id.clone()).collect();
         let Some(i) = self.open.get_mut(id) else { return };
-        let Recipient { receiver, users } = to;
         i.told_at = Some(now);
         let lane = i.lanes.entry(receiver.clone()).or_default();
         lane.seq += 1;
@@ -209,6 +214,8 @@ impl Book {
             idem_key: format!("{id}/{receiver}/{seq}"),
             page: i.record.severity == Severity::Page,
             users,
+            slack_ids,
+            path,
             message: message::compose(now, &i.record, &i.summary, status, why, &self.config),
             receiver,
         })));
@@ -237,7 +244,7 @@ impl Book {
         i.news = None;
         let lanes = i.lanes.iter().map(|(receiver, lane)| (receiver.clone(), lane.users.clone()));
         for (receiver, users) in lanes.collect::<Vec<_>>() {
-            self.send(now, id, Recipient { receiver, users }, action, &why, out);
+            self.send(now, id, Recipient::known(receiver, users), action, &why, out);
         }
     }
 
@@ -288,7 +295,7 @@ impl Book {
             let told: Vec<String> = i.lanes.keys().cloned().collect();
             for other in self.config.receivers.clone() {
                 if !told.contains(&other) {
-                    let to = Recipient { receiver: other, users: Vec::new() };
+                    let to = Recipient::instead(other, "everybody who had not been told");
                     self.send(now, id, to, Action::Trigger, &why, out);
                 }
             }

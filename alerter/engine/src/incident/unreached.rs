@@ -26,7 +26,8 @@ impl Book {
         let why = Why::new(Reason::ReceiverFailed, words);
         let untold = self.config.receivers.iter().filter(|other| !quiet && !told.contains(other));
         for receiver in untold.cloned().collect::<Vec<_>>() {
-            self.send(now, id, Recipient { receiver, users: Vec::new() }, Action::Trigger, &why, out);
+            let to = Recipient::instead(receiver, "everybody who had not been told");
+            self.send(now, id, to, Action::Trigger, &why, out);
         }
         self.finish(id, out);
     }

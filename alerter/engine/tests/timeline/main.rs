@@ -5,6 +5,7 @@ mod world;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Action, Input};
 use stepwatch_engine::incident::State;
+use stepwatch_engine::message::Reason;
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_wire::{CkptPhase, Event, Kind as EventKind};
@@ -494,4 +495,61 @@ fn draining_a_node_that_the_run_has_left_is_not_a_loss() {
     (1100..1190).for_each(|step| there(&mut w, step));
     assert_eq!(w.records.len(), 1);
     assert!(w.records.iter().all(|r| r.run != "llama"), "{:?}", w.history);
+}
+
+#[test]
+fn every_message_knows_how_it_found_its_receiver() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 8);
+    w.forward(Span::secs(61 + 300 + 300));
+    let id = w.only().id.clone();
+    w.input(Input::Ack { incident: &id, by: "cli:alice" });
+    let ways: Vec<String> = w
+        .sent
+        .iter()
+        .map(|(_, n)| match &n.path {
+            Some(p) => format!(
+                "{} {}: {} ({}), {}, level {}, again {}, by {}",
+                n.receiver,
+                n.action.as_str(),
+                p.route,
+                p.matched,
+                p.policy.as_deref().unwrap_or("-"),
+                p.level,
+                p.again,
+                p.chosen.join("; ")
+            ),
+            None => format!("{} {}: known", n.receiver, n.action.as_str()),
+        })
+        .collect();
+    assert_eq!(
+        ways,
+        [
+            "chat trigger: routes[0] (severity=\"page\"), default, level 1, again 0, by chat",
+            "primary trigger: routes[0] (severity=\"page\"), default, level 2, again 0, by primary",
+            "primary trigger: routes[0] (severity=\"page\"), default, level 2, again 1, by primary",
+            "chat ack: known",
+            "primary ack: known",
+        ]
+    );
+}
+
+#[test]
+fn whoever_stands_in_for_a_receiver_that_failed_knows_that() {
+    let mut w = World::new(two_levels());
+    w.train(1, 40, 8);
+    w.forward(Span::secs(61 + 300));
+    let id = w.only().id.clone();
+    w.config.receivers.push("spare".into());
+    w.engine.reconfigure(w.config.clone());
+    let failed =
+        Input::Unreached { incident: &id, receiver: "primary", waited: Span::secs(120), error: "503" };
+    w.input(failed);
+    let (_, n) = w.sent.last().unwrap();
+    assert_eq!((n.receiver.as_str(), n.message.because), ("spare", Reason::ReceiverFailed));
+    let path = n.path.as_ref().unwrap();
+    assert_eq!(
+        (path.level, path.chosen.as_slice()),
+        (0, &["everybody who had not been told".to_owned()][..])
+    );
 }

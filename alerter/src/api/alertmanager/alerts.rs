@@ -11,7 +11,7 @@ use stepwatch_engine::time::Ts;
 
 use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};
 use super::filter::{AlertsQuery, Filter};
-use super::shown::{Looker, Shown};
+use super::shown::{self as looks, Looker, Shown};
 use super::wire::{AlertGroup, GettableAlert, Name, PostableAlert};
 use super::{Refused, Result};
 use crate::api::Api;
@@ -154,14 +154,16 @@ pub(super) async fn groups(
 async fn shown(api: &Api, caller: &Caller, filter: &Filter) -> Result<Vec<Shown>> {
     let now = wall();
     let (routing, silences) = (api.runtime.board.routing(), api.runtime.board.active(now));
-    let looker = Looker { filter, routing: &routing, silences: &silences, now };
-    let mut alerts = api.runtime.board.alerts(now);
+    let mut firing = api.runtime.board.alerts(now);
     if let Some(reach) = caller.reach() {
-        alerts.retain(|firing| reach.admits(&routing.with_team(firing.alert.labels.to_labels())));
+        firing.retain(|firing| reach.admits(&routing.with_team(firing.alert.labels.to_labels())));
     }
-    let mut all: Vec<Shown> = alerts.iter().filter_map(|firing| looker.alert(firing)).collect();
     let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
     let incidents = api.incidents(caller, open).await?;
+    let hidden = incidents.iter().filter(|r| r.quiet.is_some() && looks::of_alerts(r)).collect();
+    let (filter, routing, silences, incidents) = (filter, &*routing, &*silences, incidents.as_slice());
+    let looker = Looker { filter, routing, silences, incidents, firing: &firing, hidden, now };
+    let mut all: Vec<Shown> = firing.iter().filter_map(|firing| looker.alert(firing)).collect();
     all.extend(incidents.iter().filter_map(|record| looker.incident(record)));
     Ok(all)
 }

@@ -23,6 +23,11 @@ pub(super) struct Looker<'a> {
     pub(super) routing: &'a Routing,
     /// In force.
     pub(super) silences: &'a [Arc<Silence>],
+    /// That are not over, and what other programs say fires.
+    pub(super) incidents: &'a [IncidentRecord],
+    pub(super) firing: &'a [Firing],
+    /// Those of the incidents that alerts make and others hide: few, and asked for each alert.
+    pub(super) hidden: Vec<&'a IncidentRecord>,
     pub(super) now: Ts,
 }
 
@@ -39,7 +44,9 @@ impl Looker<'_> {
         let alert = &firing.alert;
         let own = alert.labels.to_labels();
         let silenced_by = self.silencing(&own);
-        if !self.filter.wants(&own, !silenced_by.is_empty(), false) {
+        let of = self.hidden.iter().filter(|r| self.is_of(r, firing));
+        let inhibited_by: Vec<String> = of.flat_map(|r| self.inhibiting(r)).collect();
+        if !self.filter.wants(&own, !silenced_by.is_empty(), !inhibited_by.is_empty()) {
             return None;
         }
         let config = &self.routing.config.alerts;
@@ -58,7 +65,7 @@ impl Looker<'_> {
             fingerprint: format!("{:016x}", alert.fingerprint),
             receivers: names_of(&receivers),
             starts_at: When(alert.starts_at),
-            status: status(silenced_by, Vec::new()),
+            status: status(silenced_by, inhibited_by),
             updated_at: When(firing.updated_at),
             generator_url: alert.generator_url.clone(),
             labels: alert.labels.clone(),
@@ -68,19 +75,17 @@ impl Looker<'_> {
 
     /// Incidents of alerts are not shown beside them.
     pub(super) fn incident(&self, r: &IncidentRecord) -> Option<Shown> {
-        if r.labels.get(labels::ALERTNAME).is_some_and(|name| *name != labels::alertname(r.kind)) {
+        if of_alerts(r) {
             return None;
         }
-        let quiet = |why| r.quiet.iter().filter(|q| q.why == why).map(|q| q.by.clone()).collect::<Vec<_>>();
-        let (silenced_by, inhibited_by) = (quiet(Hidden::Silenced), quiet(Hidden::Inhibited));
+        let silenced = r.quiet.iter().filter(|q| q.why == Hidden::Silenced);
+        let silenced_by: Vec<String> = silenced.map(|q| q.by.clone()).collect();
+        let inhibited_by = self.inhibiting(r);
         let receivers = self.routing.receivers(&r.labels);
         let wanted = self.filter.wants(&r.labels, !silenced_by.is_empty(), !inhibited_by.is_empty());
         if !wanted || !self.filter.wants_receivers(&receivers) {
             return None;
         }
-        let set = |pairs: &Labels| -> LabelSet {
-            pairs.iter().map(|(n, v)| (Box::from(n.as_str()), Box::from(v.as_str()))).collect()
-        };
         let labels = set(&r.labels);
         let link = self.routing.config.external_url.as_ref().map(|base| format!("{base}/incidents/{}", r.id));
         let annotations = Labels::from([
@@ -94,7 +99,7 @@ impl Looker<'_> {
         let shown = GettableAlert {
             annotations: set(&annotations),
             ends_at: When(self.now + LASTS),
-            fingerprint: format!("{:016x}", fingerprint(labels.iter())),
+            fingerprint: fingerprint_of(&labels),
             receivers: names_of(&receivers),
             starts_at: When(r.opened_at),
             status: status(silenced_by, inhibited_by),
@@ -105,9 +110,42 @@ impl Looker<'_> {
         Some(Shown { alert: shown, group, receivers })
     }
 
+    /// What hides an incident, by the fingerprints under which that is shown here.
+    fn inhibiting(&self, r: &IncidentRecord) -> Vec<String> {
+        let Some(quiet) = r.quiet.as_ref().filter(|q| q.why == Hidden::Inhibited) else { return Vec::new() };
+        match self.incidents.iter().find(|hider| hider.id == quiet.by) {
+            Some(hider) if of_alerts(hider) => {
+                let shown = self.firing.iter().filter(|firing| self.is_of(hider, firing));
+                shown.map(|firing| format!("{:016x}", firing.alert.fingerprint)).collect()
+            }
+            Some(hider) => vec![fingerprint_of(&set(&hider.labels))],
+            // It ended a moment ago, or there are more than are looked at.
+            None => vec![quiet.by.clone()],
+        }
+    }
+
+    /// Whether an alert is one of those that make this incident: they have in common what they are grouped by.
+    fn is_of(&self, r: &IncidentRecord, firing: &Firing) -> bool {
+        let names = self.routing.config.alerts.group_by.iter().map(String::as_str).chain([labels::ALERTNAME]);
+        names.into_iter().all(|n| r.labels.get(n).map(String::as_str) == firing.alert.labels.get(n))
+    }
+
     fn silencing(&self, labels: &Labels) -> Vec<String> {
         self.silences.iter().filter(|s| s.matches(labels)).map(|s| s.id.clone()).collect()
     }
+}
+
+/// Whether other programs' alerts make it, and not we.
+pub(super) fn of_alerts(r: &IncidentRecord) -> bool {
+    r.labels.get(labels::ALERTNAME).is_some_and(|name| *name != labels::alertname(r.kind))
+}
+
+fn set(pairs: &Labels) -> LabelSet {
+    pairs.iter().map(|(n, v)| (Box::from(n.as_str()), Box::from(v.as_str()))).collect()
+}
+
+fn fingerprint_of(labels: &LabelSet) -> String {
+    format!("{:016x}", fingerprint(labels.iter()))
 }
 
 fn names_of(receivers: &[String]) -> Vec<Name> {

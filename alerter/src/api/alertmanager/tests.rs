@@ -91,6 +91,42 @@ async fn what_is_valid_is_taken_beside_what_is_not() {
 }
 
 #[tokio::test]
+async fn whoever_hides_an_alert_is_named_as_it_is_shown() {
+    let app = TestApp::start().await;
+    app.reconfigure(
+        "inhibit_rules: [{source_matchers: ['alertname=\"NodeDown\"'], target_matchers: ['alertname=\"DiskFull\"']}]\n",
+    );
+    assert_eq!(app.post("/-/reload", JSON, "").await.0, 200);
+    assert_eq!(post(&app, &[alert("NodeDown", &[("instance", "a")])]).await.0, 200);
+    assert_eq!(post(&app, &[alert("DiskFull", &[("instance", "a")])]).await.0, 200);
+    let shown = app.json("/api/v2/alerts").await;
+    let of = |name: &str| {
+        shown.as_array().unwrap().iter().find(|a| a["labels"]["alertname"] == name).cloned().unwrap()
+    };
+    assert_eq!(of("NodeDown")["status"]["state"], "active");
+    let hidden = of("DiskFull");
+    assert_eq!(hidden["status"]["state"], "suppressed", "{hidden}");
+    assert_eq!(hidden["status"]["inhibitedBy"], json!([of("NodeDown")["fingerprint"]]));
+    assert_eq!(names(&app.json("/api/v2/alerts?inhibited=false").await), ["NodeDown"]);
+}
+
+#[tokio::test]
+async fn the_configuration_is_shown_without_what_opens_doors() {
+    let app = TestApp::start().await;
+    let original = |status: Value| status["config"]["original"].as_str().unwrap().to_owned();
+    let text = original(app.json("/api/v2/status").await);
+    assert!(text.starts_with("route:\n  receiver: \"hook\"\nreceivers:\n- name: \"hook\"\n"), "{text}");
+    assert!(
+        text.contains("#         \"page_after\": \"0s\"") || text.contains("\"page_after\": \"0s\""),
+        "{text}"
+    );
+    assert!(text.contains("/<secret>\"") && !text.contains("/hook\""), "an address may be a secret: {text}");
+    app.reconfigure("cost_per_gpu_hour: 2.25\n");
+    assert_eq!(app.post("/-/reload", JSON, "").await.0, 200);
+    assert!(original(app.json("/api/v2/status").await).contains("\"cost_per_gpu_hour\": 2.25"));
+}
+
+#[tokio::test]
 async fn filters_and_groups() {
     let app = TestApp::start().await;
     let alerts =

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepwatch_engine::{effect, incident, silence, verdict};
+use stepwatch_engine::{effect, incident, message, silence, verdict};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{
     AdditionalProperties, KnownFormat, Object, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, SchemaType,
@@ -92,6 +92,8 @@ macro_rules! named {
 named! {
     /// What is wrong, finely. More may be added; those that there are keep their names.
     Kind => words_of(verdict::Kind::ALL.iter().map(|kind| kind.as_str().into()).collect());
+    /// Why a message was sent. More may be added; those that there are keep their names.
+    Reason => words_of(message::Reason::ALL.iter().map(|reason| reason.as_str().into()).collect());
     /// Names to values.
     Labels => ObjectBuilder::new()
         .additional_properties(Some(AdditionalProperties::from(Schema::Object(Object::with_type(Type::String)))))

@@ -24,6 +24,9 @@ const FACTS_MAX: usize = 12;
 const REASON_MAX: usize = 600;
 const LINKS_MAX: usize = 5;
 const FALLBACK_MAX: usize = 1000;
+/// Of a level that names half the company.
+const MENTIONS_MAX: usize = 10;
+const USER_ID_MAX: usize = 21;
 
 /// A fact longer than this, or of several lines, does not fit into half the width.
 const HALF_WIDTH: usize = 80;
@@ -34,10 +37,10 @@ const FIELDS_MAX: usize = 10;
 pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     let m = &n.message;
     let header = format!("{} {}", emoji(m), plain(&m.title, HEADER_MAX - 3));
-    let mut blocks = vec![
-        json!({"type": "header", "text": {"type": "plain_text", "text": header, "emoji": true}}),
-        section(&non_empty(escape(&m.summary, SUMMARY_MAX))),
-    ];
+    let mut blocks =
+        vec![json!({"type": "header", "text": {"type": "plain_text", "text": header, "emoji": true}})];
+    blocks.extend(mention(n).map(|whom| section(&format!("For {whom}"))));
+    blocks.push(section(&non_empty(escape(&m.summary, SUMMARY_MAX))));
     blocks.extend(facts(&m.facts));
     blocks.extend(actions(m, deeds));
     let context = format!(
@@ -55,7 +58,9 @@ pub(super) fn message(n: &Notification, deeds: bool) -> Value {
 pub(super) fn news(n: &Notification) -> Value {
     let m = &n.message;
     let reason = non_empty(escape(&capitalised(&m.reason), REASON_MAX));
-    let mut text = format!("{} *{reason}*", emoji(m));
+    // Only a call mentions those it is for: an edit rouses nobody, and news should not.
+    let whom = mention(n).filter(|_| n.action == Action::Trigger).map(|whom| format!("{whom} "));
+    let mut text = format!("{}{} *{reason}*", whom.unwrap_or_default(), emoji(m));
     if n.action != Action::Ack {
         text.push('\n');
         text.push_str(&escape(&m.summary, SUMMARY_MAX));
@@ -70,7 +75,8 @@ pub(super) fn news(n: &Notification) -> Value {
 /// What a phone's lock screen and a screen reader get, and a client that cannot show blocks.
 pub(super) fn fallback(n: &Notification) -> String {
     let m = &n.message;
-    escape(&format!("{} {} - {} ({})", emoji(m), m.title, m.summary, m.reason), FALLBACK_MAX)
+    let whom = mention(n).map(|whom| format!("{whom} ")).unwrap_or_default();
+    whom + &escape(&format!("{} {} - {} ({})", emoji(m), m.title, m.summary, m.reason), FALLBACK_MAX)
 }
 
 pub(super) fn news_fallback(n: &Notification) -> String {
@@ -84,6 +90,20 @@ pub(super) fn add_options(body: &mut Value) {
     body["unfurl_media"] = false.into();
     body["parse"] = "none".into();
     body["link_names"] = false.into();
+}
+
+/// Whoever it is for, by the ids of the configuration: nothing else becomes a mention.
+fn mention(n: &Notification) -> Option<String> {
+    let ids = n.slack_ids.iter().filter(|id| is_user_id(id)).take(MENTIONS_MAX);
+    let all: Vec<String> = ids.map(|id| format!("<@{id}>")).collect();
+    (!all.is_empty()).then(|| all.join(" "))
+}
+
+/// As in `U012AB3CD`.
+pub(crate) fn is_user_id(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    let plain = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
+    matches!(bytes.next(), Some(b'U' | b'W')) && (2..=USER_ID_MAX).contains(&text.len()) && bytes.all(plain)
 }
 
 fn emoji(m: &Message) -> &'static str {
@@ -261,6 +281,20 @@ mod tests {
         insta::assert_snapshot!("resolve_news_fallback", news_fallback(&n));
         let header = message(&n, false)[0]["text"]["text"].clone();
         assert_eq!(header, "✅ RESOLVED llama-70b: gradient spike at step 31215");
+    }
+
+    #[test]
+    fn whoever_it_is_for_is_mentioned_by_a_call_and_by_nothing_else() {
+        let mut n = page("chat", 1, Action::Trigger);
+        n.slack_ids = vec!["U012AB3CD".into(), "U0BAD> <!channel".into()];
+        assert_eq!(message(&n, false)[1]["text"]["text"], "For <@U012AB3CD>");
+        assert!(fallback(&n).starts_with("<@U012AB3CD> 🚨 PAGE"), "{}", fallback(&n));
+        assert!(news(&n)[0]["text"]["text"].as_str().unwrap().starts_with("<@U012AB3CD> "), "a call again");
+        assert!(!message(&n, false).to_string().contains("<!channel"));
+        n.action = Action::Update;
+        assert!(!news(&n).to_string().contains("<@"), "news rouse nobody");
+        let name = is_user_id;
+        assert!(name("W1") && !name("U") && !name("") && !name("u012") && !name("U012 ") && !name("C012"));
     }
 
     #[test]

@@ -185,12 +185,12 @@ fn an_incident_is_found_that_nobody_would_hear_of_again() {
 fn a_fault_of_ours_is_an_incident_and_is_told_once() {
     let mut w = World::new(two_levels());
     for _ in 0..3 {
-        w.input(Input::Own { check: "outbox", fault: Some("the oldest page has waited 5m") });
+        w.input(Input::Own { check: "outbox", severity: Page, fault: Some("the oldest page has waited 5m") });
     }
     w.expect(&[("chat", Trigger, Reason::First)]);
     let record = w.records.values().next().unwrap();
     assert_eq!((record.kind, record.place().as_str()), (Kind::AlerterFault, "this alerter"));
-    w.input(Input::Own { check: "outbox", fault: None });
+    w.input(Input::Own { check: "outbox", severity: Page, fault: None });
     w.forward(Span::secs(60));
     w.expect(&[("chat", Resolve, Reason::Resolved)]);
 }

@@ -1,0 +1,90 @@
+//! A message to try things with: a receiver, or a template. It has everything that a message can have.
+
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::message::{
+    Checkpoint, Cost, Details, Evidence, Fact, Link, Message, Reason, RunDetails, Status,
+};
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+
+/// It says on its face that it is only a test.
+pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {
+    let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
+    Notification {
+        incident: incident.to_owned(),
+        receiver: receiver.to_owned(),
+        seq: 1,
+        action: Action::Trigger,
+        idem_key: format!("{incident}/{receiver}/1"),
+        page: false,
+        users: Vec::new(),
+        slack_ids: Vec::new(),
+        path: None,
+        message: Message {
+            incident: incident.to_owned(),
+            run: "test-run".into(),
+            nodes: Vec::new(),
+            kind: Kind::GradSpike,
+            severity: Severity::Info,
+            status: Status::Firing,
+            title: "TEST: this is how an incident looks here".into(),
+            summary:
+                "Sent by `stepwatch-alerter notify test`. No run is in trouble, nobody needs to do anything."
+                    .into(),
+            facts: vec![
+                fact("Since step", "12345"),
+                fact("Value", "27.3 (expected 0.9)"),
+                fact("Suspect", "rank 17 on node gpu-042: first to show it"),
+                fact("Last good checkpoint", "step 12000, 9m ago"),
+                fact("Cost", "$1,310 an hour"),
+            ],
+            details: details(now),
+            because: Reason::Test,
+            reason: "a test of this receiver".into(),
+            links: vec![Link { text: "Runbook".into(), href: "https://example.com/runbook".into() }],
+            labels: Labels::new(),
+            started_at: now,
+            at: now,
+        },
+    }
+}
+
+/// The same as data, with nothing absent.
+pub(crate) fn details(now: Ts) -> Details {
+    let suspect = |what: &str, why: &str| Suspect { what: what.into(), why: why.into() };
+    Details {
+        cause: Some(Cause::Numerics),
+        evidence: Evidence {
+            signal: "grad_norm".into(),
+            value: Some(27.3),
+            expected: Some(0.9),
+            score: Some(38.0),
+            text: "27.3 (expected 0.9)".into(),
+            step: Some(12_345),
+            announced_step: Some(12_348),
+        },
+        suspects: vec![suspect("rank 17 on node gpu-042", "first to show it")],
+        run: RunDetails {
+            name: "test-run".into(),
+            gpus: 512,
+            nodes: 64,
+            attempt: 2,
+            last_step: Some(12_348),
+            step_seconds: Some(1.6),
+            start_seconds: Some(310.0),
+        },
+        checkpoint: Some(Checkpoint {
+            step: Some(12_000),
+            at: Ts(now.0 - Span::secs(540).0),
+            age_seconds: 540.0,
+            after_onset: false,
+            unsaved_seconds: 557.0,
+        }),
+        cost: Some(Cost { per_gpu_hour: 2.56, per_hour: 1310.72, so_far: 4.37 }),
+        advice: Some("roll back to step 12000".into()),
+        level: 1,
+        returns: 1,
+        acknowledged_by: Some("alice".into()),
+    }
+}

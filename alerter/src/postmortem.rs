@@ -1,0 +1,264 @@
+//! The account of an incident that is written afterwards, as Markdown to start from: what is known is filled in, what only people know is
+//! asked for.
+//!
+//! A pure function of what is stored: the record, its history, and the messages that were sent, which say how large the run was and
+//! where its checkpoint stood at the time. It estimates nothing that it cannot show the sum of.
+
+mod impact;
+mod markdown;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+
+use stepwatch_engine::effect::{Action, TimelineEntry};
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::message::{self, Details, Message, place};
+use stepwatch_engine::time::{Span, Ts};
+
+use crate::store::{Delivery, DeliveryState};
+use markdown::{Table, escape};
+
+/// Lines of history; what flaps for a week has thousands.
+const TIMELINE_MAX: usize = 500;
+
+/// All that is stored of one incident.
+#[derive(Debug, Clone)]
+pub struct Account<'a> {
+    pub record: &'a IncidentRecord,
+    pub timeline: &'a [TimelineEntry],
+    pub deliveries: &'a [Delivery],
+    /// When it is asked for: the end of what is not over.
+    pub now: Ts,
+}
+
+/// The whole document.
+pub fn render(a: &Account<'_>) -> String {
+    let mut out = String::new();
+    heading(&mut out, a);
+    let _ = writeln!(out, "## Summary\n\n{}\n", escape(&sentence(&a.record.summary)));
+    if let Some(advice) = a.first().and_then(|d| d.advice.as_deref()) {
+        let _ = writeln!(out, "What was advised then: {}\n", escape(&sentence(advice)));
+    }
+    impact::write(&mut out, a);
+    times(&mut out, a);
+    timeline(&mut out, a);
+    evidence(&mut out, a);
+    told(&mut out, a);
+    out.push_str(TO_FILL_IN);
+    out
+}
+
+/// What only people know.
+const TO_FILL_IN: &str = "\
+## Root cause
+
+<!-- What had to be so for this to happen? Which of the suspects above was it, and how is that known? -->
+
+## What was done
+
+<!-- In which order, by whom, and what each step changed. Was the run rolled back, to which step, and what of it was trained again? -->
+
+## What went well, and what did not
+
+<!-- Was it found soon enough? Did the right person hear of it, and did the message say what was needed? -->
+
+## Action items
+
+| what | who | until |
+|---|---|---|
+|  |  |  |
+";
+
+impl<'a> Account<'a> {
+    pub(crate) fn end(&self) -> Ts {
+        self.record.resolved_at.unwrap_or(self.now)
+    }
+
+    pub(crate) fn lasted(&self) -> Span {
+        Span((self.end() - self.record.opened_at).0.max(0))
+    }
+
+    fn messages(&self) -> impl DoubleEndedIterator<Item = &'a Message> {
+        self.deliveries.iter().filter_map(|d| d.message.as_deref())
+    }
+
+    /// What was known of the run when it was told of first, and last.
+    pub(crate) fn first(&self) -> Option<&'a Details> {
+        self.messages().map(|m| &m.details).find(|d| d.run.gpus > 0)
+    }
+
+    pub(crate) fn last(&self) -> Option<&'a Details> {
+        self.messages().rev().map(|m| &m.details).find(|d| d.run.gpus > 0)
+    }
+}
+
+fn heading(out: &mut String, a: &Account<'_>) {
+    let r = a.record;
+    let _ = writeln!(out, "# Post-mortem: {} of {}\n", r.kind.title(), escape(&r.place()));
+    let mut t = Table::new(["", ""]);
+    t.row(["Incident", &r.id]);
+    t.row(["Severity", r.severity.as_str()]);
+    t.row(["State", &state(a)]);
+    t.row(["About", &place(&r.run, &r.nodes)]);
+    if let Some(run) = a.last().map(|d| &d.run).filter(|run| run.gpus > 0) {
+        t.row([
+            "Size",
+            &format!("{} on {}, attempt {}", count(run.gpus, "GPU"), count(run.nodes, "node"), run.attempt),
+        ]);
+    }
+    if r.flaps > 0 {
+        t.row(["Came back", &count(r.flaps, "time")]);
+    }
+    for (name, value) in &r.labels {
+        if !["alertname", "severity", "kind", "cause", "run", "node", "signal"].contains(&name.as_str())
+            && !value.is_empty()
+        {
+            t.row([name, value]);
+        }
+    }
+    t.write(out);
+}
+
+fn state(a: &Account<'_>) -> String {
+    let r = a.record;
+    match (r.state, &r.acked_by) {
+        (State::Resolved, _) => format!("resolved at {}", a.end()),
+        (State::Acknowledged, Some(by)) => {
+            format!("acknowledged by {by}, not over: figures are as of {}", a.now)
+        }
+        _ => format!("open, not over: figures are as of {}", a.now),
+    }
+}
+
+/// How long each of it took.
+fn times(out: &mut String, a: &Account<'_>) {
+    let r = a.record;
+    out.push_str("## Times\n\n");
+    let mut t = Table::new(["", "after", "at"]);
+    if let Some(silent) = impact::unseen(a) {
+        t.row(["Detected", &silent, &r.opened_at.to_string()]);
+    }
+    let delivered = |d: &&Delivery| d.state == DeliveryState::Delivered && d.action == Action::Trigger;
+    let first =
+        a.deliveries.iter().filter(delivered).filter_map(|d| Some((done(d)?, d))).min_by_key(|(at, _)| *at);
+    match first {
+        Some((at, d)) => {
+            t.row([&format!("Notified ({})", d.receiver), &(at - r.opened_at).to_string(), &at.to_string()]);
+        }
+        None => t.row(["Notified", "nobody was told", ""]),
+    }
+    match (r.acked_at, &r.acked_by) {
+        (Some(at), Some(by)) => {
+            t.row([&format!("Acknowledged by {by}"), &(at - r.opened_at).to_string(), &at.to_string()]);
+        }
+        _ => t.row(["Acknowledged", "by nobody", ""]),
+    }
+    match r.resolved_at {
+        Some(at) => t.row(["Resolved", &a.lasted().to_string(), &at.to_string()]),
+        None => t.row(["Resolved", "not yet", ""]),
+    }
+    t.write(out);
+    out.push_str("Counted from the moment it was announced, except the detection, which is counted from the onset.\n\n");
+}
+
+fn timeline(out: &mut String, a: &Account<'_>) {
+    out.push_str("## Timeline\n\n");
+    let mut t = Table::new(["at", "after", "who", "what"]);
+    // The beginning says more than the middle of what repeats itself.
+    for entry in a.timeline.iter().take(TIMELINE_MAX) {
+        let after = Span((entry.at - a.record.opened_at).0.max(0)).to_string();
+        t.row([&entry.at.to_string(), &after, &entry.actor, &entry.what]);
+    }
+    t.write(out);
+    if let Some(more) = a.timeline.len().checked_sub(TIMELINE_MAX).filter(|n| *n > 0) {
+        let _ = writeln!(out, "{more} more lines are in `stepwatch-alerter explain {}`.\n", a.record.id);
+    }
+}
+
+fn evidence(out: &mut String, a: &Account<'_>) {
+    let r = a.record;
+    out.push_str("## Evidence\n\n");
+    let mut t = Table::new(["", ""]);
+    t.row(["Signal", &r.signal]);
+    let text = a.first().map(|d| d.evidence.text.as_str()).filter(|text| !text.is_empty());
+    if let Some(text) = text {
+        t.row(["Value", text]);
+    } else if r.value.is_finite() || r.expected.is_finite() {
+        t.row(["Value", &format!("{}, expected {}", message::number(r.value), message::number(r.expected))]);
+    }
+    if r.score.is_finite() {
+        t.row(["Score", &message::number(r.score)]);
+    }
+    if !r.run.is_empty() {
+        let end = r.end_step.map(|s| format!(", over at {s}")).unwrap_or_default();
+        t.row(["Steps", &format!("since {}, announced at {}{end}", r.start_step, r.opened_step)]);
+    }
+    if let Some(m) = a.messages().next_back() {
+        for link in &m.links {
+            if crate::notify::text::web_link(&link.href, 2000).is_some() {
+                t.row([&link.text, &link.href]);
+            }
+        }
+    }
+    t.write(out);
+    out.push_str("## Suspects\n\n");
+    if r.suspects.is_empty() {
+        out.push_str("Nobody and nothing was suspected.\n\n");
+        return;
+    }
+    for (n, s) in r.suspects.iter().enumerate() {
+        let _ = writeln!(out, "{}. **{}**: {}", n + 1, escape(&s.what), escape(&s.why));
+    }
+    out.push('\n');
+}
+
+fn told(out: &mut String, a: &Account<'_>) {
+    out.push_str("## Who was told\n\n");
+    if a.deliveries.is_empty() {
+        out.push_str("Nobody.\n\n");
+        return;
+    }
+    let mut t = Table::new(["at", "by", "whom", "what", "because", "outcome"]);
+    for d in a.deliveries {
+        let (at, outcome) = match (d.state, done(d)) {
+            (DeliveryState::Delivered, Some(at)) => (at, format!("delivered after {}", at - d.created_at)),
+            (DeliveryState::Superseded, _) => {
+                (d.created_at, "not sent: a later message said it better".to_owned())
+            }
+            (DeliveryState::Failed, _) => (d.created_at, "failed for good".to_owned()),
+            _ => (d.created_at, "not delivered yet".to_owned()),
+        };
+        let tries = if d.attempts > 1 { format!(", {} attempts", d.attempts) } else { String::new() };
+        let error = d.error.as_deref().filter(|_| d.state != DeliveryState::Superseded);
+        let error = error.map(|e| format!("; last error: {e}")).unwrap_or_default();
+        let whom = if d.users.is_empty() { "everybody there".to_owned() } else { d.users.join(", ") };
+        let because = d.message.as_ref().map_or("", |m| m.reason.as_str());
+        t.row([
+            &at.to_string(),
+            &d.receiver,
+            &whom,
+            d.action.as_str(),
+            because,
+            &format!("{outcome}{tries}{error}"),
+        ]);
+    }
+    t.write(out);
+}
+
+fn done(d: &Delivery) -> Option<Ts> {
+    let at: jiff::Timestamp = d.done_at.as_deref()?.parse().ok()?;
+    Some(Ts(at.as_millisecond()))
+}
+
+/// `1 GPU`, `2 GPUs`.
+fn count(n: u32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn sentence(text: &str) -> String {
+    let mut chars = text.trim().chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let text = first + chars.as_str();
+    if text.ends_with(['.', '!', '?']) { text } else { text + "." }
+}

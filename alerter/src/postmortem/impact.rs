@@ -1,0 +1,180 @@
+//! What an incident cost: time, GPU hours, money, and the work that was lost.
+
+use std::fmt::Write as _;
+
+use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_engine::message::{Details, number};
+use stepwatch_engine::time::Span;
+use stepwatch_engine::verdict::{Cause, Kind};
+
+use super::Account;
+use super::markdown::Table;
+
+/// How an incident takes away from a run while it lasts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Loss {
+    /// Nothing is done.
+    Stalled,
+    /// This part of the time is lost.
+    Slowed(f64),
+    /// What is done may be worth nothing: it is trained again.
+    Spoiled,
+    /// The run goes on as it was.
+    None,
+}
+
+pub(super) fn write(out: &mut String, a: &Account<'_>) {
+    out.push_str("## Impact\n\n");
+    let mut t = Table::new(["", ""]);
+    t.row(["Lasted", &a.lasted().to_string()]);
+    let Some(first) = a.first() else {
+        t.write(out);
+        let of = if a.record.run.is_empty() { "No run was on it" } else { "Nobody was told of it" };
+        let _ = writeln!(out, "{of}, so that it is not recorded how many GPUs it concerned.\n");
+        return;
+    };
+    let last = a.last().unwrap_or(first);
+    let gpus = f64::from(first.run.gpus);
+    let hours = a.lasted().as_secs_f64() / 3600.0;
+    t.row([
+        "GPU hours while it lasted",
+        &format!("{} ({})", number(gpus * hours), super::count(first.run.gpus, "GPU")),
+    ]);
+    let rate = first.cost.as_ref().map(|c| c.per_gpu_hour);
+    match rate {
+        Some(rate) => {
+            t.row(["Cost of these", &format!("${:.2} (at ${rate:.2} a GPU hour)", rate * gpus * hours)]);
+        }
+        None => t.row(["Cost of these", "no price is set (cost_per_gpu_hour)"]),
+    }
+    let lost = lost(a, first, last);
+    for (what, seconds, how) in &lost {
+        t.row([*what, &amount(*seconds, gpus, rate, how)]);
+    }
+    let total: f64 = lost.iter().map(|(_, seconds, _)| seconds).sum();
+    if lost.len() > 1 {
+        t.row(["Goodput lost in all", &amount(total, gpus, rate, "")]);
+    }
+    if lost.is_empty() {
+        t.row(["Goodput lost", "none that was measured: the run went on"]);
+    }
+    if let Some(risk) = at_risk(a, first, last) {
+        t.row(["Work since the last checkpoint", &risk]);
+    }
+    t.write(out);
+}
+
+/// Time, in words and in what it is worth.
+fn amount(seconds: f64, gpus: f64, rate: Option<f64>, how: &str) -> String {
+    let hours = gpus * seconds / 3600.0;
+    let dollars = rate.map(|rate| format!(" = ${:.2}", rate * hours)).unwrap_or_default();
+    let how = if how.is_empty() { String::new() } else { format!(": {how}") };
+    format!("{} of the run = {} GPU hours{dollars}{how}", Span::from_secs_f64(seconds), number(hours))
+}
+
+/// What was lost for certain, in seconds of the run.
+fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, f64, String)> {
+    let lasted = a.lasted().as_secs_f64();
+    let mut lost = Vec::new();
+    match loss(a.record, first) {
+        Loss::Stalled => {
+            let before = silent(a.record, first);
+            let how = match before {
+                0.0 => "no step was made while it lasted".to_owned(),
+                secs => format!(
+                    "no step was made, also in the {} before it was announced",
+                    Span::from_secs_f64(secs)
+                ),
+            };
+            lost.push(("Stalled", lasted + before, how));
+        }
+        Loss::Slowed(part) => {
+            lost.push(("Slowed down", lasted * part, format!("{:.0} % of the time it lasted", 100.0 * part)));
+        }
+        Loss::Spoiled | Loss::None => {}
+    }
+    if last.run.attempt > first.run.attempt {
+        if let Some(again) = trained_again(a.record, first, last) {
+            lost.push(("Trained again", again.0, again.1));
+        }
+        if let Some(start) = last.run.start_seconds.or(first.run.start_seconds).filter(|s| *s > 0.0) {
+            let times = last.run.attempt - first.run.attempt;
+            lost.push(("Starting again", start * f64::from(times), super::count(times, "restart")));
+        }
+    }
+    lost
+}
+
+/// From the checkpoint to where the run stood, once it was restarted.
+fn trained_again(r: &IncidentRecord, first: &Details, last: &Details) -> Option<(f64, String)> {
+    let from = first.checkpoint.as_ref().and_then(|c| c.step)?;
+    let stood = first.run.last_step.unwrap_or(r.opened_step).max(r.opened_step);
+    let secs = first.run.step_seconds.or(last.run.step_seconds)?;
+    let steps = (stood - from).max(0);
+    Some((steps as f64 * secs, format!("{steps} steps, from checkpoint {from} to step {stood}")))
+}
+
+/// What a restart from the last checkpoint loses, where it is not known whether there was one.
+fn at_risk(a: &Account<'_>, first: &Details, last: &Details) -> Option<String> {
+    if last.run.attempt > first.run.attempt {
+        return None;
+    }
+    let checkpoint = first.checkpoint.as_ref()?;
+    let r = a.record;
+    let (Some(step), Some(secs)) = (checkpoint.step, first.run.step_seconds) else {
+        return Some(format!(
+            "taken {} before the first message",
+            Span::from_secs_f64(checkpoint.age_seconds)
+        ));
+    };
+    let stood = first.run.last_step.unwrap_or(r.opened_step);
+    let steps = (stood - step).max(0);
+    let gpus = f64::from(first.run.gpus);
+    let rate = first.cost.as_ref().map(|c| c.per_gpu_hour);
+    let doubt = if checkpoint.after_onset {
+        "; it holds the numbers that went bad, so that an earlier one is needed"
+    } else {
+        ""
+    };
+    let how = format!("lost if the run was restarted from it{doubt}");
+    Some(format!("{steps} steps (from {step} to {stood}), {}", amount(steps as f64 * secs, gpus, rate, &how)))
+}
+
+pub(super) fn loss(r: &IncidentRecord, first: &Details) -> Loss {
+    let e = &first.evidence;
+    match (r.cause, r.kind) {
+        (Cause::Progress, _) | (_, Kind::SlowStart) => Loss::Stalled,
+        (Cause::Speed, _) => match (e.signal.as_str(), e.value, e.expected) {
+            ("step_time", Some(v), Some(usual)) if v > usual && usual > 0.0 => Loss::Slowed(1.0 - usual / v),
+            ("mfu" | "tokens_per_second", Some(v), Some(usual)) if v < usual && usual > 0.0 => {
+                Loss::Slowed(1.0 - v.max(0.0) / usual)
+            }
+            ("data_wait", Some(v), Some(usual)) if v > usual => Loss::Slowed((v - usual).clamp(0.0, 1.0)),
+            _ => Loss::None,
+        },
+        (Cause::Numerics, _) => Loss::Spoiled,
+        _ => Loss::None,
+    }
+}
+
+/// How long a run had been silent when that was announced.
+fn silent(r: &IncidentRecord, first: &Details) -> f64 {
+    let stands = r.cause == Cause::Progress && first.evidence.signal == "step";
+    first.evidence.value.filter(|v| stands && v.is_finite()).unwrap_or(0.0).max(0.0)
+}
+
+/// How long it went unseen, if that can be told.
+pub(super) fn unseen(a: &Account<'_>) -> Option<String> {
+    let r = a.record;
+    let first = a.first()?;
+    let secs = silent(r, first);
+    if secs > 0.0 {
+        return Some(format!("{} of silence", Span::from_secs_f64(secs)));
+    }
+    if r.run.is_empty() || r.start_step > r.opened_step {
+        return None;
+    }
+    let steps = r.opened_step - r.start_step;
+    let took = first.run.step_seconds.map(|s| format!(" = {}", Span::from_secs_f64(s * steps as f64)));
+    Some(format!("{steps} steps{}", took.unwrap_or_default()))
+}

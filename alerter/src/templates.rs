@@ -1,0 +1,329 @@
+//! Words of the operator's own: templates for the title, the summary, and further lines and links of a message.
+//!
+//! A message is rendered once, for its receiver, on its way from the engine into the store: the outbox row holds the words and
+//! not the template, so that every attempt sends the same bytes, whatever was reloaded or restarted in between, and what a row
+//! says is what was sent. What comes out is plain text, of bounded length, and each channel escapes it whole as it does our own: a template
+//! can no more mention a channel or write HTML than a label in it can.
+//!
+//! A template is tried on a whole message when the configuration is read. One that fails all the same, on a message of
+//! which nobody thought, costs its message nothing but its own words: the built-in text goes instead, and the incident's
+//! history, the log and a counter say so.
+
+mod context;
+mod filters;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Output, State, UndefinedBehavior, Value};
+use serde::{Deserialize, Serialize};
+use stepwatch_engine::effect::Notification;
+use stepwatch_engine::message::{Fact, Link};
+use stepwatch_engine::time::Ts;
+
+use crate::notify::text::{clean, line, shorten, web_link};
+use crate::notify::{ReceiverConfig, test_notification};
+
+/// Instructions of one template: a hundred times what a long one takes, a few milliseconds.
+const FUEL: u64 = 20_000;
+/// Bytes of one template, and of what it writes before it is cut to its place.
+const SOURCE_MAX: usize = 8 * 1024;
+const OUTPUT_MAX: usize = 16 * 1024;
+/// Characters: of a title as of ours, of a summary as the narrowest channel shows.
+const TITLE_MAX: usize = 150;
+const SUMMARY_MAX: usize = 2000;
+const LABEL_MAX: usize = 80;
+const TEXT_MAX: usize = 1000;
+const HREF_MAX: usize = 2000;
+/// Further lines, and links.
+const LIST_MAX: usize = 10;
+/// Calls inside calls; there are no macros, so that this is generous.
+const DEPTH_MAX: usize = 50;
+/// Of an error that is kept in a history.
+const ERROR_MAX: usize = 300;
+
+/// `templates:`, for all receivers or in one of them, where each key replaces the common one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// Lines after ours; one that renders to nothing is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Vec<FactTemplate>>,
+    /// Links after ours; one that renders to nothing is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub links: Option<Vec<LinkTemplate>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FactTemplate {
+    pub label: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkTemplate {
+    pub text: String,
+    pub href: String,
+}
+
+/// Templates that passed, and whose they are.
+#[derive(Debug, Default)]
+pub struct Templates {
+    env: Environment<'static>,
+    /// Only of receivers that have any.
+    receivers: BTreeMap<String, Set>,
+}
+
+/// The templates of a receiver: names in the environment, which are places in the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Set {
+    title: Option<String>,
+    summary: Option<String>,
+    /// With the label before it.
+    facts: Vec<(String, String)>,
+    links: Vec<(String, String)>,
+}
+
+/// A template that could not be rendered. The message has the built-in text in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// `receivers[2].templates.title`.
+    pub template: String,
+    pub error: String,
+}
+
+impl Templates {
+    /// Reads and tries all of them; what is wrong is told with its place.
+    pub fn build(common: &Config, receivers: &[ReceiverConfig], errors: &mut Vec<String>) -> Self {
+        let mut env = environment();
+        let common = Set::of("templates", common, &mut env, errors);
+        let mut sets = BTreeMap::new();
+        for (i, r) in receivers.iter().enumerate() {
+            let own = r.templates.clone().unwrap_or_default();
+            let set = Set::of(&format!("receivers[{i}].templates"), &own, &mut env, errors).or(&common, &own);
+            if set != Set::default() {
+                sets.insert(r.name.clone(), set);
+            }
+        }
+        let names: Vec<String> = env.templates().map(|(name, _)| name.to_owned()).collect();
+        for name in names {
+            if let Err(error) = trial(&env, &name) {
+                errors.push(format!("{name}: {error}"));
+            }
+        }
+        // A message without a checkpoint is no reason to fall back on our text.
+        env.set_undefined_behavior(UndefinedBehavior::Chainable);
+        Self { env, receivers: sets }
+    }
+
+    /// Puts the words of its receiver into a message.
+    pub fn dress(&self, n: &mut Notification) -> Vec<Failed> {
+        let Some(set) = self.receivers.get(&n.receiver) else { return Vec::new() };
+        let context = context::of(n);
+        let mut failed = Vec::new();
+        let mut render = |name: &String| match self.render(name, &context) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                failed.push(Failed { template: name.clone(), error });
+                None
+            }
+        };
+        let title = set.title.as_ref().and_then(&mut render);
+        let summary = set.summary.as_ref().and_then(&mut render);
+        let facts: Vec<(&str, Option<String>)> =
+            set.facts.iter().map(|(label, name)| (label.as_str(), render(name))).collect();
+        let links: Vec<(&str, Option<String>)> =
+            set.links.iter().map(|(text, name)| (text.as_str(), render(name))).collect();
+        let m = &mut n.message;
+        if let (Some(title), Some(name)) = (title, &set.title) {
+            let title = line(&title, TITLE_MAX);
+            // A message without a title would be no message on some channels.
+            if title.is_empty() {
+                failed.push(Failed { template: name.clone(), error: "it wrote nothing".into() });
+            } else {
+                m.title = title;
+            }
+        }
+        if let Some(summary) = summary {
+            m.summary = shorten(clean(&summary).trim(), SUMMARY_MAX);
+        }
+        for (label, text) in facts {
+            let text = shorten(clean(&text.unwrap_or_default()).trim(), TEXT_MAX);
+            if !text.is_empty() {
+                m.facts.push(Fact { label: line(label, LABEL_MAX), text });
+            }
+        }
+        for ((text, href), (_, name)) in links.into_iter().zip(&set.links) {
+            let Some(href) = href.map(|h| h.trim().to_owned()).filter(|h| !h.is_empty()) else { continue };
+            if web_link(&href, HREF_MAX).is_some() {
+                m.links.push(Link { text: line(text, LABEL_MAX), href });
+            } else {
+                failed.push(Failed { template: name.clone(), error: "it wrote no http(s) address".into() });
+            }
+        }
+        failed
+    }
+
+    fn render(&self, name: &str, context: &Value) -> Result<String, String> {
+        render(&self.env, name, context)
+    }
+}
+
+impl Set {
+    /// Adds the templates of one place to the environment.
+    fn of(at: &str, config: &Config, env: &mut Environment<'static>, errors: &mut Vec<String>) -> Self {
+        let mut add = |name: String, source: &str| {
+            if let Err(error) = read(env, &name, source) {
+                errors.push(format!("{name}: {error}"));
+                // Nothing more is to be said of it.
+                env.remove_template(&name);
+            }
+            name
+        };
+        let title = config.title.as_ref().map(|source| add(format!("{at}.title"), source));
+        let summary = config.summary.as_ref().map(|source| add(format!("{at}.summary"), source));
+        let facts = config.facts.iter().flatten().enumerate();
+        let facts =
+            facts.map(|(i, f)| (f.label.clone(), add(format!("{at}.facts[{i}].text"), &f.text))).collect();
+        let links = config.links.iter().flatten().enumerate();
+        let links: Vec<_> =
+            links.map(|(i, l)| (l.text.clone(), add(format!("{at}.links[{i}].href"), &l.href))).collect();
+        for (key, count) in [
+            ("facts", config.facts.as_ref().map_or(0, Vec::len)),
+            ("links", config.links.as_ref().map_or(0, Vec::len)),
+        ] {
+            if count > LIST_MAX {
+                errors.push(format!("{at}.{key}: has {count} entries, more than {LIST_MAX}"));
+            }
+        }
+        Self { title, summary, facts, links }
+    }
+
+    /// This receiver's own, and the common ones in place of what it does not say.
+    fn or(self, common: &Self, own: &Config) -> Self {
+        Self {
+            title: self.title.or_else(|| common.title.clone()),
+            summary: self.summary.or_else(|| common.summary.clone()),
+            facts: if own.facts.is_some() { self.facts } else { common.facts.clone() },
+            links: if own.links.is_some() { self.links } else { common.links.clone() },
+        }
+    }
+}
+
+/// Without includes, macros, files, and what takes memory by a number.
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_fuel(Some(FUEL));
+    env.set_recursion_limit(DEPTH_MAX);
+    env.set_undefined_behavior(UndefinedBehavior::Strict);
+    // Names of templates end in `.text` and `.title`; nothing is ever escaped here, because every channel does.
+    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env.set_formatter(write);
+    env.remove_global("namespace");
+    for name in ["batch", "format", "indent", "pprint", "slice", "safe", "escape", "e"] {
+        env.remove_filter(name);
+    }
+    filters::add(&mut env);
+    env
+}
+
+/// What is not known is empty, and not the word `none`.
+fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
+    if value.is_none() { Ok(()) } else { minijinja::escape_formatter(out, state, value) }
+}
+
+/// Takes a template in; its syntax, and the names that it uses.
+fn read(env: &mut Environment<'static>, name: &str, source: &str) -> Result<(), String> {
+    if source.len() > SOURCE_MAX {
+        return Err(format!("is longer than {SOURCE_MAX} bytes"));
+    }
+    // A block scalar ends in a line break that is no part of the text.
+    let source = source.trim_end().to_owned();
+    env.add_template_owned(name.to_owned(), source).map_err(|e| words(&e))?;
+    let template = env.get_template(name).map_err(|e| words(&e))?;
+    let sample = context::of(&sample());
+    let global = |used: &String| env.globals().any(|(name, _)| used.split('.').next() == Some(name));
+    let mut used: Vec<String> =
+        template.undeclared_variables(true).into_iter().filter(|u| !global(u)).collect();
+    used.sort();
+    used.iter().try_for_each(|path| exists(&sample, path))
+}
+
+/// Whether the whole sample has it; the names beside it, if not.
+fn exists(sample: &Value, path: &str) -> Result<(), String> {
+    let mut at = sample.clone();
+    for name in path.split('.') {
+        let next = at.get_attr(name).unwrap_or_default();
+        if at.kind() == ValueKind::Map && next.is_undefined() {
+            let mut names: Vec<String> = at.try_iter().into_iter().flatten().map(|n| n.to_string()).collect();
+            names.sort();
+            return Err(format!("there is no {path:?}, only: {}", names.join(", ")));
+        }
+        at = next;
+    }
+    Ok(())
+}
+
+/// Renders it for a message that has everything, where a name that does not exist is an error.
+fn trial(env: &Environment<'static>, name: &str) -> Result<(), String> {
+    render(env, name, &context::of(&sample())).map(drop)
+}
+
+fn sample() -> Notification {
+    test_notification("sample", "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C", Ts(1_795_227_416_980))
+}
+
+fn render(env: &Environment<'static>, name: &str, context: &Value) -> Result<String, String> {
+    let work = || {
+        let template = env.get_template(name)?;
+        let mut out = Bounded(Vec::new());
+        template.render_captured_to(context.clone(), &mut out)?;
+        Ok::<_, minijinja::Error>(out.0)
+    };
+    // Words are not worth a process that must page.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(text)) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        Ok(Err(error)) => Err(words(&error)),
+        Err(_) => Err("it made the renderer panic".into()),
+    }
+}
+
+/// What is wrong, and on which line of the template.
+fn words(error: &minijinja::Error) -> String {
+    use minijinja::ErrorKind::{OutOfFuel, WriteFailure};
+    let what = match (error.kind(), error.detail()) {
+        (OutOfFuel, _) => format!("takes more than {FUEL} instructions"),
+        (WriteFailure, _) => format!("writes more than {OUTPUT_MAX} bytes"),
+        (kind, None) => kind.to_string(),
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+    };
+    let at = error.line().map(|n| format!("line {n} of the template: ")).unwrap_or_default();
+    line(&format!("{at}{what}"), ERROR_MAX)
+}
+
+/// Takes so much, and then refuses.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_MAX {
+            return Err(io::Error::other("too much"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

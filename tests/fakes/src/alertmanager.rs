@@ -1,0 +1,65 @@
+//! Alertmanager's API v2, as far as alerts are told to it: each is known by its labels, and told again it is the same.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::server::{Received, Reply, Service};
+
+#[derive(Debug, Clone, Default)]
+pub struct AlertmanagerApi {
+    /// By their labels, as they were told last.
+    pub alerts: BTreeMap<String, Value>,
+    pub requests: Vec<Received>,
+}
+
+impl AlertmanagerApi {
+    /// Whoever has it may tell.
+    pub const TOKEN: &str = "canary-of-the-fake-alertmanager";
+    pub const PATH: &str = "/api/v2/alerts";
+
+    fn take(&mut self, alert: &Value) -> Result<(), String> {
+        let labels = alert["labels"].as_object().filter(|l| l.contains_key("alertname"));
+        let labels = labels.ok_or("an alert without a name")?;
+        if let Some((name, _)) = labels.iter().find(|(_, v)| v.as_str().is_none_or(str::is_empty)) {
+            return Err(format!("the label {name:?} has no value"));
+        }
+        for key in ["startsAt", "endsAt"] {
+            let time = alert[key].as_str().unwrap_or_default();
+            time.parse::<jiff::Timestamp>().map_err(|_| format!("{key} is no time: {time:?}"))?;
+        }
+        let id = serde_json::to_string(labels).unwrap_or_default();
+        self.alerts.insert(id, alert.clone());
+        Ok(())
+    }
+}
+
+impl Service for AlertmanagerApi {
+    fn endpoint(request: &Received) -> Option<String> {
+        (request.path == Self::PATH).then(|| "alerts".to_owned())
+    }
+
+    fn serve(&mut self, req: &Received) -> Reply {
+        if req.path != Self::PATH || req.method != "POST" {
+            return Reply::text(404, "not found");
+        }
+        if req.header("authorization") != Some(format!("Bearer {}", Self::TOKEN).as_str()) {
+            return Reply::text(401, "Unauthorized");
+        }
+        let Value::Array(alerts) = req.json() else { return Reply::text(400, "expected a list of alerts") };
+        // As the real one: what is good is taken even beside what is not.
+        let bad = alerts.iter().filter_map(|alert| self.take(alert).err()).next_back();
+        match bad {
+            Some(why) => Reply::text(400, &why),
+            None => Reply::text(200, ""),
+        }
+    }
+
+    fn refuse(status: u16, error: &str) -> Reply {
+        Reply::text(status, error)
+    }
+
+    fn received(&mut self) -> &mut Vec<Received> {
+        &mut self.requests
+    }
+}
