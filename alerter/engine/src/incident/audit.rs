@@ -1,7 +1,8 @@
 //! What must hold of every open incident at any moment, and what to do if it does not.
 //!
 //! An escalation that waits for a deadline which nobody keeps is a page that is never repeated, and nothing shows it. So it is looked for:
-//! by the tests after every input, and live once a minute.
+//! by the tests after every input, and live once a minute. So is one whose deadline is out of reach: the wall clock may have been wrong by
+//! years when it was set.
 
 use super::book::{Book, Incident};
 use super::{Hidden, State};
@@ -10,6 +11,9 @@ use crate::verdict::Severity;
 
 /// How late a deadline may be kept: a program that was stopped catches up.
 const LATE: Span = Span::secs(120);
+
+/// No setting makes anybody wait longer for the next word, the levels of the policy aside.
+const REACH: Span = Span::secs(86_400);
 
 /// An open incident that nobody would ever hear of again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +34,9 @@ impl Book {
             }
             if deadline.is_some_and(|at| at + LATE < now) {
                 flaw("its deadline is long past");
+            }
+            if i.is_out_of_reach(now) {
+                flaw("its deadline is further off than any pause");
             }
             if i.raised.is_empty() && i.resolve_at.is_none() {
                 flaw("nothing holds it open and nothing resolves it");
@@ -55,7 +62,8 @@ impl Book {
         if i.raised.is_empty() && i.resolve_at.is_none() {
             i.resolve_at = Some(now + self.config.resolve_after);
         }
-        let mute = self.open.get(id).is_some_and(|i| i.is_mute() || i.record.quiet.is_some());
+        let unheard = |i: &Incident| i.is_mute() || i.record.quiet.is_some() || i.is_out_of_reach(now);
+        let mute = self.open.get(id).is_some_and(unheard);
         if let Some(i) = self.open.get_mut(id).filter(|_| mute) {
             if !i.ladders.hurry(now) {
                 i.ladders.force(now);
@@ -66,6 +74,12 @@ impl Book {
 }
 
 impl Incident {
+    /// Nothing that was said when it was set makes anybody wait so long.
+    fn is_out_of_reach(&self, now: Ts) -> bool {
+        let reach = now + self.ladders.longest_pause().max(REACH) + LATE;
+        self.record.state == State::Open && self.record.next_at.is_some_and(|at| at > reach)
+    }
+
     /// Somebody should hear of it, and nothing will see to that.
     fn is_mute(&self) -> bool {
         let wanted = match self.record.severity {

@@ -97,6 +97,11 @@ impl Ladders {
         self.0.iter().all(|l| l.levels.is_empty())
     }
 
+    /// The longest that anybody on any level waits for the next word.
+    pub(super) fn longest_pause(&self) -> Span {
+        self.0.iter().flat_map(|l| &l.levels).map(|level| level.after).max().unwrap_or_default()
+    }
+
     /// Which ways they are.
     pub(super) fn routes(&self) -> String {
         self.0.iter().map(|l| l.route.as_str()).collect::<Vec<_>>().join(" and ")
