@@ -117,7 +117,10 @@ impl App {
         )
         .await?;
         handle.board.show(config.shown);
+        let clock = handle.clock.clone();
         let watching = outbox::Options {
+            // What is due is due by the clock that said so.
+            clock: Arc::new(move || clock.now()),
             watchdog: config.watchdog,
             alive: alive(&handle),
             ..outbox::Options::default()

@@ -3,6 +3,8 @@
 //! The runtime writes, in the order of its commits and before it answers whoever brought the news, so that what was answered is
 //! seen by the next question. Readers share the entries and hold the lock for as long as it takes to count references: a
 //! thousand dashboards do not delay a page.
+//!
+//! Who reads goes by the wall, the runtime by a clock of its own: while the two differ, times are moved where they are read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,6 +18,7 @@ use stepwatch_engine::route::Router;
 use stepwatch_engine::silence::{Phase, Silence};
 use stepwatch_engine::time::{Span, Ts};
 
+use crate::clock::Clock;
 use crate::runtime::RunView;
 
 /// How long an ended silence is shown, as long as Alertmanager shows it.
@@ -27,6 +30,7 @@ pub struct Board {
     routing: ArcSwap<Routing>,
     /// The configuration in force, as it may be shown.
     configuration: ArcSwap<String>,
+    clock: Clock,
 }
 
 /// Who is told of what, by the configuration in force.
@@ -43,6 +47,10 @@ struct Inner {
 }
 
 impl Board {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
     /// Takes over what was just made durable.
     pub(crate) fn apply<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
         let mut effects = effects
@@ -89,28 +97,44 @@ impl Board {
         self.configuration.load_full()
     }
 
+    /// How far the wall is ahead of the clock that judges.
+    fn skew(&self) -> Span {
+        // It may have been set since anybody looked.
+        self.clock.now();
+        self.clock.skew()
+    }
+
+    fn shown(&self, silence: &Arc<Silence>) -> Arc<Silence> {
+        let skew = self.skew();
+        if skew == Span::ZERO { Arc::clone(silence) } else { Arc::new((**silence).clone().moved(skew)) }
+    }
+
     pub fn routing(&self) -> Arc<Routing> {
         self.routing.load_full()
     }
 
     /// Every silence that has not ended long ago, by id.
-    pub fn silences(&self, now: Ts) -> Vec<Arc<Silence>> {
+    pub fn silences(&self, wall: Ts) -> Vec<Arc<Silence>> {
+        let now = wall.earlier(self.skew());
         let inner = self.read();
-        inner.silences.values().filter(|s| now - s.ends_at < SHOWN_FOR).cloned().collect()
+        inner.silences.values().filter(|s| now - s.ends_at < SHOWN_FOR).map(|s| self.shown(s)).collect()
     }
 
     pub fn silence(&self, id: &str) -> Option<Arc<Silence>> {
-        self.read().silences.get(id).cloned()
+        self.read().silences.get(id).map(|s| self.shown(s))
     }
 
     /// The silences that are in force.
-    pub fn active(&self, now: Ts) -> Vec<Arc<Silence>> {
-        self.read().silences.values().filter(|s| s.phase(now) == Phase::Active).cloned().collect()
+    pub fn active(&self, wall: Ts) -> Vec<Arc<Silence>> {
+        let now = wall.earlier(self.skew());
+        let inner = self.read();
+        inner.silences.values().filter(|s| s.phase(now) == Phase::Active).map(|s| self.shown(s)).collect()
     }
 
     /// Alerts of other programs that fire, in the order of their fingerprints.
-    pub fn alerts(&self, now: Ts) -> Vec<Firing> {
-        self.read().alerts.values().filter(|f| f.ends_at > now).cloned().collect()
+    pub fn alerts(&self, wall: Ts) -> Vec<Firing> {
+        let (skew, now) = (self.skew(), wall.earlier(self.skew()));
+        self.read().alerts.values().filter(|f| f.ends_at > now).map(|f| f.clone().moved(skew)).collect()
     }
 
     pub fn alert_count(&self) -> usize {

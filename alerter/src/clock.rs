@@ -3,14 +3,23 @@
 //! Every deadline of the engine is a difference of readings of this clock, so a wall clock that is set forward by an hour must
 //! not make every run look hung, and one that is set back must not stop an escalation. Readings advance with the monotonic
 //! clock and approach the wall by at most `SLEW`: the drift that NTP corrects is followed at once, a step of ten minutes over
-//! three hours. They never go backwards.
+//! three hours. They never go backwards, not over a restart either: what was due in a minute is due in a minute.
+//!
+//! Whoever is outside goes by the wall. What they say of times is put into readings where it comes in, and readings into the
+//! wall's time where they are shown ([`Clock::skew`]).
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use stepwatch_engine::time::Ts;
+use stepwatch_engine::time::{Span, Ts};
 
 /// The share by which the clock may run fast or slow to approach the wall.
 const SLEW: f64 = 0.05;
+/// A wall that is further behind our last reading than this was wrong then: whoever is on call is a matter of the calendar.
+/// Deadlines that are out of reach then are the auditor's.
+const BACK_MAX: Span = Span::secs(86_400);
+/// Less than this between reading and wall is nothing to anybody.
+const SKEW_MIN_MS: f64 = 1000.0;
 
 /// What the wall says.
 pub fn wall() -> Ts {
@@ -19,8 +28,12 @@ pub fn wall() -> Ts {
     Ts(since.as_millis() as i64)
 }
 
+/// Clones are the same clock.
+#[derive(Debug, Clone)]
+pub struct Clock(Arc<Mutex<Reading>>);
+
 #[derive(Debug)]
-pub struct Clock {
+struct Reading {
     at: Instant,
     /// Unix milliseconds; fractions, so that many short steps lose nothing.
     reading: f64,
@@ -28,28 +41,55 @@ pub struct Clock {
 }
 
 impl Clock {
-    pub fn start() -> Self {
-        Self { at: Instant::now(), reading: wall().0 as f64, behind: 0.0 }
+    /// `last` is a reading of an earlier life: this one goes on from there if the wall says less.
+    pub fn start(last: Option<Ts>) -> Self {
+        Self::start_at(wall(), last)
     }
 
-    pub fn now(&mut self) -> Ts {
-        self.advance(Instant::now(), wall())
+    fn start_at(wall: Ts, last: Option<Ts>) -> Self {
+        let last = last.filter(|last| *last - wall <= BACK_MAX);
+        let reading = last.map_or(wall, |last| last.max(wall));
+        let behind = (wall - reading).0 as f64;
+        Self(Arc::new(Mutex::new(Reading { at: Instant::now(), reading: reading.0 as f64, behind })))
+    }
+
+    pub fn now(&self) -> Ts {
+        self.with(|r| r.advance(Instant::now(), wall()))
     }
 
     /// How far the wall is ahead, at the last reading, in seconds.
     pub fn behind(&self) -> f64 {
-        self.behind / 1000.0
+        self.with(|r| r.behind) / 1000.0
+    }
+
+    /// What is to be added to a reading for whoever goes by the wall; nothing if that makes no difference to anybody.
+    pub fn skew(&self) -> Span {
+        let behind = self.with(|r| r.behind);
+        Span(if behind.abs() < SKEW_MIN_MS { 0 } else { behind as i64 })
     }
 
     /// How long until the clock reads `at`, as of the last reading.
     pub fn until(&self, at: Ts) -> Duration {
-        let ms = (at.0 as f64 - self.reading).max(0.0);
+        let ms = self.with(|r| at.0 as f64 - r.reading).max(0.0);
         Duration::from_secs_f64(ms / 1000.0)
     }
 
+    fn with<T>(&self, f: impl FnOnce(&mut Reading) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::start(None)
+    }
+}
+
+impl Reading {
     fn advance(&mut self, instant: Instant, wall: Ts) -> Ts {
         let elapsed = instant.saturating_duration_since(self.at).as_secs_f64() * 1000.0;
-        self.at = instant;
+        // Several look at it, and who looked first may come second.
+        self.at = self.at.max(instant);
         let error = wall.0 as f64 - (self.reading + elapsed);
         self.reading += elapsed + error.clamp(-SLEW * elapsed, SLEW * elapsed);
         self.behind = wall.0 as f64 - self.reading;
@@ -62,8 +102,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn clock(reading: i64) -> Clock {
-        Clock { at: Instant::now(), reading: reading as f64, behind: 0.0 }
+    fn clock(reading: i64) -> Reading {
+        Reading { at: Instant::now(), reading: reading as f64, behind: 0.0 }
+    }
+
+    #[test]
+    fn a_restart_does_not_take_time_back() {
+        let hour = 3_600_000;
+        let now = wall();
+        let started = |last: i64| {
+            Clock::start_at(now, Some(Ts(now.0 + last))).with(|r| (r.reading as i64 - now.0, r.behind))
+        };
+        assert_eq!(started(-hour), (0, 0.0), "we were away for an hour");
+        assert_eq!(started(hour), (hour, -(hour as f64)), "the wall was set back");
+        assert_eq!(started(48 * hour), (0, 0.0), "it had been wrong by days");
+        let clock = Clock::start_at(now, Some(Ts(now.0 + hour)));
+        assert!(clock.now() >= Ts(now.0 + hour));
+        assert!((clock.skew().0 + hour).abs() < 60_000, "{}", clock.skew());
+        assert_eq!(Clock::start_at(now, None).skew(), Span::ZERO);
     }
 
     #[test]
@@ -75,7 +131,7 @@ mod tests {
         assert_eq!(c.advance(after(1), Ts(1_001_001)), Ts(1_001_001));
         // An hour forward: ten seconds later we are half a second nearer.
         assert_eq!(c.advance(after(11), Ts(1_011_001 + 3_600_000)), Ts(1_011_501));
-        assert!((c.behind() - 3599.5).abs() < 1e-6);
+        assert!((c.behind - 3_599_500.0).abs() < 1e-3);
         // An hour back: time still passes, a little slower.
         assert_eq!(c.advance(after(21), Ts(0)), Ts(1_021_001));
     }

@@ -132,6 +132,8 @@ pub struct RuntimeHandle {
     pub views: Arc<Views>,
     pub board: Arc<Board>,
     pub metrics: RuntimeMetrics,
+    /// The clock that judges.
+    pub clock: Clock,
 }
 
 /// The loop, and all it owns.
@@ -189,7 +191,7 @@ impl Runtime {
         inputs: Inputs,
         metrics: RuntimeMetrics,
     ) -> store::Result<(Self, RuntimeHandle, BTreeMap<String, Cursor>)> {
-        let clock = Clock::start();
+        let clock = Clock::start(store.alive_at().await?);
         let cursors = store.load_cursors().await?.into_iter().collect();
         let (engine, unusable) = Engine::restore(config.clone(), store.load_state().await?);
         for part in &unusable {
@@ -198,12 +200,13 @@ impl Runtime {
         metrics.state_discarded.inc_by(unusable.len() as u64);
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
         let views = Arc::new(Views::default());
-        let board = Arc::new(Board::default());
+        let board = Arc::new(Board::new(clock.clone()));
         let handle = RuntimeHandle {
             commands: sender,
             views: Arc::clone(&views),
             board: Arc::clone(&board),
             metrics: metrics.clone(),
+            clock: clock.clone(),
         };
         board.reroute(config.clone());
         let events = Kind::ALL

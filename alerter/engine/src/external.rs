@@ -124,6 +124,15 @@ impl AlertsConfig {
     }
 }
 
+impl Firing {
+    /// The same on a clock that is so far ahead.
+    #[must_use]
+    pub fn moved(mut self, ahead: Span) -> Self {
+        (self.ends_at, self.updated_at) = (self.ends_at + ahead, self.updated_at + ahead);
+        self
+    }
+}
+
 impl External {
     pub fn configure(&mut self, config: AlertsConfig) {
         self.config = config;

@@ -18,6 +18,14 @@ impl Ts {
     }
 }
 
+impl Ts {
+    /// So much before this.
+    #[must_use]
+    pub fn earlier(self, by: Span) -> Self {
+        Self(self.0.saturating_sub(by.0))
+    }
+}
+
 impl Add<Span> for Ts {
     type Output = Self;
     fn add(self, d: Span) -> Self {

@@ -97,13 +97,16 @@ impl Runtime {
         }
     }
 
-    fn silence(&mut self, wanted: Wanted, fresh: &str, reply: oneshot::Sender<Silenced>) {
+    fn silence(&mut self, mut wanted: Wanted, fresh: &str, reply: oneshot::Sender<Silenced>) {
         let now = self.clock.now();
+        let skew = self.clock.skew();
+        wanted.starts_at = wanted.starts_at.map(|at| at.earlier(skew));
+        wanted.ends_at = wanted.ends_at.earlier(skew);
         match self.engine.plan_silence(now, wanted, fresh) {
             Err(refusal) => drop(reply.send(Err(refusal))),
             Ok(plan) => {
                 self.engine.handle(now, Input::Silence { plan: &plan }, &mut self.pending.effects);
-                self.pending.hold(reply, Ok(Box::new(plan.silence)));
+                self.pending.hold(reply, Ok(Box::new(plan.silence.moved(skew))));
             }
         }
     }
@@ -117,11 +120,16 @@ impl Runtime {
         if had.phase(now) != Phase::Expired {
             self.engine.handle(now, Input::ExpireSilence { id }, &mut self.pending.effects);
         }
+        let had = Box::new(had.moved(self.clock.skew()));
         self.pending.hold(reply, Some(had));
     }
 
-    fn alerts(&mut self, told: Vec<Told>, reply: oneshot::Sender<Heard>) {
+    fn alerts(&mut self, mut told: Vec<Told>, reply: oneshot::Sender<Heard>) {
         let now = self.clock.now();
+        let skew = self.clock.skew();
+        for one in &mut told {
+            one.ends_at = one.ends_at.map(|at| at.earlier(skew));
+        }
         let refused = self.engine.alerts().refused();
         self.metrics.alerts_received.inc_by(told.len() as u64);
         self.engine.handle(now, Input::Alerts { told: &told }, &mut self.pending.effects);

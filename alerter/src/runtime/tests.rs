@@ -1,5 +1,9 @@
 use sqlx::{Connection as _, SqliteConnection};
 use stepwatch_engine::effect::Action;
+use stepwatch_engine::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_engine::matcher::Matcher;
+use stepwatch_engine::silence::Wanted;
+use stepwatch_engine::time::Span;
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Trigger;
 use stepwatch_wire::Event;
@@ -7,6 +11,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::clock::wall;
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, rank_dead, step, wait_for};
 
@@ -27,8 +32,7 @@ fn config(page_after_ms: i64) -> EngineConfig {
     let mut config = EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() };
     // Each incident is looked at for itself here.
     config.storm.enabled = false;
-    Arc::make_mut(&mut config.detectors).rank_dead.page_after =
-        stepwatch_engine::time::Span::millis(page_after_ms);
+    Arc::make_mut(&mut config.detectors).rank_dead.page_after = Span::millis(page_after_ms);
     config
 }
 
@@ -394,4 +398,59 @@ async fn what_somebody_did_and_that_they_did_it_are_kept_together() {
     rig.ask(|reply| ack("nonsense", reply)).await;
     wait_for("the entry", async || (log().await.len() == 2).then_some(())).await;
     assert_eq!(log().await[0].1, Outcome::Unchanged);
+}
+
+/// The wall clock was set back by an hour, and the process was started again.
+#[tokio::test]
+async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
+    let hour = Span::secs(3600);
+    let told_at = wall() + hour;
+    store.touch(told_at).await.unwrap();
+    store.close().await;
+    let rig = Rig::on(dir, config(0)).await;
+    assert!(rig.handle.clock.now() >= told_at, "what was due in a minute is due in a minute");
+
+    // An alert that fires for five more minutes, and a silence of half an hour, by the wall.
+    let (ends, quiet_until) = (wall() + Span::secs(300), wall() + Span::secs(1800));
+    let labels =
+        |name: &str| [("alertname", name), ("severity", "critical")].map(|(n, v)| (n.into(), v.into()));
+    let alert = |name: &str| {
+        Alert::new(labels(name).into_iter().collect(), LabelSet::default(), wall(), "", &Limits::default())
+            .unwrap()
+    };
+    let wanted = Box::new(Wanted {
+        id: None,
+        matchers: vec![Matcher::parse("alertname=\"Quiet\"").unwrap()],
+        starts_at: Some(wall()),
+        ends_at: quiet_until,
+        created_by: "ann".into(),
+        comment: "new disks".into(),
+        expire_on_resolve: false,
+    });
+    let (reply, silenced) = oneshot::channel();
+    let command = Outside::Silence { wanted, fresh: "s".into(), reply };
+    rig.handle.commands.send(Command::Outside(command)).await.unwrap();
+    let silence = silenced.await.unwrap().unwrap();
+    let near = |at: Ts, want: Ts| (at - want).0.abs() < 60_000;
+    assert!(
+        near(silence.ends_at, quiet_until),
+        "answered in the wall's time: {} {quiet_until}",
+        silence.ends_at
+    );
+    let told = ["Loud", "Quiet"].map(|name| Told { alert: alert(name), ends_at: Some(ends) }).to_vec();
+    let (reply, heard) = oneshot::channel();
+    rig.handle.commands.send(Command::Outside(Outside::Alerts { told, reply })).await.unwrap();
+    heard.await.unwrap();
+
+    let open = rig.store.incidents(&Filter::default()).await.unwrap();
+    let states: Vec<_> = open.iter().map(|r| (r.signal.as_str(), r.state, r.quiet.is_some())).collect();
+    assert_eq!(states.len(), 2, "{states:?}");
+    assert!(states.contains(&("Loud", State::Open, false)), "{states:?}");
+    assert!(states.contains(&("Quiet", State::Open, true)), "{states:?}");
+    let board = &rig.handle.board;
+    assert!(near(board.active(wall())[0].ends_at, quiet_until));
+    assert!(board.alerts(wall()).iter().all(|f| near(f.ends_at, ends)), "{:?}", board.alerts(wall()));
+    assert_eq!(board.alerts(wall()).len(), 2);
 }

@@ -69,6 +69,7 @@ impl Store {
                 sqlx::query(sql).bind(key).execute(&mut *tx).await?;
             }
             put_audit(&mut tx, &commit.audit).await?;
+            put_alive(&mut tx, commit.at).await?;
             stepwatch_kit::crash::point("store.before_commit");
             tx.commit().await?;
         }
@@ -224,6 +225,14 @@ async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Resul
                    AND state IN ('pending', 'ambiguous')";
         sqlx::query(sql).bind(&n.incident).bind(&n.receiver).execute(tx).await?;
     }
+    Ok(())
+}
+
+/// How far time had come: the next life does not begin before it.
+pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Result<()> {
+    let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
+               ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    sqlx::query(sql).bind(text_of(at)).execute(connection).await?;
     Ok(())
 }
 

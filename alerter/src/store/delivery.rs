@@ -6,6 +6,7 @@ use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::incident::State;
 use stepwatch_engine::time::{Span, Ts};
 
+use super::commit::put_alive;
 use super::read::word;
 use super::{DeliveryState, Durability, Result, Store, StoreError, text_of};
 use crate::outbox::plan::{LaneRow, plan};
@@ -291,14 +292,10 @@ impl Store {
 
     /// Writes down that we are alive.
     pub(crate) async fn touch(&self, now: Ts) -> Result<()> {
-        let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
-                   ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-        let mut writer = self.writer().await;
-        sqlx::query(sql).bind(text_of(now)).execute(&mut writer.connection).await?;
-        Ok(())
+        put_alive(&mut self.writer().await.connection, now).await
     }
 
-    /// When [`Store::touch`] was last told; `None` if it never was.
+    /// The time of the last [`Store::touch`] or commit; `None` if there was none.
     pub(crate) async fn alive_at(&self) -> Result<Option<Ts>> {
         let sql = "SELECT value FROM meta WHERE key = 'alive_at'";
         let text: Option<String> = sqlx::query_scalar(sql).fetch_optional(&*self.reader()).await?;
