@@ -46,8 +46,9 @@ const EVENT_TYPE: &str = "stepwatch";
 const HISTORY_PAGE: &str = "200";
 const HISTORY_PAGES_MAX: usize = 5;
 
-/// How much earlier than the message's own time its copy may be dated: clocks differ.
-const HISTORY_MARGIN_SECONDS: f64 = 300.0;
+/// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours when it was set wrongly, and a
+/// copy that is not found is posted twice. What is read is bounded by the pages.
+const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
