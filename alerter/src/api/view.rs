@@ -297,7 +297,8 @@ impl From<IncidentRecord> for IncidentView {
             acked_by: r.acked_by,
             acked_at: r.acked_at.map(When),
             level: r.level,
-            next_escalation_at: r.next_at.map(When),
+            // Of what is hidden it is when it is looked at again.
+            next_escalation_at: r.next_at.filter(|_| r.quiet.is_none()).map(When),
             flaps: r.flaps,
             labels: r.labels,
             quiet: r.quiet.map(Into::into),

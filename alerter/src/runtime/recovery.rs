@@ -11,8 +11,8 @@ impl Runtime {
         let now = self.clock.now();
         let alive = self.store.alive_at().await.unwrap_or_default();
         let away = alive.map(|at| format!(" after at most {}", now - at)).unwrap_or_default();
-        let records: Vec<(String, Option<Ts>)> =
-            self.engine.open_incidents().map(|r| (r.id.clone(), r.next_at)).collect();
+        let records: Vec<(String, Option<Ts>, bool)> =
+            self.engine.open_incidents().map(|r| (r.id.clone(), r.next_at, r.quiet.is_some())).collect();
         if !records.is_empty() {
             tracing::warn!(
                 open = records.len(),
@@ -23,9 +23,12 @@ impl Runtime {
         // Whether pages are taken is found out anew.
         let input = Input::Own { check: "delivery", severity: Severity::Page, fault: None };
         self.engine.handle(now, input, &mut self.pending.effects);
-        for (incident, next) in records {
-            let next = next
-                .map_or_else(|| "nothing is due".to_owned(), |at| format!("the next level is due at {at}"));
+        for (incident, next, quiet) in records {
+            let next = match next {
+                _ if quiet => "it is told to nobody for now".to_owned(),
+                None => "nothing is due".to_owned(),
+                Some(at) => format!("the next level is due at {at}"),
+            };
             let what = format!("the alerter started again{away}: recovered, {next}");
             let entry = TimelineEntry { incident, at: now, actor: "alerter".into(), what };
             self.pending.effects.push(Effect::Timeline(entry));
