@@ -10,6 +10,10 @@ use anyhow::{Context, bail, ensure};
 /// Where the programs' sources are, from the workspace root.
 const SOURCES: &[&str] = &["wire", "kit", "exporter", "alerter"];
 
+/// Where the source of the clock that tests set is, and what comes of it.
+const CLOCK_SOURCE: &str = "tests/clock";
+const CLOCK: &str = "libstepwatch_fake_clock.so";
+
 pub const EXPORTER: &str = "stepwatch-exporter";
 pub const ALERTER: &str = "stepwatch-alerter";
 
@@ -28,16 +32,38 @@ pub fn path(program: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// The library that stands before the C library's clock. Nothing links to it, so cargo does not build it with the tests.
+pub fn fake_clock() -> anyhow::Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let dir = target()?;
+        let library = dir.join(CLOCK);
+        let built = modified(&library);
+        if built.is_none() || built < newest(&root().join(CLOCK_SOURCE)) {
+            build(&dir, &["-p", "stepwatch-fake-clock"])?;
+        }
+        Ok(library)
+    };
+    let built = BUILT.get_or_init(|| build().map_err(|e: anyhow::Error| format!("{e:#}")));
+    built.clone().map_err(|why| anyhow::anyhow!("no clock to set: {why}"))
+}
+
 fn directory() -> anyhow::Result<PathBuf> {
     if let Some(dir) = std::env::var_os("STEPWATCH_BIN_DIR") {
         return Ok(dir.into());
     }
+    let dir = target()?;
+    if stale(&dir) {
+        build(&dir, &["-p", EXPORTER, "-p", ALERTER, "--bins"])?;
+    }
+    Ok(dir)
+}
+
+/// `<target>/<profile>` of the running test.
+fn target() -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe().context("this program has no path")?;
     let in_deps = exe.parent().is_some_and(|d| d.ends_with("deps"));
     let dir = exe.ancestors().nth(if in_deps { 2 } else { 1 }).context("not in a target directory")?;
-    if stale(dir) {
-        build(dir)?;
-    }
     Ok(dir.to_owned())
 }
 
@@ -57,10 +83,10 @@ fn newest(dir: &Path) -> Option<SystemTime> {
     entries.filter_map(|p| if p.is_dir() { newest(&p) } else { modified(&p) }).max()
 }
 
-/// Builds both programs into `dir`, which is `<target>/<profile>`.
-fn build(dir: &Path) -> anyhow::Result<()> {
+/// Builds packages into `dir`, which is `<target>/<profile>`.
+fn build(dir: &Path, packages: &[&str]) -> anyhow::Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "-p", EXPORTER, "-p", ALERTER, "--bins"]).current_dir(root());
+    cargo.args(["build", "--quiet"]).args(packages).current_dir(root());
     if let Some(target) = dir.parent() {
         cargo.arg("--target-dir").arg(target);
     }

@@ -5,6 +5,7 @@
 //! condition and a deadline, and a failure shows the logs of the processes that took part.
 
 pub mod bins;
+pub mod clock;
 pub mod daemon;
 pub mod exposition;
 pub mod fleet;
@@ -17,6 +18,7 @@ pub mod say;
 pub mod stack;
 pub mod trainer;
 
+pub use clock::WallClock;
 pub use daemon::Daemon;
 pub use poll::poll_until;
 pub use programs::{Alerter, Exporter, Machine};

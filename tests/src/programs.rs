@@ -116,8 +116,12 @@ pub struct AlerterOptions {
     /// More receivers, as lines of YAML, and their names: they are told at once.
     pub receivers: String,
     pub also: Vec<String>,
+    /// Who is told after how long, as lines of YAML, instead of the sample's levels.
+    pub levels: Option<String>,
     /// Appended to the configuration.
     pub extra: String,
+    /// Of every life of it.
+    pub env: Vec<(String, OsString)>,
 }
 
 /// A running `stepwatch-alerter`.
@@ -126,6 +130,7 @@ pub struct Alerter {
     pub daemon: Daemon,
     pub addr: SocketAddr,
     dir: PathBuf,
+    env: Vec<(String, OsString)>,
 }
 
 impl Alerter {
@@ -139,8 +144,9 @@ impl Alerter {
         std::fs::write(dir.join("pd"), &options.routing_key)?;
         std::fs::write(dir.join("alerter.yml"), Self::config(dir, options)?)?;
         let listen = options.listen.map_or_else(|| ANY_PORT.to_owned(), |a| a.to_string());
-        let (daemon, addr) = Self::launch(dir, &listen, crash_point).await?;
-        Ok(Self { daemon, addr, dir: dir.to_owned() })
+        let env = options.env.clone();
+        let (daemon, addr) = Self::launch(dir, &listen, crash_point, &env).await?;
+        Ok(Self { daemon, addr, dir: dir.to_owned(), env })
     }
 
     fn config(dir: &Path, o: &AlerterOptions) -> anyhow::Result<String> {
@@ -180,10 +186,13 @@ impl Alerter {
         c.push_str(&o.receivers);
         let hook = o.webhook.as_ref().map(|_| "hook".to_owned());
         let also = hook.iter().chain(&o.also).fold(String::new(), |all, name| all + ", " + name);
+        let levels = o.levels.clone().unwrap_or_else(|| {
+            let second = "{after: 300s, notify: [primary], repeat: 3}";
+            format!("      - {{after: 0s, notify: [chat, primary{also}]}}\n      - {second}\n")
+        });
         write!(
             c,
-            "policies:\n  - name: default\n    levels:\n      - {{after: 0s, notify: [chat, primary{also}]}}\n      \
-             - {{after: 300s, notify: [primary], repeat: 3}}\nroutes:\n  \
+            "policies:\n  - name: default\n    levels:\n{levels}routes:\n  \
              - {{match: ['severity=\"page\"'], policy: default}}\n  - {{match: ['severity=\"ticket\"'], notify: [chat]}}\n",
         )?;
         if let Some(addr) = o.listen {
@@ -195,7 +204,8 @@ impl Alerter {
 
     /// Starts again on the same store and the same address, after a kill.
     pub async fn restart(&mut self, crash_point: Option<&str>) -> anyhow::Result<()> {
-        (self.daemon, self.addr) = Self::launch(&self.dir, &self.addr.to_string(), crash_point).await?;
+        let listen = self.addr.to_string();
+        (self.daemon, self.addr) = Self::launch(&self.dir, &listen, crash_point, &self.env).await?;
         Ok(())
     }
 
@@ -203,8 +213,10 @@ impl Alerter {
         dir: &Path,
         listen: &str,
         crash_point: Option<&str>,
+        env: &[(String, OsString)],
     ) -> anyhow::Result<(Daemon, SocketAddr)> {
         let mut alerter = command(bins::path(bins::ALERTER)?);
+        alerter.envs(env.iter().map(|(name, value)| (name, value)));
         alerter.arg("run").arg("--config").arg(dir.join("alerter.yml")).args(["--listen", listen]);
         if let Some(point) = crash_point {
             alerter.env("STEPWATCH_CRASH_POINT", point);

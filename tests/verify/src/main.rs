@@ -27,8 +27,9 @@ cargo verify [--full] [--verbose] [--list] [STEP...]
 
 Runs every check of the project; with names, only the steps whose name contains one of them.
 
-  --full      also what takes long: the end-to-end and kill tests 20 times in a row, a fuzzer against every route of
-              the alerter, and the Python adapters against the frameworks themselves (some 8 GB under target/verify/real)
+  --full      also what takes long: the end-to-end and kill tests 20 times in a row, 500 rounds of blows, a fuzzer against every
+              route of the alerter, and the Python adapters against the frameworks themselves (some 8 GB under
+              target/verify/real)
   --verbose   show the whole output of every step, not only in target/verify/*.log
   --list      print the names of the steps and exit
 ";

@@ -41,6 +41,12 @@ pub(crate) fn all() -> Vec<Step> {
             long: true,
             run: fuzz::api,
         },
+        Step {
+            name: "kill",
+            about: "500 rounds of kills, clocks and receivers that fail",
+            long: true,
+            run: kill,
+        },
         Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
         Step {
             name: "long",
@@ -141,6 +147,13 @@ fn loops(w: &Workspace) -> Result<Closing, String> {
         closing.extend(out.lines(is_closing).into_iter().map(|l| format!("{i:>2}: {l}")));
     }
     Ok(closing)
+}
+
+/// Not in a release build, which has no crash points.
+fn kill(w: &Workspace) -> Result<Closing, String> {
+    let mut command = cargo(&["test", "--locked", "-p", "stepwatch-tests", "--test", "kill", "rounds::"]);
+    command.args(["--", "--nocapture"]).env("STEPWATCH_LONG", "1");
+    w.run("kill", &mut command).map(|out| out.lines(is_closing))
 }
 
 /// What takes too long for every run and means most in a build with optimisations: a release build is held to the real limits.

@@ -1,14 +1,13 @@
-//! `kill -9` of the alerter, at every place where it matters and at any moment: no page lost, none doubled.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! One incident at a time, with a death at every place where it matters; then many at once, with deaths at any moment.
 
-use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stepwatch_fakes::{AlertState, Fault, PagerDuty, Slack};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::{Rank, healthy};
-use stepwatch_tests::{Random, Stack, StackOptions, bins, poll_until, say};
+use stepwatch_tests::{Random, Stack, StackOptions, poll_until, say};
+
+use super::crash_points;
 
 /// Passes of one point that are tried at most; a scenario that survives ends the search sooner.
 const MAX_PASSES: u32 = 12;
@@ -17,24 +16,6 @@ const INCIDENTS: usize = 16;
 const KILLS: usize = 12;
 /// Incidents resolve soon, so that a test sees the whole life of one; and each is told for itself, however many there are.
 const QUICK: &str = "resolve_after: 200ms\nstorm: {enabled: false}\n";
-
-/// The names of all crash points in the alerter's source.
-fn crash_points() -> BTreeSet<String> {
-    fn scan(dir: &Path, found: &mut BTreeSet<String>) {
-        for path in std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()) {
-            if path.is_dir() {
-                scan(&path, found);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                let calls = text.split("crash::point(\"").skip(1);
-                found.extend(calls.filter_map(|c| c.split('"').next()).map(str::to_owned));
-            }
-        }
-    }
-    let mut found = BTreeSet::new();
-    scan(&bins::root().join("alerter/src"), &mut found);
-    found
-}
 
 /// Restarts the alerter, unarmed, whenever it is found dead.
 async fn revive(stack: &mut Stack) -> bool {

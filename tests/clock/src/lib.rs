@@ -1,0 +1,80 @@
+//! A wall clock that a test can set: preloaded (`LD_PRELOAD`) into a program under test, it shifts what the program reads as
+//! the time of day by the seconds that a file says, from one reading to the next, as an operator or NTP does.
+//!
+//! The file that [`FILE`] names holds one native `i64` and is mapped, so that writing to it jumps the clock of a program that
+//! runs. Only the wall is shifted: the monotonic clock is the kernel's, as it is when a real clock is set.
+//!
+//! It must stand in the C library's place and answer by C's rules, which is why it is `unsafe` and a crate of its own; the
+//! kernel is asked by its number, so that nothing here can call itself. Nothing links to it but the dynamic loader.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use libc::{c_int, c_long, clockid_t, time_t, timespec, timeval};
+
+/// Names the file. Without it the time is the kernel's.
+const FILE: &str = "STEPWATCH_FAKE_CLOCK";
+
+/// Where the shift stands, for the life of the process.
+fn mapped() -> Option<&'static AtomicI64> {
+    let file = File::open(std::env::var_os(FILE)?).ok()?;
+    let size = size_of::<AtomicI64>();
+    if file.metadata().ok()?.len() < size as u64 {
+        return None;
+    }
+    // SAFETY: a new mapping of a file that is open and long enough; the kernel chooses where.
+    let at =
+        unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    // SAFETY: it was mapped just now, is aligned to a page, is never unmapped, and is only ever read whole.
+    (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<AtomicI64>() })
+}
+
+fn shift() -> i64 {
+    static SHIFT: OnceLock<Option<&'static AtomicI64>> = OnceLock::new();
+    SHIFT.get_or_init(mapped).map_or(0, |s| s.load(Ordering::Relaxed))
+}
+
+/// The kernel's word, with the wall shifted.
+///
+/// # Safety
+/// As `clock_gettime(2)`: `at` is null or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_gettime(clock: clockid_t, at: *mut timespec) -> c_int {
+    // SAFETY: the arguments are the caller's, and the kernel checks them.
+    let answer = unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(clock), at) } as c_int;
+    if answer == 0 && matches!(clock, libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE) {
+        // SAFETY: the kernel has just written there.
+        unsafe { (*at).tv_sec += shift() };
+    }
+    answer
+}
+
+/// # Safety
+/// As `gettimeofday(2)`: `at` and `zone` are null or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gettimeofday(at: *mut timeval, zone: *mut libc::c_void) -> c_int {
+    // SAFETY: the arguments are the caller's, and the kernel checks them.
+    let answer = unsafe { libc::syscall(libc::SYS_gettimeofday, at, zone) } as c_int;
+    if answer == 0 && !at.is_null() {
+        // SAFETY: the kernel has just written there.
+        unsafe { (*at).tv_sec += shift() };
+    }
+    answer
+}
+
+/// # Safety
+/// As `time(2)`: `at` is null or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn time(at: *mut time_t) -> time_t {
+    let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is ours.
+    unsafe { clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
+    if !at.is_null() {
+        // SAFETY: the caller says that it may be written to.
+        unsafe { *at = now.tv_sec };
+    }
+    now.tv_sec
+}
