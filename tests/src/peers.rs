@@ -134,30 +134,52 @@ impl Prometheus {
     }
 }
 
-/// A real Alertmanager that tells nobody.
+/// A real Alertmanager.
 #[derive(Debug)]
 pub struct Alertmanager {
     pub addr: SocketAddr,
-    _daemon: Daemon,
+    program: PathBuf,
+    dir: PathBuf,
+    daemon: Daemon,
 }
 
 impl Alertmanager {
+    /// One that tells nobody.
     pub async fn start(program: &Path, dir: &Path) -> anyhow::Result<Self> {
-        let file = dir.join("alertmanager.yml");
-        std::fs::write(&file, "route: {receiver: none}\nreceivers:\n  - name: none\n")?;
+        Self::start_with(program, dir, "route: {receiver: none}\nreceivers:\n  - name: none\n").await
+    }
+
+    /// The same with a configuration; it and what is stored are in `dir`.
+    pub async fn start_with(program: &Path, dir: &Path, config: &str) -> anyhow::Result<Self> {
+        std::fs::write(dir.join("alertmanager.yml"), config)?;
+        let (addr, daemon) = Self::launch(program, dir).await?;
+        Ok(Self { addr, program: program.to_owned(), dir: dir.to_owned(), daemon })
+    }
+
+    async fn launch(program: &Path, dir: &Path) -> anyhow::Result<(SocketAddr, Daemon)> {
         let mut alertmanager = command(program);
         alertmanager
-            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--config.file={}", dir.join("alertmanager.yml").display()))
             .arg(format!("--storage.path={}", dir.join("alertmanager").display()))
             .args(["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="]);
         let mut daemon = Daemon::spawn("alertmanager", &mut alertmanager)?;
         let url = ready(&mut daemon).await?;
-        let addr = url.trim_start_matches("http://").parse()?;
-        Ok(Self { addr, _daemon: daemon })
+        Ok((url.trim_start_matches("http://").parse()?, daemon))
+    }
+
+    /// `kill -9`, and another life with what is stored; its address changes.
+    pub async fn kill_and_restart(&mut self) -> anyhow::Result<()> {
+        self.daemon.kill().await?;
+        (self.addr, self.daemon) = Self::launch(&self.program, &self.dir).await?;
+        Ok(())
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
     }
 
     pub fn alerts_url(&self) -> String {
-        format!("http://{}/api/v2/alerts", self.addr)
+        format!("{}/api/v2/alerts", self.url())
     }
 }
 
