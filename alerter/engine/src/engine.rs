@@ -137,25 +137,61 @@ impl Engine {
             return self.node_event(now, event, out);
         }
         let Some(name) = event.run.as_deref() else { return };
+        // Nearly all events are steps of runs that are known: one look-up serves them.
+        let ended = match event.kind {
+            EventKind::Step => self.take(now, name, source, event, out),
+            _ => None,
+        };
+        let Some(ended) = ended.or_else(|| self.introduce(now, name, source, event, out)) else { return };
+        self.feeds(source, name);
+        if event.kind == EventKind::Step {
+            self.back_from_restart(now, name, out);
+        }
+        if ended {
+            self.end_of_run(now, name, out);
+        }
+    }
+
+    /// Lets a run take an event; whether it is over, if it is known.
+    fn take(
+        &mut self,
+        now: Ts,
+        name: &str,
+        source: &str,
+        event: &Event,
+        out: &mut Vec<Effect>,
+    ) -> Option<bool> {
+        self.with_run(now, name, out, |run, verdicts| run.event(now, source, event, verdicts))
+    }
+
+    /// The same for an event of a run that may be new, or say more than a step.
+    fn introduce(
+        &mut self,
+        now: Ts,
+        name: &str,
+        source: &str,
+        event: &Event,
+        out: &mut Vec<Effect>,
+    ) -> Option<bool> {
         if !self.runs.contains_key(name) {
             if self.runs.len() >= MAX_RUNS || event.kind == EventKind::Bye {
                 self.dropped_runs += u64::from(event.kind != EventKind::Bye);
-                return;
+                return None;
             }
             self.runs.insert(name.to_owned(), Run::new(name, now, &self.book.config.detectors));
-        }
-        if !self.sources.get(source).is_some_and(|s| s.runs.contains(name)) {
-            self.sources.entry(source.to_owned()).or_default().runs.insert(name.to_owned());
-            self.dirty.insert(Key::Source(source.to_owned()));
         }
         if event.kind == EventKind::Event {
             self.planned_restart(now, name, event, out);
         }
-        self.with_run(now, name, out, |run, verdicts| run.event(now, source, event, verdicts));
-        if event.kind == EventKind::Step {
-            self.back_from_restart(now, name, out);
+        self.take(now, name, source, event, out)
+    }
+
+    /// Remembers that a source tells of a run.
+    fn feeds(&mut self, source: &str, name: &str) {
+        if !self.sources.get(source).is_some_and(|s| s.runs.contains(name)) {
+            self.sources.entry(source.to_owned()).or_default().runs.insert(name.to_owned());
+            self.dirty.insert(Key::Source(source.to_owned()));
         }
-        self.end_of_run(now, name, out);
     }
 
     /// A run that ended well takes its incidents with it.
@@ -166,23 +202,31 @@ impl Engine {
         }
     }
 
-    /// Lets `act` change a run, and carries its verdicts to the incidents.
+    /// Lets `act` change a run, and carries its verdicts to the incidents; whether it is over, if it is known.
     fn with_run(
         &mut self,
         now: Ts,
         name: &str,
         out: &mut Vec<Effect>,
         act: impl FnOnce(&mut Run, &mut Vec<Verdict>),
-    ) {
-        let Some(run) = self.runs.get_mut(name) else { return };
+    ) -> Option<bool> {
+        let run = self.runs.get_mut(name)?;
         let mut verdicts = core::mem::take(&mut self.scratch);
         let (attempt, before) = (run.facts.attempt, Before::of(run));
         act(run, &mut verdicts);
         self.changes.note(now, &before, run);
-        if run.facts.attempt != attempt {
+        let ended = run.facts.ended.is_some();
+        let (again, moved) = (run.facts.attempt != attempt, !run.facts.moved.is_empty());
+        // Most events are steps like the one before.
+        if !again && !moved && !run.wants_standard() && verdicts.is_empty() {
+            self.scratch = verdicts;
+            note_run(&mut self.timers, &mut self.dirty, now, name, run);
+            return Some(ended);
+        }
+        if again {
             self.book.run_restarted(name);
         }
-        if !run.facts.moved.is_empty() {
+        if moved {
             self.place(now, name);
         }
         self.measure(now, name);
@@ -191,12 +235,10 @@ impl Engine {
             verdicts.clear();
         }
         self.scratch = verdicts;
-        let Some(run) = self.runs.get(name) else { return };
-        let key = Key::Run(name.to_owned());
-        // A deadline that lies behind us was looked at just now.
-        let next = run_deadline(run).map(|at| at.max(now + LOOK_AGAIN));
-        self.timers.set_earlier(&key, next);
-        self.dirty.insert(key);
+        if let Some(run) = self.runs.get_mut(name) {
+            note_run(&mut self.timers, &mut self.dirty, now, name, run);
+        }
+        Some(ended)
     }
 
     fn judge_run(&mut self, now: Ts, name: &str, verdicts: &mut [Verdict], out: &mut Vec<Effect>) {
@@ -300,6 +342,9 @@ impl Engine {
     }
 
     fn tick_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
+        if let Some(run) = self.runs.get_mut(name) {
+            run.noted.timer = None;
+        }
         if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
             self.leave(name);
             self.runs.remove(name);
@@ -385,7 +430,8 @@ impl Engine {
     pub fn resume(&mut self, now: Ts) {
         for (name, run) in &mut self.runs {
             run.facts.resume(now);
-            self.timers.set(&Key::Run(name.clone()), run_deadline(run));
+            run.noted.timer = run_deadline(run);
+            self.timers.set(&Key::Run(name.clone()), run.noted.timer);
         }
     }
 
@@ -444,6 +490,23 @@ impl Engine {
     pub fn dropped_nodes(&self) -> u64 {
         self.dropped_nodes
     }
+}
+
+/// A run changed: it is to be stored, and looked at when its deadline comes. Both are noted already of nearly every run that steps.
+fn note_run(timers: &mut Timers<Key>, dirty: &mut BTreeSet<Key>, now: Ts, name: &str, run: &mut Run) {
+    // A deadline that lies behind us was looked at just now.
+    let next = run_deadline(run).map(|at| at.max(now + LOOK_AGAIN));
+    let sooner = next.filter(|at| run.noted.timer.is_none_or(|set| *at < set));
+    if sooner.is_none() && run.noted.dirty {
+        return;
+    }
+    let key = Key::Run(name.to_owned());
+    if sooner.is_some() {
+        timers.set_earlier(&key, sooner);
+        run.noted.timer = sooner;
+    }
+    dirty.insert(key);
+    run.noted.dirty = true;
 }
 
 fn forget_at(run: &Run) -> Ts {

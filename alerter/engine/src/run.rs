@@ -32,7 +32,7 @@ use crate::detectors::shared::Standard;
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use crate::time::{Span, Ts};
 use crate::verdict::Verdict;
-use align::{Align, Arrival};
+use align::{Align, Arrival, Samples};
 use signals::{Left, Place, Signals};
 
 /// Ranks kept a run; a larger job is judged by the first that report.
@@ -66,6 +66,17 @@ pub struct Run {
     /// The last steps that were no plain ones: what comes late of them must be known as that too.
     classes: VecDeque<(i64, StepClass)>,
     detectors: Detectors,
+    #[serde(skip)]
+    pub(crate) noted: Noted,
+}
+
+/// What the engine has noted of a run and need not note again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Noted {
+    /// It is among what is to be stored.
+    pub(crate) dirty: bool,
+    /// The timer that is set, or a later time.
+    pub(crate) timer: Option<Ts>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,6 +95,7 @@ impl Run {
             class: None,
             classes: VecDeque::new(),
             detectors: Detectors::new(config),
+            noted: Noted::default(),
         }
     }
 
@@ -154,46 +166,46 @@ impl Run {
 
     fn step(&mut self, now: Ts, at: Ts, e: &Event, out: &mut Vec<Verdict>) {
         let (Some(step), rank) = (e.step, e.rank.unwrap_or(0)) else { return };
-        if !self.facts.ranks.contains_key(&rank) && self.facts.ranks.len() >= MAX_RANKS {
+        if self.facts.ranks.len() >= MAX_RANKS && !self.facts.ranks.contains_key(&rank) {
             self.counters.over_limit += 1;
             return;
         }
-        let (mut ready, mut repeated) = (Vec::new(), false);
-        match self.facts.rank_step(now, rank, step, e.attempt) {
-            Arrival::Next => drop(self.align.take(at, rank, step, e, &mut ready)),
+        let arrival = self.facts.rank_step(now, rank, step, e.attempt);
+        match arrival {
+            Arrival::Next | Arrival::Again => {}
             Arrival::Restarted => {
                 self.align.restart();
                 self.signals.restart();
                 self.classes.clear();
                 self.facts.restarted(now, rank);
-                self.align.take(at, rank, step, e, &mut ready);
-            }
-            Arrival::Again => {
-                repeated = !self.align.take(at, rank, step, e, &mut ready);
             }
             Arrival::Duplicate => return self.counters.duplicates += 1,
             Arrival::Stale => return self.counters.stale += 1,
         }
-        let strays = e.m.get(metric::LOSS).is_some_and(|loss| self.facts.told_loss(rank, step, loss));
-        for sample in ready {
+        let (values, mut ready) = (self.align.read(e), Samples::default());
+        let known = !self.align.take(at, rank, step, e.ts.is_some(), values, &mut ready);
+        let strays = values.loss().is_some_and(|loss| self.facts.told_loss(rank, step, loss));
+        for sample in ready.iter_mut() {
             self.judge(now, sample, out);
         }
-        let news = self.beside(Place { step, ts: at, attempt: self.facts.attempt, rank }, e, out);
-        self.counters.duplicates += u64::from(repeated && !news);
-        if self.facts.sectioned(rank, step, e) || strays {
+        let place = Place { step, ts: at, attempt: self.facts.attempt, rank };
+        let news = values.more && self.beside(place, e, out);
+        self.counters.duplicates += u64::from(arrival == Arrival::Again && known && !news);
+        let parted = (values.more || !e.extra.is_empty()) && self.facts.sectioned(rank, step, e);
+        if parted || strays {
             self.look(now, out);
         }
     }
 
-    fn judge(&mut self, now: Ts, mut sample: StepSample, out: &mut Vec<Verdict>) {
+    fn judge(&mut self, now: Ts, sample: &mut StepSample, out: &mut Vec<Verdict>) {
         let advanced = sample.interval > 0 && !sample.adds;
-        sample.class = if advanced { self.classify(sample.step) } else { self.class_of(&sample) };
+        sample.class = if advanced { self.classify(sample.step) } else { self.class_of(sample) };
         if advanced {
-            self.facts.advanced(now, &sample);
+            self.facts.advanced(now, sample);
             self.counters.steps += 1;
         }
         sample.attempt = self.facts.attempt;
-        self.detectors.step(&sample, out);
+        self.detectors.step(sample, out);
         if advanced && self.facts.wants_look {
             self.facts.wants_look = false;
             self.look(now, out);

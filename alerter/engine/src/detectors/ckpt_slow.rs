@@ -51,7 +51,7 @@ impl CkptSlow {
     }
 
     /// When the save that runs has taken too long.
-    fn due(&self, c: &Config, f: &Facts) -> Option<Ts> {
+    fn due(c: &Config, f: &Facts) -> Option<Ts> {
         let k = &f.checkpoints;
         if !c.enabled || f.ended.is_some() || k.saves.len() < KNOWN {
             return None;
@@ -62,7 +62,7 @@ impl CkptSlow {
 
     fn judge_running(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         let since = f.checkpoints.in_progress;
-        if self.due(c, f).is_none_or(|due| now < due) || self.told == since {
+        if Self::due(c, f).is_none_or(|due| now < due) || self.told == since {
             return;
         }
         self.told = since;
@@ -143,7 +143,7 @@ impl ClockDetector for CkptSlow {
     }
 
     fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
-        self.due(c, f).filter(|_| self.told != f.checkpoints.in_progress)
+        Self::due(c, f).filter(|_| self.told != f.checkpoints.in_progress)
     }
 }
 

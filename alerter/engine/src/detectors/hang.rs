@@ -72,14 +72,14 @@ struct Due {
 }
 
 impl Hang {
-    fn due(&self, c: &Config, f: &Facts) -> Option<Due> {
+    fn due(c: &Config, f: &Facts) -> Option<Due> {
         // A run that said hello and never took a step hangs too, in its very first collective.
         let begun = f.total_steps > 0 || f.greeted;
         if !c.enabled || f.ended.is_some() || f.live.is_empty() || !begun {
             return None;
         }
         let since = f.last_progress.max(f.last_sign).max(f.live_since);
-        let (allowed, why) = self.allowed(c, f);
+        let (allowed, why) = Self::allowed(c, f);
         let declared = f.declares || f.open_phase().is_some() || f.total_steps == 0;
         let (ticket, page) = if declared {
             (allowed, allowed)
@@ -105,7 +105,7 @@ impl Hang {
         }
     }
 
-    fn allowed(&self, c: &Config, f: &Facts) -> (Span, &'static str) {
+    fn allowed(c: &Config, f: &Facts) -> (Span, &'static str) {
         if let Some((_, phase, _)) = f.open_phase() {
             return (Self::phase(c, phase.longest), "for this phase");
         }
@@ -160,7 +160,7 @@ impl ClockDetector for Hang {
                 return;
             }
         }
-        let Some(due) = self.due(c, f) else { return };
+        let Some(due) = Self::due(c, f) else { return };
         let severity = match now {
             n if n >= due.page => Severity::Page,
             n if n >= due.ticket => Severity::Ticket,
@@ -180,7 +180,7 @@ impl ClockDetector for Hang {
     }
 
     fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
-        let due = self.due(c, f)?;
+        let due = Self::due(c, f)?;
         match self.raised {
             None => Some(due.ticket),
             Some((Severity::Page, _)) => None,

@@ -101,7 +101,7 @@ impl Engine {
 
     /// A silence may be of one incident only: when the last that it matches resolves, it is over.
     pub(super) fn expire_on_resolve(&mut self, now: Ts, from: usize, out: &mut Vec<Effect>) {
-        if !self.book.silences.any_expires_on_resolve() {
+        if out.len() == from || !self.book.silences.any_expires_on_resolve() {
             return;
         }
         let resolved = |e: &Effect| match e {

@@ -28,6 +28,13 @@ impl Engine {
     /// The parts of the state that changed, as key and opaque bytes, to be stored with the effects in one transaction.
     pub fn take_dirty(&mut self) -> Vec<StatePart> {
         let dirty = core::mem::take(&mut self.dirty);
+        for key in &dirty {
+            if let Key::Run(run) = key {
+                if let Some(run) = self.runs.get_mut(run) {
+                    run.noted.dirty = false;
+                }
+            }
+        }
         dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
     }
 

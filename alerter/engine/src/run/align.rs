@@ -55,6 +55,26 @@ struct Pending {
     values: Values,
 }
 
+/// What a report makes: one sample, nearly always, so nothing need be put on the heap.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    first: Option<StepSample>,
+    more: Vec<StepSample>,
+}
+
+impl Samples {
+    fn push(&mut self, sample: StepSample) {
+        match &self.first {
+            None => self.first = Some(sample),
+            Some(_) => self.more.push(sample),
+        }
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StepSample> {
+        self.first.iter_mut().chain(&mut self.more)
+    }
+}
+
 /// Where a signal stands.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Signal {
@@ -87,16 +107,21 @@ impl Signal {
 }
 
 impl Align {
-    /// Takes a rank's report of a step; pushes the samples it makes. False if it said nothing that was not known.
+    /// The signals of a report.
+    pub(super) fn read(&mut self, e: &Event) -> Values {
+        Values::of(e, &mut self.units)
+    }
+
+    /// Takes a rank's report of a step, whose time it `told`; pushes the samples it makes. False if it said nothing that was not known.
     pub(super) fn take(
         &mut self,
         at: Ts,
         rank: u32,
         step: i64,
-        e: &Event,
-        out: &mut Vec<StepSample>,
+        told: bool,
+        mut values: Values,
+        out: &mut Samples,
     ) -> bool {
-        let (mut values, told) = (Values::of(e, &mut self.units), e.ts.is_some());
         self.measured |= values.tells_speed();
         let judged = self.last.is_some_and(|(last, _)| step <= last);
         if judged || self.pending.as_ref().is_some_and(|p| step < p.step) {
@@ -137,7 +162,7 @@ impl Align {
     }
 
     /// What a report adds to a step that has been judged.
-    fn add(&mut self, at: Ts, rank: u32, step: i64, values: Values, out: &mut Vec<StepSample>) -> bool {
+    fn add(&mut self, at: Ts, rank: u32, step: i64, values: Values, out: &mut Samples) -> bool {
         let mut fresh = values;
         for (i, signal) in self.signals.iter().enumerate() {
             if !signal.takes(rank, step) {
@@ -189,15 +214,7 @@ impl Align {
         }
     }
 
-    fn emit(
-        &mut self,
-        rank: u32,
-        step: i64,
-        at: Ts,
-        told: bool,
-        mut values: Values,
-        out: &mut Vec<StepSample>,
-    ) {
+    fn emit(&mut self, rank: u32, step: i64, at: Ts, told: bool, mut values: Values, out: &mut Samples) {
         let interval = self.last.map_or(1, |(last, _)| step - last).max(1);
         if !self.measured {
             let before = self.last.and_then(|(_, before)| before).filter(|_| told);
@@ -226,17 +243,18 @@ mod tests {
 
     /// The samples of reports: step, interval, whether it adds, and what it has.
     fn samples(reports: &[Report<'_>]) -> Vec<(i64, i64, bool, &'static str)> {
-        let (mut align, mut out) = (Align::default(), Vec::new());
+        let (mut align, mut out) = (Align::default(), Samples::default());
         for (rank, step, m) in reports {
-            align.take(Ts(*step), *rank, *step, &event(*step, m), &mut out);
+            let values = align.read(&event(*step, m));
+            align.take(Ts(*step), *rank, *step, false, values, &mut out);
         }
-        let has = |s: &StepSample| match (s.loss.is_some(), s.grad_norm.is_some()) {
+        let has = |s: &mut StepSample| match (s.loss.is_some(), s.grad_norm.is_some()) {
             (true, true) => "both",
             (true, false) => "loss",
             (false, true) => "grad",
             (false, false) => "neither",
         };
-        out.iter().map(|s| (s.step, s.interval, s.adds, has(s))).collect()
+        out.iter_mut().map(|s| (s.step, s.interval, s.adds, has(s))).collect()
     }
 
     const L: (&str, f64) = ("loss", 2.0);
@@ -289,12 +307,12 @@ mod tests {
 
     /// The step times worked out of the times of the reports of steps 1, 2, ...: the step, seconds a step, and how finely.
     fn timed(times: impl IntoIterator<Item = f64>) -> Vec<(i64, f64, f64)> {
-        let (mut align, mut out) = (Align::default(), Vec::new());
+        let (mut align, mut out) = (Align::default(), Samples::default());
         for (step, at) in (1..).zip(times) {
-            let e = Event { ts: Some(at), ..event(step, &[L]) };
-            align.take(Ts::from_secs_f64(at), 0, step, &e, &mut out);
+            let values = align.read(&event(step, &[L]));
+            align.take(Ts::from_secs_f64(at), 0, step, true, values, &mut out);
         }
-        let timed = out.iter().filter_map(|s| Some((s.step, s.step_time?, s.q.step_time)));
+        let timed = out.iter_mut().filter_map(|s| Some((s.step, s.step_time?, s.q.step_time)));
         let three = |v: f64| (v * 1000.0).round() / 1000.0;
         timed.map(|(step, secs, q)| (step, three(secs), three(q))).collect()
     }

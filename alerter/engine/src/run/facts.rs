@@ -351,8 +351,8 @@ impl Facts {
 
     /// A rank's own loss, true if one is out of line; of an attempt that was left it says nothing.
     pub(super) fn told_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
-        let counts = self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
-        counts && self.ranks.len() >= losses::FEWEST && self.losses.take(rank, step, loss)
+        let counts = || self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
+        self.ranks.len() >= losses::FEWEST && counts() && self.losses.take(rank, step, loss)
     }
 
     pub(super) fn bye(&mut self, now: Ts, e: &Event) {
@@ -476,16 +476,12 @@ impl Facts {
             let secs = (s.ts - before).as_secs_f64();
             let usual = self.pace.quantile(0.99).unwrap_or(f64::INFINITY);
             self.wants_look |= self.checkpoints.worked(secs.clamp(0.0, 3.0 * usual));
-            if !watched {
-                self.checkpoints.unsure = true;
-            }
-        }
-        if let Some(before) = self.last_step_at.filter(|_| watched) {
-            let secs = (s.ts - before).as_secs_f64();
+            self.checkpoints.unsure |= !watched;
             match self.attempt_steps {
+                _ if !watched => {}
                 0 => {}
                 1 => self.first_gap = secs,
-                _ => self.paced(secs),
+                _ => self.paced(secs, usual),
             }
         }
         if !self.deaths.is_empty() {
@@ -508,8 +504,8 @@ impl Facts {
         self.ended = None;
     }
 
-    fn paced(&mut self, secs: f64) {
-        let usual = self.pace.quantile(0.99).unwrap_or(f64::INFINITY);
+    /// `usual`: the longest of a hundred gaps.
+    fn paced(&mut self, secs: f64, usual: f64) {
         self.wants_look |= secs > PAUSE * usual;
         if secs > LONG * usual {
             self.longest_pause = self.longest_pause.max(secs);
@@ -542,6 +538,9 @@ impl Facts {
 
     /// The open phase that explains a pause best, if any.
     pub fn open_phase(&self) -> Option<(&str, &Phase, Ts)> {
+        if self.phases.is_empty() {
+            return None; // asked for at every step
+        }
         let (name, phase) =
             self.phases.iter().filter(|(_, p)| p.open.is_some()).max_by_key(|(_, p)| p.open)?;
         Some((name, phase, phase.open?))

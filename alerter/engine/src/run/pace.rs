@@ -9,11 +9,36 @@ const BUCKETS: usize = 96; // up to 1e-3 * 1.25^96 = 2e6 s
 /// Weight left of a sample after 1,000 more: a run that slows down moves its own deadline within that many steps.
 const DECAY: f32 = 0.998;
 
-/// A histogram with logarithmic buckets and forgetting; 400 bytes, O(1) a sample.
+/// Upper edge of each bucket: quantiles are asked for at every step.
+const EDGES: [f64; BUCKETS] = {
+    let mut edges = [0.0; BUCKETS];
+    let mut i = 0;
+    while i < BUCKETS {
+        edges[i] = SMALLEST * power(RATIO, i + 1);
+        i += 1;
+    }
+    edges
+};
+
+/// By squaring.
+const fn power(base: f64, exponent: usize) -> f64 {
+    let (mut result, mut square, mut left) = (1.0, base, exponent);
+    while left > 0 {
+        if left & 1 == 1 {
+            result *= square;
+        }
+        square *= square;
+        left >>= 1;
+    }
+    result
+}
+
+/// A histogram with logarithmic buckets and forgetting: O(1) a sample, four bytes a bucket from the lowest to the highest that was ever used, which
+/// are a few neighbours in most runs and 400 bytes in all at most.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Pace {
     counts: Vec<f32>,
-    /// The lowest bucket that was ever used: quantiles are asked for at every step, and most runs use a few neighbours.
+    /// The bucket of the first of them.
     lowest: u8,
     /// Weight of the next sample; grows instead of decaying every bucket.
     weight: f32,
@@ -26,13 +51,8 @@ impl Pace {
         if !(secs.is_finite() && secs >= 0.0) {
             return;
         }
-        if self.counts.is_empty() {
-            self.counts = vec![0.0; BUCKETS];
-            self.lowest = BUCKETS as u8 - 1;
-            self.weight = 1.0;
-        }
         let at = (((secs.max(SMALLEST) / SMALLEST).ln() / RATIO.ln()) as usize).min(BUCKETS - 1);
-        self.lowest = self.lowest.min(at as u8);
+        let at = self.place(at);
         self.counts[at] += self.weight;
         self.total += self.weight;
         self.weight /= DECAY;
@@ -42,6 +62,23 @@ impl Pace {
             self.total /= self.weight;
             self.weight = 1.0;
         }
+    }
+
+    /// Where a bucket stands among those that are used.
+    fn place(&mut self, bucket: usize) -> usize {
+        if self.counts.is_empty() {
+            (self.lowest, self.weight) = (bucket as u8, 1.0);
+        }
+        let lowest = usize::from(self.lowest);
+        if bucket < lowest {
+            self.counts.splice(..0, core::iter::repeat_n(0.0, lowest - bucket));
+            self.lowest = bucket as u8;
+        }
+        let at = bucket - usize::from(self.lowest);
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, 0.0);
+        }
+        at
     }
 
     /// Samples ever added.
@@ -56,14 +93,14 @@ impl Pace {
         }
         let want = q as f32 * self.total;
         let mut sum = 0.0;
-        for (i, c) in self.counts.iter().enumerate().skip(usize::from(self.lowest)) {
+        for (i, c) in (usize::from(self.lowest)..).zip(&self.counts) {
             sum += c;
             if sum >= want && *c > 0.0 {
-                return Some(SMALLEST * RATIO.powi(i as i32 + 1));
+                return Some(EDGES[i]);
             }
         }
         let last = self.counts.iter().rposition(|c| *c > 0.0)?;
-        Some(SMALLEST * RATIO.powi(last as i32 + 1))
+        Some(EDGES[usize::from(self.lowest) + last])
     }
 }
 
@@ -78,6 +115,13 @@ mod tests {
         (0..2000).for_each(|_| p.add(1.0));
         (0..4000).for_each(|_| p.add(10.0));
         assert!(p.quantile(0.5).unwrap() > 9.0, "{p:?}");
+    }
+
+    #[test]
+    fn edges_are_powers() {
+        for (i, edge) in EDGES.iter().enumerate() {
+            assert_eq!(*edge, SMALLEST * RATIO.powi(i as i32 + 1), "{i}");
+        }
     }
 
     proptest! {

@@ -24,9 +24,15 @@ const SPEEDS: [usize; 3] = [STEP_TIME, TOKENS, MFU];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Values {
-    values: [Option<f64>; SIGNALS],
+    /// Zero of what is not told.
+    values: [f64; SIGNALS],
     quanta: [f64; SIGNALS],
+    /// A bit a signal that is told.
+    told: u16,
     loss_missing: bool,
+    /// The report tells of more than these.
+    #[serde(skip)]
+    pub(super) more: bool,
 }
 
 /// What the run's throughput and MFU are measured in: the best that was told. A droop is judged relative to itself, so another unit
@@ -36,6 +42,9 @@ pub(super) struct Units {
     tokens: u8,
     mfu: u8,
 }
+
+/// How good an MFU of our own formula is.
+const COMPUTED: u8 = 3;
 
 /// Where a metric goes, and how good it is there; the first of two that tell the same is the better one.
 fn place(name: &str) -> Option<(usize, u8)> {
@@ -48,7 +57,7 @@ fn place(name: &str) -> Option<(usize, u8)> {
         metric::STEP_TIME => (STEP_TIME, 0),
         metric::TOKENS_PER_SECOND => (TOKENS, 2),
         metric::TOKENS_PER_SECOND_PER_GPU => (TOKENS, 1),
-        metric::MFU => (MFU, 3),
+        metric::MFU => (MFU, COMPUTED),
         metric::MFU_REPORTED => (MFU, 2),
         metric::TFLOPS_REPORTED => (MFU, 1),
         _ => return None,
@@ -57,9 +66,16 @@ fn place(name: &str) -> Option<(usize, u8)> {
 
 impl Values {
     pub(super) fn of(e: &Event, units: &mut Units) -> Self {
-        let mut v = Self { loss_missing: e.missing.iter().any(|m| m == metric::LOSS), ..Self::default() };
+        let loss_missing = e.missing.iter().any(|m| m == metric::LOSS);
+        let mut v = Self { loss_missing, more: !e.t.is_empty(), ..Self::default() };
         for (name, x) in e.m.iter() {
-            let Some((signal, goodness)) = place(name) else { continue };
+            let Some((signal, goodness)) = place(name) else {
+                v.more = true;
+                continue;
+            };
+            if (signal, goodness) == (MFU, COMPUTED) {
+                v.set(COMPUTED_MFU, x, 0.0);
+            }
             let best = match signal {
                 TOKENS => &mut units.tokens,
                 MFU => &mut units.mfu,
@@ -67,30 +83,49 @@ impl Values {
             };
             if goodness >= *best {
                 *best = goodness;
-                v.values[signal] = Some(x);
-                v.quanta[signal] = e.q.get(name).unwrap_or(0.0);
+                v.set(signal, x, e.q.get(name).unwrap_or(0.0));
             }
         }
-        v.values[COMPUTED_MFU] = e.m.get(metric::MFU);
-        v.loss_missing &= v.values[LOSS].is_none();
+        v.loss_missing &= !v.tells(LOSS);
         v
     }
 
+    fn tells(&self, signal: usize) -> bool {
+        self.told >> signal & 1 == 1
+    }
+
+    fn get(&self, signal: usize) -> Option<f64> {
+        self.tells(signal).then_some(self.values[signal])
+    }
+
+    pub(super) fn loss(&self) -> Option<f64> {
+        self.get(LOSS)
+    }
+
+    fn set(&mut self, signal: usize, value: f64, quantum: f64) {
+        (self.values[signal], self.quanta[signal]) = (value, quantum);
+        self.told |= 1 << signal;
+    }
+
     pub(super) fn has(&self, signal: usize) -> bool {
-        self.values[signal].is_some() || signal == LOSS && self.loss_missing
+        self.tells(signal) || signal == LOSS && self.loss_missing
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        (0..SIGNALS).all(|i| !self.has(i))
+        self.told == 0 && !self.loss_missing
     }
 
     pub(super) fn set_step_time(&mut self, derived: Option<Derived>) {
-        self.values[STEP_TIME] = derived.map(|d| d.step_time);
-        self.quanta[STEP_TIME] = derived.map_or(0.0, |d| d.quantum);
+        self.forget(STEP_TIME);
+        self.quanta[STEP_TIME] = 0.0;
+        if let Some(d) = derived {
+            self.set(STEP_TIME, d.step_time, d.quantum);
+        }
     }
 
     pub(super) fn forget(&mut self, signal: usize) {
-        self.values[signal] = None;
+        self.values[signal] = 0.0;
+        self.told &= !(1 << signal);
         self.loss_missing &= signal != LOSS;
     }
 
@@ -102,15 +137,12 @@ impl Values {
 
     /// Takes from `other` what is absent here; true if there was any.
     pub(super) fn fill(&mut self, other: &Self) -> bool {
-        let mut filled = false;
-        for i in 0..SIGNALS {
-            if self.values[i].is_none() && other.values[i].is_some() {
-                (self.values[i], self.quanta[i]) = (other.values[i], other.quanta[i]);
-                filled = true;
-            }
+        let absent = other.told & !self.told;
+        for i in (0..SIGNALS).filter(|i| absent >> i & 1 == 1) {
+            self.set(i, other.values[i], other.quanta[i]);
         }
-        let missing = (self.loss_missing || other.loss_missing) && self.values[LOSS].is_none();
-        filled |= missing != self.loss_missing;
+        let missing = (self.loss_missing || other.loss_missing) && !self.tells(LOSS);
+        let filled = absent != 0 || missing != self.loss_missing;
         self.loss_missing = missing;
         filled
     }
@@ -124,20 +156,22 @@ impl Values {
     }
 
     pub(super) fn nonfinite(&self) -> bool {
-        [LOSS, GRAD_NORM].iter().any(|i| self.values[*i].is_some_and(|v| !v.is_finite()))
+        [LOSS, GRAD_NORM].iter().any(|i| !self.values[*i].is_finite())
     }
 
     /// The part that nobody may miss, whoever tells it.
     pub(super) fn alarm(&self) -> Self {
         let mut alarm = Self::default();
         for i in [LOSS, GRAD_NORM] {
-            alarm.values[i] = self.values[i].filter(|v| !v.is_finite());
+            if !self.values[i].is_finite() {
+                alarm.set(i, self.values[i], 0.0);
+            }
         }
         alarm
     }
 
     pub(super) fn sample(&self, step: i64, ts: Ts, interval: i64) -> StepSample {
-        let (v, q) = (&self.values, &self.quanta);
+        let (v, q) = (|signal| self.get(signal), &self.quanta);
         StepSample {
             step,
             ts,
@@ -145,16 +179,16 @@ impl Values {
             interval,
             adds: false,
             class: StepClass::Train,
-            loss: v[LOSS],
-            grad_norm: v[GRAD_NORM],
-            lr: v[LR],
-            loss_scale: v[LOSS_SCALE],
-            skipped: v[SKIPPED],
+            loss: v(LOSS),
+            grad_norm: v(GRAD_NORM),
+            lr: v(LR),
+            loss_scale: v(LOSS_SCALE),
+            skipped: v(SKIPPED),
             loss_missing: self.loss_missing,
-            step_time: v[STEP_TIME],
-            tokens_per_second: v[TOKENS],
-            mfu: v[MFU],
-            computed_mfu: v[COMPUTED_MFU],
+            step_time: v(STEP_TIME),
+            tokens_per_second: v(TOKENS),
+            mfu: v(MFU),
+            computed_mfu: v(COMPUTED_MFU),
             q: Quanta {
                 loss: q[LOSS],
                 grad_norm: q[GRAD_NORM],
