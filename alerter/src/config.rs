@@ -233,7 +233,6 @@ impl Config {
                 let (path, shown) = (path.to_owned(), redact::shown(text));
                 Ok(Self {
                     path,
-                    shown,
                     file,
                     engine,
                     receivers,
@@ -242,6 +241,7 @@ impl Config {
                     plan,
                     calendars,
                     keyring,
+                    shown,
                     warnings,
                 })
             }

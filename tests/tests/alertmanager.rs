@@ -102,7 +102,8 @@ async fn prometheus_fires_our_rules_through_our_escalation() {
     let exporter: &Exporter = &stack.exporter;
     let dir = stack.dir.path().join("prometheus");
     std::fs::create_dir(&dir).unwrap();
-    let peers_of = PrometheusOptions { rules: true, alertmanager: Some(stack.alerter.addr), ..Default::default() };
+    let peers_of =
+        PrometheusOptions { rules: true, alertmanager: Some(stack.alerter.addr), ..Default::default() };
     let prometheus = Prometheus::start_with(&program, &dir, &[exporter.addr], "1s", peers_of).await.unwrap();
     let rank = trainer::warm_run(&exporter.ingest(), "busy", 50).unwrap();
     rank.step(51, &[("loss", f64::NAN)]).unwrap();

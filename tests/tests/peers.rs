@@ -77,7 +77,8 @@ async fn our_rules_fire() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = Exporter::start(&dir.path().join("exporter"), "").await.unwrap();
     let alertmanager = Alertmanager::start(&alertmanager, dir.path()).await.unwrap();
-    let options = peers::PrometheusOptions { rules: true, alertmanager: Some(alertmanager.addr), ..Default::default() };
+    let options =
+        peers::PrometheusOptions { rules: true, alertmanager: Some(alertmanager.addr), ..Default::default() };
     let prometheus =
         Prometheus::start_with(&program, dir.path(), &[exporter.addr], "1s", options).await.unwrap();
     let rank = trainer::warm_run(&exporter.ingest(), "busy", 50).unwrap();

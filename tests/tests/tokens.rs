@@ -19,7 +19,8 @@ async fn start() -> (Stack, TempDir) {
     for (name, scope) in TOKENS {
         let file = file(&dir, name);
         std::fs::write(&file, format!("0123456789abcdef-{name}\n")).unwrap();
-        alerter += &format!("    - {{name: {name}, token_file: {}, scopes: [{scope}]}}\n", file.display());
+        let file = file.display().to_string();
+        alerter.extend(["    - {name: ", name, ", token_file: ", &file, ", scopes: [", scope, "]}\n"]);
     }
     let stack = Stack::start_with(StackOptions { alerter, blind: true, ..StackOptions::default() }).await;
     (stack.unwrap(), dir)
@@ -129,11 +130,8 @@ async fn a_real_prometheus_brings_alerts_with_its_token_and_a_person_takes_one_w
         let (done, told) = ack("oncall").await;
         assert!(done && told.contains("acknowledged by alice") && !told.contains("already"), "{told}");
     }
-    let (done, told) = (async || {
-        let out = stack.alerter.cli(&["incidents", "list"]).await.unwrap();
-        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
-    })()
-    .await;
+    let out = stack.alerter.cli(&["incidents", "list"]).await.unwrap();
+    let (done, told) = (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned());
     assert!(!done && told.contains("give --token-file (or STEPWATCH_TOKEN_FILE)"), "{told}");
     let shown = stack.alerter.cli(&["audit", "--target", &id, "--token-file", &with("ops")]).await.unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();

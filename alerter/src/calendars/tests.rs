@@ -100,6 +100,7 @@ async fn a_calendar_that_stays_unread_is_a_ticket_until_it_is_read() {
         commands,
         views: Arc::default(),
         board: Arc::default(),
+        clock: crate::clock::Clock::default(),
         metrics: crate::metrics::RuntimeMetrics::default(),
     };
     let source = Source {

@@ -54,7 +54,7 @@ async fn through(proxy: &Intercept, host: &str, port: u16) -> Result<TcpStream, 
         .raw_auth()
         .map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))));
     if let Some(auth) = basic.or(raw) {
-        asked += &format!("Proxy-Authorization: {auth}\r\n");
+        asked.extend(["Proxy-Authorization: ", auth.as_str(), "\r\n"]);
     }
     asked += "\r\n";
     stream.write_all(asked.as_bytes()).await.map_err(cannot)?;

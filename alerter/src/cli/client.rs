@@ -138,8 +138,10 @@ impl Client {
 
     async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ClientError> {
         let body = self.body(request).await?;
-        let strange =
-            |e: serde_json::Error| ClientError::Strange { url: shown_url(self.base.as_str()), why: e.to_string() };
+        let strange = |e: serde_json::Error| ClientError::Strange {
+            url: shown_url(self.base.as_str()),
+            why: e.to_string(),
+        };
         serde_json::from_slice(&body).map_err(strange)
     }
 

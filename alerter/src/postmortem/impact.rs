@@ -17,7 +17,7 @@ pub(super) enum Loss {
     Stalled,
     /// This part of the time is lost.
     Slowed(f64),
-    /// What is done may be worth nothing: it is trained again.
+    /// What is done is worth nothing: it is trained again.
     Spoiled,
     /// The run goes on as it was.
     None,
@@ -91,7 +91,14 @@ fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, 
         Loss::Slowed(part) => {
             lost.push(("Slowed down", lasted * part, format!("{:.0} % of the time it lasted", 100.0 * part)));
         }
-        Loss::Spoiled | Loss::None => {}
+        Loss::Spoiled => {
+            lost.push((
+                "Trained in vain",
+                lasted,
+                "what is trained after the onset is worth nothing".to_owned(),
+            ));
+        }
+        Loss::None => {}
     }
     if last.run.attempt > first.run.attempt {
         if let Some(again) = trained_again(a.record, first, last) {
@@ -152,7 +159,7 @@ pub(super) fn loss(r: &IncidentRecord, first: &Details) -> Loss {
             ("data_wait", Some(v), Some(usual)) if v > usual => Loss::Slowed((v - usual).clamp(0.0, 1.0)),
             _ => Loss::None,
         },
-        (Cause::Numerics, _) => Loss::Spoiled,
+        (_, Kind::Nonfinite | Kind::Divergence) => Loss::Spoiled,
         _ => Loss::None,
     }
 }
