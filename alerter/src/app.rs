@@ -35,6 +35,7 @@ use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::store::{Store, StoreError};
+use crate::watchdog::Watchdog;
 
 /// Outcomes of messages that may wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
@@ -117,14 +118,7 @@ impl App {
         )
         .await?;
         handle.board.show(config.shown);
-        let clock = handle.clock.clone();
-        let watching = outbox::Options {
-            // What is due is due by the clock that said so.
-            clock: Arc::new(move || clock.now()),
-            watchdog: config.watchdog,
-            alive: alive(&handle),
-            ..outbox::Options::default()
-        };
+        let watching = watching(&handle, config.watchdog);
         let (kept, end) = (store.clone(), stopping.clone());
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
         outbox.metrics.register(&mut registry);
@@ -315,6 +309,18 @@ fn alive(runtime: &RuntimeHandle) -> Arc<dyn Fn() -> BoxFuture<'static, bool> + 
         let (commands, (reply, answer)) = (commands.clone(), oneshot::channel());
         Box::pin(async move { commands.send(Command::Ping { reply }).await.is_ok() && answer.await.is_ok() })
     })
+}
+
+/// How the outbox tells the time, and who hears that it runs.
+fn watching(handle: &RuntimeHandle, watchdog: Arc<Watchdog>) -> outbox::Options {
+    let clock = handle.clock.clone();
+    outbox::Options {
+        // What is due is due by the clock that said so.
+        clock: Arc::new(move || clock.now()),
+        watchdog,
+        alive: alive(handle),
+        ..outbox::Options::default()
+    }
 }
 
 /// Said once: from anywhere but this machine, anybody may do everything.
