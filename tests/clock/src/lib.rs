@@ -1,7 +1,7 @@
 //! A wall clock that a test can set: preloaded (`LD_PRELOAD`) into a program under test, it shifts what the program reads as
 //! the time of day by the seconds that a file says, from one reading to the next, as an operator or NTP does.
 //!
-//! The file that [`FILE`] names holds one native `i64` and is mapped, so that writing to it jumps the clock of a program that
+//! The file that `STEPWATCH_FAKE_CLOCK` names holds one native `i64` and is mapped, so that writing to it jumps the clock of a program that
 //! runs. Only the wall is shifted: the monotonic clock is the kernel's, as it is when a real clock is set.
 //!
 //! It must stand in the C library's place and answer by C's rules, which is why it is `unsafe` and a crate of its own; the
