@@ -19,6 +19,7 @@ use super::status::SourceStatus;
 use super::target::Target;
 use super::{Feed, News, innermost};
 use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
+use crate::notify::http::redact;
 
 /// An idle stream carries a heartbeat this often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -179,7 +180,8 @@ impl Puller {
         let status = response.status();
         let body = tokio::time::timeout(self.limits.head, response.chunk()).await;
         let body = body.ok().and_then(Result::ok).flatten().unwrap_or_default();
-        let text: String = String::from_utf8_lossy(&body).chars().take(MAX_REASON).collect();
+        // Who repeats what it was sent repeats who we are.
+        let text: String = redact(&String::from_utf8_lossy(&body), &[]).chars().take(MAX_REASON).collect();
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if text.is_empty() { status.to_string() } else { format!("{status}: {text}") }
     }

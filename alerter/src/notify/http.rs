@@ -134,10 +134,26 @@ impl Http {
     }
 }
 
-/// Takes secrets out of what is shown.
+/// Takes secrets out of what is shown, also as they travel in a header that a service repeats.
 pub(crate) fn redact(text: &str, secrets: &[Secret]) -> String {
     let secrets = secrets.iter().map(Secret::expose).filter(|s| s.len() >= SECRET_MIN);
-    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "<secret>"))
+    let text = secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "<secret>"));
+    ["Basic ", "Bearer "].iter().fold(text, |text, scheme| without_credentials(&text, scheme))
+}
+
+/// Takes out what follows the name of a scheme, unless it is too short to be more than a word.
+fn without_credentials(text: &str, scheme: &str) -> String {
+    let mut parts = text.split(scheme);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let plain = |c: char| !(c.is_ascii_alphanumeric() || "+/=-_.~".contains(c));
+        let end = part.find(plain).unwrap_or(part.len());
+        let (credentials, rest) = part.split_at(end);
+        out.push_str(scheme);
+        out.push_str(if credentials.len() < SECRET_MIN { credentials } else { "<secret>" });
+        out.push_str(rest);
+    }
+    out
 }
 
 /// A base address from the configuration: http or https, without a query, without the slash at its end.
@@ -214,6 +230,13 @@ mod tests {
         let failure = http.refused(&answer(404, &[], echo));
         assert!(!failure.error.contains("canary"), "{}", failure.error);
         assert!(failure.error.starts_with("webhook: HTTP 404 Not Found: Cannot POST"), "{}", failure.error);
+        let echo = "Basic auth: no Basic bWU6Y2FuYXJ5, no Bearer abc.def-123";
+        let failure = http.refused(&answer(404, &[], echo));
+        assert!(
+            failure.error.ends_with("Basic auth: no Basic <secret>, no Bearer <secret>"),
+            "{}",
+            failure.error
+        );
     }
 
     #[test]

@@ -113,8 +113,11 @@ fn redact(line: &str) -> String {
         out.push_str(before);
         let key = before.trim_end_matches([':', ' ', '"', '\'']);
         rest = value;
-        if SECRET_KEYS.iter().any(|secret| key.ends_with(secret)) {
-            let end = value_end(value);
+        let end = value_end(value);
+        // A token where an address belongs is a token.
+        let lost = key.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next() == Some("url")
+            && !value[..end].contains("://");
+        if lost || SECRET_KEYS.iter().any(|secret| key.ends_with(secret)) {
             out.push_str(&mask(&value[..end]));
             rest = &value[end..];
         }
