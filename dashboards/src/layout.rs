@@ -44,7 +44,7 @@ pub(crate) fn variable(name: &'static str, label: &'static str, query: &'static 
 pub(crate) fn mark(
     name: &'static str,
     icon_color: &'static str,
-    expr: &'static str,
+    expr: impl Into<String>,
     text_format: &'static str,
 ) -> Annotation {
     Annotation {
@@ -52,7 +52,7 @@ pub(crate) fn mark(
         enable: true,
         icon_color,
         datasource: PICKED,
-        expr,
+        expr: expr.into(),
         step: "60s",
         title_format: name,
         text_format,
@@ -82,15 +82,15 @@ pub struct Chart {
     thresholds: Vec<(f64, &'static str)>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Query {
-    pub expr: &'static str,
+    pub expr: String,
     pub legend: &'static str,
 }
 
 /// The legend names of each series; `{{label}}` stands for its value.
-pub const fn query(expr: &'static str, legend: &'static str) -> Query {
-    Query { expr, legend }
+pub fn query(expr: impl Into<String>, legend: &'static str) -> Query {
+    Query { expr: expr.into(), legend }
 }
 
 impl Chart {
@@ -131,7 +131,7 @@ impl Chart {
         Self::new(PanelKind::StateTimeline, title, question, Unit::Count, 12)
     }
 
-    pub fn show(mut self, expr: &'static str, legend: &'static str) -> Self {
+    pub fn show(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
         self.queries.push(query(expr, legend));
         self
     }
@@ -176,7 +176,7 @@ impl Chart {
             ref_id: ref_id(i),
             datasource: PICKED,
             editor_mode: "code",
-            expr: query.expr,
+            expr: query.expr.clone(),
             legend_format: query.legend,
             format,
             range: true,
@@ -303,9 +303,10 @@ impl Board {
     }
 
     /// Every expression that is sent to Prometheus, annotations included.
-    pub fn expressions(&self) -> Vec<&'static str> {
+    pub fn expressions(&self) -> Vec<String> {
         let panels = self.rows.iter().flat_map(|row| &row.charts).flat_map(|chart| &chart.queries);
-        panels.map(|query| query.expr).chain((self.annotations)().iter().map(|a| a.expr)).collect()
+        let panels = panels.map(|query| query.expr.clone());
+        panels.chain((self.annotations)().into_iter().map(|a| a.expr)).collect()
     }
 }
 

@@ -28,8 +28,8 @@ fn annotations() -> Vec<Annotation> {
         mark(
             "XID",
             "red",
-            r#"sum by (gpu, xid) (increase(gpu_xid_errors_total{instance=~"$instance"}[1m])) > 0"#,
-            "XID {{xid}} of {{gpu}}",
+            of_gpus(r#"sum by (gpu, xid) (increase(gpu_xid_errors_total{instance=~"$instance"}[1m])) > 0"#),
+            "XID {{xid}} of GPU {{index}} {{pci}}",
         ),
         mark(
             "Port went down",
@@ -44,6 +44,19 @@ fn annotations() -> Vec<Annotation> {
             "the node booted",
         ),
     ]
+}
+
+/// Series of GPUs with what people call them by: the index that `nvidia-smi` prints, and the slot. What compares keeps its comparison.
+fn of_gpus(expr: &str) -> String {
+    let (expr, trouble_only) = expr.strip_suffix(" > 0").map_or((expr, ""), |expr| (expr, " > 0"));
+    format!(r#"{expr} * on (gpu) group_left (index, pci) gpu_info{{instance=~"$instance"}}{trouble_only}"#)
+}
+
+impl Chart {
+    /// Shows series of GPUs, whose legend may name `index` and `pci`.
+    fn gpus(self, expr: &str, legend: &'static str) -> Self {
+        self.show(of_gpus(expr), legend)
+    }
 }
 
 fn at_a_glance() -> Row {
@@ -75,36 +88,36 @@ fn gpu_work() -> Row {
         title: "What do the GPUs do?",
         charts: vec![
             Chart::lines("SM clock", "Is one GPU slower than its neighbours?", Unit::Hertz)
-                .show(r#"gpu_clock_hertz{instance=~"$instance", gpu=~"$gpu", domain="sm"}"#, "{{gpu}}"),
-            Chart::states("Held down by", "Which reason holds which GPU down?").show(
+                .gpus(r#"gpu_clock_hertz{instance=~"$instance", gpu=~"$gpu", domain="sm"}"#, "GPU {{index}}"),
+            Chart::states("Held down by", "Which reason holds which GPU down?").gpus(
                 r#"max by (gpu, reason) (gpu_throttle_active{instance=~"$instance", gpu=~"$gpu", reason!="gpu_idle"}) > 0"#,
-                "{{gpu}} {{reason}}",
+                "GPU {{index}} {{reason}}",
             ),
             Chart::lines("Busy", "Do all GPUs have the same work?", Unit::Ratio)
                 .from_zero()
                 .up_to(1.0)
-                .show(r#"gpu_utilization_ratio{instance=~"$instance", gpu=~"$gpu"}"#, "{{gpu}}"),
+                .gpus(r#"gpu_utilization_ratio{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}"),
             Chart::lines("Tensor cores", "How much of the time do the tensor cores work?", Unit::Ratio)
                 .from_zero()
-                .show(r#"gpu_tensor_active_ratio{instance=~"$instance", gpu=~"$gpu"}"#, "{{gpu}}"),
+                .gpus(r#"gpu_tensor_active_ratio{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}"),
             Chart::lines("Power", "Does one GPU draw less, or hit its limit?", Unit::Watts)
                 .from_zero()
-                .show(r#"gpu_power_watts{instance=~"$instance", gpu=~"$gpu"}"#, "{{gpu}}")
+                .gpus(r#"gpu_power_watts{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}")
                 .show(r#"max(gpu_power_limit_watts{instance=~"$instance", gpu=~"$gpu"})"#, "limit"),
             Chart::lines("Temperature", "Is one GPU hotter than its neighbours?", Unit::Celsius)
-                .show(r#"gpu_temperature_celsius{instance=~"$instance", gpu=~"$gpu"}"#, "{{gpu}} {{sensor}}"),
+                .gpus(r#"gpu_temperature_celsius{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}} {{sensor}}"),
             Chart::lines("Memory", "Who is near the end of its memory?", Unit::Bytes)
                 .from_zero()
-                .show(r#"gpu_memory_used_bytes{instance=~"$instance", gpu=~"$gpu"}"#, "{{gpu}}"),
+                .gpus(r#"gpu_memory_used_bytes{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}"),
             Chart::lines("PCIe", "How much goes over PCIe?", Unit::BytesPerSecond)
                 .from_zero()
-                .show(
+                .gpus(
                     r#"rate(gpu_pcie_transmit_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])"#,
-                    "{{gpu}} sent",
+                    "GPU {{index}} sent",
                 )
-                .show(
+                .gpus(
                     r#"rate(gpu_pcie_receive_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])"#,
-                    "{{gpu}} received",
+                    "GPU {{index}} received",
                 ),
         ],
     }
@@ -117,40 +130,40 @@ fn gpu_health() -> Row {
             Chart::lines("XIDs", "Which errors did the driver report?", Unit::Count)
                 .bars()
                 .from_zero()
-                .show(
+                .gpus(
                     r#"sum by (gpu, xid) (increase(gpu_xid_errors_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])) > 0"#,
-                    "{{gpu}} XID {{xid}}",
+                    "GPU {{index}} XID {{xid}}",
                 ),
             Chart::states("Conditions", "What does the driver want, and since when?")
-                .show(r#"gpu_lost{instance=~"$instance", gpu=~"$gpu"} > 0"#, "{{gpu}} lost")
-                .show(
+                .gpus(r#"gpu_lost{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{pci}} lost")
+                .gpus(
                     r#"gpu_recovery_action{instance=~"$instance", gpu=~"$gpu", action!="none"} > 0"#,
-                    "{{gpu}} wants {{action}}",
+                    "GPU {{index}} {{pci}} wants {{action}}",
                 )
-                .show(r#"gpu_row_remap_pending{instance=~"$instance", gpu=~"$gpu"} > 0"#, "{{gpu}} remap pending")
-                .show(r#"gpu_row_remap_failed{instance=~"$instance", gpu=~"$gpu"} > 0"#, "{{gpu}} remap failed"),
+                .gpus(r#"gpu_row_remap_pending{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{pci}} remap pending")
+                .gpus(r#"gpu_row_remap_failed{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{pci}} remap failed"),
             Chart::lines("Memory errors, corrected", "Does the memory of a GPU wear out?", Unit::Count)
                 .from_zero()
-                .show(
+                .gpus(
                     r#"sum by (gpu) (increase(gpu_ecc_errors_total{instance=~"$instance", gpu=~"$gpu", severity="corrected", lifetime="volatile"}[1h]))"#,
-                    "{{gpu}} an hour",
+                    "GPU {{index}} an hour",
                 ),
             Chart::lines("Memory errors, uncorrected", "Was data lost?", Unit::Count)
                 .bars()
                 .from_zero()
-                .show(
+                .gpus(
                     r#"sum by (gpu) (increase(gpu_ecc_errors_total{instance=~"$instance", gpu=~"$gpu", severity="uncorrected", lifetime="volatile"}[$__rate_interval]))"#,
-                    "{{gpu}}",
+                    "GPU {{index}}",
                 )
-                .show(
+                .gpus(
                     r#"sum by (gpu, cause) (gpu_remapped_rows{instance=~"$instance", gpu=~"$gpu"})"#,
-                    "{{gpu}} rows remapped, {{cause}}",
+                    "GPU {{index}} {{pci}} rows remapped, {{cause}}",
                 ),
             Chart::lines("PCIe errors", "Is a slot or a riser loose?", Unit::PerSecond)
                 .from_zero()
-                .show(
+                .gpus(
                     r#"sum by (gpu, kind) (rate(gpu_pcie_errors_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval]))"#,
-                    "{{gpu}} {{kind}}",
+                    "GPU {{index}} {{kind}}",
                 )
                 .show(
                     r#"sum by (pci, severity) (rate(pci_aer_severity_errors_total{instance=~"$instance"}[$__rate_interval]))"#,
@@ -168,21 +181,21 @@ fn nvlink() -> Row {
         charts: vec![
             Chart::lines("NVLink traffic", "Does every GPU take part in the collectives?", Unit::BytesPerSecond)
                 .from_zero()
-                .show(
+                .gpus(
                     r#"sum by (gpu) (rate(gpu_nvlink_transmit_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval]))"#,
-                    "{{gpu}}",
+                    "GPU {{index}}",
                 ),
             Chart::lines("NVLink errors", "Which link is bad?", Unit::PerSecond)
                 .from_zero()
-                .show(
+                .gpus(
                     r#"sum by (gpu, link, kind) (rate(gpu_nvlink_errors_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])) > 0"#,
-                    "{{gpu}} link {{link}} {{kind}}",
+                    "GPU {{index}} link {{link}} {{kind}}",
                 ),
             Chart::lines("NVLinks up", "Has a GPU lost a link?", Unit::Count)
                 .from_zero()
-                .show(r#"sum by (gpu) (gpu_nvlink_up{instance=~"$instance", gpu=~"$gpu"})"#, "{{gpu}}"),
+                .gpus(r#"sum by (gpu) (gpu_nvlink_up{instance=~"$instance", gpu=~"$gpu"})"#, "GPU {{index}}"),
             Chart::states("NVLink fabric", "Is the fabric healthy?")
-                .show(r#"gpu_fabric_health{instance=~"$instance", gpu=~"$gpu"} > 0"#, "{{gpu}} {{condition}}"),
+                .gpus(r#"gpu_fabric_health{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{condition}}"),
         ],
     }
 }

@@ -46,8 +46,8 @@ fn by_metric(boards: &[(&'static str, Board)]) -> String {
     out
 }
 
-fn names(chart: &Chart) -> impl Iterator<Item = &'static str> {
-    let all: BTreeSet<&'static str> =
-        chart.queries.iter().flat_map(|query| promql::metrics(query.expr)).map(promql::family).collect();
+fn names(chart: &Chart) -> impl Iterator<Item = &str> {
+    let all: BTreeSet<&str> =
+        chart.queries.iter().flat_map(|query| promql::metrics(&query.expr)).map(promql::family).collect();
     all.into_iter()
 }

@@ -16,6 +16,11 @@ fn shows_trouble_only(expr: &str) -> bool {
     expr.ends_with("> 0") || expr.ends_with("== 0")
 }
 
+/// Those that stand for themselves in a legend.
+fn labels(legend: &str) -> impl Iterator<Item = &str> {
+    legend.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_panel_has_something_to_show() {
     let Some(program) = peers::prometheus() else { return };
@@ -38,18 +43,25 @@ async fn every_panel_has_something_to_show() {
     let (_, board) = boards.iter().find(|(file, _)| *file == "node.json").unwrap();
     let (mut shown, mut wrong) = (0, Vec::new());
     for expr in board.expressions() {
-        let query = promql::of_everything(expr);
+        let query = promql::of_everything(&expr);
         let result = prometheus.query(&query).await.unwrap();
-        if has(expr) {
+        if has(&expr) {
             shown += usize::from(!result.is_empty());
-            if result.is_empty() && !shows_trouble_only(expr) {
+            if result.is_empty() && !shows_trouble_only(&expr) {
                 wrong.push(format!("shows nothing: {query}"));
             }
-        } else if !promql::metrics(expr).iter().any(|m| ABSENT.iter().any(|a| m.starts_with(a))) {
+        } else if !promql::metrics(&expr).iter().any(|m| ABSENT.iter().any(|a| m.starts_with(a))) {
             wrong.push(format!("not on the page: {query}"));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(shown > 40, "only {shown} of the panels' queries gave something");
+    let charts = board.rows.iter().flat_map(|row| &row.charts);
+    for query in charts.flat_map(|chart| &chart.queries) {
+        for series in prometheus.query(&promql::of_everything(&query.expr)).await.unwrap() {
+            let unnamed = labels(query.legend).find(|label| !series["metric"][label].is_string());
+            assert_eq!(unnamed, None, "a label of the legend {} of {}", query.legend, query.expr);
+        }
+    }
     drop(rank);
 }
