@@ -8,12 +8,14 @@ mod blocks;
 mod rhythm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use prometheus_client::registry::Registry;
+use rustix::time::{ClockId, clock_gettime};
 use stepwatch_kit::exposition::{Encoded, Form};
 use stepwatch_kit::serve::ServeMetrics;
 use tokio::sync::Notify;
@@ -22,11 +24,10 @@ use blocks::Blocks;
 use rhythm::Rhythm;
 
 use crate::background;
-use crate::collectors::process;
 use crate::family::Family;
 use crate::hub::{Hub, unix_now};
 use crate::lock::Locked as _;
-use crate::roots::Roots;
+use crate::roots;
 use crate::samples::{Chunk, Sample, Samples};
 use crate::schedule::Schedule;
 use crate::stream::StreamState;
@@ -91,6 +92,8 @@ pub struct Contents {
 struct Maker {
     render_time: Option<Duration>,
     left_out: u64,
+    /// What the last page said of training and of the exporter.
+    said: [Samples; 2],
     blocks: Blocks,
     /// When each form was last asked for.
     asked: [Option<Instant>; Form::ALL.len()],
@@ -99,8 +102,10 @@ struct Maker {
 impl Maker {
     fn make(&mut self, contents: &Contents) -> Encoded {
         let began = Instant::now();
-        let (mut samples, mut own) = (Samples::default(), Samples::default());
-        contents.hub.write(&mut samples);
+        let [mut training, mut own] = [0, 1].map(|of| Samples::after(&self.said[of]));
+        contents.hub.write(&mut training);
+        let training = training.into_sealed();
+        let mut samples = training.clone();
         contents.collectors.load().write(&mut samples, &mut own);
         contents.stream.write(&mut own);
         contents.ingest.write(&mut own);
@@ -113,6 +118,8 @@ impl Maker {
         own.set(&LEFT_OUT, &[], self.left_out);
         own.set(&START, &[], contents.started);
         write_own_usage(&mut own);
+        let own = own.into_sealed();
+        self.said = [training, own.clone()];
         kept.extend(own.into_chunks());
         let mut registry = Registry::default();
         stepwatch_kit::build_info::register(&mut registry, "stepwatch_exporter");
@@ -162,9 +169,11 @@ fn fit(samples: Samples, max: usize) -> (Vec<Arc<Chunk>>, usize, u64) {
 
 /// This process's own use, from the real `/proc` wherever the collectors look.
 fn write_own_usage(out: &mut Samples) {
-    let (roots, pid) = (Roots::default(), std::process::id());
-    out.maybe(&CPU, &[], process::read_stat(&roots, pid).map(|s| s.user_seconds + s.system_seconds));
-    out.maybe(&RESIDENT, &[], process::status_bytes(&roots, pid, "VmRSS:"));
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    out.set(&CPU, &[], spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9);
+    let pages = roots::read(Path::new("/proc/self/statm"));
+    let resident = pages.as_deref().and_then(|text| text.split(' ').nth(1)?.parse::<f64>().ok());
+    out.maybe(&RESIDENT, &[], resident.map(|pages| pages * rustix::param::page_size() as f64));
 }
 
 /// One page, now.
@@ -286,6 +295,6 @@ mod tests {
         }
         let (kept, series, left_out) = fit(s, 7);
         assert_eq!((kept[0].samples().len(), series, left_out), (7, 7, 3));
-        assert_eq!(&*kept[0].samples()[6].labels[0], "6");
+        assert_eq!(kept[0].samples()[6].labels.get(0), "6");
     }
 }

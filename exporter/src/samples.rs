@@ -25,11 +25,14 @@ pub struct Distribution {
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub family: &'static Family,
-    /// In the order of the family's label names.
     /// Shared: what a collector keeps goes onto every page.
-    pub labels: Arc<[Box<str>]>,
+    pub labels: Labels,
     pub value: Value,
 }
+
+/// Values of labels in the order of their family's names: one text, so that a series costs one allocation and a comparison is one of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Labels(Arc<str>);
 
 /// A number of a family, with its labels by name.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +45,7 @@ impl<'a> Row<'a> {
     /// Empty when the family has no such label.
     pub fn label(&self, name: &str) -> &'a str {
         let at = self.sample.family.labels.iter().position(|l| *l == name);
-        at.and_then(|at| self.sample.labels.get(at)).map_or("", AsRef::as_ref)
+        at.map_or("", |at| self.sample.labels.get(at))
     }
 }
 
@@ -55,6 +58,17 @@ pub struct Samples {
     /// Written first, in this order.
     sealed: Vec<Arc<Chunk>>,
     open: Vec<Sample>,
+    /// Where labels are put together.
+    text: String,
+    before: Before,
+}
+
+/// What a source said the last time. It writes mostly the same series in the same order, so their labels are used again.
+#[derive(Debug, Clone, Default)]
+struct Before {
+    chunks: Vec<Arc<Chunk>>,
+    /// The chunk and the sample in it behind the last one that was written again.
+    next: (usize, usize),
 }
 
 /// Samples that were written one after the other, and change no more.
@@ -74,7 +88,70 @@ pub struct Slice {
     nth: usize,
 }
 
+impl Labels {
+    /// Behind each value. It sorts before every character, so that texts are in the order of their values.
+    const END: char = '\0';
+
+    fn write(values: &[&str], text: &mut String) {
+        text.clear();
+        for value in values {
+            if value.contains(Self::END) {
+                // No name of anything holds it, but what was read from a broken file may.
+                text.push_str(&value.replace(Self::END, "\u{fffd}"));
+            } else {
+                text.push_str(value);
+            }
+            text.push(Self::END);
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.split_terminator(Self::END)
+    }
+
+    /// Empty where there is no such label.
+    pub fn get(&self, nth: usize) -> &str {
+        self.iter().nth(nth).unwrap_or_default()
+    }
+
+    /// The very same, so that nobody has to look.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Before {
+    /// How far the order in which series are written may shift.
+    const NEAR: usize = 8;
+
+    fn labels(&mut self, family: &'static Family, text: &str) -> Option<Labels> {
+        let (mut chunk, mut at) = self.next;
+        for _ in 0..Self::NEAR {
+            while at >= self.chunks.get(chunk)?.samples.len() {
+                (chunk, at) = (chunk + 1, 0);
+            }
+            let sample = &self.chunks[chunk].samples[at];
+            at += 1;
+            if std::ptr::eq(sample.family, family) && *sample.labels.0 == *text {
+                self.next = (chunk, at);
+                return Some(sample.labels.clone());
+            }
+        }
+        None
+    }
+}
+
 impl Samples {
+    /// For what a source says that said this the last time.
+    pub fn after(before: &Self) -> Self {
+        let longest = before.sealed.iter().map(|chunk| chunk.samples.len()).max();
+        Self {
+            open: Vec::with_capacity(longest.unwrap_or_default()),
+            before: Before { chunks: before.sealed.clone(), next: (0, 0) },
+            ..Self::default()
+        }
+    }
+
     /// Adds a value; one that is not a finite number is absent (principle 6).
     pub fn set(&mut self, family: &'static Family, labels: &[&str], value: impl IntoNumber) {
         let value = value.into_number();
@@ -98,7 +175,9 @@ impl Samples {
 
     fn push(&mut self, family: &'static Family, labels: &[&str], value: Value) {
         debug_assert_eq!(family.labels.len(), labels.len(), "labels of {}", family.name);
-        let labels = labels.iter().map(|l| Box::from(*l)).collect();
+        Labels::write(labels, &mut self.text);
+        let before = self.before.labels(family, &self.text);
+        let labels = before.unwrap_or_else(|| Labels(self.text.as_str().into()));
         self.open.push(Sample { family, labels, value });
     }
 
@@ -112,7 +191,7 @@ impl Samples {
     /// The same, of the last that was to be written.
     pub fn into_sealed(mut self) -> Self {
         self.seal();
-        self
+        Self { sealed: self.sealed, ..Self::default() }
     }
 
     /// Adds all of another source's: what is sealed there is shared.
@@ -149,8 +228,7 @@ impl Samples {
     pub fn get(&self, family: &Family, labels: &[&str]) -> Option<f64> {
         let of = |s: &Sample| match s.value {
             Value::Number(v)
-                if s.family.name == family.name
-                    && s.labels.iter().map(AsRef::as_ref).eq(labels.iter().copied()) =>
+                if s.family.name == family.name && s.labels.iter().eq(labels.iter().copied()) =>
             {
                 Some(v)
             }
@@ -239,5 +317,54 @@ impl IntoNumber for bool {
 impl IntoNumber for std::time::Duration {
     fn into_number(self) -> f64 {
         self.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    static TWO: Family = Family::gauge("x_two", "", &["a", "b"], "Two");
+
+    #[test]
+    fn labels_are_used_again_where_series_come_and_go() {
+        let page = |before: &Samples, series: &[&str]| {
+            let mut now = Samples::after(before);
+            series.iter().for_each(|name| now.set(&TWO, &[name, ""], 1u64));
+            now.into_sealed()
+        };
+        let first = page(&Samples::default(), &["a", "b", "c", "d"]);
+        for series in [&["a", "b", "c", "d"][..], &["b", "new", "d"], &["d"]] {
+            let again = page(&first, series);
+            let names: Vec<_> = again.iter().map(|s| s.labels.get(0)).collect();
+            assert_eq!(names, series);
+            let shared = again.iter().filter(|s| first.iter().any(|f| f.labels.is(&s.labels))).count();
+            assert_eq!(shared, series.iter().filter(|name| **name != "new").count(), "{series:?}");
+        }
+    }
+
+    fn labels(values: &[String]) -> Labels {
+        let mut samples = Samples::default();
+        samples.set(&TWO, &values.iter().map(String::as_str).collect::<Vec<_>>(), 1u64);
+        samples.iter().next().unwrap().labels.clone()
+    }
+
+    #[test]
+    fn a_value_with_the_end_of_one_in_it_stays_one_value() {
+        let odd = labels(&["a\0b".into(), String::new()]);
+        assert_eq!(odd.iter().collect::<Vec<_>>(), ["a\u{fffd}b", ""]);
+        assert_eq!((odd.get(0), odd.get(1), odd.get(2)), ("a\u{fffd}b", "", ""));
+    }
+
+    proptest! {
+        #[test]
+        fn labels_are_as_their_values_are(a in prop::collection::vec("[ab\u{1}]{0,3}", 2), b in prop::collection::vec("[ab\u{1}]{0,3}", 2)) {
+            let (one, other) = (labels(&a), labels(&b));
+            prop_assert_eq!(one.cmp(&other), a.cmp(&b));
+            prop_assert_eq!(one == other, a == b);
+            prop_assert!(one.iter().eq(a.iter().map(String::as_str)));
+        }
     }
 }

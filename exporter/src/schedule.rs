@@ -330,7 +330,7 @@ impl Worker {
                 }
             }
         }
-        let mut samples = Samples::default();
+        let mut samples = Samples::after(&self.slot.now.locked().samples);
         Ok(match self.collector.collect(&cx, &mut samples) {
             Ok(()) => Pass::Read(samples.into_sealed()),
             Err(error) => Pass::Partly(samples.into_sealed(), error),

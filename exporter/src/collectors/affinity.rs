@@ -247,7 +247,7 @@ mod tests {
             assert_eq!(page.get(&AFFINITY, &labels), Some(1.0), "{labels:?} {page:?}");
         }
         assert_eq!(page.get(&RAIL, &["mlx5_9", "2", "0000:51:00.0", "0"]), Some(1.0));
-        assert!(page.iter().all(|s| s.labels.iter().all(|l| &**l != "mlx5_3")), "storage is no rail");
+        assert!(page.iter().all(|s| s.labels.iter().all(|l| l != "mlx5_3")), "storage is no rail");
     }
 
     #[test]

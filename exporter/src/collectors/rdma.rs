@@ -320,7 +320,8 @@ impl Reader {
     /// Reads all counters.
     fn count(&mut self, now: f64, cx: &Context<'_>, looks: &[Look]) {
         let root = cx.roots.sys("class/infiniband");
-        let mut counted = Counted { at: Some(now), ..Counted::default() };
+        let samples = Samples::after(&self.counted.samples);
+        let mut counted = Counted { at: Some(now), samples, ..Counted::default() };
         let read = |section: String, quarantine: &mut Quarantine| -> Values {
             sysfs::counters(&root, &section, now, quarantine).values.into_iter().collect()
         };

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use stepwatch_sys::nvml::{Ask, Device, Error, GpmSample, Number, Watch};
 use stepwatch_sys::nvml::{Nvml as Library, XidEvent, XidEvents};
 
+use crate::samples::Samples;
+
 /// More GPUs than any node has.
 const MAX_GPUS: u32 = 64;
 /// An attempt to open NVML may take a while, and disturbs a driver that is coming up.
@@ -90,6 +92,8 @@ pub struct Gpu {
     pub instances: Vec<Mig>,
     /// The last sample of the GPU, or of each of its instances.
     pub(crate) samples: BTreeMap<Option<u32>, (Instant, GpmSample)>,
+    /// What was told of it the last time.
+    pub(crate) told: Samples,
     device: Device,
     refused: BTreeSet<(&'static str, u32)>,
     refused_fields: BTreeSet<Ask>,
@@ -256,6 +260,7 @@ impl Gpu {
             failures: 0,
             instances: Vec::new(),
             samples: BTreeMap::new(),
+            told: Samples::default(),
             device,
             refused: BTreeSet::new(),
             refused_fields: BTreeSet::new(),

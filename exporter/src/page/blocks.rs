@@ -1,6 +1,6 @@
 //! Samples made into the blocks of a page: one a family, encoded anew only when what the family says has changed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::samples::{Chunk, Distribution, Sample, Slice, Value};
 /// Below this every whole number is exact.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The families of the last page, by name.
+/// The families of the last page, in the order of their names.
 #[derive(Debug, Default)]
-pub(super) struct Blocks(BTreeMap<&'static str, Told>);
+pub(super) struct Blocks(Vec<Told>);
 
 #[derive(Debug)]
 struct Told {
@@ -28,36 +28,52 @@ struct Told {
 impl Blocks {
     /// The blocks of a page of these samples, in the order of their names.
     pub(super) fn of(&mut self, chunks: &[Arc<Chunk>]) -> Vec<Arc<Block>> {
-        let mut families: HashMap<&'static str, (&'static Family, Vec<Slice>)> =
-            HashMap::with_capacity(self.0.len());
-        for (family, slice) in chunks.iter().flat_map(Chunk::slices) {
-            families.entry(family.name).or_insert_with(|| (family, Vec::new())).1.push(slice);
-        }
-        self.0.retain(|name, _| families.contains_key(name));
-        for (name, (family, said)) in families {
-            match self.0.get_mut(name) {
-                // What is old would be held twice, here and by who wrote the new.
-                Some(told) if same(&told.said, &said) => told.said = said,
-                Some(told) if std::ptr::eq(told.family, family) => {
-                    told.block = Arc::new(encode(&told.head, &said));
-                    told.said = said;
-                }
-                _ => {
-                    let head = Arc::new(Head::new(head(family)));
-                    let block = Arc::new(encode(&head, &said));
-                    self.0.insert(name, Told { family, head, said, block });
-                }
+        let mut before = std::mem::take(&mut self.0).into_iter().peekable();
+        let told = by_name(chunks).into_iter().map(|(family, said)| {
+            while before.next_if(|told| told.family.name < family.name).is_some() {}
+            match before.next_if(|told| told.family.name == family.name) {
+                Some(told) => told.now(family, said),
+                None => Told::new(family, said),
             }
-        }
-        self.0.values().map(|told| Arc::clone(&told.block)).collect()
+        });
+        self.0 = told.collect();
+        self.0.iter().map(|told| Arc::clone(&told.block)).collect()
     }
+}
+
+impl Told {
+    fn new(family: &'static Family, said: Vec<Slice>) -> Self {
+        let head = Arc::new(Head::new(head(family)));
+        let block = Arc::new(encode(&head, &said));
+        Self { family, head, said, block }
+    }
+
+    fn now(mut self, family: &'static Family, said: Vec<Slice>) -> Self {
+        if !std::ptr::eq(self.family, family) {
+            return Self::new(family, said);
+        }
+        if !same(&self.said, &said) {
+            self.block = Arc::new(encode(&self.head, &said));
+        }
+        // What is old would be held twice, here and by who wrote the new.
+        self.said = said;
+        self
+    }
+}
+
+/// What chunks say of each family, in the order in which it was written. Of several families of one name the first written says what it is.
+fn by_name(chunks: &[Arc<Chunk>]) -> Vec<(&'static Family, Vec<Slice>)> {
+    let mut slices: Vec<_> = chunks.iter().flat_map(Chunk::slices).collect();
+    slices.sort_by(|(a, _), (b, _)| if std::ptr::eq(*a, *b) { Ordering::Equal } else { a.name.cmp(b.name) });
+    let families = slices.chunk_by(|(a, _), (b, _)| std::ptr::eq(*a, *b) || a.name == b.name);
+    families.map(|same| (same[0].0, same.iter().map(|(_, slice)| slice.clone()).collect())).collect()
 }
 
 fn same(before: &[Slice], now: &[Slice]) -> bool {
     let equal = |(a, b): (&Sample, &Sample)| {
         std::ptr::eq(a.family, b.family)
             && a.value == b.value
-            && (Arc::ptr_eq(&a.labels, &b.labels) || a.labels == b.labels)
+            && (a.labels.is(&b.labels) || a.labels == b.labels)
     };
     let alike = |(a, b): (&Slice, &Slice)| {
         let (before, now) = (a.samples(), b.samples());
@@ -121,7 +137,7 @@ fn write_series(out: &mut String, name: &str, ending: &str, sample: &Sample, bou
             if bound.is_finite() { write!(out, "{{le=\"{bound:?}\"") } else { write!(out, "{{le=\"+Inf\"") };
         before = ',';
     }
-    for (label, value) in sample.family.labels.iter().zip(&*sample.labels) {
+    for (label, value) in sample.family.labels.iter().zip(sample.labels.iter()) {
         out.push(before);
         out.push_str(label);
         out.push_str("=\"");

@@ -30,12 +30,14 @@ const USUAL_SECONDS: i64 = 15;
 struct Plan {
     scrapes: usize,
     seconds: u64,
+    /// Until the exporter knows that it is asked less often: after three scrapes.
+    learning: u64,
 }
 
 const PLAN: Plan = if cfg!(debug_assertions) {
-    Plan { scrapes: 40, seconds: 5 }
+    Plan { scrapes: 40, seconds: 5, learning: 1 }
 } else {
-    Plan { scrapes: 400, seconds: 60 }
+    Plan { scrapes: 400, seconds: 60, learning: 46 }
 };
 
 /// What is asked for.
@@ -292,8 +294,9 @@ async fn measure(subjects: &mut [Subject], job: &Job, tree: &Tree) {
         subject.cpu = cpu;
     }
     // Who has learned how often it is asked learns it anew.
-    run(subjects, job, tree, 3 + lasting..4 + lasting, 1).await;
-    for (subject, cpu) in run(subjects, job, tree, 4 + lasting..4 + 2 * lasting, USUAL_SECONDS).await {
+    let usual = 3 + lasting + PLAN.learning.cast_signed();
+    run(subjects, job, tree, 3 + lasting..usual, USUAL_SECONDS).await;
+    for (subject, cpu) in run(subjects, job, tree, usual..usual + lasting, USUAL_SECONDS).await {
         subject.usual_cpu = cpu;
     }
     for _ in 0..PLAN.scrapes {

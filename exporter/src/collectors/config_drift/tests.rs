@@ -192,7 +192,7 @@ fn a_run_that_is_gone_leaves_the_page_and_comes_back_changed() {
     node.told();
     node.bench.hub.closed(11, crate::training::ProcessFate::Gone);
     let page = node.bench.collect(&mut reader);
-    assert!(page.iter().all(|s| s.labels.iter().all(|l| &**l != "r")), "{page:?}");
+    assert!(page.iter().all(|s| s.labels.iter().all(|l| l != "r")), "{page:?}");
     node.trainer(12, "r", &["NCCL_ALGO=Tree"], &["python3"]);
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&CHANGES, &["run"]), Some(1.0));
@@ -209,7 +209,7 @@ fn a_process_that_may_not_be_looked_at_is_counted() {
     std::fs::create_dir(&environ).unwrap();
     let page = node.bench.collect(&mut reader());
     assert_eq!(page.get(&UNREADABLE, &[]), Some(1.0));
-    assert!(page.iter().all(|s| s.labels.iter().all(|l| &**l != "r")));
+    assert!(page.iter().all(|s| s.labels.iter().all(|l| l != "r")));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::condition::Conditions;
 use crate::family::Family;
 use crate::hub::Origin;
 use crate::nvml::{Call, Identity};
-use crate::samples::Samples;
+use crate::samples::{Labels, Samples};
 
 /// A GPU that is held back for a shorter time is not worth a word.
 const THROTTLED_FOR: Duration = Duration::from_secs(10);
@@ -238,8 +238,8 @@ impl Watcher {
 
     fn recovery(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
         let uuid = gpu.id.uuid.as_str();
-        let wanted = of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && &*labels[1] != "none");
-        let wanted = wanted.map(|(labels, _)| labels[1].to_string());
+        let wanted = of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && labels.get(1) != "none");
+        let wanted = wanted.map(|(labels, _)| labels.get(1).to_owned());
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
         self.conditions.tell(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
             let who = Subject::of(&gpu.id);
@@ -300,7 +300,7 @@ impl Watcher {
     fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut Known) {
         let uuid = gpu.id.uuid.as_str();
         let sum = |lifetime: &str| {
-            let wanted = |labels: &[Box<str>]| &*labels[1] == "uncorrected" && &*labels[2] == lifetime;
+            let wanted = |labels: &Labels| labels.get(1) == "uncorrected" && labels.get(2) == lifetime;
             of(slow, &ECC).filter(|(labels, _)| wanted(labels)).map(|(_, errors)| errors).reduce(|a, b| a + b)
         };
         let ever = sum("aggregate");
@@ -329,12 +329,13 @@ impl Watcher {
 
     fn fabric(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
         let uuid = gpu.id.uuid.as_str();
-        let state =
-            of(slow, &FABRIC_STATE).find(|(_, value)| *value == 1.0).map(|(labels, _)| labels[1].to_string());
+        let state = of(slow, &FABRIC_STATE)
+            .find(|(_, value)| *value == 1.0)
+            .map(|(labels, _)| labels.get(1).to_owned());
         let Some(state) = state else { return };
         let bad: Vec<&str> = of(slow, &FABRIC_HEALTH)
             .filter(|(_, value)| *value == 1.0)
-            .map(|(labels, _)| &*labels[1])
+            .map(|(labels, _)| labels.get(1))
             .collect();
         let outside = self.lasts("fabric_unhealthy", uuid, state != HEALTHY_FABRIC, FABRIC_FOR);
         self.conditions.tell(cx, "fabric_unhealthy", uuid, outside || !bad.is_empty(), || {
@@ -362,7 +363,7 @@ impl Watcher {
         let now = Instant::now();
         let any = of(slow, &NVLINK_UP).any(|(_, value)| value == 1.0);
         for (labels, value) in of(slow, &NVLINK_UP) {
-            let (uuid, link, up) = (&gpu.id.uuid, labels[1].to_string(), value == 1.0);
+            let (uuid, link, up) = (&gpu.id.uuid, labels.get(1).to_owned(), value == 1.0);
             let key = (uuid.clone(), link);
             let again = match self.links.get(&key) {
                 // It was down before anybody looked: after a reboot, or a restart of this program.
@@ -419,9 +420,9 @@ impl Watcher {
 pub(super) fn of<'a>(
     samples: &'a Samples,
     family: &'static Family,
-) -> impl Iterator<Item = (&'a [Box<str>], f64)> {
+) -> impl Iterator<Item = (&'a Labels, f64)> {
     samples.iter().filter(|s| s.family.name == family.name).filter_map(|s| match s.value {
-        crate::samples::Value::Number(value) => Some((&*s.labels, value)),
+        crate::samples::Value::Number(value) => Some((&s.labels, value)),
         crate::samples::Value::Histogram(_) => None,
     })
 }

@@ -14,7 +14,7 @@ use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
 use crate::family::Family;
 use crate::hub::Origin;
-use crate::samples::Samples;
+use crate::samples::{Labels, Samples};
 
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -66,14 +66,14 @@ pub(super) fn sample(gpu: &GpuReading, slow: Option<&Samples>, time: f64) -> Eve
         }
     }
     for (labels, value) in of(&gpu.fast, &THROTTLE) {
-        event.m.set(&format!("throttle_{}", labels[1]), value);
+        event.m.set(&format!("throttle_{}", labels.get(1)), value);
     }
     for (labels, value) in of(&gpu.fast, &THROTTLED) {
-        event.m.set(&format!("throttled_{}_seconds", labels[1]), value);
+        event.m.set(&format!("throttled_{}_seconds", labels.get(1)), value);
     }
     if let Some(slow) = slow {
         for severity in ["corrected", "uncorrected"] {
-            let counted = |labels: &[Box<str>]| &*labels[1] == severity && &*labels[2] == "volatile";
+            let counted = |labels: &Labels| labels.get(1) == severity && labels.get(2) == "volatile";
             sum(&mut event, &format!("ecc_{severity}"), of(slow, &ECC).filter(|(l, _)| counted(l)));
         }
         sum(&mut event, "nvlink_errors", of(slow, &NVLINK_ERRORS));
@@ -82,7 +82,7 @@ pub(super) fn sample(gpu: &GpuReading, slow: Option<&Samples>, time: f64) -> Eve
 }
 
 /// The sum of what is known; absent when nothing is.
-fn sum<'a>(event: &mut Event, name: &str, values: impl Iterator<Item = (&'a [Box<str>], f64)>) {
+fn sum<'a>(event: &mut Event, name: &str, values: impl Iterator<Item = (&'a Labels, f64)>) {
     let total = values.fold(None, |total: Option<f64>, (_, value)| Some(total.unwrap_or(0.0) + value));
     if let Some(total) = total {
         event.m.set(name, total);

@@ -152,7 +152,9 @@ pub(super) fn usual<'a>(gpus: impl Iterator<Item = &'a Samples>) -> BTreeSet<Str
     for samples in gpus {
         let mut links = of(samples, &NVLINK_UP).peekable();
         telling += usize::from(links.peek().is_some());
-        links.filter(|(_, up)| *up == 1.0).for_each(|(labels, _)| *up_on.entry(&labels[1]).or_default() += 1);
+        links
+            .filter(|(_, up)| *up == 1.0)
+            .for_each(|(labels, _)| *up_on.entry(labels.get(1)).or_default() += 1);
     }
     let most = |(_, up): &(&str, usize)| telling >= 3 && up * 2 > telling;
     up_on.into_iter().filter(most).map(|(link, _)| link.to_owned()).collect()

@@ -91,7 +91,7 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
         lost: false,
         needs_reset: false,
         failures: 0,
-        fast: Samples::default(),
+        fast: Samples::after(&gpu.told),
         slow: None,
     };
     // First what is dear: it finds the instances that the rest is read of.
@@ -104,7 +104,8 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
         reading.slow = Some(out.into_sealed());
     }
     read::fast(gpu, now, &mut reading.fast);
-    reading.fast.seal();
+    reading.fast = reading.fast.into_sealed();
+    gpu.told.clone_from(&reading.fast);
     if gpu.lost {
         // What was read before it fell off says little, and what it said before that is over.
         (reading.fast, reading.slow) = (Samples::default(), None);

@@ -133,7 +133,7 @@ fn a_job_of_slurm_from_its_beginning_to_its_end() {
     std::fs::remove_dir_all(node.path(SLURM).join("job_1207")).unwrap();
     std::fs::remove_dir_all(node.path("proc/100")).unwrap();
     let page = node.bench.collect(&mut reader);
-    assert!(page.iter().all(|s| !s.labels.iter().any(|l| &**l == "1207")), "{page:?}");
+    assert!(page.iter().all(|s| !s.labels.iter().any(|l| l == "1207")), "{page:?}");
     let [event] = &node.told()[..] else { panic!() };
     assert_eq!((event.code, event.text.as_deref()), (Some(0), Some("job 1207 has left this node")));
 }

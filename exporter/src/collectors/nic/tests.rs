@@ -36,7 +36,7 @@ fn reads_what_is_there_and_leaves_out_what_is_not() {
     assert_eq!(page.get(&TX_BYTES, &["eth0"]), None);
     assert_eq!((page.get(&UP, &["eth0"]), page.get(&UP, &["eth1"])), (Some(1.0), Some(0.0)));
     assert_eq!((page.get(&ADMIN_UP, &["eth1"]), page.get(&SPEED, &["eth1"])), (Some(0.0), None));
-    assert!(page.iter().all(|s| ["eth0", "eth1"].contains(&&*s.labels[0])), "{page:?}");
+    assert!(page.iter().all(|s| ["eth0", "eth1"].contains(&s.labels.get(0))), "{page:?}");
     let mut picky = Reader::new(&Config { exclude: vec!["eth*".into()], ..Config::default() });
     assert!(matches!(picky.probe(&bench.context()), Ok(Support::Unsupported(_))));
 }

@@ -45,9 +45,7 @@ fn gpu_says(family: &'static crate::family::Family, labels: &[&str], value: u64)
         let mut samples = Samples::default();
         // The later of two values of one series is the one that a page has; here both are looked at.
         for row in gpus().iter() {
-            if row.family.name != family.name
-                || !row.labels.iter().map(AsRef::as_ref).eq(labels.iter().copied())
-            {
+            if row.family.name != family.name || !row.labels.iter().eq(labels.iter().copied()) {
                 let labels: Vec<&str> = row.labels.iter().map(AsRef::as_ref).collect();
                 let crate::samples::Value::Number(value) = row.value else { panic!() };
                 samples.set(row.family, &labels, value);
