@@ -76,6 +76,15 @@ async fn becomes(stack: &Stack, wanted: &str) {
     poll_until(wanted, PATIENCE, seen).await.unwrap();
 }
 
+/// Who did what by this door, the first one first, and what came of it.
+async fn audited(stack: &Stack, door: &str) -> Vec<String> {
+    let log = get_json(&format!("{}/api/v1/audit?door={door}", stack.alerter.url())).await.unwrap();
+    let row = |entry: &Value| {
+        ["actor", "action", "outcome"].map(|key| entry[key].as_str().unwrap().to_owned()).join(", ")
+    };
+    log["entries"].as_array().unwrap().iter().rev().map(row).collect()
+}
+
 fn top_text(s: &Slack) -> String {
     s.top().next().map(stepwatch_fakes::Post::visible_text).unwrap_or_default()
 }
@@ -152,6 +161,10 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     let slack = stack.slack.wait_for(|s| s.whispers.len() > before, PATIENCE).await.unwrap();
     assert!(slack.whispers[before].text.contains("was resolved"), "{:?}", slack.whispers);
     stack.pagerduty.with(|pd| assert_eq!((acks(pd), pd.pages.len()), (1, 1)));
+    let ann =
+        ["ack", "escalate", "silence", "resolve"].map(|word| format!("slack:U0ANN (ann), {word}, done"));
+    let forged = vec![", callback, refused".to_owned(); 3];
+    assert_eq!(audited(&stack, "slack").await, [forged, ann.to_vec()].concat(), "once each");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,6 +182,7 @@ async fn a_socket_hears_the_same_and_is_replaced_when_slack_says_so() {
     // An envelope whose acknowledgement was lost comes again.
     sockets.send(&ack, PATIENCE).await.unwrap();
     assert_eq!(stack.slack.with(|s| s.whispers.len()), 0);
+    assert_eq!(audited(&stack, "slack").await, ["slack:U0ANN (ann), ack, done"]);
     assert_eq!(post_slack(&stack, &ack, now(), "anything").await, 404, "no secret, no door");
 }
 
@@ -219,4 +233,7 @@ async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
         .with(|pd| pd.requests[sent..].iter().filter(|r| r.json()["event_action"] == "acknowledge").count());
     assert_eq!(acks, 0, "an answer that came from there is not sent there");
     assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
+    let jane = ["ack", "unack", "resolve"].map(|word| format!("pagerduty:Jane Doe (primary), {word}, done"));
+    let forged = vec![", callback, refused".to_owned()];
+    assert_eq!(audited(&stack, "pagerduty").await, [forged, jane.to_vec()].concat());
 }
