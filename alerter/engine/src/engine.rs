@@ -22,7 +22,7 @@ use crate::config::EngineConfig;
 use crate::effect::{Effect, Input};
 use crate::incident::audit::Flaw;
 use crate::incident::book::{Book, Party, by_actor};
-use crate::incident::{IncidentRecord, Scope};
+use crate::incident::{IncidentRecord, Scope, Subject};
 use crate::message::RunSummary;
 use crate::node::Node;
 use crate::oncall::OnCall;
@@ -74,6 +74,7 @@ enum Key {
     Storms,
     Incident(String),
     Ledger,
+    Memory(Subject),
     Node(String),
     Run(String),
     Silence(String),
@@ -318,27 +319,34 @@ impl Engine {
 
     /// Runs what is due at `now`.
     pub fn tick(&mut self, now: Ts, out: &mut Vec<Effect>) {
-        while let Some(key) = self.timers.pop_due(now) {
-            let before = out.len();
-            match &key {
-                Key::Alerts => self.tick_alerts(now, out),
-                Key::Silence(id) => self.tick_silence(now, id, out),
-                Key::Incident(id) => self.book.tick(now, id, out),
-                Key::Run(name) => self.tick_run(now, name, out),
-                Key::Node(name) => self.tick_node(now, name, out),
-                Key::Batches
-                | Key::Calendar(_)
-                | Key::Storms
-                | Key::Ledger
-                | Key::Source(_)
-                | Key::Standard(_) => {}
-            }
-            if let Key::Incident(id) = &key {
-                self.book.touched.push(id.clone());
-            }
-            self.expire_on_resolve(now, before, out);
-            self.settle();
+        while self.tick_one(now, out) {}
+    }
+
+    /// Runs the first of what is due at `now`; false if nothing is. Thousands of incidents may be due at once, and whoever has something
+    /// else to do meanwhile need not wait for all of them.
+    pub fn tick_one(&mut self, now: Ts, out: &mut Vec<Effect>) -> bool {
+        let Some(key) = self.timers.pop_due(now) else { return false };
+        let before = out.len();
+        match &key {
+            Key::Alerts => self.tick_alerts(now, out),
+            Key::Silence(id) => self.tick_silence(now, id, out),
+            Key::Incident(id) => self.book.tick(now, id, out),
+            Key::Run(name) => self.tick_run(now, name, out),
+            Key::Node(name) => self.tick_node(now, name, out),
+            Key::Batches
+            | Key::Calendar(_)
+            | Key::Storms
+            | Key::Ledger
+            | Key::Memory(_)
+            | Key::Source(_)
+            | Key::Standard(_) => {}
         }
+        if let Key::Incident(id) = &key {
+            self.book.touched.push(id.clone());
+        }
+        self.expire_on_resolve(now, before, out);
+        self.settle();
+        true
     }
 
     fn tick_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
@@ -373,9 +381,7 @@ impl Engine {
             self.dirty.insert(key);
             self.dirty.extend([Key::Ledger, Key::Storms]);
         }
-        if core::mem::take(&mut self.book.ledger.changed) {
-            self.dirty.insert(Key::Ledger);
-        }
+        self.dirty.extend(core::mem::take(&mut self.book.ledger.changed).into_iter().map(Key::Memory));
     }
 
     /// When `tick` must be called next, and why.
@@ -438,6 +444,10 @@ impl Engine {
     /// Incidents that are not resolved.
     pub fn open_incidents(&self) -> impl Iterator<Item = &IncidentRecord> {
         self.book.open.values().map(|i| &i.record)
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.book.open.len()
     }
 
     pub fn incident(&self, id: &str) -> Option<&IncidentRecord> {

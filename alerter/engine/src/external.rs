@@ -7,6 +7,7 @@
 //! What becomes of a condition is the matter of [`crate::incident`]; what run or node an alert is about is found out by the engine.
 
 mod alert;
+mod common;
 pub mod group;
 #[cfg(test)]
 mod tests;
@@ -86,6 +87,7 @@ pub struct External {
 struct Member {
     firing: Firing,
     group: Arc<str>,
+    severity: Severity,
 }
 
 impl Default for AlertsConfig {
@@ -142,6 +144,10 @@ impl External {
         &self.config
     }
 
+    pub fn count(&self) -> usize {
+        self.firing.len()
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &Firing> {
         self.firing.values().map(|m| &m.firing)
     }
@@ -167,12 +173,7 @@ impl External {
 
     /// The labels that all alerts of a group have alike.
     pub fn common_labels(&self, key: &str) -> Labels {
-        let mut members = self.members(key);
-        let mut common = members.next().map(|alert| alert.labels.to_labels()).unwrap_or_default();
-        for alert in members {
-            common.retain(|name, value| alert.labels.get(name) == Some(value.as_str()));
-        }
-        common
+        self.groups.get(key).map(|g| g.common.labels()).unwrap_or_default()
     }
 
     /// Takes what was told; `about` says what it is about, and is asked only of what is new. The keys of the groups that changed
@@ -218,10 +219,11 @@ impl External {
         let kind = self.config.kind(&firing.alert.labels);
         let entry = self.groups.entry(Arc::from(key));
         let group = entry.or_insert_with_key(|key| Group::new(Arc::clone(key), kind, &about));
-        group.add(fingerprint, &about, self.config.severity(&firing.alert.labels));
+        let severity = self.config.severity(&firing.alert.labels);
+        group.add(&firing.alert, &about, severity);
         let key = Arc::clone(&group.key);
         self.ends.set(&fingerprint, Some(firing.ends_at));
-        self.firing.insert(fingerprint, Member { firing, group: Arc::clone(&key) });
+        self.firing.insert(fingerprint, Member { firing, group: Arc::clone(&key), severity });
         key
     }
 
@@ -232,13 +234,12 @@ impl External {
     }
 
     fn end(&mut self, fingerprint: u64, touched: &mut BTreeSet<Arc<str>>) -> Option<Firing> {
-        let Member { firing, group } = self.firing.remove(&fingerprint)?;
+        let Member { firing, group, severity } = self.firing.remove(&fingerprint)?;
         self.ends.set(&fingerprint, None);
         if let Some(g) = self.groups.get_mut(&group) {
-            g.firing.remove(&fingerprint);
-            let left = g.firing.iter().filter_map(|f| self.firing.get(f));
-            g.severity =
-                left.map(|m| self.config.severity(&m.firing.alert.labels)).max().unwrap_or(g.severity);
+            g.remove(fingerprint, severity);
+            let left = g.firing.iter().filter_map(|f| self.firing.get(f)).map(|m| &m.firing.alert);
+            g.common.remove(&firing.alert, left);
         }
         touched.insert(group);
         Some(firing)

@@ -12,6 +12,7 @@ pub mod labels;
 pub(crate) mod ledger;
 mod nature;
 mod own;
+mod places;
 mod quiet;
 mod record;
 mod silenced;

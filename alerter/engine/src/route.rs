@@ -79,6 +79,34 @@ impl Router {
     }
 }
 
+impl Router {
+    /// Whoever may hear of something with these labels, on any level of any of its ways, each once, the first first. It says no more
+    /// than that, for whoever asks of thousands.
+    pub fn reached<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
+        let mut taken = Vec::new();
+        Node::descend(&self.routes, labels, &mut taken);
+        let mut of: Vec<(&[String], Option<&str>)> =
+            taken.iter().map(|node| (&*node.notify, node.policy.as_deref())).collect();
+        if of.is_empty() {
+            let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
+            let team = team.map(|(_, t)| (&*t.notify, t.policy.as_deref()));
+            let told = team.filter(|(notify, policy)| policy.is_some() || !notify.is_empty());
+            of.push(told.unwrap_or((&config.receivers, None)));
+        }
+        let mut reached = Vec::new();
+        for (notify, policy) in of {
+            let policy = config.policies.iter().find(|p| Some(p.name.as_str()) == policy);
+            let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| &level.notify);
+            for name in notify.iter().chain(levels) {
+                if !reached.contains(&name.as_str()) {
+                    reached.push(name);
+                }
+            }
+        }
+        reached
+    }
+}
+
 impl Node {
     fn list(at: &str, routes: &[Route], depth: usize, errors: &mut Vec<String>) -> Vec<Self> {
         if depth > MAX_DEPTH {
@@ -189,6 +217,13 @@ mod tests {
     fn ways(config: &EngineConfig, labels: &[(&str, &str)]) -> Vec<(String, String)> {
         let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let router = Router::new(&config.routes, &config.teams).unwrap();
+        let mut along = Vec::new();
+        for name in router.ways(config, &labels).into_iter().flat_map(|w| w.levels).flat_map(|l| l.notify) {
+            if !along.contains(&name) {
+                along.push(name);
+            }
+        }
+        assert_eq!(router.reached(config, &labels), along);
         let first = |way: Way| (way.route, way.levels.iter().flat_map(|l| l.notify.clone()).collect());
         router.ways(config, &labels).into_iter().map(first).collect()
     }

@@ -55,6 +55,9 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The least of all, in their order.
+    pub(crate) const FIRST: Self = Self::Numerics;
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Numerics => "numerics",

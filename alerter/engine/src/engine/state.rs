@@ -8,8 +8,10 @@ use serde::de::DeserializeOwned;
 use super::{Engine, Key, run_deadline};
 use crate::batches::Batches;
 use crate::config::EngineConfig;
+use crate::incident::Scope;
+use crate::incident::Subject;
 use crate::incident::book::Incident;
-use crate::incident::ledger::Ledger;
+use crate::incident::ledger::LedgerRow;
 use crate::incident::v4::IncidentV4;
 use crate::node::Node;
 use crate::run::Run;
@@ -20,6 +22,8 @@ const STATE_VERSION: u8 = 6;
 const LEDGER_SINCE: u8 = 4;
 /// Since when all have theirs but runs and nodes, which learn again.
 const OTHERS_SINCE: u8 = 5;
+/// What the names of the parts of memories begin with.
+const MEMORY: &str = "memory/";
 
 /// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);
@@ -38,6 +42,14 @@ impl Engine {
         dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
     }
 
+    /// Of these, those that do not follow from the streams: enough to be stored with what a person said, or another program, while
+    /// what the streams said has led to nothing since all was stored. The rest waits for [`Self::take_dirty`].
+    pub fn take_dirty_answers(&mut self) -> Vec<StatePart> {
+        let (streams, answers) = core::mem::take(&mut self.dirty).into_iter().partition(Key::is_of_streams);
+        self.dirty = streams;
+        answers.into_iter().map(|key| (key.name(), self.part(&key))).collect()
+    }
+
     fn part(&self, key: &Key) -> Option<Vec<u8>> {
         match key {
             // Stored by themselves, in tables that people read.
@@ -46,7 +58,8 @@ impl Engine {
             Key::Batches => encode(&self.batches),
             Key::Storms => encode(&self.book.storms),
             Key::Calendar(name) => self.book.oncall.stored_calendar(name).as_ref().and_then(encode),
-            Key::Ledger => encode(&self.book.ledger),
+            Key::Ledger => encode(&self.book.ledger.row()),
+            Key::Memory(subject) => self.book.ledger.memory(subject).and_then(encode),
             Key::Node(name) => self.nodes.get(name).and_then(encode),
             Key::Run(name) => self.runs.get(name).and_then(encode),
             Key::Source(name) => self.sources.get(name).and_then(encode),
@@ -75,7 +88,7 @@ impl Engine {
                 }),
                 Some(Key::Storms) => decode_since(OTHERS_SINCE, &bytes).map(|s| engine.book.storms = s),
                 Some(Key::Ledger) => {
-                    decode_since::<Ledger>(LEDGER_SINCE, &bytes).map(|l| engine.book.ledger = l)
+                    decode_since::<LedgerRow>(LEDGER_SINCE, &bytes).map(|row| engine.book.ledger.restore(row))
                 }
                 Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
                     r.configure(&engine.book.config.detectors);
@@ -93,7 +106,10 @@ impl Engine {
                 Some(Key::Standard(key)) => decode_since(OTHERS_SINCE, &bytes).map(|s| {
                     engine.standards.insert(key, s);
                 }),
-                Some(Key::Alerts | Key::Silence(_)) | None => None,
+                None if name.starts_with(MEMORY) => {
+                    decode_since(OTHERS_SINCE, &bytes).map(|m| engine.book.ledger.remember(m))
+                }
+                Some(Key::Alerts | Key::Memory(_) | Key::Silence(_)) | None => None,
             };
             if usable.is_none() {
                 unusable.push(name);
@@ -118,6 +134,11 @@ impl Engine {
 }
 
 impl Key {
+    /// Stored with the cursors up to which the streams were read.
+    fn is_of_streams(&self) -> bool {
+        matches!(self, Self::Batches | Self::Node(_) | Self::Run(_) | Self::Source(_) | Self::Standard(_))
+    }
+
     fn name(&self) -> String {
         match self {
             Self::Alerts => "alerts".into(),
@@ -126,6 +147,16 @@ impl Key {
             Self::Storms => "storms".into(),
             Self::Calendar(name) => format!("calendar/{name}"),
             Self::Ledger => "ledger".into(),
+            Self::Memory(Subject { scope, cause }) => {
+                let of = match scope {
+                    Scope::Run(_) => "run",
+                    Scope::Node(_) => "node",
+                    Scope::Own(_) => "own",
+                    Scope::Storm(_) => "storm",
+                    Scope::Alert(_) => "alert",
+                };
+                format!("{MEMORY}{of}/{}/{}", cause.as_str(), scope.name())
+            }
             Self::Node(name) => format!("node/{name}"),
             Self::Run(name) => format!("run/{name}"),
             Self::Silence(id) => format!("silence/{id}"),
@@ -183,7 +214,7 @@ mod tests {
 
     use super::*;
     use crate::effect::Input;
-    use crate::time::Ts;
+    use crate::time::{Span, Ts};
 
     #[test]
     fn what_people_know_of_and_what_was_measured_outlive_an_upgrade() {
@@ -204,5 +235,72 @@ mod tests {
             restored.open_incidents().map(|i| (i.id.as_str(), i.acked_by.as_deref())).collect();
         assert_eq!(open, [(id.as_str(), Some("sam"))]);
         assert_eq!(unusable, ["run/llama-70b"], "it learns again");
+    }
+
+    const NOW: Ts = Ts(1_795_227_416_000);
+
+    fn names(parts: &[StatePart], of: &str) -> usize {
+        parts.iter().filter(|(name, _)| name.starts_with(of)).count()
+    }
+
+    /// A page of a run, and all of it stored.
+    fn paged() -> (Engine, String, Vec<StatePart>) {
+        let mut engine =
+            Engine::new(EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() });
+        step(&mut engine, "r", 1, "2.5");
+        step(&mut engine, "r", 2, r#""NaN""#);
+        let id = engine.open_incidents().next().unwrap().id.clone();
+        let parts = engine.take_dirty();
+        (engine, id, parts)
+    }
+
+    fn step(engine: &mut Engine, run: &str, step: i64, loss: &str) {
+        let line =
+            format!(r#"{{"k":"step","run":"{run}","rank":0,"world":8,"step":{step},"m":{{"loss":{loss}}}}}"#);
+        let event = Event::parse(line.as_bytes()).unwrap();
+        engine.handle(NOW, Input::Event { source: "n:1", event: &event }, &mut Vec::new());
+    }
+
+    #[test]
+    fn an_answer_is_stored_without_what_the_streams_said_since() {
+        let (mut engine, id, _) = paged();
+        step(&mut engine, "other", 1, "2.5");
+        engine.handle(NOW, Input::Ack { incident: &id, by: "ann" }, &mut Vec::new());
+        let answers = engine.take_dirty_answers();
+        assert_eq!(
+            (names(&answers, "incident/"), names(&answers, "run/"), names(&answers, "source/")),
+            (1, 0, 0)
+        );
+        let rest = engine.take_dirty();
+        assert_eq!(
+            (names(&rest, "incident/"), names(&rest, "run/other"), names(&rest, "source/")),
+            (0, 1, 1)
+        );
+    }
+
+    #[test]
+    fn each_memory_is_a_part_of_its_own_and_goes_when_it_is_old() {
+        let (mut engine, id, mut stored) = paged();
+        engine.handle(NOW, Input::Resolve { incident: &id, by: "ann" }, &mut Vec::new());
+        stored.extend(engine.take_dirty());
+        let name = "memory/run/numerics/r";
+        assert_eq!(names(&stored, name), 1);
+        let parts = stored.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
+        let parts = parts.filter(|(name, _)| !name.starts_with("incident/")).collect::<Vec<_>>();
+        let (mut restored, unusable) = Engine::restore(EngineConfig::default(), parts);
+        assert_eq!(unusable, [""; 0]);
+        step(&mut restored, "r", 3, r#""NaN""#);
+        assert_eq!(restored.open_count(), 0, "a person closed it");
+        // It clears, an hour goes by, and another incident opens: nobody remembers.
+        step(&mut restored, "r", 4, "2.5");
+        restored.take_dirty();
+        let mut out = Vec::new();
+        restored.tick(NOW + Span::secs(30 * 86_400), &mut out);
+        let later =
+            Event::parse(br#"{"k":"step","run":"new","rank":0,"step":1,"m":{"loss":"NaN"}}"#).unwrap();
+        let input = Input::Event { source: "n:1", event: &later };
+        restored.handle(NOW + Span::secs(30 * 86_400), input, &mut out);
+        let gone = restored.take_dirty().into_iter().find(|(part, _)| part == name);
+        assert_eq!(gone, Some((name.to_owned(), None)));
     }
 }

@@ -1,10 +1,11 @@
 //! Alerts that are one condition.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::{AlertsConfig, LabelSet};
+use super::common::Common;
+use super::{Alert, AlertsConfig, LabelSet};
 use crate::verdict::{Kind, Severity};
 
 /// Labels that say which run an alert is about.
@@ -38,6 +39,9 @@ pub struct Group {
     pub firing: BTreeSet<u64>,
     /// The worst of those that fire.
     pub severity: Severity,
+    /// How many of each severity fire.
+    severities: BTreeMap<Severity, usize>,
+    pub(super) common: Common,
 }
 
 impl About {
@@ -70,18 +74,33 @@ impl Group {
             nodes: BTreeSet::new(),
             firing: BTreeSet::new(),
             severity: Severity::Info,
+            severities: BTreeMap::new(),
+            common: Common::default(),
         }
     }
 
-    pub(super) fn add(&mut self, fingerprint: u64, about: &About, severity: Severity) {
+    pub(super) fn add(&mut self, alert: &Arc<Alert>, about: &About, severity: Severity) {
         if !about.node.is_empty() && self.nodes.len() < MAX_NODES {
             self.nodes.insert(about.node.clone());
         }
-        if self.firing.is_empty() {
-            self.severity = severity;
+        *self.severities.entry(severity).or_default() += 1;
+        self.weigh();
+        self.firing.insert(alert.fingerprint);
+        self.common.add(alert);
+    }
+
+    pub(super) fn remove(&mut self, fingerprint: u64, severity: Severity) {
+        self.firing.remove(&fingerprint);
+        if let Some(count) = self.severities.get_mut(&severity) {
+            *count = count.saturating_sub(1);
         }
-        self.severity = self.severity.max(severity);
-        self.firing.insert(fingerprint);
+        self.severities.retain(|_, count| *count > 0);
+        self.weigh();
+    }
+
+    /// What was worst stays so when nothing fires any more.
+    fn weigh(&mut self) {
+        self.severity = self.severities.keys().next_back().copied().unwrap_or(self.severity);
     }
 }
 

@@ -14,6 +14,7 @@ use super::escalation::Ladders;
 use super::inhibition::Inhibition;
 use super::ledger::{FLAP_MEMORY, Ledger};
 use super::nature::is_news;
+use super::places::Places;
 use super::record::worse;
 use super::storm::{Storms, Tally};
 use super::telling::{Lane, News};
@@ -85,6 +86,7 @@ pub(crate) struct Book {
     pub(crate) storms: Storms,
     pub(crate) silences: Silences,
     pub(super) inhibition: Inhibition,
+    pub(super) places: Places,
     pub(crate) external: External,
     /// Which incident answers for a subject.
     pub(super) by_subject: BTreeMap<Subject, String>,
@@ -107,8 +109,10 @@ impl Book {
         Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.inhibition = Inhibition::new(&config);
+        self.places = Places::new(&config.group_by);
         for (id, i) in &self.open {
             self.inhibition.note(id, i);
+            self.places.note(id, i);
         }
         self.silences.configure(config.silences.clone(), &config.maintenance, &config.oncall.time_intervals);
         self.external.configure(config.alerts.clone());
@@ -126,17 +130,18 @@ impl Book {
             self.hidden.entry(quiet.by.clone()).or_default().insert(id.clone());
         }
         self.inhibition.note(&id, &incident);
+        self.places.note(&id, &incident);
         self.touched.push(id.clone());
         self.open.insert(id, incident);
     }
 
     /// Why a run stands still, or is slow, if it does: the kind that is raised of it.
     pub(crate) fn sickness(&self, run: &str) -> Option<Kind> {
-        let causes = [Cause::Progress, Cause::Speed];
-        let of_run =
-            |s: &Subject| matches!(&s.scope, Scope::Run(name) if name == run) && causes.contains(&s.cause);
-        let raised = self.open.values().flat_map(|i| i.raised.keys()).filter(|(s, _)| of_run(s));
-        raised.map(|(s, kind)| (causes.iter().position(|c| *c == s.cause), *kind)).min().map(|(_, kind)| kind)
+        [Cause::Progress, Cause::Speed].into_iter().find_map(|cause| {
+            let subject = Subject { scope: Scope::Run(run.to_owned()), cause };
+            let i = self.open.get(self.by_subject.get(&subject)?)?;
+            i.raised.keys().filter(|(s, _)| *s == subject).map(|(_, kind)| *kind).min()
+        })
     }
 
     pub(super) fn find(&self, subject: &Subject) -> Option<String> {
@@ -153,6 +158,7 @@ impl Book {
         if let Some(i) = self.open.get_mut(id) {
             i.record.labels = labels::of(&i.record, &i.summary, self.router.teams());
             self.inhibition.note(id, i);
+            self.places.note(id, i);
         }
     }
 

@@ -1,11 +1,14 @@
 //! How incidents end: by themselves, with what they are about, or by hand.
 
-use super::book::{Book, Incident, by_actor, timeline};
-use super::{Scope, State};
+use std::collections::BTreeSet;
+
+use super::book::{Book, by_actor, timeline};
+use super::places::Place;
+use super::{Scope, State, Subject};
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
 use crate::time::{Span, Ts};
-use crate::verdict::Severity;
+use crate::verdict::{Cause, Severity};
 
 /// How long a page that nobody answered outlives a run that ended by itself.
 const UNANSWERED: Span = Span::secs(900);
@@ -32,6 +35,7 @@ impl Book {
             self.no_longer_hidden(now, id, quiet, out);
         }
         self.inhibition.forget(id);
+        self.places.forget(id);
         // Last: what it hid must not find it.
         self.release(now, id, out);
     }
@@ -70,8 +74,10 @@ impl Book {
 
     /// Nothing was heard of it for so long that it is forgotten.
     pub(crate) fn forgotten(&mut self, now: Ts, scope: &Scope, out: &mut Vec<Effect>) {
-        let of = |i: &Incident| i.subjects.iter().any(|s| s.scope == *scope);
-        let ids: Vec<String> = self.open.values().filter(|i| of(i)).map(|i| i.record.id.clone()).collect();
+        let first = Subject { scope: scope.clone(), cause: Cause::FIRST };
+        let of = self.by_subject.range(first..).take_while(|(s, _)| s.scope == *scope);
+        // Each once, in the order of their ids.
+        let ids: BTreeSet<String> = of.map(|(_, id)| id.clone()).collect();
         let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
         for id in ids {
             if self.open.get_mut(&id).is_some_and(|i| i.outlives(scope)) {
@@ -91,6 +97,6 @@ impl Book {
     }
 
     fn of_run(&self, run: &str) -> Vec<String> {
-        self.open.values().filter(|i| i.record.run == run).map(|i| i.record.id.clone()).collect()
+        self.places.at(&Place::Run(run.to_owned())).cloned().collect()
     }
 }

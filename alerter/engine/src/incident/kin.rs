@@ -4,7 +4,10 @@
 //! Nothing here depends on the order in which the two came. That the node was sick shortly before the run stopped, or said so while
 //! the run stood, is what makes them one.
 
+use std::collections::BTreeSet;
+
 use super::book::{Book, Incident, Party};
+use super::places::Place;
 use super::{Scope, Subject};
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Severity, Verdict};
@@ -22,10 +25,30 @@ const MAX_SUBJECTS: usize = 256;
 
 impl Book {
     pub(super) fn kin(&self, now: Ts, party: &Party, v: &Verdict) -> Option<String> {
-        let mut kin: Vec<&Incident> = self.open.values().filter(|i| i.is_kin(now, party, v)).collect();
+        let candidates = self.candidates(party, v);
+        let mut kin: Vec<&Incident> = candidates
+            .into_iter()
+            .filter_map(|id| self.open.get(id))
+            .filter(|i| i.is_kin(now, party, v))
+            .collect();
         // The one that is worst, then the one that has waited longest.
         kin.sort_by_key(|i| (core::cmp::Reverse(i.record.severity), i.record.opened_at));
         kin.first().map(|i| i.record.id.clone())
+    }
+
+    /// Those that can be kin, which are few of many that may be open; in the order of their ids.
+    fn candidates(&self, party: &Party, v: &Verdict) -> BTreeSet<&String> {
+        let run = (!party.run.name.is_empty()).then(|| Place::Run(party.run.name.clone()));
+        let links = (v.kind == Kind::LinkFault).then_some(Place::Links);
+        let nodes = party.nodes.iter().cloned().map(Place::Node);
+        let places = run.into_iter().chain(links).chain(nodes);
+        let mut ids: BTreeSet<&String> = places.flat_map(|place| self.places.at(&place)).collect();
+        // A node may hit several runs, of which its incident names one.
+        let scopes = party.nodes.iter().cloned().map(Scope::Node);
+        let scopes = scopes.chain([Scope::Run(party.run.name.clone())]);
+        let cause = v.kind.cause();
+        ids.extend(scopes.filter_map(|scope| self.by_subject.get(&Subject { scope, cause })));
+        ids
     }
 
     /// The oldest open incident that has all labels of `group_by` in common with what a verdict would open.
@@ -41,7 +64,9 @@ impl Book {
             let room = i.subjects.len() < MAX_SUBJECTS;
             room && i.storm.is_none() && i.record.severity > Severity::Info && names.iter().all(equal)
         };
-        self.open.values().find(same).map(|i| i.record.id.clone())
+        let values = names.iter().map(|name| labels.get(name).cloned()).collect::<Option<Vec<_>>>()?;
+        let mut alike = self.places.at(&Place::Group(values)).filter_map(|id| self.open.get(id));
+        alike.find(same).map(|i| i.record.id.clone())
     }
 }
 
