@@ -2,7 +2,9 @@
 //!
 //! One file of SQLite in WAL mode, written by one connection, so that whatever belongs together is one transaction: an
 //! incident, the messages about it, the detector state it came from and the cursor up to which the stream was read. After a
-//! crash all of them are there or none is (principle 3). Readers have their own small pool and never wait for the writer.
+//! crash all of them are there or none is (principle 3). Readers have their own small pools and never wait for the writer; those who look
+//! for one incident do not stand in line with those who list all. Of those who write, the engine's loop waits for at most one other,
+//! because whoever acknowledges something waits for it.
 //!
 //! It decides nothing: what an incident means is the engine's matter, when a message is sent the outbox's. Two alerters on
 //! one file, or a file on a network filesystem, are refused at [`Store::open`] because both corrupt quietly.
@@ -17,6 +19,7 @@ mod filesystem;
 mod lock;
 mod open;
 mod read;
+mod rows;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -46,7 +49,11 @@ pub struct Store {
 struct Inner {
     path: PathBuf,
     writer: Mutex<Writer>,
+    /// Where deliveries, and whatever is in no hurry, wait for their turn to wait for the writer.
+    line: Mutex<()>,
     readers: SqlitePool,
+    /// For what is found by a key: it takes no time, and a person may wait for it.
+    finders: SqlitePool,
     /// Rung after a commit that put something into the outbox.
     posted: Notify,
     // Last: the file is closed before another alerter may have it.
@@ -67,6 +74,7 @@ struct Reader<'a> {
 
 struct WriterGuard<'a> {
     writer: MutexGuard<'a, Writer>,
+    _first: Option<MutexGuard<'a, ()>>,
     _busy: Busy,
 }
 
@@ -154,15 +162,28 @@ impl Store {
         Reader { pool: &self.inner.readers, _busy: Busy::now() }
     }
 
-    /// Waits for its turn to write.
+    /// To read what is found by a key.
+    fn finder(&self) -> Reader<'_> {
+        Reader { pool: &self.inner.finders, _busy: Busy::now() }
+    }
+
+    /// Waits to write for whoever writes now, and for at most one of those who stand in line.
     async fn writer(&self) -> WriterGuard<'_> {
         let writer = self.inner.writer.lock().await;
-        WriterGuard { writer, _busy: Busy::now() }
+        WriterGuard { writer, _first: None, _busy: Busy::now() }
+    }
+
+    /// Waits for its turn to write: what is done for each message, of which a storm has thousands.
+    async fn writer_in_turn(&self) -> WriterGuard<'_> {
+        let first = Some(self.inner.line.lock().await);
+        let writer = self.inner.writer.lock().await;
+        WriterGuard { writer, _first: first, _busy: Busy::now() }
     }
 
     /// Writes the log back into the database file and closes it. Dropping the last handle is safe too, only slower to reopen.
     pub async fn close(self) {
         self.inner.readers.close().await;
+        self.inner.finders.close().await;
         let mut writer = self.writer().await;
         if let Err(err) =
             sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut writer.connection).await

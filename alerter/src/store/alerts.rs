@@ -10,10 +10,8 @@ use stepwatch_engine::silence::Silence;
 use stepwatch_engine::time::Ts;
 
 use super::commit::json;
+use super::rows::{list, portions};
 use super::{Result, Store, StoreError, text_of};
-
-/// Rows of one statement, always as many where there are enough: a statement that is known is not prepared again.
-const ROWS: usize = 128;
 
 impl Store {
     /// Every silence that is kept. One that does not read is left out, and said so: whoever made it is told of what it hid.
@@ -86,7 +84,7 @@ pub(super) async fn put_alerts(tx: &mut SqliteConnection, effects: &[Effect]) ->
         }
     }
     let firing: Vec<&Firing> = last.values().filter_map(|f| *f).collect();
-    for rows in firing.chunks(ROWS) {
+    for rows in portions(&firing) {
         let mut texts = Vec::with_capacity(rows.len());
         for f in rows {
             texts.push((json("labels", &f.alert.labels)?, json("annotations", &f.alert.annotations)?));
@@ -107,13 +105,9 @@ pub(super) async fn put_alerts(tx: &mut SqliteConnection, effects: &[Effect]) ->
         insert.build().execute(&mut *tx).await?;
     }
     let over: Vec<String> = last.iter().filter(|(_, f)| f.is_none()).map(|(f, _)| name_of(*f)).collect();
-    for names in over.chunks(ROWS) {
-        let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM alerts WHERE fingerprint IN (");
-        let mut list = delete.separated(", ");
-        for name in names {
-            list.push_bind(name);
-        }
-        delete.push(")");
+    for names in portions(&over) {
+        let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM alerts WHERE fingerprint IN ");
+        list(&mut delete, names);
         delete.build().execute(&mut *tx).await?;
     }
     Ok(())

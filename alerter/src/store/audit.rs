@@ -5,6 +5,7 @@ use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite};
 use stepwatch_engine::time::Ts;
 
 use super::read::word;
+use super::rows::portions;
 use super::{Durability, Result, Store, text_of};
 use crate::audit::Entry;
 
@@ -36,7 +37,7 @@ pub struct Audited {
 impl Store {
     /// Keeps entries that belong to no other transaction.
     pub(crate) async fn write_audit(&self, entries: &[Entry]) -> Result<()> {
-        let mut writer = self.writer().await;
+        let mut writer = self.writer_in_turn().await;
         writer.set_durability(Durability::Power).await?;
         let mut tx = writer.connection.begin().await?;
         put_audit(&mut tx, entries).await?;
@@ -73,7 +74,7 @@ impl Store {
 
     /// Forgets what came before `before`, and the oldest of more than `max`. Returns how many entries went.
     pub(crate) async fn prune_audit(&self, before: Ts, max: u32) -> Result<u64> {
-        let mut writer = self.writer().await;
+        let mut writer = self.writer_in_turn().await;
         writer.set_durability(Durability::Power).await?;
         let sql =
             "DELETE FROM audit WHERE at_ms < $1 OR seq <= (SELECT COALESCE(MAX(seq), 0) FROM audit) - $2";
@@ -84,22 +85,25 @@ impl Store {
 }
 
 pub(super) async fn put_audit(tx: &mut SqliteConnection, entries: &[Entry]) -> Result<()> {
-    for e in entries {
-        // The writer is alone, so that the largest number plus one is free.
-        let sql = "INSERT INTO audit (seq, at, at_ms, actor, door, action, target, outcome, remote, detail) \
-                   SELECT COALESCE(MAX(seq), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9 FROM audit";
-        sqlx::query(sql)
-            .bind(text_of(e.at))
-            .bind(e.at.0)
-            .bind(&e.actor)
-            .bind(e.door.as_str())
-            .bind(&e.action)
-            .bind(&e.target)
-            .bind(e.outcome.as_str())
-            .bind(e.remote.map(|ip| ip.to_string()).unwrap_or_default())
-            .bind(&e.detail)
-            .execute(&mut *tx)
-            .await?;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    // The writer is alone, so that the largest number plus one is free.
+    let sql = "SELECT COALESCE(MAX(seq), 0) FROM audit";
+    let last: i64 = sqlx::query_scalar(sql).fetch_one(&mut *tx).await?;
+    let numbered: Vec<(i64, &Entry)> = (last + 1..).zip(entries).collect();
+    for rows in portions(&numbered) {
+        let mut insert = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO audit (seq, at, at_ms, actor, door, action, target, outcome, remote, detail) ",
+        );
+        insert.push_values(rows, |mut row, (seq, e)| {
+            row.push_bind(*seq).push_bind(text_of(e.at)).push_bind(e.at.0).push_bind(&e.actor);
+            row.push_bind(e.door.as_str()).push_bind(&e.action).push_bind(&e.target);
+            row.push_bind(e.outcome.as_str())
+                .push_bind(e.remote.map(|ip| ip.to_string()).unwrap_or_default());
+            row.push_bind(&e.detail);
+        });
+        insert.build().execute(&mut *tx).await?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What services told us: which word was acted upon, and what they call our incidents.
 
+use sqlx::Connection as _;
 use stepwatch_engine::time::Ts;
 
 use super::{Durability, Result, Store};
@@ -16,7 +17,7 @@ impl Store {
     /// Whether a word of this id was acted upon.
     pub(crate) async fn was_heard(&self, service: &str, id: &str) -> Result<bool> {
         let sql = "SELECT COUNT(*) FROM callbacks WHERE service = $1 AND id = $2";
-        let count: i64 = sqlx::query_scalar(sql).bind(service).bind(id).fetch_one(&*self.reader()).await?;
+        let count: i64 = sqlx::query_scalar(sql).bind(service).bind(id).fetch_one(&*self.finder()).await?;
         Ok(count > 0)
     }
 
@@ -24,17 +25,19 @@ impl Store {
     pub(crate) async fn mark_heard(&self, service: &str, id: &str, now: Ts, forget: Ts) -> Result<()> {
         let mut writer = self.writer().await;
         writer.set_durability(Durability::Power).await?;
+        let mut tx = writer.connection.begin().await?;
         let sql = "INSERT INTO callbacks (service, id, at_ms) VALUES ($1, $2, $3) ON CONFLICT (service, id) DO NOTHING";
-        sqlx::query(sql).bind(service).bind(id).bind(now.0).execute(&mut writer.connection).await?;
+        sqlx::query(sql).bind(service).bind(id).bind(now.0).execute(&mut *tx).await?;
         let sql = "DELETE FROM callbacks WHERE service = $1 AND at_ms < $2";
-        sqlx::query(sql).bind(service).bind(forget.0).execute(&mut writer.connection).await?;
+        sqlx::query(sql).bind(service).bind(forget.0).execute(&mut *tx).await?;
+        tx.commit().await?;
         Ok(())
     }
 
     pub(crate) async fn counterpart(&self, service: &str, id: &str) -> Result<Option<Counterpart>> {
         let sql = "SELECT incident, spoke_ms FROM counterparts WHERE service = $1 AND id = $2";
         let row: Option<(String, i64)> =
-            sqlx::query_as(sql).bind(service).bind(id).fetch_optional(&*self.reader()).await?;
+            sqlx::query_as(sql).bind(service).bind(id).fetch_optional(&*self.finder()).await?;
         Ok(row.map(|(incident, spoke)| Counterpart { incident, spoke_at: Ts(spoke) }))
     }
 

@@ -1,20 +1,23 @@
 //! One batch of the engine, kept in one transaction.
 
+use std::collections::BTreeMap;
+
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection as _, QueryBuilder, Sqlite};
 use stepwatch_engine::StatePart;
-use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
+use stepwatch_engine::effect::{Action, Effect, Notification};
 use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::Ts;
 use stepwatch_wire::Cursor;
 
 use super::alerts::{put_alerts, put_silence};
 use super::audit::put_audit;
+use super::rows::{list, portions};
 use super::{Durability, Result, Store, StoreError, Writer, name_of, text_of};
 use crate::audit::Entry;
 
-/// Rows of one statement: far below SQLite's limit of bound values.
-const ROWS_MAX: usize = 256;
+/// Incidents that one transaction forgets: whoever has something to say waits for no more.
+const PRUNE_AT_ONCE: i64 = 500;
 
 /// What one batch of inputs led to. All of it is kept, or none.
 #[derive(Debug, Clone, Default)]
@@ -47,26 +50,27 @@ impl Commit {
 impl Store {
     /// Keeps a batch. When this returns, it survives the loss of power if it holds an effect.
     pub async fn commit(&self, commit: &Commit) -> Result<()> {
+        let posts: Vec<&Notification> = commit.effects.iter().filter_map(notification).collect();
         {
             let mut writer = self.writer().await;
             writer.set_durability(commit.durability()).await?;
             let mut tx = writer.connection.begin().await?;
+            put_incidents(&mut tx, &commit.effects).await?;
+            append_timelines(&mut tx, &commit.effects).await?;
+            post_all(&mut tx, &posts, commit.at).await?;
             for effect in &commit.effects {
-                match effect {
-                    Effect::Incident(record) => put_incident(&mut tx, record).await?,
-                    Effect::Timeline(entry) => append_timeline(&mut tx, entry).await?,
-                    Effect::Notify(notification) => post(&mut tx, notification, commit.at).await?,
-                    Effect::Silence(silence) => put_silence(&mut tx, silence).await?,
-                    // All at once, below.
-                    Effect::Alert(_) | Effect::AlertOver(_) => {}
+                if let Effect::Silence(silence) = effect {
+                    put_silence(&mut tx, silence).await?;
                 }
             }
             put_alerts(&mut tx, &commit.effects).await?;
             put_state(&mut tx, &commit.state).await?;
             put_cursors(&mut tx, &commit.cursors, commit.at).await?;
-            for key in &commit.reported {
-                let sql = "UPDATE outbox SET reported = 1 WHERE idem_key = $1";
-                sqlx::query(sql).bind(key).execute(&mut *tx).await?;
+            for keys in portions(&commit.reported) {
+                let mut update =
+                    QueryBuilder::<Sqlite>::new("UPDATE outbox SET reported = 1 WHERE idem_key IN ");
+                list(&mut update, keys);
+                update.build().execute(&mut *tx).await?;
             }
             put_audit(&mut tx, &commit.audit).await?;
             put_alive(&mut tx, commit.at).await?;
@@ -74,7 +78,7 @@ impl Store {
             tx.commit().await?;
         }
         stepwatch_kit::crash::point("store.after_commit");
-        if commit.effects.iter().any(|e| matches!(e, Effect::Notify(_))) {
+        if !posts.is_empty() {
             self.post();
         }
         Ok(())
@@ -83,24 +87,41 @@ impl Store {
     /// Forgets what ended before `before`: resolved incidents with their history and deliveries, and the cursors of sources
     /// not read since. Returns how many incidents went.
     pub async fn prune(&self, before: Ts) -> Result<u64> {
-        let mut writer = self.writer().await;
+        let mut gone = 0;
+        loop {
+            match self.prune_some(before).await? {
+                0 => return Ok(gone),
+                some => gone += some,
+            }
+        }
+    }
+
+    async fn prune_some(&self, before: Ts) -> Result<u64> {
+        let mut writer = self.writer_in_turn().await;
         writer.set_durability(Durability::Power).await?;
         let mut tx = writer.connection.begin().await?;
         let old = text_of(before);
-        for sql in [
-            "DELETE FROM timeline WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
-            "DELETE FROM outbox WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
-            "DELETE FROM counterparts WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
-            "DELETE FROM lanes WHERE incident IN (SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1)",
-        ] {
-            sqlx::query(sql).bind(&old).execute(&mut *tx).await?;
+        let sql =
+            "SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1 ORDER BY id LIMIT $2";
+        let ids: Vec<String> =
+            sqlx::query_scalar(sql).bind(&old).bind(PRUNE_AT_ONCE).fetch_all(&mut *tx).await?;
+        for ids in portions(&ids) {
+            for (table, id) in [
+                ("timeline", "incident"),
+                ("outbox", "incident"),
+                ("counterparts", "incident"),
+                ("lanes", "incident"),
+                ("incidents", "id"),
+            ] {
+                let mut delete = QueryBuilder::<Sqlite>::new(format!("DELETE FROM {table} WHERE {id} IN "));
+                list(&mut delete, ids);
+                delete.build().execute(&mut *tx).await?;
+            }
         }
         sqlx::query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
-        let sql = "DELETE FROM incidents WHERE state = 'resolved' AND resolved_at < $1";
-        let gone = sqlx::query(sql).bind(&old).execute(&mut *tx).await?.rows_affected();
         sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(&mut *tx).await?;
         tx.commit().await?;
-        Ok(gone)
+        Ok(ids.len() as u64)
     }
 }
 
@@ -121,86 +142,129 @@ impl Writer {
     }
 }
 
-async fn put_incident(tx: &mut SqliteConnection, r: &IncidentRecord) -> Result<()> {
-    let sql = "INSERT INTO incidents (id, run, cause, kind, severity, state, signal, start_step, opened_step, \
-               detected_step, end_step, value, expected, score, summary, opened_at, resolved_at, acked_by, acked_at, \
-               level, next_at, flaps, nodes, record) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
-               $22, $23, $24) \
-               ON CONFLICT (id) DO UPDATE SET run = excluded.run, cause = excluded.cause, kind = excluded.kind, \
-               severity = excluded.severity, state = excluded.state, signal = excluded.signal, \
-               start_step = excluded.start_step, opened_step = excluded.opened_step, \
-               detected_step = excluded.detected_step, end_step = excluded.end_step, value = excluded.value, \
-               expected = excluded.expected, score = excluded.score, summary = excluded.summary, \
-               opened_at = excluded.opened_at, resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, \
-               acked_at = excluded.acked_at, level = excluded.level, next_at = excluded.next_at, \
-               flaps = excluded.flaps, nodes = excluded.nodes, record = excluded.record";
+/// Of one incident the last word counts, and is the only one written.
+async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<()> {
+    let mut last = BTreeMap::new();
+    for effect in effects {
+        if let Effect::Incident(record) = effect {
+            last.insert(record.id.as_str(), &**record);
+        }
+    }
+    let mut texts = Vec::with_capacity(last.len());
+    for record in last.values() {
+        texts.push(json("incident", record)?);
+    }
+    let all: Vec<(&IncidentRecord, String)> = last.into_values().zip(texts).collect();
     let finite = |v: f64| v.is_finite().then_some(v);
-    sqlx::query(sql)
-        .bind(&r.id)
-        .bind(&r.run)
-        .bind(name_of(&r.cause))
-        .bind(r.kind.as_str())
-        .bind(r.severity.as_str())
-        .bind(name_of(&r.state))
-        .bind(&r.signal)
-        .bind(r.start_step)
-        .bind(r.opened_step)
-        .bind(r.detected_step)
-        .bind(r.end_step)
-        .bind(finite(r.value))
-        .bind(finite(r.expected))
-        .bind(finite(r.score))
-        .bind(&r.summary)
-        .bind(text_of(r.opened_at))
-        .bind(r.resolved_at.map(text_of))
-        .bind(&r.acked_by)
-        .bind(r.acked_at.map(text_of))
-        .bind(i64::from(r.level))
-        .bind(r.next_at.map(text_of))
-        .bind(i64::from(r.flaps))
-        .bind(r.nodes.iter().fold(",".to_owned(), |all, node| all + node + ","))
-        .bind(json("incident", r)?)
-        .execute(tx)
-        .await?;
-    Ok(())
-}
-
-async fn append_timeline(tx: &mut SqliteConnection, entry: &TimelineEntry) -> Result<()> {
-    // The writer is alone, so that the largest number plus one is free.
-    let sql = "INSERT INTO timeline (incident, seq, at, at_ms, actor, what) \
-               SELECT $1, COALESCE(MAX(seq), 0) + 1, $2, $3, $4, $5 FROM timeline WHERE incident = $1";
-    sqlx::query(sql)
-        .bind(&entry.incident)
-        .bind(text_of(entry.at))
-        .bind(entry.at.0)
-        .bind(&entry.actor)
-        .bind(&entry.what)
-        .execute(tx)
-        .await?;
-    Ok(())
-}
-
-/// Puts a notification at the end of its lane and drops from the lane what it makes pointless.
-async fn post(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Result<()> {
-    let sql = "INSERT INTO outbox (idem_key, incident, receiver, seq, action, page, state, attempts, created_ms, \
-               next_ms, reported, notification) VALUES ($1, $2, $3, $4, $5, $6, 'pending', 0, $7, 0, 0, $8) \
-               ON CONFLICT (idem_key) DO NOTHING";
-    let inserted = sqlx::query(sql)
-        .bind(&n.idem_key)
-        .bind(&n.incident)
-        .bind(&n.receiver)
-        .bind(i64::from(n.seq))
-        .bind(n.action.as_str())
-        .bind(i64::from(n.page))
-        .bind(at.0)
-        .bind(json("notification", n)?)
-        .execute(&mut *tx)
-        .await?;
-    if inserted.rows_affected() > 0 {
-        supersede(tx, n, at).await?;
+    for records in portions(&all) {
+        let mut insert = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO incidents (id, run, cause, kind, severity, state, signal, start_step, opened_step, \
+             detected_step, end_step, value, expected, score, summary, opened_at, resolved_at, acked_by, acked_at, \
+             level, next_at, flaps, nodes, record) ",
+        );
+        insert.push_values(records, |mut row, (r, text)| {
+            row.push_bind(&r.id).push_bind(&r.run).push_bind(name_of(&r.cause)).push_bind(r.kind.as_str());
+            row.push_bind(r.severity.as_str()).push_bind(name_of(&r.state)).push_bind(&r.signal);
+            row.push_bind(r.start_step)
+                .push_bind(r.opened_step)
+                .push_bind(r.detected_step)
+                .push_bind(r.end_step);
+            row.push_bind(finite(r.value)).push_bind(finite(r.expected)).push_bind(finite(r.score));
+            row.push_bind(&r.summary).push_bind(text_of(r.opened_at)).push_bind(r.resolved_at.map(text_of));
+            row.push_bind(&r.acked_by).push_bind(r.acked_at.map(text_of)).push_bind(i64::from(r.level));
+            row.push_bind(r.next_at.map(text_of)).push_bind(i64::from(r.flaps));
+            row.push_bind(r.nodes.iter().fold(",".to_owned(), |all, node| all + node + ",")).push_bind(text);
+        });
+        insert.push(
+            " ON CONFLICT (id) DO UPDATE SET run = excluded.run, cause = excluded.cause, kind = excluded.kind, \
+             severity = excluded.severity, state = excluded.state, signal = excluded.signal, \
+             start_step = excluded.start_step, opened_step = excluded.opened_step, \
+             detected_step = excluded.detected_step, end_step = excluded.end_step, value = excluded.value, \
+             expected = excluded.expected, score = excluded.score, summary = excluded.summary, \
+             opened_at = excluded.opened_at, resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, \
+             acked_at = excluded.acked_at, level = excluded.level, next_at = excluded.next_at, \
+             flaps = excluded.flaps, nodes = excluded.nodes, record = excluded.record",
+        );
+        insert.build().execute(&mut *tx).await?;
     }
     Ok(())
+}
+
+async fn append_timelines(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<()> {
+    let mut seqs: BTreeMap<&str, i64> = BTreeMap::new();
+    for effect in effects {
+        if let Effect::Timeline(entry) = effect {
+            seqs.insert(&entry.incident, 0);
+        }
+    }
+    let incidents: Vec<&str> = seqs.keys().copied().collect();
+    for incidents in portions(&incidents) {
+        // The writer is alone, so that the largest number plus one is free.
+        let mut select =
+            QueryBuilder::<Sqlite>::new("SELECT incident, MAX(seq) FROM timeline WHERE incident IN ");
+        list(&mut select, incidents);
+        select.push(" GROUP BY incident");
+        let last: Vec<(String, i64)> = select.build_query_as().fetch_all(&mut *tx).await?;
+        for (incident, seq) in last {
+            if let Some(last) = seqs.get_mut(incident.as_str()) {
+                *last = seq;
+            }
+        }
+    }
+    let mut numbered = Vec::new();
+    for effect in effects {
+        if let Effect::Timeline(entry) = effect {
+            let seq = seqs.entry(&entry.incident).or_default();
+            *seq += 1;
+            numbered.push((*seq, entry));
+        }
+    }
+    for entries in portions(&numbered) {
+        let mut insert =
+            QueryBuilder::<Sqlite>::new("INSERT INTO timeline (incident, seq, at, at_ms, actor, what) ");
+        insert.push_values(entries, |mut row, (seq, entry)| {
+            row.push_bind(&entry.incident).push_bind(*seq).push_bind(text_of(entry.at)).push_bind(entry.at.0);
+            row.push_bind(&entry.actor).push_bind(&entry.what);
+        });
+        insert.build().execute(&mut *tx).await?;
+    }
+    Ok(())
+}
+
+fn notification(effect: &Effect) -> Option<&Notification> {
+    if let Effect::Notify(n) = effect { Some(n) } else { None }
+}
+
+/// Puts notifications at the ends of their lanes. The first of a lane makes nothing pointless, and in a storm most are the first.
+async fn post_all(tx: &mut SqliteConnection, all: &[&Notification], at: Ts) -> Result<()> {
+    let (first, later): (Vec<&Notification>, Vec<&Notification>) = all.iter().partition(|n| n.seq <= 1);
+    for some in portions(&first) {
+        insert_posts(tx, some, at).await?;
+    }
+    for n in later {
+        if insert_posts(tx, &[n], at).await? > 0 {
+            supersede(tx, n, at).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts) -> Result<u64> {
+    let mut texts = Vec::with_capacity(posts.len());
+    for n in posts {
+        texts.push(json("notification", n)?);
+    }
+    let mut insert = QueryBuilder::<Sqlite>::new(
+        "INSERT INTO outbox (idem_key, incident, receiver, seq, action, page, state, attempts, created_ms, next_ms, \
+         reported, notification) ",
+    );
+    insert.push_values(posts.iter().zip(&texts), |mut row, (n, text)| {
+        row.push_bind(&n.idem_key).push_bind(&n.incident).push_bind(&n.receiver).push_bind(i64::from(n.seq));
+        row.push_bind(n.action.as_str()).push_bind(i64::from(n.page)).push("'pending'").push("0");
+        row.push_bind(at.0).push("0").push("0").push_bind(text);
+    });
+    insert.push(" ON CONFLICT (idem_key) DO NOTHING");
+    Ok(insert.build().execute(tx).await?.rows_affected())
 }
 
 /// Coalesces a lane: the newest word wins, but a first word is only ever replaced by another first word. A row that may have
@@ -239,7 +303,7 @@ pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Resu
 async fn put_state(tx: &mut SqliteConnection, parts: &[StatePart]) -> Result<()> {
     let kept: Vec<(&String, &Vec<u8>)> =
         parts.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))).collect();
-    for rows in kept.chunks(ROWS_MAX) {
+    for rows in portions(&kept) {
         let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO engine_state (key, value) ");
         insert.push_values(rows, |mut row, (key, value)| {
             row.push_bind(*key).push_bind(value.as_slice());
@@ -247,14 +311,17 @@ async fn put_state(tx: &mut SqliteConnection, parts: &[StatePart]) -> Result<()>
         insert.push(" ON CONFLICT (key) DO UPDATE SET value = excluded.value");
         insert.build().execute(&mut *tx).await?;
     }
-    for (key, _) in parts.iter().filter(|(_, value)| value.is_none()) {
-        sqlx::query("DELETE FROM engine_state WHERE key = $1").bind(key).execute(&mut *tx).await?;
+    let gone: Vec<&String> = parts.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect();
+    for keys in portions(&gone) {
+        let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM engine_state WHERE key IN ");
+        list(&mut delete, keys);
+        delete.build().execute(&mut *tx).await?;
     }
     Ok(())
 }
 
 async fn put_cursors(tx: &mut SqliteConnection, cursors: &[(String, Cursor)], at: Ts) -> Result<()> {
-    for rows in cursors.chunks(ROWS_MAX) {
+    for rows in portions(cursors) {
         let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO cursors (source, cursor, updated_ms) ");
         insert.push_values(rows, |mut row, (source, cursor)| {
             row.push_bind(source).push_bind(cursor.to_string()).push_bind(at.0);

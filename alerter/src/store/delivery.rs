@@ -164,7 +164,7 @@ impl Store {
         wakes: bool,
         now: Ts,
     ) -> Result<Option<Claim>> {
-        let mut writer = self.writer().await;
+        let mut writer = self.writer_in_turn().await;
         writer.set_durability(Durability::Power).await?;
         let mut tx = writer.connection.begin().await?;
         let rows = lane(&mut tx, incident, receiver).await?;
@@ -209,7 +209,7 @@ impl Store {
 
     /// Drops the head of a lane for want of a budget; false if it must be told: a page, or the answer to what was told.
     pub(crate) async fn leave_out(&self, incident: &str, receiver: &str, now: Ts) -> Result<bool> {
-        let mut writer = self.writer().await;
+        let mut writer = self.writer_in_turn().await;
         writer.set_durability(Durability::Power).await?;
         let mut tx = writer.connection.begin().await?;
         let rows = lane(&mut tx, incident, receiver).await?;
@@ -238,7 +238,7 @@ impl Store {
         memory: Option<&str>,
         now: Ts,
     ) -> Result<()> {
-        let mut writer = self.writer().await;
+        let mut writer = self.writer_in_turn().await;
         writer.set_durability(Durability::Power).await?;
         let mut tx = writer.connection.begin().await?;
         if let Some(memory) = memory {

@@ -26,6 +26,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
 ];
 
 const READERS_MAX: u32 = 4;
+const FINDERS_MAX: u32 = 2;
 
 /// How long a statement waits for someone who has the file open by hand.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,15 +57,20 @@ impl Store {
         let open = |source| StoreError::Open { path: path.clone(), source };
         let mut connection = options.connect().await.map_err(open)?;
         migrate(&mut connection, &path).await?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS_MAX)
-            // A local file does not go away between two queries.
-            .test_before_acquire(false)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_lazy_with(options.read_only(true));
+        let options = options.read_only(true);
+        let pool = |connections| {
+            SqlitePoolOptions::new()
+                .max_connections(connections)
+                // A local file does not go away between two queries.
+                .test_before_acquire(false)
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .connect_lazy_with(options.clone())
+        };
+        let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
         let writer = Mutex::new(Writer { connection, durability: Durability::Power });
-        let inner = Inner { path, writer, readers, posted: Notify::new(), _lock: lock };
+        let (posted, line) = (Notify::new(), Mutex::new(()));
+        let inner = Inner { path, writer, line, readers, finders, posted, _lock: lock };
         Ok(Self { inner: Arc::new(inner) })
     }
 }

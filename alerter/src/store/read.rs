@@ -133,9 +133,10 @@ impl Store {
         if id.is_empty() {
             return Ok(None);
         }
-        let sql = "SELECT id, record FROM incidents WHERE id = $1 OR substr(id, 1, CAST($2 AS INTEGER)) = $1 ORDER BY id LIMIT 2";
-        let length = id.chars().count() as i64;
-        let rows = sqlx::query(sql).bind(id).bind(length).fetch_all(&*self.reader()).await?;
+        // By the index: whatever begins with it lies between it and the last text that does.
+        let sql = "SELECT id, record FROM incidents WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT 2";
+        let last = format!("{id}{}", char::MAX);
+        let rows = sqlx::query(sql).bind(id).bind(last).fetch_all(&*self.finder()).await?;
         match rows.as_slice() {
             [] => Ok(None),
             [one] => incident(one).map(Some),
@@ -149,7 +150,7 @@ impl Store {
     pub async fn timeline(&self, id: &str) -> Result<Vec<TimelineEntry>> {
         let sql = "SELECT at_ms, actor, what FROM timeline WHERE incident = $1 ORDER BY seq";
         let rows: Vec<(i64, String, String)> =
-            sqlx::query_as(sql).bind(id).fetch_all(&*self.reader()).await?;
+            sqlx::query_as(sql).bind(id).fetch_all(&*self.finder()).await?;
         let entry = |(at, actor, what)| TimelineEntry { incident: id.to_owned(), at: Ts(at), actor, what };
         Ok(rows.into_iter().map(entry).collect())
     }
@@ -158,7 +159,7 @@ impl Store {
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
         let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification \
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
-        let rows = sqlx::query(sql).bind(id).fetch_all(&*self.reader()).await?;
+        let rows = sqlx::query(sql).bind(id).fetch_all(&*self.finder()).await?;
         rows.iter().map(delivery).collect()
     }
 }
