@@ -171,14 +171,6 @@ impl Routing {
 
     /// Whoever may hear of something with these labels, on any level of any of its ways, each once, the first first.
     pub fn receivers(&self, labels: &Labels) -> Vec<String> {
-        let mut receivers = Vec::new();
-        for way in self.router.ways(&self.config, labels) {
-            for name in way.levels.into_iter().flat_map(|level| level.notify) {
-                if !receivers.contains(&name) {
-                    receivers.push(name);
-                }
-            }
-        }
-        receivers
+        self.router.reached(&self.config, labels).into_iter().map(str::to_owned).collect()
     }
 }

@@ -8,11 +8,15 @@
 //! * a store that refuses is asked again while the effects wait in memory. When too many wait, intake stops: the exporters keep
 //!   the records, and the clock that would call their silence a hang stops with it.
 //!
+//! * what a person says is taken before all else, and what is not asked for by a person is done in small portions: a person waits for
+//!   one portion and one commit, however much more there is to do.
+//!
 //! It does no I/O besides the store, and nothing that serves a request waits for it except a request to change something.
 
 mod auditor;
 mod outside;
 mod pending;
+mod people;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -27,7 +31,6 @@ use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
-use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Kind};
@@ -43,7 +46,7 @@ use crate::outbox::{Feedback, Outcome};
 use crate::store::{self, Filter, Store};
 use crate::templates::Templates;
 use auditor::Auditor;
-pub use outside::{Heard, Outside, Silenced, fresh_id};
+pub use outside::{AlertBatch, Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
 pub use view::{RunView, RuntimeView, Views};
 
@@ -51,8 +54,13 @@ pub use view::{RunView, RuntimeView, Views};
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
 /// How old what the API shows may be.
 const PUBLISH_EVERY: Duration = Duration::from_millis(500);
-/// Batches judged before the loop looks at anything else.
+/// How long one portion of work may take before the loop looks whether a person has said something.
+const PORTION: Duration = Duration::from_millis(10);
+/// Of one portion: batches of records, outcomes of messages.
 const FEEDS_A_PASS: usize = 64;
+const OUTCOMES_A_PASS: usize = 64;
+/// Alerts that one commit holds, give or take a request.
+const ALERTS_A_PASS: usize = 1024;
 /// A few megabytes.
 const MAX_PENDING_EFFECTS: usize = 10_000;
 /// A pass that comes so late means that this process was stopped or its disk stalled: the silence was ours.
@@ -64,6 +72,8 @@ const RETRY_LAST: Duration = Duration::from_secs(5);
 const LAST_COMMIT_MAX: Duration = Duration::from_secs(5);
 /// Commands of people that may wait.
 const QUEUE_COMMANDS: usize = 64;
+/// Requests with alerts that may wait; whoever brings more waits with them.
+const QUEUE_ALERTS: usize = 32;
 
 /// What somebody wants of the runtime. The answer comes when it is durable.
 #[derive(Debug)]
@@ -129,6 +139,7 @@ pub type Answer = Option<Box<IncidentRecord>>;
 #[derive(Debug, Clone)]
 pub struct RuntimeHandle {
     pub commands: mpsc::Sender<Command>,
+    pub alerts: mpsc::Sender<AlertBatch>,
     pub views: Arc<Views>,
     pub board: Arc<Board>,
     pub metrics: RuntimeMetrics,
@@ -143,6 +154,7 @@ pub struct Runtime {
     store: Store,
     clock: Clock,
     commands: mpsc::Receiver<Command>,
+    alerts: mpsc::Receiver<AlertBatch>,
     feeds: mpsc::Receiver<Feed>,
     feedback: mpsc::Receiver<Feedback>,
     changes: mpsc::Sender<RunChange>,
@@ -199,10 +211,12 @@ impl Runtime {
         }
         metrics.state_discarded.inc_by(unusable.len() as u64);
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
+        let (alert_sender, alerts) = mpsc::channel(QUEUE_ALERTS);
         let views = Arc::new(Views::default());
         let board = Arc::new(Board::new(clock.clone()));
         let handle = RuntimeHandle {
             commands: sender,
+            alerts: alert_sender,
             views: Arc::clone(&views),
             board: Arc::clone(&board),
             metrics: metrics.clone(),
@@ -220,6 +234,7 @@ impl Runtime {
             store,
             clock,
             commands,
+            alerts,
             feeds: inputs.feeds,
             feedback: inputs.feedback,
             changes: inputs.changes,
@@ -270,9 +285,6 @@ impl Runtime {
         let now = self.clock.now();
         self.engine.resume(now);
         self.schedule.last_pass = Instant::now();
-        let mut batch = Vec::with_capacity(FEEDS_A_PASS);
-        // The readers stop first, and messages on their way still have an outcome to report.
-        let mut reading = true;
         loop {
             let wake = self.wake_at();
             let room = self.has_room();
@@ -280,12 +292,17 @@ impl Runtime {
             tokio::select! {
                 biased;
                 () = shutdown.wait() => break,
-                Some(command) = self.commands.recv() => self.command(command),
-                Some(feedback) = self.feedback.recv(), if room => self.outcome(feedback),
-                n = self.feeds.recv_many(&mut batch, FEEDS_A_PASS), if room && reading => {
-                    reading = n > 0;
-                    self.judge(&mut batch);
+                Some(command) = self.commands.recv() => self.listen(command),
+                // The readers stop first, and messages on their way still have an outcome to report.
+                Some(feedback) = self.feedback.recv(), if room => self.outcomes(feedback),
+                Some(batch) = self.alerts.recv(), if room => {
+                    self.take_alerts(batch);
+                    // However many there are, the training goes on being watched.
+                    if let Ok(feed) = self.feeds.try_recv() {
+                        self.judge(feed);
+                    }
                 }
+                Some(feed) = self.feeds.recv(), if room => self.judge(feed),
                 () = tokio::time::sleep_until(wake) => {}
             }
             self.pass_time();
@@ -299,35 +316,76 @@ impl Runtime {
         self.pending.effects.len() < self.max_pending
     }
 
-    fn judge(&mut self, batch: &mut Vec<Feed>) {
+    /// One portion of what the streams bring, which begins with `feed`.
+    fn judge(&mut self, feed: Feed) {
         let started = Instant::now();
+        let known = self.pending.effects.len();
+        self.judge_one(feed);
+        for _ in 1..FEEDS_A_PASS {
+            if started.elapsed() >= PORTION {
+                break;
+            }
+            let Ok(feed) = self.feeds.try_recv() else { break };
+            self.judge_one(feed);
+        }
+        // What they led to is stored with the state that it came from.
+        self.pending.whole |= self.pending.effects.len() > known;
+        self.metrics.engine_seconds.observe(started.elapsed().as_secs_f64());
+        self.schedule.changed();
+    }
+
+    fn judge_one(&mut self, feed: Feed) {
         let now = self.clock.now();
-        for feed in batch.drain(..) {
-            let source = feed.source.as_ref();
-            match feed.news {
-                News::Events(events) => {
-                    for event in &events {
-                        self.events[event.kind as usize].inc();
-                        if event.kind == Kind::Step {
-                            self.metrics.steps.inc();
-                        }
-                        self.engine.handle(now, Input::Event { source, event }, &mut self.pending.effects);
+        let source = feed.source.as_ref();
+        match feed.news {
+            News::Events(events) => {
+                for event in &events {
+                    self.events[event.kind as usize].inc();
+                    if event.kind == Kind::Step {
+                        self.metrics.steps.inc();
                     }
-                    if let Some(cursor) = events.into_iter().rev().find_map(|e| e.cursor) {
-                        self.pending.cursors.insert(source.to_owned(), cursor);
-                    }
+                    self.engine.handle(now, Input::Event { source, event }, &mut self.pending.effects);
                 }
-                News::Up => self.engine.handle(now, Input::SourceUp { source }, &mut self.pending.effects),
-                News::Down { reason } => {
-                    let input = Input::SourceDown { source, reason: &reason };
-                    self.engine.handle(now, input, &mut self.pending.effects);
-                }
-                News::Gone => {
-                    self.engine.handle(now, Input::SourceGone { source }, &mut self.pending.effects)
+                if let Some(cursor) = events.into_iter().rev().find_map(|e| e.cursor) {
+                    self.pending.cursors.insert(source.to_owned(), cursor);
                 }
             }
+            News::Up => self.engine.handle(now, Input::SourceUp { source }, &mut self.pending.effects),
+            News::Down { reason } => {
+                let input = Input::SourceDown { source, reason: &reason };
+                self.engine.handle(now, input, &mut self.pending.effects);
+            }
+            News::Gone => self.engine.handle(now, Input::SourceGone { source }, &mut self.pending.effects),
         }
-        self.metrics.engine_seconds.observe(started.elapsed().as_secs_f64());
+    }
+
+    /// Everything that people want now is one commit.
+    fn listen(&mut self, command: Command) {
+        self.command(command);
+        for _ in 1..QUEUE_COMMANDS {
+            let Ok(command) = self.commands.try_recv() else { return };
+            self.command(command);
+        }
+    }
+
+    fn outcomes(&mut self, feedback: Feedback) {
+        self.outcome(feedback);
+        for _ in 1..OUTCOMES_A_PASS {
+            let Ok(feedback) = self.feedback.try_recv() else { return };
+            self.outcome(feedback);
+        }
+    }
+
+    /// One portion of the alerts that wait, which begins with `batch`.
+    fn take_alerts(&mut self, batch: AlertBatch) {
+        let started = Instant::now();
+        let mut taken = batch.told.len();
+        self.tell(batch);
+        while taken < ALERTS_A_PASS && started.elapsed() < PORTION {
+            let Ok(batch) = self.alerts.try_recv() else { break };
+            taken += batch.told.len();
+            self.tell(batch);
+        }
         self.schedule.changed();
     }
 
@@ -355,71 +413,6 @@ impl Runtime {
         self.schedule.changed();
     }
 
-    fn command(&mut self, command: Command) {
-        let now = self.clock.now();
-        match command {
-            Command::Ack { incident, by, reply } => {
-                let input = Input::Ack { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Resolve { incident, by, reply } => {
-                let input = Input::Resolve { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Outside(command) => self.outside(command),
-            Command::Calendar { schedule, text } => {
-                let input = Input::Calendar { schedule: &schedule, text: text.as_deref() };
-                self.engine.handle(now, input, &mut self.pending.effects);
-                if text.is_some() {
-                    self.pending.hurry();
-                }
-            }
-            Command::Own { check, severity, fault } => {
-                let input = Input::Own { check: &check, severity, fault: fault.as_deref() };
-                self.engine.handle(now, input, &mut self.pending.effects);
-            }
-            Command::Escalate { incident, by, reply } => {
-                let input = Input::Escalate { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Unack { incident, by, reply } => {
-                let input = Input::Unack { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Note { incident, by, what, reply } => {
-                let input = Input::Note { incident: &incident, by: &by, what: &what };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Audited { entry, command } => return self.audited(*entry, *command),
-            Command::Ping { reply } => {
-                let _ = reply.send(());
-                return;
-            }
-            Command::Reconfigure { config, templates, reply } => {
-                self.templates = templates;
-                self.board.reroute((*config).clone());
-                self.engine.reconfigure(*config);
-                self.engine.reconsider(now, &mut self.pending.effects);
-                let _ = reply.send(());
-            }
-        }
-        self.schedule.changed();
-    }
-
-    fn person(&mut self, now: Ts, id: &str, input: Input<'_>, reply: oneshot::Sender<Answer>) {
-        let Some(before) = self.engine.incident(id).cloned() else {
-            let _ = reply.send(None);
-            return;
-        };
-        let known = self.pending.effects.len();
-        self.engine.handle(now, input, &mut self.pending.effects);
-        let after = self.pending.effects[known..].iter().rev().find_map(|e| match e {
-            Effect::Incident(record) if record.id == id => Some(record.clone()),
-            _ => None,
-        });
-        self.pending.replies.push((reply, after.unwrap_or_else(|| Box::new(before))));
-    }
-
     /// Lets the engine do what is due.
     fn pass_time(&mut self) {
         let late = core::mem::replace(&mut self.schedule.last_pass, Instant::now()).elapsed();
@@ -437,7 +430,9 @@ impl Runtime {
             self.engine.resume(now);
         }
         if self.engine.next_deadline().is_some_and(|(at, _)| at <= now) {
-            self.engine.tick(now, &mut self.pending.effects);
+            let (started, known) = (Instant::now(), self.pending.effects.len());
+            while self.engine.tick_one(now, &mut self.pending.effects) && started.elapsed() < PORTION {}
+            self.pending.whole |= self.pending.effects.len() > known;
             self.schedule.changed();
         }
         self.audit(now);
@@ -452,6 +447,7 @@ impl Runtime {
         let deaf = !self.has_room();
         let commit_due = self.schedule.commit_due.is_some_and(|at| now >= at);
         if self.pending.is_urgent() || commit_due || self.schedule.retry.is_some() {
+            self.pending.whole |= commit_due;
             self.count_incidents();
             self.commit().await;
         }
@@ -472,7 +468,9 @@ impl Runtime {
                 self.metrics.changes_dropped.inc();
             }
         }
-        self.pending.absorb_state(self.engine.take_dirty());
+        let whole = self.pending.whole;
+        let state = if whole { self.engine.take_dirty() } else { self.engine.take_dirty_answers() };
+        self.pending.absorb_state(state);
         self.pending.dress(&self.templates, &self.metrics);
         let at = self.clock.now();
         match self.pending.commit(&self.store, &self.board, at).await {
@@ -481,9 +479,13 @@ impl Runtime {
                 if self.schedule.retry.take().is_some() {
                     tracing::warn!("the store takes commits again; nothing was lost");
                 }
-                self.schedule.commit_due = None;
+                if whole {
+                    self.schedule.commit_due = None;
+                }
             }
             Err(err) => {
+                // What is left is stored together.
+                self.pending.whole = true;
                 self.metrics.commit_failures.inc();
                 let (first, pause) = match self.schedule.retry {
                     None => (true, RETRY_FIRST),
@@ -505,6 +507,7 @@ impl Runtime {
     async fn last_commit(&mut self) {
         let deadline = Instant::now() + LAST_COMMIT_MAX;
         loop {
+            self.pending.whole = true;
             self.commit().await;
             match self.schedule.retry {
                 None => break,

@@ -6,6 +6,7 @@
 mod alerts;
 mod errors;
 mod filter;
+mod hiding;
 mod shown;
 mod silences;
 #[cfg(test)]

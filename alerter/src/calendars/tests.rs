@@ -98,6 +98,7 @@ async fn a_calendar_that_stays_unread_is_a_ticket_until_it_is_read() {
     let (commands, mut heard) = tokio::sync::mpsc::channel(8);
     let runtime = RuntimeHandle {
         commands,
+        alerts: tokio::sync::mpsc::channel(1).0,
         views: Arc::default(),
         board: Arc::default(),
         clock: crate::clock::Clock::default(),

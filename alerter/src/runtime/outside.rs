@@ -2,7 +2,6 @@
 
 use stepwatch_engine::effect::{Effect, Input};
 use stepwatch_engine::external::Told;
-use stepwatch_engine::incident::{Hidden, IncidentRecord};
 use stepwatch_engine::silence::{Phase, Refusal, Silence, Wanted};
 use tokio::sync::oneshot;
 
@@ -11,24 +10,22 @@ use crate::audit::{Entry, Outcome};
 use crate::metrics::{StateLabel, Word};
 use crate::store;
 
-/// What somebody wants of the silences, or tells of alerts. The answer comes when it is durable.
+/// What somebody wants of the silences. The answer comes when it is durable.
 #[derive(Debug)]
 pub enum Outside {
     /// `fresh` is an id that no silence has.
-    Silence {
-        wanted: Box<Wanted>,
-        fresh: String,
-        reply: oneshot::Sender<Silenced>,
-    },
+    Silence { wanted: Box<Wanted>, fresh: String, reply: oneshot::Sender<Silenced> },
     /// The silence as it was before; `None` if there is none.
-    Expire {
-        id: String,
-        reply: oneshot::Sender<Option<Box<Silence>>>,
-    },
-    Alerts {
-        told: Vec<Told>,
-        reply: oneshot::Sender<Heard>,
-    },
+    Expire { id: String, reply: oneshot::Sender<Option<Box<Silence>>> },
+}
+
+/// Alerts that another program tells of at once. The answer comes when what is new in them is durable.
+#[derive(Debug)]
+pub struct AlertBatch {
+    pub told: Vec<Told>,
+    /// Of the audit log. Alerts that change nothing are told again every minute, and are not news.
+    pub entry: Option<Box<Entry>>,
+    pub reply: oneshot::Sender<Heard>,
 }
 
 pub type Silenced = Result<Box<Silence>, Refusal>;
@@ -62,33 +59,31 @@ impl Runtime {
         Ok(())
     }
 
-    /// Does it, and notes whether that changed anything. Alerts that change nothing are told again every minute, and are not news.
+    /// Does it, and notes whether that changed anything.
     pub(super) fn audited(&mut self, mut entry: Entry, command: Command) {
         let known = self.pending.effects.len();
-        let repeats = matches!(command, Command::Outside(Outside::Alerts { .. }));
         self.command(command);
         if self.pending.effects.len() == known {
             entry.outcome = Outcome::Unchanged;
         }
-        if entry.outcome == Outcome::Done || !repeats {
-            self.metrics.audit.wrote(core::slice::from_ref(&entry));
-            self.pending.audit.push(entry);
-        }
+        self.note(entry);
+    }
+
+    fn note(&mut self, entry: Entry) {
+        self.metrics.audit.wrote(core::slice::from_ref(&entry));
+        self.pending.audit.push(entry);
     }
 
     pub(super) fn outside(&mut self, command: Outside) {
         match command {
             Outside::Silence { wanted, fresh, reply } => self.silence(*wanted, &fresh, reply),
             Outside::Expire { id, reply } => self.expire(&id, reply),
-            Outside::Alerts { told, reply } => self.alerts(told, reply),
         }
     }
 
     pub(super) fn count_outside(&mut self) {
         let now = self.clock.now();
-        self.metrics.alerts.set(self.engine.alerts().all().count() as i64);
-        let silenced = |r: &&IncidentRecord| r.quiet.as_ref().is_some_and(|q| q.why == Hidden::Silenced);
-        self.metrics.incidents_silenced.set(self.engine.open_incidents().filter(silenced).count() as i64);
+        self.metrics.alerts.set(self.engine.alerts().count() as i64);
         for (phase, state) in
             [(Phase::Pending, "pending"), (Phase::Active, "active"), (Phase::Expired, "expired")]
         {
@@ -124,8 +119,9 @@ impl Runtime {
         self.pending.hold(reply, Some(had));
     }
 
-    fn alerts(&mut self, mut told: Vec<Told>, reply: oneshot::Sender<Heard>) {
-        let now = self.clock.now();
+    pub(super) fn tell(&mut self, batch: AlertBatch) {
+        let AlertBatch { mut told, entry, reply } = batch;
+        let (now, known) = (self.clock.now(), self.pending.effects.len());
         let skew = self.clock.skew();
         for one in &mut told {
             one.ends_at = one.ends_at.map(|at| at.earlier(skew));
@@ -133,9 +129,12 @@ impl Runtime {
         let refused = self.engine.alerts().refused();
         self.metrics.alerts_received.inc_by(told.len() as u64);
         self.engine.handle(now, Input::Alerts { told: &told }, &mut self.pending.effects);
-        let seen = told.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
         let heard = Heard { refused: self.engine.alerts().refused() - refused };
         self.metrics.alerts_refused.inc_by(heard.refused);
+        if let Some(entry) = entry.filter(|_| self.pending.effects.len() > known) {
+            self.note(*entry);
+        }
+        let seen = told.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
         // What says nothing new needs no commit: it is answered at once, unless what it repeats still waits for one.
         if self.pending.is_urgent() {
             self.pending.seen.extend(seen);

@@ -22,6 +22,9 @@ use crate::templates::Templates;
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub effects: Vec<Effect>,
+    /// The state of the streams and the cursors must be stored with it: something that they said has led to something. Otherwise they
+    /// stand where they stood, and nobody who waits for an answer waits for them.
+    pub whole: bool,
     /// How many of the effects the metrics have seen.
     pub counted: usize,
     /// How many of them have the words that they will be sent with.
@@ -108,7 +111,11 @@ impl Pending {
         let commit = Commit {
             effects: core::mem::take(&mut self.effects),
             state: core::mem::take(&mut self.state).into_iter().collect(),
-            cursors: core::mem::take(&mut self.cursors).into_iter().collect(),
+            cursors: if self.whole {
+                core::mem::take(&mut self.cursors).into_iter().collect()
+            } else {
+                Vec::new()
+            },
             reported: core::mem::take(&mut self.reported),
             audit: core::mem::take(&mut self.audit),
             at,
@@ -117,12 +124,12 @@ impl Pending {
         if done.is_err() {
             self.effects = commit.effects;
             self.state = commit.state.into_iter().collect();
-            self.cursors = commit.cursors.into_iter().collect();
+            self.cursors.extend(commit.cursors);
             self.reported = commit.reported;
             self.audit = commit.audit;
             return done;
         }
-        (self.counted, self.dressed) = (0, 0);
+        (self.counted, self.dressed, self.whole) = (0, 0, false);
         board.apply(&commit.effects);
         board.saw(core::mem::take(&mut self.seen));
         for held in self.held.drain(..) {

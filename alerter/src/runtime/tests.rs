@@ -3,7 +3,7 @@ use stepwatch_engine::effect::Action;
 use stepwatch_engine::external::{Alert, LabelSet, Limits, Told};
 use stepwatch_engine::matcher::Matcher;
 use stepwatch_engine::silence::Wanted;
-use stepwatch_engine::time::Span;
+use stepwatch_engine::time::{Span, Ts};
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Trigger;
 use stepwatch_wire::Event;
@@ -441,7 +441,7 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     );
     let told = ["Loud", "Quiet"].map(|name| Told { alert: alert(name), ends_at: Some(ends) }).to_vec();
     let (reply, heard) = oneshot::channel();
-    rig.handle.commands.send(Command::Outside(Outside::Alerts { told, reply })).await.unwrap();
+    rig.handle.alerts.send(AlertBatch { told, entry: None, reply }).await.unwrap();
     heard.await.unwrap();
 
     let open = rig.store.incidents(&Filter::default()).await.unwrap();

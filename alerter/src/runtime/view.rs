@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use stepwatch_engine::Engine;
 use stepwatch_engine::effect::Effect;
-use stepwatch_engine::incident::State;
+use stepwatch_engine::incident::{Hidden, State};
 use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::oncall::OnCall;
 use stepwatch_engine::run::{Facts, Run};
@@ -98,18 +98,26 @@ impl Runtime {
             counter.inc_by(now.saturating_sub(counter.get()));
         }
         self.count_outside();
-        for (state, of_state) in [(State::Open, "open"), (State::Acknowledged, "acknowledged")] {
-            for severity in [Severity::Info, Severity::Ticket, Severity::Page] {
-                let count = self
-                    .engine
-                    .open_incidents()
-                    .filter(|r| r.state == state && r.severity == severity)
-                    .count();
-                let labels = IncidentLabels { state: Word(of_state), severity: Word(severity.as_str()) };
-                self.metrics.incidents.get_or_create(&labels).set(count as i64);
+        self.count_open();
+        self.views.set(view);
+    }
+
+    /// There may be tens of thousands: looked through once.
+    fn count_open(&self) {
+        let severities = [Severity::Info, Severity::Ticket, Severity::Page];
+        let (mut open, mut answered, mut silenced) = ([0; 3], [0; 3], 0);
+        for r in self.engine.open_incidents() {
+            let counts = if r.state == State::Acknowledged { &mut answered } else { &mut open };
+            counts[r.severity as usize] += 1;
+            silenced += i64::from(r.quiet.as_ref().is_some_and(|q| q.why == Hidden::Silenced));
+        }
+        self.metrics.incidents_silenced.set(silenced);
+        for (state, counts) in [("open", open), ("acknowledged", answered)] {
+            for (severity, count) in severities.into_iter().zip(counts) {
+                let labels = IncidentLabels { state: Word(state), severity: Word(severity.as_str()) };
+                self.metrics.incidents.get_or_create(&labels).set(count);
             }
         }
-        self.views.set(view);
     }
 }
 
@@ -129,7 +137,7 @@ impl RuntimeView {
         Self {
             runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunView::of).collect(),
             runs_hidden: all.saturating_sub(MAX_RUNS_SHOWN),
-            open_incidents: engine.open_incidents().count(),
+            open_incidents: engine.open_count(),
             pending_effects: pending.effects.len(),
             store_refuses,
             next_deadline: engine.next_deadline(),

@@ -1,29 +1,40 @@
 //! Alerts: taken from Prometheus, shown to whoever asks.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
-use axum::response::Json;
-use stepwatch_engine::external::{Alert, AlertError, Limits, Told};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use stepwatch_engine::external::{Alert, AlertError, Firing, Limits, Told};
+use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::silence::Silence;
 use stepwatch_engine::time::Ts;
+use tokio::sync::oneshot;
 
 use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};
 use super::filter::{AlertsQuery, Filter};
-use super::shown::{self as looks, Looker, Shown};
+use super::hiding::Hiding;
+use super::shown::{Looker, Shown};
 use super::wire::{AlertGroup, GettableAlert, Name, PostableAlert};
 use super::{Refused, Result};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Sent;
+use crate::audit::Entry;
+use crate::board::Routing;
 use crate::clock::wall;
-use crate::runtime::Outside;
+use crate::runtime::{AlertBatch, Heard};
 use crate::store;
 
 /// Incidents shown as alerts.
 const MAX_INCIDENTS: u32 = 100_000;
+/// How long alerts may take to become durable before whoever told them is told to do it again.
+const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 /// Mistakes told of one request.
 const MAX_MISTAKES: usize = 10;
 
@@ -69,10 +80,10 @@ pub(super) async fn take(
     }
     api.runtime.metrics.alerts_invalid.inc_by(invalid + foreign);
     let heard = if told.is_empty() {
-        crate::runtime::Heard::default()
+        Heard::default()
     } else {
         let entry = caller.audit("", "alerts", &format!("{} alerts", told.len()));
-        api.outside(entry, |reply| Outside::Alerts { told, reply }).await?
+        api.tell(told, entry).await?
     };
     if let Some(reach) = caller.reach().filter(|_| foreign > 0) {
         let why =
@@ -87,6 +98,27 @@ pub(super) async fn take(
         return Err(Refused(StatusCode::TOO_MANY_REQUESTS, why));
     }
     Ok(StatusCode::OK)
+}
+
+impl Api {
+    /// Tells the runtime, and waits until what is new is durable.
+    async fn tell(&self, told: Vec<Told>, entry: Entry) -> core::result::Result<Heard, ApiError> {
+        let (reply, answer) = oneshot::channel();
+        let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
+        let asked = async {
+            self.runtime
+                .alerts
+                .send(AlertBatch { told, entry: Some(Box::new(entry)), reply })
+                .await
+                .map_err(|_| stopping())?;
+            answer.await.map_err(|_| stopping())
+        };
+        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {
+            Err(ApiError::unavailable(
+                "taken, but not yet durable: the store is slow or refuses; tell it again",
+            ))
+        })
+    }
 }
 
 fn read(posted: PostableAlert, now: Ts, limits: &Limits) -> core::result::Result<Told, AlertError> {
@@ -113,12 +145,14 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<GettableAlert>>> {
+) -> Result<Response> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
-    let shown = shown(&api, &caller, &filter).await?;
-    let mut alerts: Vec<GettableAlert> = shown.into_iter().map(|s| s.alert).collect();
-    alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
-    Ok(Json(alerts))
+    let write = |stand: &Stand| {
+        let mut alerts: Vec<GettableAlert> = stand.shown().into_iter().map(|s| s.alert).collect();
+        alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
+        serde_json::to_vec(&alerts)
+    };
+    Stand::of(&api, &caller, filter).await?.answer(write).await
 }
 
 /// What fires, by receiver and by what the alerts of a group have in common.
@@ -134,36 +168,68 @@ pub(super) async fn groups(
     State(api): State<Arc<Api>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<AlertGroup>>> {
+) -> Result<Response> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
-    let mut groups: BTreeMap<_, Vec<GettableAlert>> = BTreeMap::new();
-    for Shown { alert, group, receivers } in shown(&api, &caller, &filter).await? {
-        for receiver in receivers.into_iter().filter(|name| filter.wants_receiver(name)) {
-            groups.entry((group.clone(), receiver)).or_default().push(alert.clone());
+    Stand::of(&api, &caller, filter).await?.answer(|stand| serde_json::to_vec(&stand.groups())).await
+}
+
+/// Everything that fires, and what it takes to show it.
+struct Stand {
+    filter: Filter,
+    now: Ts,
+    routing: Arc<Routing>,
+    silences: Vec<Arc<Silence>>,
+    alerts: Vec<Firing>,
+    incidents: Vec<IncidentRecord>,
+}
+
+impl Stand {
+    async fn of(api: &Api, caller: &Caller, filter: Filter) -> Result<Self> {
+        let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
+        let incidents = api.incidents(caller, open).await?;
+        let (now, board) = (wall(), &api.runtime.board);
+        let (routing, silences, mut alerts) = (board.routing(), board.active(now), board.alerts(now));
+        if let Some(reach) = caller.reach() {
+            alerts.retain(|firing| reach.admits(&routing.with_team(firing.alert.labels.to_labels())));
         }
+        Ok(Self { filter, now, routing, silences, alerts, incidents })
     }
-    let group =
-        |((labels, receiver), mut alerts): ((BTreeMap<String, String>, String), Vec<GettableAlert>)| {
+
+    fn shown(&self) -> Vec<Shown> {
+        let Self { filter, now, routing, silences, alerts, incidents } = self;
+        let hiding = Hiding::new(&routing.config.alerts.group_by, incidents, alerts);
+        let looker = Looker { filter, routing, silences, hiding, now: *now };
+        let alerts = alerts.iter().filter_map(|firing| looker.alert(firing));
+        alerts.chain(incidents.iter().filter_map(|record| looker.incident(record))).collect()
+    }
+
+    fn groups(&self) -> Vec<AlertGroup> {
+        let mut groups: BTreeMap<_, Vec<GettableAlert>> = BTreeMap::new();
+        for Shown { alert, group, receivers } in self.shown() {
+            for receiver in receivers.into_iter().filter(|name| self.filter.wants_receiver(name)) {
+                groups.entry((group.clone(), receiver)).or_default().push(alert.clone());
+            }
+        }
+        let group = |((labels, receiver), mut alerts): ((Labels, String), Vec<GettableAlert>)| {
             alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
             let labels = labels.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
             AlertGroup { alerts, labels, receiver: Name { name: receiver } }
         };
-    Ok(Json(groups.into_iter().map(group).collect()))
-}
-
-async fn shown(api: &Api, caller: &Caller, filter: &Filter) -> Result<Vec<Shown>> {
-    let now = wall();
-    let (routing, silences) = (api.runtime.board.routing(), api.runtime.board.active(now));
-    let mut firing = api.runtime.board.alerts(now);
-    if let Some(reach) = caller.reach() {
-        firing.retain(|firing| reach.admits(&routing.with_team(firing.alert.labels.to_labels())));
+        groups.into_iter().map(group).collect()
     }
-    let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
-    let incidents = api.incidents(caller, open).await?;
-    let hidden = incidents.iter().filter(|r| r.quiet.is_some() && looks::of_alerts(r)).collect();
-    let (filter, routing, silences, incidents) = (filter, &*routing, &*silences, incidents.as_slice());
-    let looker = Looker { filter, routing, silences, incidents, firing: &firing, hidden, now };
-    let mut all: Vec<Shown> = firing.iter().filter_map(|firing| looker.alert(firing)).collect();
-    all.extend(incidents.iter().filter_map(|record| looker.incident(record)));
-    Ok(all)
+
+    /// Writing tens of thousands takes long enough to keep others waiting: it is done beside them.
+    async fn answer(
+        self,
+        write: impl FnOnce(&Self) -> serde_json::Result<Vec<u8>> + Send + 'static,
+    ) -> Result<Response> {
+        let failed = |err: &dyn core::fmt::Display| {
+            tracing::error!(%err, "cannot show the alerts");
+            let message = "the alerts cannot be shown; see the alerter's log".into();
+            Refused::from(ApiError { status: StatusCode::INTERNAL_SERVER_ERROR, message })
+        };
+        let written = tokio::task::spawn_blocking(move || write(&self)).await.map_err(|e| failed(&e))?;
+        let body = written.map_err(|e| failed(&e))?;
+        Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+    }
 }

@@ -9,6 +9,7 @@ use stepwatch_engine::silence::Silence;
 use stepwatch_engine::time::{Span, Ts};
 
 use super::filter::Filter;
+use super::hiding::Hiding;
 use super::wire::{AlertState, AlertStatus, GettableAlert, Name};
 use crate::api::view::When;
 use crate::board::Routing;
@@ -23,11 +24,7 @@ pub(super) struct Looker<'a> {
     pub(super) routing: &'a Routing,
     /// In force.
     pub(super) silences: &'a [Arc<Silence>],
-    /// That are not over, and what other programs say fires.
-    pub(super) incidents: &'a [IncidentRecord],
-    pub(super) firing: &'a [Firing],
-    /// Those of the incidents that alerts make and others hide: few, and asked for each alert.
-    pub(super) hidden: Vec<&'a IncidentRecord>,
+    pub(super) hiding: Hiding<'a>,
     pub(super) now: Ts,
 }
 
@@ -44,8 +41,7 @@ impl Looker<'_> {
         let alert = &firing.alert;
         let own = alert.labels.to_labels();
         let silenced_by = self.silencing(&own);
-        let of = self.hidden.iter().filter(|r| self.is_of(r, firing));
-        let inhibited_by: Vec<String> = of.flat_map(|r| self.inhibiting(r)).collect();
+        let inhibited_by = self.hiding.of_alert(firing);
         if !self.filter.wants(&own, !silenced_by.is_empty(), !inhibited_by.is_empty()) {
             return None;
         }
@@ -80,7 +76,7 @@ impl Looker<'_> {
         }
         let silenced = r.quiet.iter().filter(|q| q.why == Hidden::Silenced);
         let silenced_by: Vec<String> = silenced.map(|q| q.by.clone()).collect();
-        let inhibited_by = self.inhibiting(r);
+        let inhibited_by = self.hiding.of_incident(r);
         let receivers = self.routing.receivers(&r.labels);
         let wanted = self.filter.wants(&r.labels, !silenced_by.is_empty(), !inhibited_by.is_empty());
         if !wanted || !self.filter.wants_receivers(&receivers) {
@@ -110,26 +106,6 @@ impl Looker<'_> {
         Some(Shown { alert: shown, group, receivers })
     }
 
-    /// What hides an incident, by the fingerprints under which that is shown here.
-    fn inhibiting(&self, r: &IncidentRecord) -> Vec<String> {
-        let Some(quiet) = r.quiet.as_ref().filter(|q| q.why == Hidden::Inhibited) else { return Vec::new() };
-        match self.incidents.iter().find(|hider| hider.id == quiet.by) {
-            Some(hider) if of_alerts(hider) => {
-                let shown = self.firing.iter().filter(|firing| self.is_of(hider, firing));
-                shown.map(|firing| format!("{:016x}", firing.alert.fingerprint)).collect()
-            }
-            Some(hider) => vec![fingerprint_of(&set(&hider.labels))],
-            // It ended a moment ago, or there are more than are looked at.
-            None => vec![quiet.by.clone()],
-        }
-    }
-
-    /// Whether an alert is one of those that make this incident: they have in common what they are grouped by.
-    fn is_of(&self, r: &IncidentRecord, firing: &Firing) -> bool {
-        let names = self.routing.config.alerts.group_by.iter().map(String::as_str).chain([labels::ALERTNAME]);
-        names.into_iter().all(|n| r.labels.get(n).map(String::as_str) == firing.alert.labels.get(n))
-    }
-
     fn silencing(&self, labels: &Labels) -> Vec<String> {
         self.silences.iter().filter(|s| s.matches(labels)).map(|s| s.id.clone()).collect()
     }
@@ -142,6 +118,11 @@ pub(super) fn of_alerts(r: &IncidentRecord) -> bool {
 
 fn set(pairs: &Labels) -> LabelSet {
     pairs.iter().map(|(n, v)| (Box::from(n.as_str()), Box::from(v.as_str()))).collect()
+}
+
+/// Of an incident of ours.
+pub(super) fn own_fingerprint(r: &IncidentRecord) -> String {
+    fingerprint_of(&set(&r.labels))
 }
 
 fn fingerprint_of(labels: &LabelSet) -> String {
