@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -41,6 +41,7 @@ use crate::clock::wall;
 use crate::ingest::SourceTable;
 use crate::runtime::RuntimeHandle;
 use crate::store::Store;
+pub(crate) use alertmanager::MAX_ALERTS_BODY;
 use auth::Caller;
 pub use auth::Scope;
 use error::ApiError;
@@ -89,6 +90,14 @@ impl Api {
             next_deadline: view.next_deadline.map(|(_, why)| why.to_owned()),
         }
     }
+}
+
+/// An error in the words of whoever serves this path.
+pub(crate) fn error_of(path: &str, status: StatusCode, why: &str) -> Response {
+    if path.starts_with(alertmanager::PREFIX) {
+        return alertmanager::error(status, why);
+    }
+    ApiError { status, message: why.to_owned() }.into_response()
 }
 
 /// Every route, under what its caller must be allowed to do.

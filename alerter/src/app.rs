@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use crate::api::Api;
 use crate::api::auth::Gate;
 use crate::audit::{self, AuditLog, Door, Entry};
+use crate::bulkhead::Bulkhead;
 use crate::calendars::Calendars;
 use crate::callbacks::{self, Callbacks};
 use crate::changes;
@@ -130,6 +131,8 @@ impl App {
         let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone());
         warn_if_open(addr, &config.file, web.as_ref());
         let limits = limits(&gate, &mut registry);
+        let bulkhead = Bulkhead::default();
+        bulkhead.register(&mut registry, PROGRAM);
         let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &stopping);
         let api = Api {
             store: store.clone(),
@@ -138,7 +141,7 @@ impl App {
             registry: Arc::new(registry),
             started: wall(),
         };
-        let router = api.router().merge(callbacks.router());
+        let router = bulkhead.before(api.router().merge(callbacks.router()));
         let (admin, reloads) = Admin::new(log);
         let router = gate.clone().protect(router.merge(admin.router()));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));

@@ -12,6 +12,7 @@ pub mod app;
 pub mod audit;
 pub mod backtest;
 pub mod board;
+pub mod bulkhead;
 pub mod calendars;
 pub mod callbacks;
 pub mod changes;

@@ -20,19 +20,20 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use stepwatch_kit::build_info;
-use utoipa::IntoResponses as _;
 use utoipa::openapi::RefOr;
+use utoipa::{IntoResponses as _, PartialSchema as _};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use super::Api;
 use super::auth::Caller;
+use super::doc::errors::too_slow;
 use super::error::{ApiError, Reason};
 use super::view::When;
 use wire::{Cluster, ConfigText, Name, StatusView, VersionInfo};
 
 /// Bytes of alerts in one request: Prometheus sends 256 at once.
-const MAX_ALERTS_BODY: usize = 8 << 20;
+pub(crate) const MAX_ALERTS_BODY: usize = 8 << 20;
 
 /// Of its paths.
 pub(super) const PREFIX: &str = "/api/v2/";
@@ -66,9 +67,15 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Whom it does not let in, as the document tells of it.
+/// Whom it does not let in, and when it takes nothing, as the document tells of it.
 pub(super) fn refusals() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
-    errors::Unauthorized::responses().into_iter().chain(errors::Forbidden::responses()).collect()
+    let refused = errors::Unauthorized::responses().into_iter().chain(errors::Forbidden::responses());
+    refused.chain(too_slow(String::schema())).collect()
+}
+
+/// An error, as Alertmanager tells it.
+pub(super) fn error(status: StatusCode, why: &str) -> Response {
+    Refused(status, why.to_owned()).into_response()
 }
 
 pub(super) fn reading() -> OpenApiRouter<Arc<Api>> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder};
-use utoipa::{IntoResponses, ToSchema};
+use utoipa::openapi::{Content, Header, Ref, RefOr, Response, ResponseBuilder, Schema};
+use utoipa::{IntoResponses, PartialSchema as _, ToSchema as _};
 
 use crate::api::view::ErrorBody;
 
@@ -42,7 +42,7 @@ errors! {
 /// Nobody is let in without a token, or a user's name and password.
 pub(in crate::api) struct Unauthorized;
 
-/// The alerter is stopping, its store is slow, or the request took too long: ask again.
+/// See [`too_slow`].
 pub(in crate::api) struct TooSlow;
 
 impl IntoResponses for Unauthorized {
@@ -54,9 +54,20 @@ impl IntoResponses for Unauthorized {
 
 impl IntoResponses for TooSlow {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let why = "The alerter is stopping, its store is slow, or the request took too long: ask again";
-        BTreeMap::from([("503".to_owned(), either(why))])
+        too_slow(RefOr::Ref(Ref::from_schema_name(ErrorBody::name())))
     }
+}
+
+/// When whoever asks must ask again; `error` is the shape of our own words for it.
+pub(in crate::api) fn too_slow(error: RefOr<Schema>) -> BTreeMap<String, RefOr<Response>> {
+    let why = "The alerter is stopping, its store is slow, the request took too long, or others of its kind have taken all the \
+               room there is for them: ask again";
+    let mut after = Header::new(String::schema());
+    after.description = Some("Seconds until it is worth asking again, where the room was taken".into());
+    let response =
+        ResponseBuilder::new().description(why).content("application/json", Content::new(Some(error)));
+    let response = response.content("text/plain", Content::new(Some(String::schema())));
+    BTreeMap::from([("503".to_owned(), RefOr::T(response.header("Retry-After", after).build()))])
 }
 
 fn body() -> Content {
@@ -71,13 +82,5 @@ fn told(status: &str, why: &str) -> (String, RefOr<Response>) {
 /// By us in JSON, or by the server in front of us in a line of text.
 fn either(why: &str) -> RefOr<Response> {
     let response = ResponseBuilder::new().description(why).content("application/json", body());
-    RefOr::T(response.content("text/plain", Content::new(Some(String::schema_of()))).build())
+    RefOr::T(response.content("text/plain", Content::new(Some(String::schema()))).build())
 }
-
-trait SchemaOf: utoipa::PartialSchema {
-    fn schema_of() -> RefOr<utoipa::openapi::schema::Schema> {
-        <Self as utoipa::PartialSchema>::schema()
-    }
-}
-
-impl SchemaOf for String {}
