@@ -29,7 +29,7 @@ use crate::verdict::{Cause, Kind, Suspect, Verdict};
 
 pub(crate) use action::advise;
 use evidence::{Piece, Sort};
-pub(crate) use standstill::look as standstill;
+pub(crate) use standstill::{all_wait, look as standstill};
 
 /// Suspects named.
 const NAMED: usize = 5;

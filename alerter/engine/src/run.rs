@@ -22,6 +22,7 @@ use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_
 use checkpoints::Told;
 pub(crate) use checkpoints::median;
 pub use checkpoints::{Checkpoints, Save};
+pub(crate) use facts::phase_class;
 pub use facts::{Death, Ended, Facts, Lost, Phase, Rank};
 pub use pace::Pace;
 pub use reports::{Report, Topic};
@@ -285,7 +286,7 @@ impl Run {
     }
 
     fn mark(&mut self, phase: &str) {
-        let mark = match facts::phase_class(phase) {
+        let mark = match phase_class(phase) {
             Some(StepClass::Checkpoint) => ClassMark::Checkpoint,
             Some(StepClass::Eval) => ClassMark::Eval,
             _ => return,

@@ -15,4 +15,6 @@ pub mod robust;
 pub mod season;
 pub mod series;
 pub mod trend;
+pub mod turns;
+pub mod usual;
 pub mod votes;

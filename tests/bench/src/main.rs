@@ -161,7 +161,7 @@ fn judge(name: &str, real: &Runs, injected: &Runs, on_real: &Incidents, on_injec
     Report {
         detector: name.into(),
         real: real.judge(on_real),
-        injected: Tally { missed: Vec::new(), ..injected.judge(on_injected) },
+        injected: Tally { missed: Vec::new(), unpaged: Vec::new(), ..injected.judge(on_injected) },
         faults: injected.curves(on_injected),
     }
 }

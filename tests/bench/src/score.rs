@@ -43,6 +43,8 @@ pub struct Tally {
     /// Noticed and all, of each class.
     pub classes: BTreeMap<String, (usize, usize)>,
     pub missed: Vec<String>,
+    /// Noticed, and should have been paged.
+    pub unpaged: Vec<String>,
     pub false_pages_at: Vec<String>,
 }
 
@@ -143,6 +145,10 @@ impl Tally {
             let Label { class, start, end, .. } = span.label;
             self.missed.push(format!("{run}: {class} {start}-{end}"));
         }
+        if urgent && !paged && first.is_some() {
+            let Label { class, start, end, .. } = span.label;
+            self.unpaged.push(format!("{run}: {class} {start}-{end}"));
+        }
         self.page_labels += usize::from(urgent);
         self.paged += usize::from(urgent && paged);
     }
@@ -201,6 +207,7 @@ impl Tally {
             (of.0, of.1) = (of.0 + noticed, of.1 + all);
         }
         self.missed.extend(other.missed);
+        self.unpaged.extend(other.unpaged);
         self.false_pages_at.extend(other.false_pages_at);
     }
 

@@ -93,6 +93,9 @@ pub fn details(outcomes: &[Outcome]) -> String {
         for missed in &o.tally.missed {
             let _ = writeln!(out, "{}: missed {missed}", o.name);
         }
+        for unpaged in &o.tally.unpaged {
+            let _ = writeln!(out, "{}: not paged {unpaged}", o.name);
+        }
         for page in &o.tally.false_pages_at {
             let _ = writeln!(out, "{}: false page {page}", o.name);
         }

@@ -15,7 +15,7 @@ use crate::verdict::Suspect;
 const SPINS: f64 = 0.9;
 const IDLE: f64 = 0.1;
 /// Share of its usual power that a spinning GPU stays below, and a working one above.
-const WEAK: f64 = 0.6;
+const WEAK: f64 = 0.5;
 const WORKS: f64 = 0.8;
 /// Share of the GPUs that makes it the state of the run, and largest share that differs and is named.
 const MOST: f64 = 0.9;
@@ -52,7 +52,7 @@ pub(crate) fn look<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeF
         for (uuid, gpu) in
             node.gpus.iter().filter(|(_, gpu)| now - gpu.last.at < FRESH && gpu.last.at > since)
         {
-            let power = gpu.last.power.filter(|_| gpu.usual_power > 0.0).map(|p| p / gpu.usual_power);
+            let power = gpu.power_share();
             shares.extend(power);
             gpus.push((node, uuid, doing(gpu.last.utilization, power)));
         }
@@ -88,6 +88,28 @@ pub(crate) fn look<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeF
         );
     }
     s
+}
+
+/// Whether a run of so many GPUs waits in a collective that nobody computes for. One GPU that still works may be evaluating alone.
+pub(crate) fn all_wait<'a>(
+    now: Ts,
+    since: Ts,
+    world: u32,
+    nodes: impl Iterator<Item = &'a NodeFacts>,
+) -> bool {
+    let (mut known, mut spin) = (0, 0);
+    for (_, gpu) in nodes.flat_map(|node| node.gpus.iter()) {
+        if now - gpu.last.at >= FRESH || gpu.last.at <= since {
+            continue;
+        }
+        match doing(gpu.last.utilization, gpu.power_share()) {
+            Doing::Works => return false,
+            Doing::Spins => spin += 1,
+            Doing::Idle | Doing::Unknown => {}
+        }
+        known += 1;
+    }
+    known >= ENOUGH && known * 2 >= world as usize && spin as f64 >= MOST * known as f64
 }
 
 fn doing(utilization: Option<f64>, power: Option<f64>) -> Doing {

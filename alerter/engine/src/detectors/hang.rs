@@ -5,15 +5,22 @@
 //! evaluation gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that declare
 //! their phases are paged at the deadline; others may be in an evaluation that nobody declared: they get a ticket after
 //! `undeclared_ticket` and the page after `undeclared_floor`. In the first hour that such a run is watched it may not have shown its
-//! evaluations yet, and until its pace is known not even how far its lines are apart: the page waits three times as long. Somebody who has
-//! just started a run looks at it. NCCL's own word that ranks wait, or a dump of its flight recorder, ends that patience.
+//! evaluations yet: the page waits as long as the run has trained, for nobody plans evaluations that take longer than what lies between them, and three
+//! times `undeclared_floor` at most. It waits for 1,000 steps, too: many trainers log their first steps one by one, and then one in hundreds. Until
+//! the pace is known, it waits three times as long.
+//!
+//! Evidence ends patience: NCCL's own word that ranks wait, a dump of its flight recorder, or GPUs that all wait in a collective while none
+//! computes. An evaluation computes; a rank that saves or scores alone while the others wait for it is done within `waiting`. So a declared evaluation that
+//! has lasted longer than any before, or is the first, pages when that has been seen for so long. Without such evidence the first one keeps
+//! its half hour: about one in a hundred is longer than that, as is one in ten than ten minutes, and less than one in a hundred hangs.
 //!
 //! Silence of the telemetry is not silence of the run: without a live source nothing is judged.
 
 use serde::{Deserialize, Serialize};
 
 use crate::detector::ClockDetector;
-use crate::run::{Facts, Rank, Topic};
+use crate::run::{Facts, Rank, Topic, phase_class};
+use crate::sample::StepClass;
 use crate::time::{Span, Ts};
 use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
 
@@ -31,6 +38,8 @@ pub struct Config {
     pub start: Span,
     /// For a declared checkpoint or evaluation that was never seen to end before.
     pub first_phase: Span,
+    /// For an evaluation while all GPUs wait and none computes.
+    pub waiting: Span,
 }
 
 impl Default for Config {
@@ -42,6 +51,7 @@ impl Default for Config {
             undeclared_floor: Span::secs(600),
             start: Span::secs(1800),
             first_phase: Span::secs(1800),
+            waiting: Span::secs(300),
         }
     }
 }
@@ -53,6 +63,8 @@ const STARTED_SAMPLES: u64 = 3;
 const PAUSE_MARGIN: f64 = 600.0;
 /// By then a run has shown the pauses that it makes.
 const WATCHED: Span = Span::secs(3600);
+/// Steps that hardly any trainer leaves between two lines.
+const SPARSEST: i64 = 1000;
 /// Times the silence that is a page otherwise.
 const PATIENCE: f64 = 3.0;
 /// Suspects named one by one; more than that is a group.
@@ -81,6 +93,10 @@ impl Hang {
         let since = f.last_progress.max(f.last_sign).max(f.live_since);
         let (allowed, why) = Self::allowed(c, f);
         let declared = f.declares || f.open_phase().is_some() || f.total_steps == 0;
+        if let Some(at) = Self::waited(c, f) {
+            let page = at.min(since + allowed);
+            return Some(Due { ticket: page, page, allowed: page - since, why: "while all GPUs wait" });
+        }
         let (ticket, page) = if declared {
             (allowed, allowed)
         } else {
@@ -89,17 +105,28 @@ impl Hang {
         Some(Due { ticket: since + ticket, page: since + page, allowed, why })
     }
 
+    /// When a declared evaluation in which nobody computes has lasted too long.
+    fn waited(c: &Config, f: &Facts) -> Option<Ts> {
+        let (name, phase, began) = f.open_phase()?;
+        let since = f.waiting_since.filter(|at| *at >= f.last_progress)?;
+        let longer = began + Span::from_secs_f64(phase.longest);
+        (phase_class(name) == Some(StepClass::Eval)).then(|| longer.max(since + c.waiting))
+    }
+
     /// Shortest silence that is a page of a run that declares nothing.
     fn undeclared_page(c: &Config, f: &Facts) -> Span {
         let patient = |span: Span| Span::from_secs_f64(PATIENCE * span.as_secs_f64());
-        let told = f.reports.of(Topic::FlightRecorderDump).map(|r| r.at).chain(f.stuck_at);
+        let dumped = f.reports.of(Topic::FlightRecorderDump).map(|r| r.at);
+        let told = dumped.chain(f.stuck_at).chain(f.waiting_since);
         let has_paused = f.longest_pause.max(f.first_gap) >= PAUSE_MARGIN;
         if told.max().is_some_and(|at| at >= f.last_progress) {
             c.undeclared_floor
         } else if !paced(f) {
             patient(c.start)
         } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
-            patient(c.undeclared_floor)
+            // By its own count of steps, also of those that nobody watched.
+            let trained = f.last_step.unwrap_or(0).max(SPARSEST);
+            Span::from_secs_f64(f.takes(trained)).clamp(c.undeclared_floor, patient(c.undeclared_floor))
         } else {
             c.undeclared_floor
         }

@@ -13,8 +13,9 @@
 //! to the level where it is not ([`unit()`]), so small and large losses are judged alike.
 //!
 //! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
-//! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples 0.45 above (z > 6); and half the z
-//!   makes a single one a ticket, for what one line in many shows is not alone;
+//! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples 0.45 above (z > 6), or S > 2h with one such
+//!   among the last 16 and the loss still more than halfway from a ticket to a page; and half the z makes a single one a ticket, for what one line
+//!   in many shows is not alone;
 //! * `divergence` (page): it has not come back after 200 samples;
 //! * `loss_shift` (note): it has settled on a slightly higher level, or stayed for 2,000 samples; the baseline starts again from there.
 
@@ -80,6 +81,8 @@ const SPARSE_CAP: f64 = 12.0;
 const SPARSE: i64 = 3;
 /// Samples by which a growing scale comes into force late.
 const LAG: u32 = 16;
+/// Samples that a high one counts for where samples are sparse and the alarm is twice as strong.
+const SPARSE_HIGH: u32 = 16;
 /// Score of a sample that, with another of the last three, pages where samples are sparse.
 const SPARSE_Z: f64 = 6.0;
 /// Weight of a change in their scale, and how many of those scales the noise may be.
@@ -300,7 +303,9 @@ impl LossSpike {
         let above = |nats: f64| r.d > r.rise(nats) && self.f > self.best + r.rise(nats.min(c.ticket_rise));
         let alarm = self.cusum.value() > c.h;
         let persists = if r.sparse {
-            self.high.of(3) >= 2 && self.n > SPARSE_QUIET
+            let lasts = self.cusum.value() > 2.0 * c.h && self.high.of(SPARSE_HIGH) > 0;
+            let near = above(0.5 * (c.ticket_rise + c.page_rise));
+            (self.high.of(3) >= 2 || lasts && near) && self.n > SPARSE_QUIET
         } else {
             alarm && above(c.page_rise)
         };

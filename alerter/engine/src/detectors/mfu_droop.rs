@@ -234,8 +234,8 @@ impl MfuDroop {
         let printed = PRINTED * self.grain;
         let reaches =
             |least: f64, sigmas: f64| rise >= least.ln_1p().max((sigmas - less) * noise).max(printed);
-        let left = (b.median - self.reference()) / self.worst();
-        if reaches(c.page, c.page_sigmas) && left >= RECOVERING {
+        let left = b.median - self.reference() + self.half_grain();
+        if reaches(c.page, c.page_sigmas) && left >= RECOVERING * self.worst() {
             Some(Severity::Page)
         } else if reaches(c.ticket, ticket_sigmas) && (self.holds() || self.latch.is_raised()) {
             Some(Severity::Ticket)
@@ -260,7 +260,12 @@ impl MfuDroop {
     /// It was there in all of the last blocks.
     fn holds(&self) -> bool {
         let best = f64::from(self.held.iter().copied().fold(f32::MAX, f32::min)) - self.reference();
-        best >= HOLDS * self.worst()
+        best + self.half_grain() >= HOLDS * self.worst()
+    }
+
+    /// What a block may be slower than it is printed.
+    fn half_grain(&self) -> f64 {
+        0.5 * self.grain
     }
 
     fn judge(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {

@@ -26,6 +26,8 @@ const USES_FOR: Span = Span::secs(3600);
 const KEEP_EVERY: Span = Span::secs(60);
 /// Exporters read their GPUs this often: sooner there is nothing new to compare.
 const COMPARE_EVERY: Span = Span::secs(10);
+/// A run without a step for so long may stand still: most steps are shorter.
+const STILL: Span = Span::secs(30);
 /// Causes that the nodes of a run may have.
 const EXPLAINED: [Cause; 3] = [Cause::Numerics, Cause::Speed, Cause::Progress];
 
@@ -46,7 +48,9 @@ impl Engine {
         let Some(node) = self.nodes.get_mut(name) else { return };
         let news = node.event(now, event, run.map(|run| &run.facts.peers));
         if news.reading {
-            self.compare(now, name);
+            for run in self.compare(now, name) {
+                self.stands_still(now, &run, out);
+            }
         }
         let Some(node) = self.nodes.get(name) else { return };
         if news.reading {
@@ -86,8 +90,25 @@ impl Engine {
         }
     }
 
-    /// Works out anew what the devices of the runs on a node usually read, where that is old.
-    fn compare(&mut self, now: Ts, node: &str) {
+    /// Looks what the GPUs of a run are doing that has not taken a step for a while.
+    fn stands_still(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
+        let Some(run) = self.runs.get(name) else { return };
+        let f = &run.facts;
+        let silent = now - f.last_progress >= STILL && f.ended.is_none();
+        let nodes = f.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.facts));
+        let waits = silent && cause::all_wait(now, f.last_progress, f.gpus(), nodes);
+        if waits == f.waiting_since.is_some() {
+            return;
+        }
+        self.with_run(now, name, out, |run, verdicts| {
+            run.facts.waiting_since = waits.then_some(now);
+            run.look(now, verdicts);
+        });
+    }
+
+    /// Works out anew what the devices of the runs on a node usually read, where that is old; gives those runs.
+    fn compare(&mut self, now: Ts, node: &str) -> Vec<String> {
+        let mut compared = Vec::new();
         for name in self.placement.on(node) {
             let Some(run) = self
                 .runs
@@ -101,7 +122,9 @@ impl Engine {
             nodes.for_each(|node| node.facts.vitals.gather(now, &mut values));
             run.facts.peers = Peers::of(now, values);
             self.dirty.insert(Key::Run(name.clone()));
+            compared.push(name.clone());
         }
+        compared
     }
 
     /// Lets the detectors of a node look, and carries their verdicts to the incidents.

@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::run::Run;
 
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 6;
+const STATE_VERSION: u8 = 7;
 /// Since when the ledger has its form.
 const LEDGER_SINCE: u8 = 4;
 /// Since when all have theirs but runs and nodes, which learn again.
@@ -227,14 +227,17 @@ mod tests {
         }
         let id = engine.open_incidents().next().map(|i| i.id.clone()).expect("a loss that is none");
         engine.handle(Ts(60_000), Input::Ack { incident: &id, by: "sam" }, &mut Vec::new());
-        let mut parts: Vec<_> =
+        let parts: Vec<_> =
             engine.take_dirty().into_iter().filter_map(|(key, part)| Some((key, part?))).collect();
-        parts.iter_mut().for_each(|(_, part)| part[0] = OTHERS_SINCE);
-        let (restored, unusable) = Engine::restore(EngineConfig::default(), parts);
-        let open: Vec<_> =
-            restored.open_incidents().map(|i| (i.id.as_str(), i.acked_by.as_deref())).collect();
-        assert_eq!(open, [(id.as_str(), Some("sam"))]);
-        assert_eq!(unusable, ["run/llama-70b"], "it learns again");
+        for version in OTHERS_SINCE..STATE_VERSION {
+            let mut before = parts.clone();
+            before.iter_mut().for_each(|(_, part)| part[0] = version);
+            let (restored, unusable) = Engine::restore(EngineConfig::default(), before);
+            let open: Vec<_> =
+                restored.open_incidents().map(|i| (i.id.as_str(), i.acked_by.as_deref())).collect();
+            assert_eq!(open, [(id.as_str(), Some("sam"))], "of version {version}");
+            assert_eq!(unusable, ["run/llama-70b"], "it learns again");
+        }
     }
 
     const NOW: Ts = Ts(1_795_227_416_000);

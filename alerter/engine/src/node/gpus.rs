@@ -161,6 +161,11 @@ impl Gpus {
 }
 
 impl Gpu {
+    /// What it draws, as a share of what it draws at work.
+    pub fn power_share(&self) -> Option<f64> {
+        self.last.power.filter(|_| self.usual_power > 0.0).map(|power| power / self.usual_power)
+    }
+
     /// A standstill lasts for minutes and must not become what is usual.
     fn worked(&mut self) {
         let busy = self.last.utilization.is_some_and(|u| u >= BUSY);

@@ -92,6 +92,8 @@ pub struct Facts {
     pub reports: Reports,
     /// When NCCL last said that ranks wait for others.
     pub stuck_at: Option<Ts>,
+    /// Since when its GPUs have been seen to wait in a collective that none of them computes for.
+    pub waiting_since: Option<Ts>,
     /// How long each rank computes.
     pub sections: Sections,
     /// What ranks say of their own losses.
@@ -159,7 +161,7 @@ pub struct Lost {
 }
 
 /// What a declared phase means for the steps around it.
-pub(super) fn phase_class(name: &str) -> Option<StepClass> {
+pub(crate) fn phase_class(name: &str) -> Option<StepClass> {
     let lower = name.to_ascii_lowercase();
     if lower.contains("ckpt") || lower.contains("checkpoint") || lower.contains("save") {
         Some(StepClass::Checkpoint)
@@ -239,6 +241,7 @@ impl Facts {
             deaths: BTreeMap::new(),
             reports: Reports::default(),
             stuck_at: None,
+            waiting_since: None,
             sections: Sections::default(),
             losses: Losses::default(),
             peers: Peers::default(),
@@ -534,6 +537,11 @@ impl Facts {
                 p.longest = p.longest.max((at - since).as_secs_f64());
             }
         }
+    }
+
+    /// Seconds that so many steps usually take.
+    pub fn takes(&self, steps: i64) -> f64 {
+        steps.max(0) as f64 / self.interval as f64 * self.pace.quantile(0.5).unwrap_or(0.0)
     }
 
     /// The open phase that explains a pause best, if any.

@@ -5,8 +5,11 @@
 //! deviation of its peers, which is taken from the faster half alone: a slow host is half of the ranks of a stage on two. The median is
 //! the lower one of two, so that the slower of two ranks is the one that is out of line.
 //!
+//! Chips of one kind differ by a per cent or two for good, so that little can be said of a rank from its peers alone. Against what it usually is beside
+//! them, a rise of 2 % is news: [`Usual`] learns that, of a rank its excess, and of all together what a step loses to its slowest rank.
+//!
 //! Reports of a step come in any order, and some never: a step is judged when every rank that usually reports has, or when four later
-//! ones have begun. O(ranks) a step, some 40 bytes a rank.
+//! ones have begun. O(ranks) a step, some 110 bytes a rank.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,6 +19,8 @@ use stepwatch_wire::{Event, Metrics};
 
 use crate::stats::drift::Drift;
 use crate::stats::median::{MAD_TO_SIGMA, Window};
+use crate::stats::turns::Turns;
+use crate::stats::usual::Usual;
 use crate::stats::votes::Votes;
 
 /// Steps that wait for their ranks.
@@ -31,6 +36,8 @@ pub const SEEN: usize = 32;
 const FLOOR: f64 = 0.0075;
 /// Weight of a step in the mean excess of a rank.
 const WEIGHT: f32 = 0.1;
+/// Of the median of as many readings as a window holds, in standard deviations of one: √(π/2)/√32.
+const MEDIAN_ERROR: f64 = 0.22;
 /// Sigmas beyond which a rank is out of line: 4,096 normal ranks have none in a week of steps.
 const FAR: f64 = 6.0;
 /// Parts of the step that a rank computes in, as trainers name them, and what shares a part of the name and waits for others.
@@ -53,6 +60,17 @@ pub struct Sections {
     /// Median over the ranks of the seconds in compute sections, and of those that wait for data.
     pub compute: Level,
     pub data: Level,
+    /// All stages together: what a step loses to its slowest rank, and which that is.
+    pub slowest: Slowest,
+}
+
+/// What the steps lose to their slowest rank.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Slowest {
+    /// Of the last steps, as a share of the time.
+    pub lost: Window<SEEN>,
+    pub usual: Usual,
+    pub turns: Turns,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -87,12 +105,16 @@ pub struct Member {
     /// Steps in which it was more than 10 % and more than 5 % slower than its peers, and far out.
     pub slow: Votes,
     pub slower: Votes,
+    /// What its excess usually is.
+    pub usual: Usual,
 }
 
 /// The ranks of one stage together.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Group {
     pub ranks: u32,
+    /// What the excess of its slowest rank usually is.
+    pub worst: f32,
     /// Mean of the median compute time, in seconds.
     pub secs: f64,
     /// Standard deviation of the mean excesses of its ranks.
@@ -104,7 +126,7 @@ pub struct Group {
     pub sigmas: Window<SEEN>,
     pub gc: Window<SEEN>,
     pub follows_load: Window<SEEN>,
-    slowest: VecDeque<u32>,
+    slowest: Turns,
 }
 
 /// What a quantity usually is, and what it has been lately.
@@ -133,34 +155,47 @@ impl Level {
     }
 }
 
-impl Group {
-    /// How evenly the role of the slowest goes round: 0 if it is always the same rank, 1 if it is never the same (entropy of who was
-    /// slowest, over its maximum); and how often it stayed with one rank from one step to the next.
-    pub fn rotation(&self) -> (f64, f64) {
-        let n = self.slowest.len();
-        if n < 2 || self.ranks < 2 {
-            return (0.0, 1.0);
-        }
-        let mut counts: BTreeMap<u32, f64> = BTreeMap::new();
-        self.slowest.iter().for_each(|rank| *counts.entry(*rank).or_default() += 1.0);
-        let total = n as f64;
-        let mut shares: Vec<f64> = counts.values().map(|c| c / total).collect();
-        shares.sort_by(f64::total_cmp);
-        let entropy: f64 = shares.iter().map(|p| -p * p.ln()).sum();
-        let most = f64::from(self.ranks).min(total).ln();
-        let repeats = self.slowest.iter().zip(self.slowest.iter().skip(1)).filter(|(a, b)| a == b).count();
-        (entropy / most, repeats as f64 / (n - 1) as f64)
+impl Member {
+    /// How much more it exceeds its peers than it usually does.
+    pub fn rise(&self) -> f64 {
+        if self.usual.is_known() { f64::from(self.excess) - self.usual.level() } else { 0.0 }
     }
 
-    fn saw(&mut self, rank: u32) {
-        if self.slowest.len() == SEEN {
-            self.slowest.pop_front();
-        }
-        self.slowest.push_back(rank);
+    /// When it went out of line: far at once, or a little for long.
+    pub fn onset(&self) -> i64 {
+        if self.drift.is_out() { self.drift.onset() } else { self.usual.since() }
+    }
+}
+
+impl Group {
+    /// Share of the time that the last steps lost to their slowest rank.
+    pub fn lost(&self) -> f64 {
+        self.peak.iter().sum::<f64>() / self.peak.len().max(1) as f64
+    }
+
+    /// How evenly the role of the slowest goes round, and how often it stays.
+    pub fn rotation(&self) -> (f64, f64) {
+        self.slowest.rotation(self.ranks)
+    }
+}
+
+impl Slowest {
+    /// How much more is lost than usually, and the standard deviation of that.
+    pub fn rise(&self) -> (f64, f64) {
+        let (lost, spread) = self.lost.location_scale();
+        let rise = if self.usual.is_known() { lost - self.usual.level() } else { 0.0 };
+        (rise, MEDIAN_ERROR * spread)
     }
 }
 
 impl Sections {
+    /// The standard deviation of how much more or less than usually the ranks of a stage exceed each other.
+    pub fn spread_of_rises(&self, stage: u32) -> f64 {
+        let peers = self.members.values().filter(|m| m.stage == stage);
+        let mut rises: Vec<f32> = peers.map(|m| m.rise().abs() as f32).collect();
+        MAD_TO_SIGMA * lower_median(&mut rises)
+    }
+
     /// Takes a rank's report; true if a step was judged.
     pub(super) fn take(&mut self, rank: u32, stage: Option<u32>, step: i64, e: &Event) -> bool {
         let Some(report) = Report::of(rank, e) else { return false };
@@ -221,6 +256,7 @@ impl Sections {
         if self.groups.len() > stages.len() && done.reports.len() >= self.members.len() {
             self.groups.retain(|stage, _| stages.contains_key(stage));
         }
+        let mut slowest: Option<(f64, u32)> = None;
         for (stage, reports) in stages {
             let group = self.groups.entry(stage).or_default();
             // Of ranks that report now and then, too few are no measure.
@@ -228,7 +264,13 @@ impl Sections {
                 continue;
             }
             group.ranks = group.ranks.max(reports.len() as u32);
-            judge_group(done.step, group, &reports, &mut self.members);
+            let worst = judge_group(done.step, group, &reports, &mut self.members);
+            slowest = [slowest, worst].into_iter().flatten().max_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        if let Some((lost, rank)) = slowest {
+            self.slowest.usual.add(done.step, lost);
+            self.slowest.lost.push(lost);
+            self.slowest.turns.took(rank);
         }
         let of = |part: fn(&Report) -> f32| {
             let mut all: Vec<f32> = done.reports.iter().map(part).filter(|v| v.is_finite()).collect();
@@ -272,11 +314,18 @@ fn compare_waits(step: i64, compute: f64, reports: &[Report], members: &mut BTre
     }
 }
 
-fn judge_group(step: i64, group: &mut Group, reports: &[Report], members: &mut BTreeMap<u32, Member>) {
+/// Gives what the step lost to the slowest rank, as a share of its time, and which that was.
+fn judge_group(
+    step: i64,
+    group: &mut Group,
+    reports: &[Report],
+    members: &mut BTreeMap<u32, Member>,
+) -> Option<(f64, u32)> {
     let mut secs: Vec<f32> = reports.iter().map(|r| r.compute).collect();
     let median = lower_median(&mut secs);
     let sigma = (MAD_TO_SIGMA * faster_half(&mut secs, median)).max(FLOOR);
     let mut means = Vec::with_capacity(reports.len());
+    group.worst = 0.0;
     for r in reports {
         let Some(m) = members.get_mut(&r.rank) else { continue };
         let excess = (f64::from(r.compute) / median).ln();
@@ -285,6 +334,8 @@ fn judge_group(step: i64, group: &mut Group, reports: &[Report], members: &mut B
         m.drift.add(step, excess, sigma);
         m.slow.push(excess > 1.10f64.ln() && excess > FAR * sigma);
         m.slower.push(excess > 1.05f64.ln());
+        m.usual.add(step, excess);
+        group.worst = group.worst.max(m.usual.level() as f32);
         means.push(m.excess.abs());
     }
     compare_waits(step, median, reports, members);
@@ -292,7 +343,7 @@ fn judge_group(step: i64, group: &mut Group, reports: &[Report], members: &mut B
     let n = group.peak.len() as f64 + 1.0;
     group.secs += (1.0 / n).max(0.05) * (median - group.secs);
     let slowest = reports.iter().max_by(|a, b| a.compute.total_cmp(&b.compute).then(b.rank.cmp(&a.rank)));
-    let Some(slowest) = slowest else { return };
+    let slowest = slowest?;
     let lost = f64::from(slowest.compute) - median;
     group.peak.push(lost / median);
     group.lost.push(lost);
@@ -301,7 +352,8 @@ fn judge_group(step: i64, group: &mut Group, reports: &[Report], members: &mut B
     if let Some(r) = correlation(reports) {
         group.follows_load.push(r);
     }
-    group.saw(slowest.rank);
+    group.slowest.took(slowest.rank);
+    Some((lost / median, slowest.rank))
 }
 
 impl Report {

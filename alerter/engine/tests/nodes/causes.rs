@@ -1,7 +1,7 @@
 //! Who is suspected when a run is sick: one node among its peers, what they share, or nobody.
 
 use stepwatch_engine::verdict::{Kind, Severity};
-use stepwatch_wire::{Event, Kind as EventKind, Value};
+use stepwatch_wire::{Edge, Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, dead, fell_off, hw, link, reading, said, xid};
 
@@ -14,6 +14,10 @@ struct Part {
     data: f64,
     clock: f64,
 }
+
+/// Watts of a GPU at work, and of one that waits in a collective.
+const WORKING: f64 = 600.0;
+const WAITING: f64 = 170.0;
 
 const WELL: Part = Part { compute: 1.8, data: 0.02, clock: 1.75e9 };
 
@@ -58,6 +62,7 @@ impl Fleet {
                 ("sm_clock_hertz", of(node).clock),
                 ("sm_clock_max_hertz", 1.98e9),
                 ("utilization_ratio", 1.0),
+                ("power_watts", WORKING),
             ];
             self.b.feed(reading(node, 0, &m));
             let mut e =
@@ -68,6 +73,30 @@ impl Fleet {
             e.m.set("symbol_errors", if bad_port == Some(node) { self.symbol_errors } else { 0.0 });
             self.b.feed(e);
         }
+    }
+
+    /// Nobody takes a step, and the GPUs draw so much.
+    fn stand(&mut self, seconds: i64, watts: impl Fn(&str) -> f64) {
+        for _ in 0..seconds / 10 {
+            self.b.wait(10);
+            for node in NODES {
+                let m = [("utilization_ratio", 1.0), ("power_watts", watts(node))];
+                self.b.feed(reading(node, 0, &m));
+            }
+        }
+    }
+
+    fn evaluates(&mut self) {
+        for (rank, node) in NODES.iter().enumerate() {
+            let mut e = Event::new(EventKind::Phase);
+            (e.run, e.rank, e.node) = (Some("llama".into()), Some(rank as u32), Some((*node).to_owned()));
+            (e.name, e.edge) = (Some("eval".into()), Some(Edge::Begin));
+            self.b.feed(e);
+        }
+    }
+
+    fn hang(&self) -> Option<Severity> {
+        self.b.incidents.iter().find(|i| i.kind == Kind::Hang).map(|i| i.severity)
     }
 
     fn suspects(&self, kind: Kind) -> Vec<(&str, &str)> {
@@ -169,6 +198,43 @@ fn ras_names_the_rank_that_did_not_join() {
     f.b.wait(1200);
     let hang = f.suspects(Kind::Hang);
     assert_eq!(hang[0].0, "rank 3 on n3", "{hang:?}");
+}
+
+#[test]
+fn a_first_evaluation_in_which_nobody_computes_is_a_page_after_five_minutes() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    f.evaluates();
+    f.stand(300, |_| WAITING);
+    assert_eq!(f.hang(), None, "somebody may be scoring alone");
+    f.stand(60, |_| WAITING);
+    assert_eq!(f.hang(), Some(Severity::Page));
+    let hang = f.b.incidents.iter().find(|i| i.kind == Kind::Hang);
+    let why = &hang.unwrap_or_else(|| panic!("no hang")).summary;
+    assert!(why.contains("in phase eval") && why.contains("was allowed while all GPUs wait"), "{why}");
+    assert!(why.contains("8 of 8 GPUs spin in a collective"), "{why}");
+}
+
+#[test]
+fn a_first_evaluation_in_which_one_gpu_computes_keeps_its_half_hour() {
+    let mut f = Fleet::new();
+    f.run(100, |_| WELL, None);
+    f.evaluates();
+    f.stand(1780, |node| if node == "n0" { WORKING } else { WAITING });
+    assert_eq!(f.hang(), None);
+    f.stand(40, |node| if node == "n0" { WORKING } else { WAITING });
+    assert_eq!(f.hang(), Some(Severity::Page));
+}
+
+#[test]
+fn what_the_gpus_do_decides_how_long_a_run_that_declares_nothing_may_be_silent() {
+    for (watts, told) in [(WAITING, Severity::Page), (WORKING, Severity::Ticket)] {
+        let mut f = Fleet::new();
+        f.step = 2000; // it was resumed, and may be about to evaluate
+        f.run(100, |_| WELL, None);
+        f.stand(650, |_| watts);
+        assert_eq!(f.hang(), Some(told), "at {watts} W");
+    }
 }
 
 #[test]

@@ -108,10 +108,10 @@ fn a_declared_evaluation_or_save_is_not_a_hang_and_a_hung_one_is() {
     pauses(&save(CkptPhase::Start), &save(CkptPhase::End));
 }
 
-#[test]
-fn a_bare_log_gets_a_ticket_before_the_page() {
+/// A log that takes a step a second from this one on, and then says nothing for so long.
+fn bare_log(from: i64, silent: i64) -> World {
     let mut w = World::new(two_levels());
-    for step in 1..60 {
+    for step in from..from + 60 {
         w.forward(Span::secs(1));
         w.event(step_of(0, step));
     }
@@ -119,11 +119,19 @@ fn a_bare_log_gets_a_ticket_before_the_page() {
     assert!(w.sent.is_empty(), "it may be an evaluation: {:?}", w.history);
     w.forward(Span::secs(20));
     assert_eq!(w.only().severity, Severity::Ticket);
-    w.forward(Span::secs(600));
-    assert_eq!(w.only().severity, Severity::Ticket, "its first evaluation may be a long one");
-    w.forward(Span::secs(1200));
-    assert_eq!(w.only().severity, Severity::Page);
-    assert_eq!(w.only().detected_step, 59);
+    w.forward(Span::secs(silent - 190));
+    w
+}
+
+#[test]
+fn a_bare_log_gets_a_ticket_before_the_page() {
+    assert_eq!(bare_log(1, 990).only().severity, Severity::Ticket, "its next line may be 1,000 steps away");
+    let w = bare_log(1, 1010);
+    assert_eq!(w.only().severity, Severity::Page, "nobody evaluates for longer than has been trained");
+    assert_eq!(w.only().detected_step, 60);
+    let resumed = |silent| bare_log(50_000, silent).only().severity;
+    assert_eq!(resumed(1790), Severity::Ticket, "its first evaluation may be a long one");
+    assert_eq!(resumed(1810), Severity::Page);
 }
 
 #[test]

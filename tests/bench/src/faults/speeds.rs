@@ -90,11 +90,12 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "hang",
-        about: "nothing is logged for so many steps' time and a minute, then the run goes on",
-        unit: "steps",
-        sizes: &[2.0, 10.0, 30.0, 100.0, 1000.0],
-        warn: 30.0,
-        page: 100.0,
+        // By the clock, as people and NCCL count: its own timeout is 10 minutes, and what outlasts that is ended by nobody.
+        about: "nothing is logged for so many minutes, and for at least ten steps' time, then the run goes on",
+        unit: "minutes",
+        sizes: &[1.0, 2.0, 5.0, 15.0, 30.0, 60.0],
+        warn: 5.0,
+        page: 15.0,
         class: "hang",
         make: Make::Table { signals: &[STEP_TIME], rows: 1500, inject: hang },
     },
@@ -162,7 +163,7 @@ fn hang(r: &mut Recording, at: usize, size: f64, _: &mut Random) -> Range<usize>
     let times = r.column(STEP_TIME).map_or(&[][..], |c| &c.cells).to_vec();
     let mut usual: Vec<f64> = times[..at].iter().flatten().copied().collect();
     usual.sort_unstable_by(f64::total_cmp);
-    let gap = 60.0 + size * usual.get(usual.len() / 2).copied().unwrap_or(1.0);
+    let gap = (60.0 * size).max(10.0 * usual.get(usual.len() / 2).copied().unwrap_or(1.0));
     let mut now = EPOCH;
     let mut clock = Vec::with_capacity(times.len());
     for (row, took) in times.iter().enumerate() {
