@@ -49,6 +49,11 @@ struct Money {
     rate: Option<f64>,
 }
 
+/// Cents where they count.
+fn dollars(amount: f64) -> String {
+    if amount < 10.0 { format!("${amount:.2}") } else { format!("${amount:.0}") }
+}
+
 impl Money {
     /// `2h 5m of 512 GPUs ($2666)`
     fn of(&self, secs: f64) -> String {
@@ -59,13 +64,13 @@ impl Money {
             if self.gpus == 1.0 { "" } else { "s" }
         );
         if let Some(rate) = self.rate {
-            let _ = write!(s, " (${:.0})", rate * self.gpus * secs / 3600.0);
+            let _ = write!(s, " ({})", dollars(rate * self.gpus * secs / 3600.0));
         }
         s
     }
 
     fn hourly(&self, share: f64) -> String {
-        let rate = self.rate.map(|rate| format!(", ${:.0} an hour", rate * self.gpus * share));
+        let rate = self.rate.map(|rate| format!(", {} an hour", dollars(rate * self.gpus * share)));
         format!(
             "{} % of {} GPUs{}",
             number((100.0 * share * 10.0).round() / 10.0),
@@ -214,7 +219,7 @@ fn stands(r: &IncidentRecord, run: &RunSummary, money: &Money) -> String {
         _ => s.push_str("; no checkpoint was reported"),
     }
     if let Some(rate) = money.rate {
-        let _ = write!(s, "; standing still costs ${:.0} an hour", rate * money.gpus);
+        let _ = write!(s, "; standing still costs {} an hour", dollars(rate * money.gpus));
     }
     s
 }

@@ -90,13 +90,17 @@ async fn run(options: &Options) -> anyhow::Result<()> {
         ("exporter", &format!("{}/metrics", stack.exporter.url()), "what Prometheus scrapes"),
     ]);
     let steps = Steps::follow(&stack.exporter.url());
-    match (replay, python) {
-        (Some(replay), _) => replay.play(&mut screen, &stack, &steps, options.lines_per_second).await?,
-        (None, Some(python)) => {
-            story::tell(&mut screen, &stack, &steps, &python, options.blow_up_after).await?;
+    // One that were killed now would be a dead rank, and page.
+    let _trainer = match (replay, python) {
+        (Some(replay), _) => {
+            replay.play(&mut screen, &stack, &steps, options.lines_per_second).await?;
+            None
         }
-        (None, None) => {}
-    }
+        (None, Some(python)) => {
+            Some(story::tell(&mut screen, &stack, &steps, &python, options.blow_up_after).await?)
+        }
+        (None, None) => None,
+    };
     if !options.once {
         screen.note("the pages above stay until Ctrl-C");
         std::future::pending::<()>().await;

@@ -25,13 +25,14 @@ const RESOLVE_DEADLINE: Duration = Duration::from_secs(90);
 const WAKING_UP: Duration = Duration::from_secs(4);
 const WHO: &str = "you";
 
+/// The story, and the trainer that goes on in good health.
 pub(crate) async fn tell(
     screen: &mut Screen,
     stack: &Stack,
     steps: &Steps,
     python: &Python,
     blow_up_after: u32,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Child> {
     let checkpoints = stack.dir.path().join("checkpoints");
     let blow_up = blow_up_after * STEPS_PER_SECOND;
     let with = if python.numpy { "NumPy" } else { "pure Python" };
@@ -83,7 +84,7 @@ pub(crate) async fn tell(
     let messages = stack.slack.with(|s| s.top().count());
     let plural = if messages == 1 { "" } else { "s, each with its thread" };
     screen.event(Colour::Green, "OVER", &format!("one page{within}, and {messages} Slack message{plural}"));
-    Ok(())
+    Ok(trainer)
 }
 
 fn start(python: &Python, stack: &Stack, checkpoints: &Path, args: &[&str]) -> anyhow::Result<Child> {
