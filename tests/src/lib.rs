@@ -6,6 +6,7 @@
 
 pub mod bins;
 pub mod clock;
+pub mod crowd;
 pub mod daemon;
 pub mod exposition;
 pub mod fleet;
@@ -19,6 +20,7 @@ pub mod stack;
 pub mod trainer;
 
 pub use clock::WallClock;
+pub use crowd::Crowd;
 pub use daemon::Daemon;
 pub use poll::poll_until;
 pub use programs::{Alerter, Exporter, Machine};

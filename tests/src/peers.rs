@@ -181,6 +181,10 @@ impl Alertmanager {
     pub fn alerts_url(&self) -> String {
         format!("{}/api/v2/alerts", self.url())
     }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.pid()
+    }
 }
 
 /// A real node_exporter with its default collectors.

@@ -1,14 +1,11 @@
 //! How long it takes from a packet to the request that wakes somebody.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stepwatch_fakes::PagerDuty;
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::trainer::{Rank, healthy};
-use stepwatch_tests::{Stack, StackOptions, say};
+use stepwatch_tests::{Crowd, Stack, StackOptions, crowd, say};
 
 /// Incidents measured.
 const INCIDENTS: usize = 200;
@@ -16,34 +13,8 @@ const INCIDENTS: usize = 200;
 const ROUNDS: usize = 3;
 /// The target of the design, for a machine with two cores.
 const P99: Duration = Duration::from_millis(250);
-/// Ranks that stream meanwhile, each a step a second, in jobs of this size.
+/// Ranks that stream meanwhile, each a step a second.
 const RANKS: u32 = 1000;
-const RANKS_PER_RUN: u32 = 50;
-
-/// Streams the steps of a fleet until told to stop, and counts them.
-fn fleet(stack: &Stack, stop: &Arc<AtomicBool>, sent: &Arc<AtomicU64>) -> std::thread::JoinHandle<()> {
-    let runs = RANKS / RANKS_PER_RUN;
-    let ranks: Vec<_> = (0..RANKS)
-        .map(|r| {
-            Rank::join(&stack.ingest(), &format!("fleet-{}", r % runs), r / runs, RANKS_PER_RUN).unwrap()
-        })
-        .collect();
-    let (stop, sent) = (Arc::clone(stop), Arc::clone(sent));
-    std::thread::spawn(move || {
-        let started = Instant::now();
-        for n in 0_u64.. {
-            if stop.load(Ordering::Relaxed) {
-                return;
-            }
-            let (round, rank) = (n / u64::from(RANKS) + 1, &ranks[(n % u64::from(RANKS)) as usize]);
-            let (loss, grad_norm) = healthy(round as i64);
-            rank.step(round as i64, &[("loss", loss), ("grad_norm", grad_norm), ("lr", 3e-4)]).unwrap();
-            sent.fetch_add(1, Ordering::Relaxed);
-            let due = started + Duration::from_secs_f64(n as f64 / f64::from(RANKS));
-            std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
-        }
-    })
-}
 
 /// From the packet to the request, for one incident after another; sorted.
 async fn round(stack: &Stack, round: usize) -> Vec<Duration> {
@@ -65,22 +36,20 @@ async fn round(stack: &Stack, round: usize) -> Vec<Duration> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn packet_to_page() {
-    raise_file_limit();
+    crowd::raise_file_limit().unwrap();
     // Hundreds of runs in a minute are more than a node has in a month.
     let exporter = "runs: {max_runs: 1000}\n".into();
     // And hundreds of pages would be a storm.
     let alerter = "storm: {enabled: false}\n".into();
     let options = StackOptions { exporter, alerter, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
-    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let fleet = fleet(&stack, &stop, &sent);
-    let started = Instant::now();
+    let crowd = Crowd::start(&stack.ingest(), RANKS).unwrap();
     let mut met = false;
     for n in 1..=ROUNDS {
         let took = round(&stack, n).await;
         let at = |q: f64| took[((took.len() - 1) as f64 * q).round() as usize];
         let ms = |q: f64| at(q).as_secs_f64() * 1e3;
-        let load = sent.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
+        let load = crowd.pace();
         say::figure(&format!(
             "packet to PagerDuty request: p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms over {INCIDENTS} incidents, while \
              {RANKS} ranks send {load:.0} steps/s",
@@ -94,15 +63,5 @@ async fn packet_to_page() {
             break;
         }
     }
-    stop.store(true, Ordering::Relaxed);
-    fleet.join().unwrap();
     assert!(met, "the limit for the p99 is {P99:?}");
-}
-
-/// A thousand sockets need more than the usual soft limit.
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).unwrap();
 }

@@ -50,7 +50,7 @@ pub(crate) fn all() -> Vec<Step> {
         Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
         Step {
             name: "long",
-            about: "a driver that hangs for a minute, a million collections",
+            about: "a driver that hangs for a minute, a million collections, 20,000 alerts and incidents",
             long: true,
             run: long,
         },
@@ -165,7 +165,8 @@ fn long(w: &Workspace) -> Result<Closing, String> {
     let hang =
         of("long-hang", &["-p", "stepwatch-tests", "--test", "hardware", "gpu::", "--", "--nocapture"])?;
     let leak = of("long-leak", &["-p", "stepwatch-fake-nvml", "--test", "leak", "--", "--nocapture"])?;
-    Ok([hang, leak].iter().flat_map(|out| out.lines(is_closing)).collect())
+    let load = of("long-load", &["-p", "stepwatch-tests", "--test", "load", "--", "--nocapture"])?;
+    Ok([hang, leak, load].iter().flat_map(|out| out.lines(is_closing)).collect())
 }
 
 /// Files with this extension under `dir`, sorted.
