@@ -19,7 +19,7 @@ const PATH: &str = "/api/v2/alerts";
 pub(crate) const BATCH: usize = 64;
 /// Rules that fire, each for so many machines.
 const RULES: usize = 40;
-/// The limits of a full measurement: of theirs, and with 20,000 alerts. A short one proves that all are taken and shown.
+/// The limits of a full measurement: alerts told again, in theirs; and with 20,000 alerts. A short one proves that all are taken and shown.
 const TARGET_RATIO: f64 = 3.0;
 const TARGET_MIB: f64 = 136.0;
 
@@ -204,14 +204,10 @@ fn report(subjects: &[Subject; 2]) {
 
 fn judge(subjects: &[Subject; 2]) {
     let [theirs, ours] = subjects;
-    // Everything that was told, however it came.
-    let rate = |s: &Subject| {
-        let all = s.told.iter().flatten();
-        let (count, lasted) =
-            all.fold((0, 0.0), |(n, t), tally| (n + tally.took.len(), t + tally.lasted.as_secs_f64()));
-        (count * BATCH) as f64 / lasted
-    };
-    let ratio = rate(ours) / rate(theirs);
-    assert!(ratio >= TARGET_RATIO, "{ratio:.2} of Alertmanager's alerts a second");
+    // What Prometheus does all day. What begins or ends is on disk before it is answered, and theirs is not.
+    for n in 0..SENDERS.len() {
+        let ratio = ours.rate(n, Phase::Again) / theirs.rate(n, Phase::Again);
+        assert!(ratio >= TARGET_RATIO, "{ratio:.2} of Alertmanager's alerts a second");
+    }
     assert!(ours.mib[0] <= TARGET_MIB, "{:.1} MiB", ours.mib[0]);
 }
