@@ -365,3 +365,46 @@ fn an_info_and_a_watchdog_wake_nobody() {
     assert_eq!(w.sent.len(), 0);
     assert!(w.records.iter().all(|r| r.severity == Severity::Info));
 }
+
+#[test]
+fn an_alert_is_silenced_by_either_name_of_its_severity() {
+    let alert = [("alertname", "DiskFull"), ("severity", "critical"), ("instance", "a1:9100")];
+    for severity in ["critical", "page"] {
+        let mut w = World::new(EngineConfig::default());
+        w.silence(&["alertname=DiskFull", &format!("severity={severity}")], 3600, false);
+        w.tell(&alert, Some(7200));
+        w.forward(60);
+        assert_eq!(w.phone(), [], "{severity}: {:#?}", w.history);
+        assert_eq!(w.only().quiet.as_ref().map(|q| q.why), Some(Hidden::Silenced));
+    }
+}
+
+#[test]
+fn of_alerts_with_silences_of_their_own_the_first_to_end_counts() {
+    for lengths in [[3600, 600], [600, 3600]] {
+        let mut w = World::new(EngineConfig::default());
+        for (instance, length) in ["a1:9100", "b1:9100"].into_iter().zip(lengths) {
+            w.silence(&[&format!("instance=\"{instance}\"")], length, false);
+            w.tell(&[("alertname", "DiskFull"), ("severity", "page"), ("instance", instance)], Some(7200));
+        }
+        let until = w.only().quiet.as_ref().and_then(|q| q.until);
+        assert_eq!(until, Some(w.now + Span::secs(600)), "{:#?}", w.history);
+        w.forward(599);
+        assert_eq!(w.phone(), []);
+        w.forward(1);
+        assert_eq!(w.phone(), [(600, Action::Trigger)]);
+    }
+}
+
+#[test]
+fn a_silence_of_alerts_hides_nothing_that_our_own_detectors_tell() {
+    let mut w = running();
+    w.silence(&["severity=critical"], 3600, false);
+    w.rank_dies();
+    let alert =
+        [("alertname", "TrainRankDead"), ("severity", "critical"), ("run", "llama"), ("kind", "rank_dead")];
+    w.tell(&alert, None);
+    w.forward(60);
+    assert_eq!(w.only().quiet, None, "{:#?}", w.history);
+    assert_eq!(w.phone(), [(5, Action::Trigger), (35, Action::Update)], "the alert is news of it");
+}

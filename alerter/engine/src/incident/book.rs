@@ -396,14 +396,18 @@ impl Book {
 
     /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often that this is what there is to say.
     fn came_back(&mut self, now: Ts, id: &str, v: &Verdict, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
-        if i.record.level == 0 && i.ladders.is_empty() {
-            // It was over before anybody was told.
-            return self.announce(now, id, v.ts, &Why::first(), out);
-        }
+        let Some(i) = self.open.get(id) else { return };
         if i.record.state != State::Acknowledged {
+            if i.record.level == 0 && i.ladders.is_empty() {
+                // It was over before anybody was told.
+                self.announce(now, id, v.ts, &Why::first(), out);
+            }
             return;
         }
+        if self.ack_ends(i).is_some_and(|at| at <= now) {
+            return self.ack_expired(now, id, out);
+        }
+        let Some(i) = self.open.get_mut(id) else { return };
         let why = if i.record.flaps <= self.config.flapping_after {
             Why::new(Reason::CameBack, "it came back")
         } else if !core::mem::replace(&mut i.flapping, true) {
@@ -466,10 +470,14 @@ impl Book {
         self.tell_news(now, id, out);
     }
 
-    /// When an acknowledgement that led to no end is worth nothing any more.
+    /// How long an acknowledgement is worth something.
+    fn ack_ends(&self, i: &Incident) -> Option<Ts> {
+        Some(i.record.acked_at? + self.config.ack_timeout?)
+    }
+
+    /// When an acknowledgement that led to no end is worth nothing any more; what is over at last needs none.
     fn ack_expires(&self, i: &Incident) -> Option<Ts> {
-        let holds = !i.raised.is_empty() && i.record.state == State::Acknowledged;
-        Some(i.record.acked_at.filter(|_| holds)? + self.config.ack_timeout?)
+        self.ack_ends(i).filter(|_| !i.raised.is_empty())
     }
 
     pub(crate) fn deadline(&self, id: &str) -> Option<(Ts, &'static str)> {

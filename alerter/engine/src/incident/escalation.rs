@@ -268,6 +268,13 @@ mod tests {
     }
 
     #[test]
+    fn every_level_is_repeated_as_often_as_it_says() {
+        let got = rounds(vec![level(0, "a", 2), level(60, "b", 2)], TICKET, 100_000);
+        let told: Vec<_> = got.iter().map(|(_, level, repeat, _)| (*level, *repeat)).collect();
+        assert_eq!(told, [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]);
+    }
+
+    #[test]
     fn hurry_skips_the_wait_once() {
         let mut l = ladder(vec![level(0, "a", 5), level(300, "b", 0)]);
         assert_eq!(l.due(Ts(0), PAGE).map(|d| d.level), Some(1));

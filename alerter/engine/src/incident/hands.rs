@@ -24,9 +24,12 @@ impl Book {
 
     /// Nobody has it any more. Escalation goes on where it stopped, one wait later.
     pub(crate) fn unack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        if self.open.get(id).is_none_or(|i| i.record.state != State::Acknowledged) {
+            return;
+        }
         self.find_ways(now, id);
         let pace = self.pace(id);
-        let Some(i) = self.open.get_mut(id).filter(|i| i.record.state == State::Acknowledged) else { return };
+        let Some(i) = self.open.get_mut(id) else { return };
         i.record.reopen();
         i.ladders.resume(now, pace);
         i.record.next_at = i.ladders.next_at();

@@ -32,8 +32,8 @@ impl Book {
     /// Tells nobody for now.
     pub(super) fn hush(&mut self, now: Ts, id: &str, quiet: Quiet, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get_mut(id) else { return };
-        let ends = quiet.until.filter(|at| *at > now);
-        i.record.next_at = Some(ends.map_or(now + LOOK_AGAIN, |at| at.min(now + LOOK_AGAIN)));
+        let again = now + LOOK_AGAIN;
+        i.record.next_at = Some(quiet.until.map_or(again, |ends| ends.min(again)));
         self.touched.push(id.to_owned());
         if i.record.quiet.as_ref() == Some(&quiet) {
             return;
@@ -77,7 +77,8 @@ impl Book {
 
     /// Looks at an incident again: what hid it may have ended, or something may hide it now.
     pub(super) fn look_again(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get(id) else { return };
+        // What resolves at this moment is told to nobody any more.
+        let Some(i) = self.open.get(id).filter(|i| i.resolve_at.is_none_or(|at| at > now)) else { return };
         let had = i.record.quiet.clone();
         match self.must_be_quiet(now, id, out) {
             Some(quiet) => self.hush(now, id, quiet, out),
@@ -93,11 +94,12 @@ impl Book {
     fn let_speak(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
         let due = self.open.get(id).and_then(|i| i.ladders.next_at()).is_some_and(|at| at <= now);
         if due {
-            return self.climb_if_it_holds(now, id, out);
-        }
-        self.speak_again(now, id, Why::first(), out);
-        if let Some(i) = self.open.get_mut(id) {
-            i.record.next_at = i.ladders.next_at();
+            self.climb_if_it_holds(now, id, out);
+        } else {
+            self.speak_again(now, id, Why::first(), out);
+            if let Some(i) = self.open.get_mut(id) {
+                i.record.next_at = i.ladders.next_at();
+            }
         }
         self.tell_news(now, id, out);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::book::{Book, Incident, by_actor};
 use super::labels::OURS;
 use super::targets::Recipient;
-use super::{Hidden, Scope, Subject};
+use super::{Scope, Subject};
 use crate::effect::{Action, Effect};
 use crate::external::Alert;
 use crate::message::Why;
@@ -68,9 +68,6 @@ impl Book {
         let hidden = self.hidden_by(silence);
         for (n, id) in hidden.iter().enumerate() {
             let Some(i) = self.open.get(id) else { continue };
-            if i.record.quiet.as_ref().is_none_or(|q| q.why != Hidden::Silenced) {
-                continue;
-            }
             // Whoever has heard nothing yet hears of the incident as such when the silence ends, not of its silence first.
             let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
             let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();

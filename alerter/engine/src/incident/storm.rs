@@ -140,7 +140,7 @@ impl Book {
     /// For the people of `first`, and as urgent.
     fn begin_storm(&mut self, now: Ts, first: &str, subject: &Subject) -> Option<String> {
         let i = self.open.get(first)?;
-        let (severity, ladders) = (i.record.severity, i.ladders.restarted(now));
+        let (severity, ladders) = (i.record.severity, i.ladders.clone());
         let team = i.record.labels.get("team").map(|team| ("team".to_owned(), team.clone()));
         self.ledger.counter += 1;
         let limit = f64::from(self.config.storm.incidents);

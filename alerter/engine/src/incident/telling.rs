@@ -127,7 +127,8 @@ impl Book {
             }
         };
         let told = due.level > i.record.level || due.is_again();
-        let says_more = [Reason::Escalated, Reason::SilenceEnded, Reason::InhibitionEnded];
+        let says_more =
+            [Reason::Escalated, Reason::ReceiverFailed, Reason::SilenceEnded, Reason::InhibitionEnded];
         let own = unheard || !told || says_more.contains(&why.because);
         let why = if own { why.clone() } else { due.why(now - i.record.opened_at) };
         let path = self.path(id, due.level, due.repeat, &due.route, asked);
@@ -251,9 +252,7 @@ impl Book {
     /// News that have waited long enough; those of a hidden incident wait for its end.
     pub(super) fn tell_news(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get_mut(id) else { return };
-        if i.record.quiet.is_none()
-            && let Some(news) = i.news.take_if(|news| news.at <= now)
-        {
+        if let Some(news) = i.news.take_if(|news| news.at <= now) {
             self.tell_all(now, id, Action::Update, news.why, out);
         }
     }
@@ -264,6 +263,7 @@ impl Book {
         if i.record.level == 0 && i.raised.is_empty() {
             i.ladders = Ladders::default();
             i.record.next_at = None;
+            self.set_quiet(now, id, None, out);
             out.push(timeline(now, id, "over before anyone was told: nobody was told".into()));
             return;
         }

@@ -62,6 +62,7 @@ fn what_was_over_before_anybody_was_told_and_is_back_is_told() {
     w.raise("r", Kind::Straggler, Ticket);
     w.said("r", Clear, Kind::Straggler, Ticket);
     w.forward(Span::secs(40));
+    w.expect(&[]);
     w.said("r", Raise, Kind::Straggler, Ticket);
     w.forward(Span::secs(30));
     w.expect(&[("chat", Trigger, Reason::First)]);
@@ -144,7 +145,9 @@ fn a_page_that_every_condition_refuses_is_told_all_the_same() {
     let never = || Condition { severity: Some(Ticket), ..Condition::default() };
     let mut w = World::new(conditions(&[(0, "chat", never()), (60, "phone", never())]));
     w.raise("r", Kind::Hang, Page);
-    w.forward(Span::secs(60));
+    w.forward(Span::secs(59));
+    w.expect(&[]);
+    w.forward(Span::secs(1));
     w.expect(&[("phone", Trigger, Reason::First)]);
     w.forward(Span::secs(1800));
     w.expect(&[("phone", Trigger, Reason::StillFiring)]);
