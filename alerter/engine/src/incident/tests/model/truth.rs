@@ -1,0 +1,310 @@
+//! What a person would say is so of one trouble of one run, and who should hear of it when. Knows nothing of ladders, lanes or timers.
+
+use super::*;
+
+/// Of what a ticket first tells, this long after it began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) batch_window: Span,
+    pub(super) ack_timeout: Option<Span>,
+}
+
+/// One message that must come: to whom, what, and why; any of these reasons will do.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Word {
+    pub(super) of: Subject,
+    pub(super) to: &'static str,
+    pub(super) action: Action,
+    pub(super) why: Vec<Reason>,
+}
+
+/// The run, and which of its troubles.
+pub(super) type Subject = (u8, Kind);
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Truth {
+    pub(super) open: Option<Open>,
+    /// When the last incident ended, and how often it had come back.
+    pub(super) last: Option<(Ts, u32)>,
+    /// Closed by hand while it held: nothing new until it clears or gets worse.
+    pub(super) closed: Option<Severity>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Open {
+    pub(super) of: Subject,
+    pub(super) severity: Severity,
+    /// What was said of it last.
+    pub(super) last: Severity,
+    pub(super) holds: bool,
+    pub(super) acked: Option<Ts>,
+    pub(super) flaps: u32,
+    pub(super) ends: Option<Ts>,
+    /// When somebody is called next, unless something hides it then.
+    pub(super) due: Option<Ts>,
+    /// Calls since it was announced.
+    pub(super) calls: u32,
+    /// The highest level that was ever called.
+    pub(super) level: u32,
+    /// Who has heard of it, and when anybody did last.
+    pub(super) knows: BTreeSet<&'static str>,
+    pub(super) told_at: Option<Ts>,
+    /// News that wait, since when they are due, and what they are.
+    pub(super) news: Option<(Ts, Reason)>,
+    /// Over before anybody was told: nobody will be, unless it comes back.
+    pub(super) dropped: bool,
+    /// That it comes and goes was told.
+    pub(super) flapping: bool,
+    /// Something hid it since the last call.
+    pub(super) was_hidden: bool,
+}
+
+impl Truth {
+    pub(super) fn raise(
+        &mut self,
+        s: &Setting,
+        of: Subject,
+        now: Ts,
+        severity: Severity,
+        hidden: bool,
+    ) -> Vec<Word> {
+        let Some(open) = &mut self.open else {
+            if self.closed.is_none_or(|closed| severity > closed) {
+                let fresh = self.last.filter(|(at, _)| now - *at < Span::secs(3600));
+                let mut open = Open::new(of, severity, fresh.map_or(0, |(_, flaps)| flaps + 1));
+                open.announce(s, now);
+                self.open = Some(open);
+            }
+            return Vec::new();
+        };
+        let mut words = Vec::new();
+        if open.ends.take().is_some() {
+            open.flaps += 1;
+            words.extend(open.came_back(s, now, hidden));
+        }
+        (open.holds, open.last) = (true, severity);
+        if severity > open.severity {
+            (open.severity, open.acked) = (severity, None);
+            open.announce(s, now);
+            // What it is told as, if it is told at once.
+            words.extend(open.call(now, hidden, Reason::Raised));
+        }
+        words
+    }
+
+    pub(super) fn clear(&mut self, now: Ts) {
+        self.closed = None;
+        if let Some(open) = self.open.as_mut().filter(|open| open.holds) {
+            open.holds = false;
+            open.ends = Some(now + Span(HOLD.0 << open.flaps.min(5)));
+        }
+    }
+
+    pub(super) fn end(&mut self, now: Ts, by_hand: bool) -> Vec<Word> {
+        let Some(open) = self.open.take() else { return Vec::new() };
+        self.last = Some((now, open.flaps));
+        if by_hand {
+            self.closed = open.holds.then_some(open.last);
+        }
+        open.to_all(Action::Resolve, Reason::Resolved)
+    }
+}
+
+impl Open {
+    fn new(of: Subject, severity: Severity, flaps: u32) -> Self {
+        Self {
+            of,
+            severity,
+            last: severity,
+            holds: true,
+            acked: None,
+            flaps,
+            ends: None,
+            due: None,
+            calls: 0,
+            level: 0,
+            knows: BTreeSet::new(),
+            told_at: None,
+            news: None,
+            dropped: false,
+            flapping: false,
+            was_hidden: false,
+        }
+    }
+
+    fn is_page(&self) -> bool {
+        self.severity == Page
+    }
+
+    pub(super) fn all_levels_called(&self) -> bool {
+        self.calls >= if self.is_page() { 2 } else { 1 }
+    }
+
+    fn announce(&mut self, s: &Setting, now: Ts) {
+        let waits = !self.is_page() && self.level == 0;
+        self.due = Some(now + if waits { s.batch_window } else { Span::ZERO });
+        (self.calls, self.dropped) = (0, false);
+    }
+
+    /// How long after the call before: five minutes to the phone, five to its repeat, then every half hour.
+    fn pause(&self) -> Option<Span> {
+        let secs = match self.calls {
+            0 => 0,
+            1 | 2 if self.is_page() => 300,
+            _ if self.is_page() => 1800,
+            _ => return None,
+        };
+        Some(Span::secs(secs))
+    }
+
+    /// Goes on one wait later.
+    fn resume(&mut self, now: Ts) {
+        self.due = self.pause().map(|pause| now + pause);
+        self.dropped = false;
+    }
+
+    fn to_all(&self, action: Action, why: Reason) -> Vec<Word> {
+        self.knows.iter().map(|to| Word { of: self.of, to, action, why: vec![why] }).collect()
+    }
+
+    pub(super) fn call_for(&mut self, now: Ts, to: &'static str, why: Vec<Reason>) -> Word {
+        self.knows.insert(to);
+        self.told_at = Some(now);
+        Word { of: self.of, to, action: Action::Trigger, why }
+    }
+
+    /// The next call, if it is due and nothing hides it. `why`: what it is told as where it is not the ordinary next one.
+    pub(super) fn call(&mut self, now: Ts, hidden: bool, why: Reason) -> Option<Word> {
+        self.due.filter(|at| *at <= now && !hidden)?;
+        let (to, level) = if self.is_page() && self.calls > 0 { ("phone", 2) } else { ("chat", 1) };
+        let again = self.calls >= if self.is_page() { 2 } else { 1 };
+        let ordinary = why == Reason::StillFiring;
+        let why = match self.level {
+            _ if !ordinary => why,
+            0 => Reason::First,
+            had if level <= had && !again => Reason::StillFiring,
+            _ if !again => Reason::Escalated,
+            _ if self.calls == 2 => Reason::Repeated,
+            _ => Reason::StillFiring,
+        };
+        let mut whys = vec![why];
+        if core::mem::take(&mut self.was_hidden) {
+            whys.extend([Reason::SilenceEnded, Reason::InhibitionEnded]);
+        }
+        self.calls += 1;
+        self.level = self.level.max(level);
+        self.due = self.pause().map(|pause| now + pause);
+        Some(self.call_for(now, to, whys))
+    }
+
+    fn tell(&mut self, now: Ts, hidden: bool, why: Reason) -> Vec<Word> {
+        let free = self.told_at.map_or(now, |at| at + INTERVAL);
+        if hidden || free > now {
+            self.news = (!self.knows.is_empty()).then_some((free.max(now), why));
+            return Vec::new();
+        }
+        self.news = None;
+        self.told_at = Some(now).filter(|_| !self.knows.is_empty()).or(self.told_at);
+        self.to_all(Action::Update, why)
+    }
+
+    fn came_back(&mut self, s: &Setting, now: Ts, hidden: bool) -> Vec<Word> {
+        let Some(acked) = self.acked else {
+            if self.dropped {
+                self.announce(s, now);
+            }
+            return Vec::new();
+        };
+        if s.ack_timeout.is_some_and(|timeout| acked + timeout <= now) {
+            return self.ack_expired(s, now, hidden);
+        }
+        if self.flaps <= 3 {
+            return self.tell(now, hidden, Reason::CameBack);
+        }
+        if core::mem::replace(&mut self.flapping, true) {
+            return Vec::new();
+        }
+        self.tell(now, hidden, Reason::Flapping)
+    }
+
+    fn ack_expired(&mut self, s: &Setting, now: Ts, hidden: bool) -> Vec<Word> {
+        self.acked = None;
+        self.announce(s, now);
+        self.call(now, hidden, Reason::AckExpired).into_iter().collect()
+    }
+
+    pub(super) fn ack(&mut self, now: Ts) -> Vec<Word> {
+        if self.acked.is_some() {
+            return Vec::new();
+        }
+        (self.acked, self.due, self.news) = (Some(now), None, None);
+        self.told_at = Some(now).filter(|_| !self.knows.is_empty()).or(self.told_at);
+        self.to_all(Action::Ack, Reason::Acknowledged)
+    }
+
+    pub(super) fn unack(&mut self, now: Ts) -> Vec<Word> {
+        if self.acked.take().is_none() {
+            return Vec::new();
+        }
+        self.resume(now);
+        self.news = None;
+        self.told_at = Some(now).filter(|_| !self.knows.is_empty()).or(self.told_at);
+        self.to_all(Action::Update, Reason::Unacknowledged)
+    }
+
+    /// Told now, whatever hides it.
+    pub(super) fn escalate(&mut self, now: Ts) -> Option<Word> {
+        (self.acked, self.due, self.dropped) = (None, Some(now), false);
+        let hid = core::mem::take(&mut self.was_hidden);
+        let word = self.call(now, false, Reason::Escalated);
+        self.was_hidden = hid;
+        word
+    }
+
+    /// A call that a receiver will never take.
+    pub(super) fn failed(&mut self, now: Ts, hidden: bool) -> Vec<Word> {
+        if self.acked.is_some() || self.knows.is_empty() {
+            return Vec::new();
+        }
+        if !self.all_levels_called() {
+            self.due = Some(now);
+            return self.call(now, hidden, Reason::ReceiverFailed).into_iter().collect();
+        }
+        self.unreached(now, hidden)
+    }
+
+    /// Whoever had not been told is.
+    pub(super) fn unreached(&mut self, now: Ts, hidden: bool) -> Vec<Word> {
+        if hidden || self.acked.is_some() || self.knows.is_empty() {
+            return Vec::new();
+        }
+        let untold: Vec<_> = RECEIVERS.into_iter().filter(|to| !self.knows.contains(to)).collect();
+        untold.into_iter().map(|to| self.call_for(now, to, vec![Reason::ReceiverFailed])).collect()
+    }
+
+    /// What is due of it by itself.
+    pub(super) fn advance(&mut self, s: &Setting, now: Ts, hidden: bool) -> Vec<Word> {
+        self.was_hidden |= hidden;
+        let mut words = Vec::new();
+        if self.ack_ends(s).is_some_and(|at| at <= now) {
+            words.extend(self.ack_expired(s, now, hidden));
+        }
+        if self.due.is_some_and(|at| at <= now) && !hidden && self.level == 0 && !self.holds {
+            (self.due, self.dropped) = (None, true);
+        }
+        words.extend(self.call(now, hidden, Reason::StillFiring));
+        if let Some((_, why)) = self.news.filter(|(at, _)| *at <= now && !hidden) {
+            words.extend(self.tell(now, hidden, why));
+        }
+        words
+    }
+
+    pub(super) fn ack_ends(&self, s: &Setting) -> Option<Ts> {
+        Some(self.acked.filter(|_| self.holds)? + s.ack_timeout?)
+    }
+
+    /// When something happens by itself.
+    pub(super) fn times(&self, s: &Setting) -> impl Iterator<Item = Ts> {
+        [self.ends, self.due, self.news.map(|(at, _)| at), self.ack_ends(s)].into_iter().flatten()
+    }
+}
