@@ -13,7 +13,7 @@ mod rules;
 mod tests;
 pub mod window;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,8 @@ pub struct Silences {
     config: SilenceConfig,
     windows: Vec<Window>,
     by_id: BTreeMap<String, Silence>,
+    /// The ids of those that a run asked for: whoever looks for them at each step does not look through the others.
+    planned: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// What a silence needs to have done to it when its time comes.
@@ -162,6 +164,10 @@ impl Silences {
 
     /// Inserts or replaces one that [`Self::plan`] allowed, or that was stored.
     pub fn put(&mut self, silence: Silence) {
+        self.forget(&silence.id);
+        if let Some(run) = &silence.planned_by {
+            self.planned.entry(run.clone()).or_default().insert(silence.id.clone());
+        }
         self.by_id.insert(silence.id.clone(), silence);
     }
 
@@ -176,7 +182,13 @@ impl Silences {
     }
 
     pub fn forget(&mut self, id: &str) {
-        self.by_id.remove(id);
+        let Some(run) = self.by_id.remove(id).and_then(|s| s.planned_by) else { return };
+        if let Some(ids) = self.planned.get_mut(&run) {
+            ids.remove(id);
+            if ids.is_empty() {
+                self.planned.remove(&run);
+            }
+        }
     }
 
     pub fn mark_reminded(&mut self, id: &str, now: Ts) -> Option<&Silence> {

@@ -44,7 +44,8 @@ impl Silences {
 
     /// The last one that a run asked for.
     pub fn planned_of(&self, run: &str) -> Option<&Silence> {
-        self.all().filter(|s| s.planned_by.as_deref() == Some(run)).max_by_key(|s| s.starts_at)
+        let ids = self.planned.get(run)?;
+        ids.iter().filter_map(|id| self.get(id)).max_by_key(|s| s.starts_at)
     }
 }
 
