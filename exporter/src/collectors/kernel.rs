@@ -53,6 +53,12 @@ pub static XIDS: Family = Family::counter(
     &["gpu", "xid"],
     "XID errors since the boot, those of MIG instances included; 0 from the beginning for every GPU and known code. The PCI address stands for a GPU whose UUID nobody knows",
 );
+pub static XIDS_AT_RESET: Family = Family::gauge(
+    "gpu_xid_errors_at_reset",
+    "",
+    &["gpu", "xid"],
+    "XID errors that the GPU had had since the boot when the driver last reset it; those after it are what `gpu_xid_errors_total` has more",
+);
 pub static MIG_XIDS: Family = Family::counter(
     "gpu_mig_xid_errors_total",
     "",
@@ -105,7 +111,7 @@ pub static SUPPRESSED: Family = Family::counter(
 );
 
 pub static FAMILIES: &[&Family] =
-    &[&XIDS, &MIG_XIDS, &SXIDS, &EVENTS, &UNKNOWN, &KNOWN, &READ, &LOST, &MALFORMED, &SUPPRESSED];
+    &[&XIDS, &XIDS_AT_RESET, &MIG_XIDS, &SXIDS, &EVENTS, &UNKNOWN, &KNOWN, &READ, &LOST, &MALFORMED, &SUPPRESSED];
 
 /// Under which the collector keeps its memory and the stream its position.
 const NAME: &str = "kernel";

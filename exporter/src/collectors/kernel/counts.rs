@@ -11,7 +11,7 @@ use super::catalogue;
 use super::nvidia::{Sxid, Xid};
 use super::record::PRIORITIES;
 use super::signs::Sign;
-use super::{EVENTS, LOST, MALFORMED, MIG_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS};
+use super::{EVENTS, LOST, MALFORMED, MIG_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS, XIDS_AT_RESET};
 use crate::samples::Samples;
 
 /// Series of one family that the log can make; beyond it the code is counted as `other`.
@@ -46,6 +46,8 @@ pub(super) struct Counts {
     mig: BTreeMap<String, Codes>,
     /// By NVSwitch and severity, with a space between.
     sxids: BTreeMap<String, Codes>,
+    /// By GPU, of those that were reset: what it, and every address that may be its, had been counted when it last was.
+    resets: BTreeMap<String, BTreeMap<String, Codes>>,
     /// UUID by PCI address, also of GPUs that are no longer there.
     gpus: BTreeMap<String, String>,
     /// Conditions that hold.
@@ -81,6 +83,19 @@ impl Counts {
         count(&mut self.xids, &gpu, xid.code);
     }
 
+    /// The driver has reset this GPU: what was counted of it before is over.
+    pub(super) fn reset(&mut self, uuid: &str) {
+        if self.resets.len() >= MAX_GPUS && !self.resets.contains_key(uuid) {
+            return;
+        }
+        // Of one whose address is not known yet, what was counted by an address may turn out to be its own.
+        let placed = self.gpus.values().any(|known| known == uuid);
+        let may_be = |gpu: &str| gpu == uuid || (!placed && !gpu.starts_with("GPU-"));
+        let counted = self.xids.iter().filter(|(gpu, _)| may_be(gpu));
+        let counted = counted.map(|(gpu, codes)| (gpu.clone(), codes.clone())).collect();
+        self.resets.insert(uuid.to_owned(), counted);
+    }
+
     pub(super) fn sxid(&mut self, sxid: &Sxid<'_>) {
         let severity = if sxid.fatal { "fatal" } else { "non_fatal" };
         count(&mut self.sxids, &format!("{} {severity}", sxid.nvswitch), sxid.code);
@@ -105,6 +120,11 @@ impl Counts {
         }
         if let Some(codes) = self.xids.remove(pci) {
             add(self.xids.entry(uuid.to_owned()).or_default(), codes);
+        }
+        for (gpu, counted) in &mut self.resets {
+            if let Some(codes) = counted.remove(pci).filter(|_| gpu == uuid) {
+                add(counted.entry(uuid.to_owned()).or_default(), codes);
+            }
         }
         let of_address: Vec<String> =
             self.mig.keys().filter(|key| key.split(' ').next() == Some(pci)).cloned().collect();
@@ -156,6 +176,10 @@ impl Counts {
             }
             let unknown = counted.iter().filter(|(code, _)| !catalogue::knows(**code));
             unknown.for_each(|(code, count)| out.set(&XIDS, &[gpu, &label(*code)], *count));
+        }
+        for (gpu, counted) in &self.resets {
+            let codes = counted.get(gpu).unwrap_or(&none);
+            codes.iter().for_each(|(code, count)| out.set(&XIDS_AT_RESET, &[gpu, &label(*code)], *count));
         }
         for (key, codes) in &self.mig {
             let mut parts = key.split(' ');
@@ -246,6 +270,38 @@ mod tests {
         assert_eq!(out.get(&MIG_XIDS, &["GPU-1", "5", "", "94"]), Some(1.0));
         let text = serde_json::to_string(&counts).unwrap();
         assert_eq!(serde_json::from_str::<Counts>(&text).unwrap(), counts);
+    }
+
+    #[test]
+    fn a_reset_is_over_what_came_before_it_on_its_own_gpu() {
+        let line = |slot: &str, code: u32| format!("NVRM: Xid (PCI:0000:{slot}:00): {code}, x");
+        let at_reset = |counts: &Counts, gpu: &str| page(counts).get(&XIDS_AT_RESET, &[gpu, "95"]);
+        // Whether its address is known before or after.
+        for early in [true, false] {
+            let mut counts = Counts::of_boot("b");
+            if early {
+                counts.learn(PCI, "GPU-1");
+                counts.learn("0000:3c:00.0", "GPU-2");
+            }
+            xid(&mut counts, &line("3b", 95));
+            xid(&mut counts, &line("3c", 95));
+            counts.reset("GPU-1");
+            xid(&mut counts, &line("3b", 95));
+            let text = serde_json::to_string(&counts).unwrap();
+            let mut counts: Counts = serde_json::from_str(&text).unwrap();
+            counts.learn("0000:3c:00.0", "GPU-2");
+            counts.learn(PCI, "GPU-1");
+            assert_eq!(page(&counts).get(&XIDS, &["GPU-1", "95"]), Some(2.0), "{early}");
+            assert_eq!(
+                (at_reset(&counts, "GPU-1"), at_reset(&counts, "GPU-2"), at_reset(&counts, PCI)),
+                (Some(1.0), None, None),
+                "{early}"
+            );
+            counts.reset("GPU-1");
+            assert_eq!(at_reset(&counts, "GPU-1"), Some(2.0), "{early}");
+        }
+        let old: Counts = serde_json::from_str(r#"{"boot":"b","xids":{"GPU-1":{"95":1}}}"#).unwrap();
+        assert_eq!(at_reset(&old, "GPU-1"), None);
     }
 
     #[test]

@@ -139,6 +139,9 @@ impl Tracker {
         roots: &Roots,
     ) {
         self.counts.event(sign);
+        if sign == Sign::GpuReset {
+            self.counts.reset(facts.device);
+        }
         let oom = self.oom.take_if(|oom| sign == Sign::OomKill && facts.pid == Some(oom.pid));
         let fresh = record.sequence >= self.tell_from;
         // Its text is kept with a condition also where nobody is told of the beginning.

@@ -1,8 +1,8 @@
 //! What checks of hardware say, from the values that collectors give.
 
-use super::tests::told;
+use super::tests::{Tree, told};
 use super::*;
-use crate::collectors::kernel::{EVENTS, SXIDS, XIDS};
+use crate::collectors::kernel::{EVENTS, SXIDS, XIDS, XIDS_AT_RESET};
 use crate::collectors::{gpu as families, rdma as ports};
 use crate::samples::Samples;
 
@@ -110,6 +110,10 @@ fn the_kernel_log_since_the_boot() {
         for (event, count) in events {
             samples.set(&EVENTS, &[event], *count);
         }
+        // All that there was, by the time of a reset.
+        for (code, count) in xids.iter().filter(|_| events.iter().any(|(event, _)| *event == "gpu_reset")) {
+            samples.set(&XIDS_AT_RESET, &["GPU-a", code], *count);
+        }
         samples.set(&SXIDS, &["0", "12028", "fatal"], sxid);
         samples.set(&SXIDS, &["0", "11001", "non_fatal"], 3u64);
         told(&kernel::CHECK, samples)
@@ -125,6 +129,32 @@ fn the_kernel_log_since_the_boot() {
     ));
     // A reset cures what asks for one, and nothing else.
     insta::assert_snapshot!(says(&[("48", 1), ("79", 1)], &[("gpu_reset", 1)], 0));
+}
+
+#[test]
+fn a_reset_cures_its_own_gpu_of_what_came_before_it() {
+    let log = |after: &str| {
+        let line = |(n, line): (usize, &str)| format!("4,{n},{n}000000,-;{line}\n");
+        let lines = [
+            "NVRM: GPU at PCI:0000:3b:00: GPU-2f3c",
+            "NVRM: Xid (PCI:0000:3b:00): 95, Uncontained: FBHUB",
+            "nvidia-smi: GPU reset executed: GPU-2f3c, success: true",
+            "NVRM: GPU at PCI:0000:5d:00: GPU-9999",
+            after,
+        ];
+        let log: String = lines.into_iter().enumerate().map(line).collect();
+        Tree::new(&[("kmsg", &log)]).only(&["kernel"]).check()
+    };
+    let report = log("NVRM: Xid (PCI:0000:5d:00): 95, Uncontained: FBHUB");
+    assert_eq!(report.exit, 1, "{}", report.text(false));
+    insta::assert_snapshot!(report.text(true), @r"
+    warning   kernel GPU GPU-2f3c had XID 95 (Uncontained ECC error); it was reset since; Drain and reset the GPU now; results of all jobs on it since are not to be trusted
+    unhealthy kernel GPU GPU-9999 had XID 95 (Uncontained ECC error); Drain and reset the GPU now; results of all jobs on it since are not to be trusted
+    ");
+    let report = log("NVRM: Xid (PCI:0000:3b:00): 95, Uncontained: FBHUB");
+    assert_eq!(report.exit, 1, "{}", report.text(false));
+    insta::assert_snapshot!(report.text(true), @"unhealthy kernel GPU GPU-2f3c had XID 95 (Uncontained ECC error) since it was last reset; Drain and reset the GPU now; results of all jobs on it since are not to be trusted");
+    assert_eq!(log("nothing").exit, 0);
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The kernel log since the boot, as far back as it goes: hardware errors that no reset has cured since.
+//! The kernel log since the boot, as far back as it goes: hardware errors that no reset of the GPU has cured since.
 
 use super::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
 use crate::collectors::kernel::catalogue::{self, Level};
-use crate::collectors::kernel::{EVENTS, SXIDS, XIDS};
+use crate::collectors::kernel::{EVENTS, SXIDS, XIDS, XIDS_AT_RESET};
+use crate::samples::Row;
 
 pub(super) const CHECK: Check = Check {
     name: "kernel",
@@ -71,19 +72,25 @@ fn run(node: &Node<'_>) -> Findings {
 }
 
 fn xids(node: &Node<'_>, found: &mut Findings) {
-    let reset = node.set(&EVENTS).any(|row| row.label("event") == "gpu_reset");
     for row in node.set(&XIDS) {
         let Ok(code) = row.label("xid").parse::<u32>() else { continue };
         let xid = catalogue::find(code);
         let gpu = row.label("gpu");
-        let cured = reset && CURED_BY_RESET.contains(&xid.action);
+        let same = |of: &Row<'_>| of.label("gpu") == gpu && of.label("xid") == row.label("xid");
+        let before = node.rows(&XIDS_AT_RESET).find(same).map_or(0.0, |of| of.value);
+        let curable = CURED_BY_RESET.contains(&xid.action);
+        let after = if curable { row.value - before } else { row.value };
         let verdict = match xid.level {
-            Level::Error if !cured => Verdict::Unhealthy,
+            Level::Error if after > 0.0 => Verdict::Unhealthy,
             Level::Error | Level::Warn => Verdict::Warning,
             Level::Info => continue,
         };
-        let times = if row.value > 1.0 { format!(" {:.0} times", row.value) } else { String::new() };
-        let since = if cured { "; a GPU was reset since" } else { "" };
+        let (count, since) = match () {
+            () if after <= 0.0 => (row.value, "; it was reset since"),
+            () if curable && before > 0.0 => (after, " since it was last reset"),
+            () => (row.value, ""),
+        };
+        let times = if count > 1.0 { format!(" {count:.0} times") } else { String::new() };
         found
             .add(verdict, format!("{} had XID {code} ({}){times}{since}", node.gpu(gpu), xid.name))
             .device(gpu)
