@@ -164,6 +164,7 @@ impl Config {
         if empty(&self.state_dir) {
             wrong.push("state_dir: must be a directory".to_owned());
         }
+        wrong.extend(self.check_collectors());
         let positive = [
             ("ingest.max_connections", self.ingest.max_connections),
             ("runs.max_runs", self.runs.max_runs),
@@ -216,6 +217,14 @@ impl Config {
             }
         }
         wrong
+    }
+
+    fn check_collectors(&self) -> Vec<String> {
+        let band = self.collectors.rdma.expected.bandwidth_gbps;
+        let upside_down = band.is_some_and(|(low, high)| !(low > 0.0 && low <= high));
+        let band = upside_down
+            .then(|| "collectors.rdma.expected.bandwidth_gbps: must be two numbers, from and to".to_owned());
+        band.into_iter().collect()
     }
 
     /// The name of this node in events.

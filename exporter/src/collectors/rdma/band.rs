@@ -2,7 +2,10 @@
 //!
 //! There is no line above which bandwidth is good: a port of 400 Gb/s that peaks at 360 is fine, one that peaks at 100 is fine too when that
 //! is all the job sends. So a port is compared with what it used to reach itself, and only while most other ports of the node
-//! reach what they used to: then the job has not changed, the port has. Where the configuration gives the band, nothing is learned.
+//! reach what they used to: then the job has not changed, the port has.
+//!
+//! A band that the configuration gives needs no witnesses: whoever gave it knows what a port of a busy node reaches. Below its lower edge a
+//! port is slow, on its own and with all the others, while the node is busy at all.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +28,9 @@ pub(super) struct Band {
     pub(super) low: f64,
     pub(super) high: f64,
     windows: u32,
+    /// By the configuration, and so not learned and not to be saved.
+    #[serde(skip)]
+    pub(super) given: bool,
 }
 
 /// One port over one window.
@@ -39,7 +45,7 @@ pub(super) struct Peak {
 
 impl Band {
     pub(super) fn given(low: f64, high: f64) -> Self {
-        Self { low, high, windows: LEARN_WINDOWS }
+        Self { low, high, windows: LEARN_WINDOWS, given: true }
     }
 
     /// `None` until enough was seen.
@@ -70,14 +76,27 @@ impl Peak {
     fn falls_short(&self) -> bool {
         self.band.is_some_and(|band| self.peak < band.low * FAR)
     }
+
+    /// Of a port that does not tell its rate, the band says what is little.
+    fn is_busy(&self) -> bool {
+        self.peak >= BUSY * self.rate.max(self.band.map_or(0.0, |band| band.low))
+    }
+
+    /// Works, and does not reach what the configuration says.
+    fn breaks_its_word(&self) -> bool {
+        self.is_busy() && self.band.is_some_and(|band| band.given && self.peak < band.low)
+    }
 }
 
-/// Which ports fall short of their bands while most of the others keep to theirs.
+/// Which ports fall short: far below their bands while most of the others keep to theirs, or at all below one that the configuration
+/// gives, while most of the ports are at work. A node of which one port alone is at work is not busy.
 pub(super) fn short(ports: &[Peak]) -> Vec<bool> {
+    let at_work = ports.iter().filter(|p| p.is_busy()).count();
+    let busy = at_work * 2 > ports.len();
     let compared = ports.iter().filter(|p| p.band.is_some()).count();
     let keep = ports.iter().filter(|p| p.keeps()).count();
     let steady = keep >= 2 && keep * 3 >= compared * 2;
-    ports.iter().map(|p| steady && p.falls_short()).collect()
+    ports.iter().map(|p| (steady && p.falls_short()) || (busy && p.breaks_its_word())).collect()
 }
 
 /// What a port moved, over time.
@@ -143,6 +162,24 @@ mod tests {
         assert_eq!(bad(&[360.0, 100.0]), [false; 2], "too few to tell who is right");
         let mut meter = Meter::default();
         assert_eq!([true, true, false, true].map(|short| meter.judge(short)), [false, true, false, false]);
+    }
+
+    #[test]
+    fn a_band_that_is_given_stands_by_itself_while_the_node_is_busy() {
+        let band = Some(Band::given(300.0 * 125e6, 390.0 * 125e6));
+        let of = |rate: f64, ports: &[f64]| {
+            short(&ports.iter().map(|g| Peak { peak: g * 125e6, rate, band }).collect::<Vec<_>>())
+        };
+        let bad = |ports: &[f64]| of(RATE, ports);
+        assert_eq!(bad(&[360.0, 360.0, 365.0, 200.0]), [false, false, false, true]);
+        assert_eq!(bad(&[100.0; 8]), [true; 8], "all of them");
+        assert_eq!((bad(&[360.0, 200.0]), bad(&[200.0])), (vec![false, true], vec![true]), "one or two");
+        assert_eq!(bad(&[310.0; 8]), [false; 8], "at the lower edge");
+        assert_eq!((bad(&[0.0; 8]), bad(&[3.0; 8])), (vec![false; 8], vec![false; 8]), "idle");
+        assert_eq!((of(0.0, &[0.0; 8]), of(0.0, &[200.0])), (vec![false; 8], vec![true]), "of unknown rate");
+        assert_eq!(bad(&[100.0, 0.0, 0.0, 0.0]), [false; 4], "one port at work is no busy node");
+        assert_eq!(bad(&[360.0, 360.0, 0.0, 0.0]), [false; 4], "half of the ports are not used");
+        assert_eq!(bad(&[360.0, 360.0, 360.0, 1.0]), [false, false, false, true], "against all others, idle is slow");
     }
 
     #[test]

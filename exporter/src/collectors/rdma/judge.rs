@@ -174,7 +174,7 @@ impl Reader {
         told.add(now, known, "", change);
     }
 
-    /// Takes in what the ports moved, and at the end of a window compares each with what it used to.
+    /// Takes in what the ports moved, and at the end of a window compares each with what it used to, or should.
     fn judge_traffic(&mut self, now: f64, known: &mut Known, looks: &[Look]) {
         for (key, values) in &self.counted.ports {
             let bytes = |family| counters::bytes(values, family);
@@ -212,12 +212,14 @@ impl Reader {
             }
             let text = || {
                 let band = peak.band.unwrap_or_default();
-                format!(
-                    "moves at most {:.0} Gb/s, where it used to reach {:.0} to {:.0} and the other ports still reach theirs",
-                    peak.peak / GIGABIT,
-                    band.low / GIGABIT,
-                    band.high / GIGABIT
-                )
+                let (moves, low, high) = (peak.peak / GIGABIT, band.low / GIGABIT, band.high / GIGABIT);
+                if band.given {
+                    format!("moves at most {moves:.0} Gb/s on a busy node, where {low:.0} to {high:.0} are expected")
+                } else {
+                    format!(
+                        "moves at most {moves:.0} Gb/s, where it used to reach {low:.0} to {high:.0} and the other ports still reach theirs"
+                    )
+                }
             };
             meters.short = meters.traffic.judge(short).then(text);
         }

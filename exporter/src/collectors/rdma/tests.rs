@@ -239,6 +239,41 @@ fn slower_than_before_or_than_configured_is_degraded() {
     );
 }
 
+/// What the ports of a node say that move so many Gb/s each, from the start to well after two windows.
+fn moving(node: &mut Node, gigabits: &[u64]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for pass in 0..100 {
+        for (i, rate) in (0..).zip(gigabits) {
+            // Words of four bytes.
+            node.count(i, "port_rcv_data", pass * 10 * rate * 125_000_000 / 4);
+        }
+        events.extend(node.events(START + pass as f64 * 10.0));
+    }
+    events.retain(|e| e.kind == Kind::Link);
+    events
+}
+
+#[test]
+fn ports_that_move_less_than_configured_while_the_node_is_busy() {
+    let expected = Expectation { bandwidth_gbps: Some((300.0, 390.0)), ..Expectation::default() };
+    let config = Config { expected, ..Config::default() };
+    let says = |gigabits: &[u64]| {
+        let mut node = Node::new(config.clone());
+        (0..).zip(gigabits).for_each(|(i, _)| node.port(i, "InfiniBand", ""));
+        moving(&mut node, gigabits)
+    };
+    let events = says(&[360, 360, 360, 360, 360, 360, 360, 200]);
+    let [told] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((short(told).as_str(), told.level.as_deref()), ("mlx5_7/1 degraded 0", Some("warn")));
+    assert_eq!(
+        told.text.as_deref(),
+        Some("InfiniBand port mlx5_7/1 moves at most 200 Gb/s on a busy node, where 300 to 390 are expected")
+    );
+    assert_eq!(says(&[100; 8]).len(), 8, "all of them");
+    assert_eq!(says(&[100]).len(), 1, "the only one");
+    assert!(says(&[0; 8]).is_empty() && says(&[310; 8]).is_empty(), "idle, and as they should be");
+}
+
 #[test]
 fn ports_that_nobody_means_to_use_are_not_judged() {
     let mut node = Node::new(Config { management: vec!["mlx5_4".into()], ..Config::default() });
