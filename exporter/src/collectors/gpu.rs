@@ -6,6 +6,7 @@
 //!
 //! Values are read at two rhythms: what changes from second to second, and what is dear or changes from day to day.
 
+mod bundle;
 mod decode;
 mod events;
 mod families;
@@ -57,6 +58,8 @@ pub struct Config {
     pub stuck_after: Period,
     /// How many GPUs the node should have; those that it had when absent.
     pub expected: Option<usize>,
+    /// How many NVLinks of each GPU should be up; the most that were, of a GPU of the same model, when absent.
+    pub expected_nvlinks: Option<u32>,
     /// Whether to tell of each NVLink of the fifth generation how many blocks had how many errors corrected: 288 series a GPU.
     pub fec_history: bool,
 }
@@ -69,6 +72,7 @@ impl Default for Config {
             slow_interval: Period::secs(30),
             stuck_after: Period::secs(5),
             expected: None,
+            expected_nvlinks: None,
             fec_history: false,
         }
     }
@@ -99,6 +103,7 @@ pub struct Reader {
     remembered: bool,
     most: usize,
     watch: events::Watcher,
+    bundle: bundle::Bundle,
     health: health::Health,
     xids: xid::Xids,
 }
@@ -132,6 +137,7 @@ impl Reader {
             remembered: false,
             most: 0,
             watch: events::Watcher::default(),
+            bundle: bundle::Bundle::new(config.expected_nvlinks),
             health: health::Health::default(),
             xids: xid::Xids::default(),
         }
@@ -265,6 +271,7 @@ impl Reader {
         if let Some(reading) = &self.reading {
             out.set(&COUNT, &[], reading.answering());
             self.write_missing(out);
+            self.bundle.write(reading, &self.slow, out);
         } else if self.driverless() {
             out.set(&COUNT, &[], 0u64);
         }
@@ -360,6 +367,9 @@ impl Collector for Reader {
         self.xids.tell(cx, xids.unwrap_or_default());
         self.xids.write(out);
         let trouble = self.trouble(nvml);
+        if let Some(reading) = self.reading.as_ref().filter(|_| self.slow_new) {
+            self.bundle.look(unix_now(), cx, reading, &self.slow);
+        }
         self.write(out);
         cx.hub.set_detected_gpu(self.name());
         self.watch.stuck(cx, nvml.stuck(self.config.stuck_after.as_duration()));

@@ -24,6 +24,8 @@ families! {
     COUNT gauge "gpu_count" "" &[], "GPUs that answer";
     EXPECTED gauge "gpu_expected_count" "" &[],
         "GPUs that the node should have: as configured, or those that it has had";
+    EXPECTED_NVLINKS gauge "gpu_expected_nvlinks" "" GPU,
+        "NVLinks of the GPU that should be up: as configured, or the most that a GPU of its model in this node ever had; absent of one that never had any, and of a partitioned one";
     LOST gauge "gpu_lost" "" GPU, "Whether the GPU was there and no longer answers: it fell off the bus or needs a reset";
     PERSISTENCE gauge "gpu_persistence_mode" "" GPU, "Whether the driver keeps the GPU up while nobody uses it";
     // How busy it is.

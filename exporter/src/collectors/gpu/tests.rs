@@ -21,7 +21,7 @@ fn gpu_of(index: u32) -> Identity {
     }
 }
 
-fn read(index: u32) -> GpuReading {
+pub(super) fn read(index: u32) -> GpuReading {
     GpuReading {
         id: Arc::new(gpu_of(index)),
         lost: false,
@@ -32,7 +32,7 @@ fn read(index: u32) -> GpuReading {
     }
 }
 
-fn reading(gpus: Vec<GpuReading>) -> Reading {
+pub(super) fn reading(gpus: Vec<GpuReading>) -> Reading {
     Reading {
         at: Instant::now(),
         time: unix_now(),

@@ -24,6 +24,7 @@ const TOLD_ELSEWHERE: &[&str] = &[
     "gpu_recovery_action",
     "gpu_throttled",
     "mount_stuck",
+    "nvlinks_missing",
     "nvml_stuck",
     "row_remap_failed",
     "row_remap_pending",

@@ -28,8 +28,12 @@ pub(super) const THROTTLE: Check = Check {
     needs: &["gpu"],
     run: throttle,
 };
-pub(super) const NVLINK: Check =
-    Check { name: "nvlink", about: "all NVLinks of all GPUs are up", needs: &["gpu"], run: nvlink };
+pub(super) const NVLINK: Check = Check {
+    name: "nvlink",
+    about: "every GPU has as many NVLinks up as configured (collectors.gpu.expected_nvlinks), or as any GPU of the node has or once had",
+    needs: &["gpu"],
+    run: nvlink,
+};
 pub(super) const FABRIC: Check = Check {
     name: "fabric",
     about: "GPUs are registered with their NVLink fabric, and it is healthy",
@@ -162,26 +166,32 @@ fn throttle(node: &Node<'_>) -> Findings {
     found.or_ok(|| "no GPU is slowed down".into())
 }
 
-/// GPUs of one node have as many links as one another: a link that is down on all of them leads nowhere.
+/// A link that is down on all of the GPUs may lead nowhere, or be missing on all: that many were never up, or once were.
 fn nvlink(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     let mut links = BTreeMap::<&str, Vec<(&str, bool)>>::new();
     for row in node.rows(&gpu::NVLINK_UP) {
         links.entry(row.label("gpu")).or_default().push((row.label("link"), row.value != 0.0));
     }
+    // One that is expected to have links and does not tell of any has none.
+    for row in node.rows(&gpu::EXPECTED_NVLINKS) {
+        links.entry(row.label("gpu")).or_default();
+    }
+    // A partitioned GPU has no use for its links, and may have them off.
+    for row in node.rows(&gpu::MIG_INFO) {
+        links.remove(row.label("gpu"));
+    }
     let up = |links: &[(&str, bool)]| links.iter().filter(|(_, up)| *up).count();
     let most = links.values().map(|links| up(links)).max().unwrap_or(0);
     for (gpu, links) in &links {
-        if up(links) < most {
+        let expected = node.rows(&gpu::EXPECTED_NVLINKS).find(|row| row.label("gpu") == *gpu);
+        let expected = expected.map_or(0, |row| row.value as usize).max(most);
+        if up(links) < expected {
             let mut down: Vec<&str> = links.iter().filter(|(_, up)| !up).map(|(link, _)| *link).collect();
             down.sort_by_key(|link| link.parse().unwrap_or(u32::MAX));
+            let down = if down.is_empty() { String::new() } else { format!("; down: {}", down.join(" ")) };
             found
-                .unhealthy(format!(
-                    "{} has {} of {most} NVLinks up; down: {}",
-                    node.gpu(gpu),
-                    up(links),
-                    down.join(" ")
-                ))
+                .unhealthy(format!("{} has {} of {expected} NVLinks up{down}", node.gpu(gpu), up(links)))
                 .device(*gpu)
                 .action("reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard");
         }

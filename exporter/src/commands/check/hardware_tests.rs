@@ -99,6 +99,26 @@ fn one_thing_wrong_with_a_gpu_is_one_finding_that_says_what_to_do() {
 }
 
 #[test]
+fn links_that_every_gpu_lacks() {
+    let mut samples = gpus();
+    samples.set(&families::EXPECTED_NVLINKS, &["GPU-a"], 4u64);
+    samples.set(&families::EXPECTED_NVLINKS, &["GPU-b"], 4u64);
+    samples.set(&families::EXPECTED_NVLINKS, &["GPU-c"], 4u64);
+    insta::assert_snapshot!(told(&gpu::NVLINK, samples), @r"
+    unhealthy nvlink GPU 0 (0000:1b:00.0) has 3 of 4 NVLinks up; down: 3; reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard
+    unhealthy nvlink GPU 1 (0000:43:00.0) has 3 of 4 NVLinks up; down: 3; reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard
+    unhealthy nvlink GPU GPU-c has 0 of 4 NVLinks up; reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard
+    ");
+    let mut samples = gpus();
+    for uuid in ["GPU-a", "GPU-b"] {
+        samples.set(&families::EXPECTED_NVLINKS, &[uuid], 3u64);
+    }
+    samples.set(&families::NVLINK_UP, &["GPU-c", "0"], 0u64);
+    samples.set(&families::MIG_INFO, &["GPU-c", "1", "0", "1g.10gb", "MIG-1"], 1u64);
+    insta::assert_snapshot!(told(&gpu::NVLINK, samples), @"ok        nvlink 2 GPUs with 3 NVLinks up each");
+}
+
+#[test]
 fn the_kernel_log_since_the_boot() {
     let says = |xids: &[(&str, u64)], events: &[(&str, u64)], sxid: u64| {
         let mut samples = Samples::default();
