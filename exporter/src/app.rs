@@ -26,6 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::collectors::COLLECTORS;
+use crate::collectors::kernel::catalogue;
 use crate::config::{Config, SourceConfig};
 use crate::hub::{Hub, Keep, Parts, unix_now};
 use crate::ingest::kubeflow::Kubeflow;
@@ -66,6 +67,7 @@ impl Setup {
         if let Some(listen) = &self.listen {
             config.listen = listen.clone();
         }
+        catalogue::extend(config.collectors.kernel.xids.as_deref());
         Ok(config)
     }
 }

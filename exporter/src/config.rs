@@ -8,6 +8,7 @@ use stepwatch_kit::config::{ConfigError, Period};
 use stepwatch_kit::serve::ListenAddr;
 
 use crate::collectors::CollectorsConfig;
+use crate::collectors::kernel::catalogue;
 use crate::ingest::IngestConfig;
 use crate::sources;
 pub use crate::sources::SourceConfig;
@@ -220,11 +221,16 @@ impl Config {
     }
 
     fn check_collectors(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
         let band = self.collectors.rdma.expected.bandwidth_gbps;
-        let upside_down = band.is_some_and(|(low, high)| !(low > 0.0 && low <= high));
-        let band = upside_down
-            .then(|| "collectors.rdma.expected.bandwidth_gbps: must be two numbers, from and to".to_owned());
-        band.into_iter().collect()
+        if band.is_some_and(|(low, high)| !(low > 0.0 && low <= high)) {
+            wrong
+                .push("collectors.rdma.expected.bandwidth_gbps: must be two numbers, from and to".to_owned());
+        }
+        if let Some(Err(mistakes)) = self.collectors.kernel.xids.as_deref().map(catalogue::check) {
+            wrong.extend(mistakes.into_iter().map(|mistake| format!("collectors.kernel.xids: {mistake}")));
+        }
+        wrong
     }
 
     /// The name of this node in events.

@@ -137,11 +137,13 @@ pub struct Config {
     pub interval: Period,
     /// Messages that are known besides those that the node has learned, one a line: `kernel-messages.txt` of another node, say.
     pub known_messages: Option<PathBuf>,
+    /// A table of XIDs like the one that is built in; its rows are added to it, or replace those of the same code.
+    pub xids: Option<PathBuf>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(1), known_messages: None }
+        Self { enabled: true, interval: Period::secs(1), known_messages: None, xids: None }
     }
 }
 

@@ -1,9 +1,13 @@
 //! The XID catalogue: what each code means, how serious it is and what to do, as data.
 //!
 //! `xid.csv` is the one place; `docs/xid.md` is made from it. Codes come with every driver, so one that is not in the table is no error of
-//! anybody's: it is counted and told all the same, as a ticket.
+//! anybody's: it is counted and told all the same, as a ticket. `collectors.kernel.xids` names a table of the operator's in the same
+//! format, for codes that are newer than this program and for another opinion of those that are not.
 
-use std::sync::LazyLock;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -31,38 +35,47 @@ pub const ACTIONS: [&str; 7] =
     ["none", "restart_app", "drain_reset", "reset_gpu", "reboot_node", "check_hardware", "contact_support"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Xid {
+pub struct Xid<'a> {
     pub code: u32,
-    pub name: &'static str,
+    pub name: &'a str,
     pub level: Level,
     /// One of [`ACTIONS`].
     pub action: &'static str,
     /// What to do, for a person.
-    pub hint: &'static str,
+    pub hint: &'a str,
     /// Why it is as serious as we say.
-    pub why: &'static str,
-    pub source: &'static str,
+    pub why: &'a str,
+    pub source: &'a str,
 }
 
-static CATALOGUE: LazyLock<Vec<Xid>> = LazyLock::new(|| {
-    let mut all: Vec<Xid> = rows().filter_map(parse).collect();
-    all.sort_by_key(|xid| xid.code);
-    all
-});
+/// The first line of a table, which may be left out.
+const HEADER: &str = "code,name,level,action,hint,why,source";
+/// Rows of a table of the operator's: each is a series of every GPU.
+const MAX_ROWS: usize = 512;
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Sorted by code.
+type Table = &'static [Xid<'static>];
+
+static BUILT_IN: LazyLock<Vec<Xid<'static>>> =
+    LazyLock::new(|| sorted(rows(include_str!("xid.csv")).filter_map(|(_, row)| parse(row).ok())));
+/// What is built in together with the table of the operator's, and the text of that.
+static EXTENDED: RwLock<Option<(String, Table)>> = RwLock::new(None);
 
 /// All that is known, by code.
-pub fn all() -> &'static [Xid] {
-    &CATALOGUE
+pub fn all() -> Table {
+    EXTENDED.read().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(&BUILT_IN[..], |(_, table)| table)
 }
 
 pub fn knows(code: u32) -> bool {
-    CATALOGUE.binary_search_by_key(&code, |xid| xid.code).is_ok()
+    all().binary_search_by_key(&code, |xid| xid.code).is_ok()
 }
 
 /// What is known of a code; for one that is not in the table, that it is a ticket.
-pub fn find(code: u32) -> Xid {
-    let at = CATALOGUE.binary_search_by_key(&code, |xid| xid.code).ok();
-    at.and_then(|at| CATALOGUE.get(at)).copied().unwrap_or(Xid {
+pub fn find(code: u32) -> Xid<'static> {
+    let all = all();
+    let at = all.binary_search_by_key(&code, |xid| xid.code).ok();
+    at.and_then(|at| all.get(at)).copied().unwrap_or(Xid {
         code,
         name: "unknown XID",
         level: Level::Warn,
@@ -73,29 +86,112 @@ pub fn find(code: u32) -> Xid {
     })
 }
 
-fn rows() -> impl Iterator<Item = &'static str> {
-    include_str!("xid.csv").lines().filter(|line| !line.starts_with('#')).skip(1)
+/// The mistakes of a table of the operator's, each with its place.
+pub fn check(path: &Path) -> Result<(), Vec<String>> {
+    let shown = path.display().to_string();
+    let text = read(path).map_err(|e| vec![format!("cannot read {shown}: {e}")])?;
+    let wrong = mistakes(&shown, &text);
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-fn parse(row: &'static str) -> Option<Xid> {
-    let mut rest = row;
-    let mut field = || {
-        let (field, after) = match rest.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').map(|(f, after)| (f, after.trim_start_matches(',')))?,
-            None => rest.split_once(',').unwrap_or((rest, "")),
+/// Adds the rows of a table to those that are built in, in place of any that was added before. It was checked with the configuration;
+/// one that has become unreadable since changes nothing.
+pub fn extend(path: Option<&Path>) {
+    let text = match path.map(read).transpose() {
+        Ok(text) => text,
+        Err(error) => {
+            tracing::error!(%error, "cannot read the table of XIDs; it stays as it was");
+            return;
+        }
+    };
+    let mut extended = EXTENDED.write().unwrap_or_else(PoisonError::into_inner);
+    if text.as_deref() == extended.as_ref().map(|(text, _)| text.as_str()) {
+        return;
+    }
+    *extended = text.map(|text| {
+        // For as long as the program runs: what is told of a code is on its way through the whole of it. A table that changed is some
+        // kilobytes, and a person changes it.
+        let own: &'static str = Box::leak(text.clone().into_boxed_str());
+        (text, Box::leak(extended_by(own).into_boxed_slice()) as Table)
+    });
+}
+
+fn extended_by<'a>(text: &'a str) -> Vec<Xid<'a>> {
+    let own = sorted(rows(text).filter_map(|(_, row)| parse(row).ok()));
+    let ours = |xid: &&Xid<'a>| own.binary_search_by_key(&xid.code, |own| own.code).is_err();
+    let built_in: Vec<Xid<'a>> = BUILT_IN.iter().filter(ours).copied().collect();
+    sorted(built_in.into_iter().chain(own))
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    if std::fs::metadata(path)?.len() > MAX_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes")));
+    }
+    std::fs::read_to_string(path)
+}
+
+fn mistakes(name: &str, text: &str) -> Vec<String> {
+    let (mut wrong, mut codes) = (Vec::new(), BTreeSet::new());
+    for (line, row) in rows(text) {
+        match parse(row) {
+            Err(why) => wrong.push(format!("{name}:{line}: {why}")),
+            Ok(xid) if !codes.insert(xid.code) => {
+                wrong.push(format!("{name}:{line}: {} is there twice", xid.code));
+            }
+            Ok(_) => {}
+        }
+    }
+    if codes.len() > MAX_ROWS {
+        wrong.push(format!("{name}: has {} rows; at most {MAX_ROWS} are taken", codes.len()));
+    }
+    wrong
+}
+
+fn sorted<'a>(rows: impl Iterator<Item = Xid<'a>>) -> Vec<Xid<'a>> {
+    let mut all: Vec<Xid<'a>> = rows.collect();
+    all.sort_by_key(|xid| xid.code);
+    all
+}
+
+/// The rows of a table and the lines that they stand in.
+fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let says = |row: &&str| !row.is_empty() && !row.starts_with('#') && *row != HEADER;
+    (1..).zip(text.lines().map(str::trim)).filter(move |(_, row)| says(row))
+}
+
+fn parse(row: &str) -> Result<Xid<'_>, String> {
+    let mut rest = Some(row);
+    let mut field = |name: &str| -> Result<&str, String> {
+        let from = rest.ok_or_else(|| format!("{name} is missing; a row is {HEADER}"))?;
+        let (field, after) = match from.strip_prefix('"') {
+            Some(quoted) => {
+                let (field, after) =
+                    quoted.split_once('"').ok_or_else(|| format!("the quote of {name} does not end"))?;
+                match after.strip_prefix(',') {
+                    Some(after) => (field, Some(after)),
+                    None if after.is_empty() => (field, None),
+                    None => return Err(format!("after the quote of {name}, a comma is expected")),
+                }
+            }
+            None => from.split_once(',').map_or((from, None), |(field, after)| (field, Some(after))),
         };
         rest = after;
-        Some(field)
+        Ok(field)
     };
-    Some(Xid {
-        code: field()?.parse().ok()?,
-        name: field()?,
-        level: field().and_then(Level::parse)?,
-        action: field().and_then(|word| ACTIONS.into_iter().find(|action| *action == word))?,
-        hint: field()?,
-        why: field()?,
-        source: field()?,
-    })
+    let code = field("code")?;
+    let code = code.parse().map_err(|_| format!("code {code:?} is no number of an XID"))?;
+    let (name, level, action) = (field("name")?, field("level")?, field("action")?);
+    if name.is_empty() {
+        return Err("name is empty".to_owned());
+    }
+    let level = Level::parse(level).ok_or_else(|| format!("level {level:?} is none of info, warn, error"))?;
+    let known = ACTIONS.into_iter().find(|known| *known == action);
+    let action = known.ok_or_else(|| format!("action {action:?} is none of {}", ACTIONS.join(", ")))?;
+    let (hint, why, source) = (field("hint")?, field("why")?, field("source")?);
+    match rest {
+        Some(_) => Err(format!("there is more than {HEADER}; what has a comma in it stands in quotes")),
+        None => Ok(Xid { code, name, level, action, hint, why, source }),
+    }
 }
 
 #[cfg(test)]
@@ -105,14 +201,66 @@ mod tests {
 
     #[test]
     fn every_row_reads_once() {
-        assert_eq!(rows().count(), all().len());
-        assert!(all().windows(2).all(|w| w[0].code < w[1].code), "a code is there once");
-        for xid in all() {
+        let text = include_str!("xid.csv");
+        assert_eq!(mistakes("xid.csv", text), Vec::<String>::new());
+        assert_eq!(rows(text).count(), BUILT_IN.len());
+        assert!(BUILT_IN.windows(2).all(|w| w[0].code < w[1].code), "a code is there once");
+        for xid in BUILT_IN.iter() {
             assert!(!xid.name.is_empty() && !xid.hint.is_empty() && !xid.why.is_empty(), "{xid:?}");
             assert!(["catalog", "header", "field"].contains(&xid.source), "{xid:?}");
         }
         assert_eq!((find(79).action, find(79).level), ("reboot_node", Level::Error));
         assert_eq!((find(9999).level, find(9999).code), (Level::Warn, 9999));
+    }
+
+    const OWN: &str = "# ours\n\ncode,name,level,action,hint,why,source\n\
+        4711,New trouble,error,reset_gpu,\"Drain it, then reset\",\"\",site\n43,Stopped,warn,restart_app,Restart,,site\n";
+
+    #[test]
+    fn a_table_of_the_operators_adds_and_overrides() {
+        assert_eq!(mistakes("own.csv", OWN), Vec::<String>::new());
+        let all = extended_by(OWN);
+        assert_eq!(all.len(), BUILT_IN.len() + 1);
+        assert!(all.windows(2).all(|w| w[0].code < w[1].code));
+        let of = |code: u32| *all.iter().find(|xid| xid.code == code).unwrap();
+        assert_eq!((of(4711).level, of(4711).hint), (Level::Error, "Drain it, then reset"));
+        assert_eq!((of(43).name, of(43).level), ("Stopped", Level::Warn));
+        assert_eq!(of(79), find(79));
+    }
+
+    #[test]
+    fn mistakes_have_their_place() {
+        let text = "x,a,info,none,h,w,s\n# fine\n1,,info,none,h,w,s\n2,a,bad,none,h,w,s\n3,a,info,shout,h,w,s\n4,a,info\n\
+            5,a,info,none,\"h,w,s\n6,a,info,none,h,w,s,t\n7,a,info,none,h,w,s\n7,a,info,none,h,w,s\n8,\"a\"b,info,none,h,w,s\n";
+        insta::assert_snapshot!(mistakes("own.csv", text).join("\n"), @r#"
+        own.csv:1: code "x" is no number of an XID
+        own.csv:3: name is empty
+        own.csv:4: level "bad" is none of info, warn, error
+        own.csv:5: action "shout" is none of none, restart_app, drain_reset, reset_gpu, reboot_node, check_hardware, contact_support
+        own.csv:6: action is missing; a row is code,name,level,action,hint,why,source
+        own.csv:7: the quote of hint does not end
+        own.csv:8: there is more than code,name,level,action,hint,why,source; what has a comma in it stands in quotes
+        own.csv:10: 7 is there twice
+        own.csv:11: after the quote of name, a comma is expected
+        "#);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("own.csv");
+        assert!(check(&path).unwrap_err()[0].contains("cannot read"));
+        std::fs::write(&path, text).unwrap();
+        let yaml = format!("collectors:\n  kernel:\n    xids: {}\n", path.display());
+        let shown = crate::config::Config::parse("x.yml", &yaml).unwrap_err().to_string();
+        assert!(shown.contains("x.yml:3:") && shown.contains("own.csv:1: code \"x\""), "{shown}");
+        std::fs::write(&path, OWN).unwrap();
+        assert!(crate::config::Config::parse("x.yml", &yaml).is_ok());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "([0-9]{1,3}|[a-z\",#\n ]|,error,|,reset_gpu,){0,60}") {
+            let taken = extended_by(&text).len();
+            proptest::prop_assert!(taken >= BUILT_IN.len() && taken <= BUILT_IN.len() + rows(&text).count());
+            let _ = mistakes("x", &text);
+        }
     }
 
     /// `docs/xid.md` as it should be.
@@ -126,10 +274,13 @@ mod tests {
              * Each is counted in `gpu_xid_errors_total{gpu,xid}`, from zero for every GPU and every code below, so that `increase()` sees the \
              first one; of MIG instances also in `gpu_mig_xid_errors_total{gpu,gi,ci,xid}`. Each is an event `xid` of the stream, with the process, \
              and with `caused_by` where the kernel names the XID that it follows from.\n\
-             * The first line of a GPU's trouble is the cause; what comes in the seconds after it is mostly echo.\n\n\
+             * The first line of a GPU's trouble is the cause; what comes in the seconds after it is mostly echo.\n\
+             * `collectors.kernel.xids` of the exporter's configuration names a file of further rows, for codes of a newer driver, or in place of \
+             rows below: `code,name,level,action,hint,why,source`, in quotes what has a comma in it, `#` before a comment, and the words for level \
+             and action as above. `stepwatch-exporter config check` shows its mistakes. Events, counters and `check` go by it.\n\n\
              | XID | Meaning | Level | Action | What to do | Why we treat it so | Source |\n|---|---|---|---|---|---|---|\n",
         );
-        for x in all() {
+        for x in BUILT_IN.iter() {
             let level = match x.code {
                 144..=150 => "error, or warn if Nonfatal",
                 154 => "as the line says",
@@ -154,7 +305,7 @@ mod tests {
 
     #[test]
     fn xid_page() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/xid.md");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/xid.md");
         if std::env::var_os("STEPWATCH_BLESS").is_some() {
             std::fs::write(&path, page()).unwrap();
         }
