@@ -364,6 +364,9 @@ impl Collector for Reader {
         }
         self.watch.released(cx, false);
         let xids = self.reading.as_mut().map(|reading| std::mem::take(&mut reading.xids));
+        if let Some(reading) = self.reading.as_ref().filter(|_| !self.listed.log) {
+            self.xids.hear(reading.gpus.iter().map(|gpu| gpu.id.uuid.as_str()));
+        }
         self.xids.tell(cx, xids.unwrap_or_default());
         self.xids.write(out);
         let trouble = self.trouble(nvml);

@@ -63,13 +63,13 @@ pub static MIG_XIDS: Family = Family::counter(
     "gpu_mig_xid_errors_total",
     "",
     &["gpu", "gi", "ci", "xid"],
-    "XID errors since the boot that the driver attributes to a MIG instance",
+    "XID errors since the boot that the driver attributes to a MIG instance, from the first one on; gpu_xid_errors_total counts them too, and from 0",
 );
 pub static SXIDS: Family = Family::counter(
     "gpu_nvswitch_sxid_errors_total",
     "",
     &["nvswitch", "sxid", "severity"],
-    "SXID errors of NVSwitches since the boot",
+    "SXID errors of NVSwitches since the boot, from the first one on; kernel_events_total counts the fatal and the non-fatal ones from 0",
 );
 pub static EVENTS: Family = Family::counter(
     "kernel_events_total",

@@ -17,6 +17,8 @@ use crate::samples::Samples;
 const MAX_GPUS: u32 = 64;
 /// An attempt to open NVML may take a while, and disturbs a driver that is coming up.
 const RETRY: Duration = Duration::from_secs(10);
+/// What was refused is asked again after this time: some of it depends on the state that a GPU is in.
+const REFUSED_FOR: Duration = Duration::from_hours(1);
 /// Processes of a GPU that are looked at.
 const MAX_PROCESSES: u32 = 256;
 
@@ -97,6 +99,10 @@ pub struct Gpu {
     device: Device,
     refused: BTreeSet<(&'static str, u32)>,
     refused_fields: BTreeSet<Ask>,
+    /// When it began to refuse what it refuses.
+    refused_since: Instant,
+    /// NVLinks that were up at the last look.
+    links_up: BTreeSet<u32>,
     renumbered: bool,
     /// NVML itself said that it is not there any more.
     down: bool,
@@ -264,6 +270,8 @@ impl Gpu {
             device,
             refused: BTreeSet::new(),
             refused_fields: BTreeSet::new(),
+            refused_since: Instant::now(),
+            links_up: BTreeSet::new(),
             renumbered,
             down: false,
         })
@@ -339,9 +347,38 @@ impl Gpu {
         all.map(|pids| pids.into_iter().collect())
     }
 
+    /// Asks everything anew that it has refused for long enough.
+    pub fn ask_again(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.refused_since) >= REFUSED_FOR {
+            self.refused_since = now;
+            self.refused.clear();
+            self.refused_fields.clear();
+        }
+    }
+
+    /// What a link refuses while it is down is no word on what it tells when it is up.
+    pub fn link_is(&mut self, link: u32, up: bool, fields: impl Iterator<Item = u32>) {
+        if !up {
+            self.links_up.remove(&link);
+        } else if self.links_up.insert(link) {
+            for field in fields {
+                self.refused_fields.remove(&Ask::scoped(field, link));
+            }
+        }
+    }
+
     /// Looks which instances the GPU is partitioned into; none when it is not.
     pub fn find_instances(&mut self) {
-        self.instances.clear();
+        let before = std::mem::take(&mut self.instances);
+        self.look_for_instances();
+        let uuids = |instances: &[Mig]| instances.iter().map(|i| i.uuid.clone()).collect::<Vec<_>>();
+        if uuids(&before) != uuids(&self.instances) {
+            // Others have the numbers now of those that refused.
+            self.refused.retain(|(what, _)| !OF_INSTANCES.contains(what));
+        }
+    }
+
+    fn look_for_instances(&mut self) {
         if self.ask("MIG mode", 0, Device::mig_enabled) != Some(true) {
             return;
         }
@@ -362,6 +399,9 @@ impl Gpu {
         self.down |= error.down();
     }
 }
+
+/// Questions that are asked of instances.
+const OF_INSTANCES: &[&str] = &["MIG device", "MIG memory", "MIG processes", "gpm sample", "gpm metrics"];
 
 /// A GPU can be divided by seven.
 const MAX_INSTANCES: u32 = 16;

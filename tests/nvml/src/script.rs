@@ -156,6 +156,11 @@ impl Script {
         self.told(&gpu.to_string(), name, Some(quantity.into()))
     }
 
+    /// One GPU does not support `name`.
+    pub fn absent(self, gpu: usize, name: &str) -> Self {
+        self.told(&gpu.to_string(), name, None)
+    }
+
     /// No GPU supports `name`.
     pub fn without(self, name: &str) -> Self {
         self.told(ALL, name, None)

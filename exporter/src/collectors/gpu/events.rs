@@ -54,16 +54,19 @@ struct Subject<'a> {
     pci: &'a str,
     /// For people.
     name: String,
+    /// Unix time at which it was read.
+    at: f64,
 }
 
 impl Subject<'_> {
-    fn of(id: &Identity) -> Subject<'_> {
+    fn of(id: &Identity, at: f64) -> Subject<'_> {
         let Identity { index, uuid, pci, name, .. } = id;
-        Subject { uuid, pci, name: format!("GPU {index} ({name}, {pci})") }
+        Subject { uuid, pci, name: format!("GPU {index} ({name}, {pci})"), at }
     }
 
     fn event(&self, kind: Kind, level: &str, text: String) -> Event {
-        let mut event = Event { level: Some(level.into()), text: Some(text), ..Event::new(kind) };
+        let (level, ts) = (Some(level.into()), Some(self.at));
+        let mut event = Event { level, text: Some(text), ts, ..Event::new(kind) };
         for (key, value) in [("gpu", self.uuid), ("pci", self.pci)] {
             if !value.is_empty() {
                 event.extra.insert(key.into(), Value::Text(value.into()));
@@ -171,7 +174,7 @@ impl Watcher {
             let lost = read(&id.uuid).is_none_or(|gpu| gpu.lost);
             missing += usize::from(lost);
             self.conditions.tell(cx, "gpu_lost", &id.uuid, lost, || {
-                let who = Subject::of(id);
+                let who = Subject::of(id, reading.time);
                 let text = if lost {
                     format!("{} does not answer any more: it fell off the bus or is inaccessible", who.name)
                 } else {
@@ -199,13 +202,15 @@ impl Watcher {
                     format!("The GPU at {key} can be used")
                 };
                 let pci = if key.contains(':') { key.as_str() } else { "" };
-                Subject { uuid: "", pci, name: String::new() }.event(Kind::Hw, "error", text)
+                let who = Subject { uuid: "", pci, name: String::new(), at: reading.time };
+                who.event(Kind::Hw, "error", text)
             });
         }
         let (have, lacks) = (reading.answering(), expected.saturating_sub(seen.len() + never.len()));
         self.conditions.tell(cx, "gpu_lost", "", lacks > 0 && missing < expected, || Event {
             level: Some("error".into()),
             text: Some(format!("{have} of {expected} GPUs are there")),
+            ts: Some(reading.time),
             ..Event::new(Kind::Hw)
         });
     }
@@ -221,7 +226,7 @@ impl Watcher {
         let lasts = self.lasts("gpu_throttled", uuid, !reasons.is_empty() && (busy || told), THROTTLED_FOR);
         let holds = lasts || (told && !reasons.is_empty());
         self.conditions.tell(cx, "gpu_throttled", uuid, holds, || {
-            let who = Subject::of(&gpu.id);
+            let who = Subject::of(&gpu.id, gpu.time);
             let hot = get(&TEMPERATURE, &[uuid, "gpu"]).map(|t| format!(" at {t:.0} °C")).unwrap_or_default();
             let clock =
                 get(&CLOCK, &[uuid, "sm"]).map(|c| format!(" to {:.2} GHz", c / 1e9)).unwrap_or_default();
@@ -242,7 +247,7 @@ impl Watcher {
         let wanted = wanted.map(|(labels, _)| labels.get(1).to_owned());
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
         self.conditions.tell(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
-            let who = Subject::of(&gpu.id);
+            let who = Subject::of(&gpu.id, gpu.time);
             let action = match wanted.as_deref() {
                 None => "none",
                 Some("gpu_reset") => "reset_gpu",
@@ -289,7 +294,7 @@ impl Watcher {
             ),
         ] {
             self.conditions.tell(cx, name, uuid, holds(family), || {
-                let who = Subject::of(&gpu.id);
+                let who = Subject::of(&gpu.id, gpu.time);
                 let text = format!("{} {}", who.name, if holds(family) { begins } else { ends });
                 who.event(Kind::Hw, level, text)
             });
@@ -317,7 +322,7 @@ impl Watcher {
         if more <= 0.0 {
             return;
         }
-        let who = Subject::of(&gpu.id);
+        let who = Subject::of(&gpu.id, gpu.time);
         let text = format!("{} had {more} more uncorrected memory errors, {total} {when}", who.name);
         let mut event = who.event(Kind::Hw, "error", text);
         event.name = Some("ecc_uncorrected".into());
@@ -339,7 +344,7 @@ impl Watcher {
             .collect();
         let outside = self.lasts("fabric_unhealthy", uuid, state != HEALTHY_FABRIC, FABRIC_FOR);
         self.conditions.tell(cx, "fabric_unhealthy", uuid, outside || !bad.is_empty(), || {
-            let who = Subject::of(&gpu.id);
+            let who = Subject::of(&gpu.id, gpu.time);
             let text = if !bad.is_empty() {
                 format!(
                     "The NVLink fabric of {} is not healthy: {}",
@@ -382,7 +387,7 @@ impl Watcher {
                 }
                 Some(_) => false,
             };
-            let who = Subject::of(&gpu.id);
+            let who = Subject::of(&gpu.id, gpu.time);
             let (state, level) = if up { ("up", "info") } else { ("down", "error") };
             let mut event =
                 who.event(Kind::Link, level, format!("NVLink {} of {} is {state}", key.1, who.name));

@@ -101,6 +101,8 @@ pub(super) fn read(gpu: &mut Gpu, out: &mut Samples) {
             let up = gpu.ask("nvlink state", link, |g| g.nvlink_active(link));
             out.maybe(&NVLINK_UP, &[&uuid, &name], up);
         }
+        let up = out.get(&NVLINK_UP, &[&uuid, &name]) == Some(1.0);
+        gpu.link_is(link, up, ROWS.iter().map(|row| row.0));
         if out.get(&NVLINK_ERRORS, &[&uuid, &name, "replay"]).is_none()
             && out.get(&NVLINK_ERRORS, &[&uuid, &name, "symbol"]).is_none()
         {

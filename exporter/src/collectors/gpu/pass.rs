@@ -38,6 +38,8 @@ pub(super) struct Plan {
 #[derive(Debug)]
 pub(super) struct GpuReading {
     pub(super) id: Arc<Identity>,
+    /// Unix seconds.
+    pub(super) time: f64,
     pub(super) lost: bool,
     pub(super) needs_reset: bool,
     pub(super) failures: u64,
@@ -85,9 +87,11 @@ pub(super) fn read(session: &mut Session, plan: Plan) -> Answer {
 fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
     if slow {
         gpu.sign_of_life();
+        gpu.ask_again(now);
     }
     let mut reading = GpuReading {
         id: Arc::clone(&gpu.id),
+        time: unix_now(),
         lost: false,
         needs_reset: false,
         failures: 0,

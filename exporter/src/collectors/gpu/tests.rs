@@ -24,6 +24,7 @@ fn gpu_of(index: u32) -> Identity {
 pub(super) fn read(index: u32) -> GpuReading {
     GpuReading {
         id: Arc::new(gpu_of(index)),
+        time: unix_now(),
         lost: false,
         needs_reset: false,
         failures: 0,
@@ -279,7 +280,14 @@ fn xids_of_nvml_where_the_log_cannot_be_read() {
     let mut out = Samples::default();
     xids.write(&mut out);
     assert_eq!(out.get(&crate::collectors::kernel::XIDS, &["GPU-0", "79"]), Some(2.0));
-    assert_eq!(out.iter().count(), 1, "a number that no XID has is none");
+    assert_eq!(out.get(&crate::collectors::kernel::MIG_XIDS, &["GPU-0", "1", "", "79"]), Some(2.0));
+    assert_eq!(out.iter().count(), 2, "a number that no XID has is none");
+    // From zero, for those that are listened to.
+    xids.hear(["GPU-0", "GPU-1"].into_iter());
+    let mut out = Samples::default();
+    xids.write(&mut out);
+    let of = |gpu, code| out.get(&crate::collectors::kernel::XIDS, &[gpu, code]);
+    assert_eq!((of("GPU-0", "79"), of("GPU-0", "48"), of("GPU-1", "79")), (Some(2.0), Some(0.0), Some(0.0)));
     let events = bench.published();
     assert_eq!(told(&events), [("xid", Some(79), Some("error")), ("xid", Some(79), Some("error"))]);
     assert_eq!(events[0].extra["gi"], Value::Number(1.0));

@@ -2,12 +2,12 @@
 //!
 //! Second best: NVML has no text, and of a burst it tells the last one. What is counted and told is what the log would have given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::collector::Context;
-use crate::collectors::kernel::{XIDS, catalogue};
+use crate::collectors::kernel::{MIG_XIDS, XIDS, catalogue};
 use crate::drops::Reason;
 use crate::hub::Origin;
 use crate::nvml::Xid;
@@ -16,30 +16,69 @@ use crate::samples::Samples;
 /// Kinds of errors, of all GPUs together, that are counted.
 const MAX_KINDS: usize = 1024;
 
-/// What was told since this exporter was started, by UUID and code.
+/// What was told since this exporter was started.
 #[derive(Debug, Default)]
-pub(super) struct Xids(BTreeMap<(String, u32), u64>);
+pub(super) struct Xids {
+    /// By UUID and code.
+    counts: BTreeMap<(String, u32), u64>,
+    /// By UUID, GPU instance, compute instance and code.
+    mig: BTreeMap<(String, u32, Option<u32>, u32), u64>,
+    /// GPUs that are listened to.
+    heard: BTreeSet<String>,
+}
 
 impl Xids {
     pub(super) fn tell(&mut self, cx: &Context<'_>, xids: Vec<Xid>) {
         for xid in xids {
             let Ok(code) = u32::try_from(xid.code) else { continue };
             let gpu = xid.gpu.as_ref().map(|id| id.uuid.clone()).unwrap_or_default();
-            let key = (gpu, code);
-            if self.0.len() < MAX_KINDS || self.0.contains_key(&key) {
-                *self.0.entry(key).or_default() += 1;
-            } else {
+            let mut fits = true;
+            if let Some(instance) = xid.gpu_instance {
+                fits &= count(&mut self.mig, (gpu.clone(), instance, xid.compute_instance, code));
+            }
+            fits &= count(&mut self.counts, (gpu, code));
+            if !fits {
                 cx.hub.drops().count(Reason::Conditions);
             }
             cx.hub.publish(Origin::Node, event(&xid, code));
         }
     }
 
-    pub(super) fn write(&self, out: &mut Samples) {
-        for ((gpu, code), count) in &self.0 {
-            out.set(&XIDS, &[gpu, &code.to_string()], *count);
+    /// NVML tells of the errors of these.
+    pub(super) fn hear<'a>(&mut self, gpus: impl Iterator<Item = &'a str>) {
+        for gpu in gpus {
+            if !self.heard.contains(gpu) {
+                self.heard.insert(gpu.to_owned());
+            }
         }
     }
+
+    /// From zero, as those of the log: `increase()` sees only what it has seen the zero of.
+    pub(super) fn write(&self, out: &mut Samples) {
+        let of = |gpu: &str, code| self.counts.get(&(gpu.to_owned(), code)).copied().unwrap_or_default();
+        for gpu in &self.heard {
+            catalogue::all()
+                .iter()
+                .for_each(|x| out.set(&XIDS, &[gpu, &x.code.to_string()], of(gpu, x.code)));
+        }
+        let other = |gpu: &String, code: u32| !self.heard.contains(gpu) || !catalogue::knows(code);
+        for ((gpu, code), count) in self.counts.iter().filter(|((gpu, code), _)| other(gpu, *code)) {
+            out.set(&XIDS, &[gpu, &code.to_string()], *count);
+        }
+        for ((gpu, gi, ci, code), count) in &self.mig {
+            let ci = ci.map(|ci| ci.to_string()).unwrap_or_default();
+            out.set(&MIG_XIDS, &[gpu, &gi.to_string(), &ci, &code.to_string()], *count);
+        }
+    }
+}
+
+/// False where there are too many.
+fn count<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) -> bool {
+    let fits = counts.len() < MAX_KINDS || counts.contains_key(&key);
+    if fits {
+        *counts.entry(key).or_default() += 1;
+    }
+    fits
 }
 
 fn event(xid: &Xid, code: u32) -> Event {

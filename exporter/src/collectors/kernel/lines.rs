@@ -72,6 +72,9 @@ pub(super) fn recognise(line: &str) -> Option<Found<'_>> {
         b'o' => oom_context(line),
         b'O' | b'M' => oom_kill(line),
         b'K' if line.starts_with("Kernel panic") => plain(Sign::Panic),
+        b'K' => killed(line),
+        b't' => hung_task(line),
+        b'R' if line.starts_with("Remounting filesystem read-only") => plain(Sign::FilesystemReadonly),
         b'L' => lustre(line),
         b'm' => mlx5(line).or_else(|| raid(line)).or_else(|| hardware(line)),
         b'{' | b'[' => hardware(line),
@@ -94,6 +97,7 @@ finders! {
     RESET "GPU reset executed: GPU-";
     FABRIC "NVSwitch";
     MANAGER "abric";
+    NVLINK "NVLink failure";
 }
 
 /// What follows on whatever a driver or a program calls itself.
@@ -130,7 +134,7 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
         let sign = if outcome.contains("success: true") { Sign::GpuReset } else { Sign::GpuResetFailed };
         return Some(Found::Sign(sign, Facts::device(gpu)));
     }
-    (FABRIC.find(bytes).is_some() || MANAGER.find(bytes).is_some()).then(|| fabric(line)).flatten()
+    [&FABRIC, &MANAGER, &NVLINK].iter().any(|f| f.find(bytes).is_some()).then(|| fabric(line)).flatten()
 }
 
 /// Lines of fabric manager, where its log goes to the kernel's.
@@ -141,7 +145,7 @@ fn fabric(line: &str) -> Option<Found<'_>> {
         () if line.contains("topology mismatch") || line.contains("topology doesn't match") => {
             Sign::FabricTopology
         }
-        () if line.contains("abricmanager") && line.contains("NVLink failure") => Sign::NvlinkFailure,
+        () if line.contains("NVLink failure") => Sign::NvlinkFailure,
         () => return None,
     };
     Some(Found::Sign(sign, Facts::default()))
@@ -286,8 +290,11 @@ fn hardware(line: &str) -> Option<Found<'_>> {
         Some(s) if s.starts_with("recoverable") => Sign::CperRecoverable,
         Some(s) if s.starts_with("fatal") => Sign::CperFatal,
         Some(_) => return None,
-        // One machine check is several lines; this one is there once.
-        None if head == "mce: " && (rest.contains("Machine Check") || rest.contains("Machine check")) => {
+        // One machine check is several lines; of these two one is there, once.
+        None if head == "mce: "
+            && (rest.starts_with("Machine check events logged")
+                || rest.contains("Machine Check Exception")) =>
+        {
             Sign::Mce
         }
         None => return None,
@@ -307,7 +314,8 @@ fn block_error(line: &str) -> Option<Found<'_>> {
 }
 
 fn hung_task(line: &str) -> Option<Found<'_>> {
-    let (task, rest) = line.strip_prefix("INFO: task ")?.split_once(" blocked ")?;
+    let line = line.strip_prefix("INFO: ").unwrap_or(line);
+    let (task, rest) = line.strip_prefix("task ")?.split_once(" blocked ")?;
     let (process, pid) = task.rsplit_once(':')?;
     rest.contains("for more than").then(|| Found::Sign(Sign::HungTask, Facts::process(process, pid)))
 }
@@ -348,7 +356,12 @@ fn oom_context(line: &str) -> Option<Found<'_>> {
 fn oom_kill(line: &str) -> Option<Found<'_>> {
     let rest =
         line.strip_prefix("Out of memory").or_else(|| line.strip_prefix("Memory cgroup out of memory"))?;
-    let (pid, rest) = rest.split_once(": Killed process ")?.1.split_once(" (")?;
+    killed(rest.split_once(": ")?.1)
+}
+
+/// Older kernels tell of the decision on a line of its own, and then of this.
+fn killed(line: &str) -> Option<Found<'_>> {
+    let (pid, rest) = line.strip_prefix("Killed process ")?.split_once(" (")?;
     let process = rest.split_once(") ").or_else(|| rest.split_once(')'))?.0;
     Some(Found::Sign(Sign::OomKill, Facts::process(process, pid)))
 }

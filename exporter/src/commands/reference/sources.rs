@@ -117,6 +117,18 @@ pub static OMISSIONS: &[Omission] = &[
         "a list that does not change; where they hold a clock down, gpu_throttle_active says so",
     ),
     omission(
+        "GPU: the index as a label of every series",
+        "it changes with a reset or a lost GPU, the UUID does not; join with gpu_info on gpu for index and slot, as the dashboard does",
+    ),
+    omission(
+        "kernel: what fabric manager writes to a log of its own",
+        "its events of kernel_events_total are counted where its log goes to the kernel's; gpu_fabric_state, gpu_fabric_health and the SXIDs of the driver tell of the same faults everywhere",
+    ),
+    omission(
+        "kernel: every process in state D",
+        "kernel_blocked_processes is the kernel's own count of those that wait for I/O; ranks in state D are told one by one",
+    ),
+    omission(
         "RDMA: lifespan of hw_counters",
         "how long the driver keeps a counter before it asks the device again: a setting, not a counter",
     ),

@@ -103,6 +103,38 @@ async fn a_gpu_that_does_not_come_back_from_a_restart() {
     node.decent();
 }
 
+/// A driver refuses the fields of a link that is down, and answers when it is up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_comes_up_tells_everything() {
+    let gpu = FLEET.uuid(0);
+    let told = |page: &str| {
+        let counter = |family: &str| {
+            let kind = ("kind", "replay");
+            let labels = [("gpu", gpu.as_str()), ("link", "7"), kind];
+            exposition::value(page, family, &labels[..if family.contains("errors") { 3 } else { 2 }])
+        };
+        let families =
+            ["speed_bytes_per_second", "transmit_bytes_total", "receive_bytes_total", "errors_total"];
+        families.map(|family| counter(&format!("gpu_nvlink_{family}")).is_some())
+    };
+    let down = ["speed", "transmit_kib", "receive_kib", "replay", "recovery"]
+        .iter()
+        .fold(script().one(0, "nvlink.state.7", 0u64), |script, name| {
+            script.absent(0, &format!("nvlink.{name}.7"))
+        });
+    let node = start(&down).await;
+    let up = |page: &str| exposition::value(page, "gpu_nvlink_up", &[("gpu", &gpu), ("link", "7")]);
+    let page = node.page_where("the link is down", |page| up(page) == Some(0.0)).await;
+    assert_eq!(told(&page)[..3], [false; 3]);
+    for _ in 0..2 {
+        node.stage.set(&script()).unwrap();
+        node.page_where("it is up and tells all", |page| up(page) == Some(1.0) && told(page) == [true; 4])
+            .await;
+        node.stage.set(&down).unwrap();
+        node.page_where("it is down again", |page| up(page) == Some(0.0)).await;
+    }
+}
+
 /// What a GPU says of itself, the name of the event, and what ends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_begin_and_end() {
