@@ -110,8 +110,19 @@ pub static SUPPRESSED: Family = Family::counter(
     "Events of the kernel log that were counted and not told in the stream, because many of the same were within a minute",
 );
 
-pub static FAMILIES: &[&Family] =
-    &[&XIDS, &XIDS_AT_RESET, &MIG_XIDS, &SXIDS, &EVENTS, &UNKNOWN, &KNOWN, &READ, &LOST, &MALFORMED, &SUPPRESSED];
+pub static FAMILIES: &[&Family] = &[
+    &XIDS,
+    &XIDS_AT_RESET,
+    &MIG_XIDS,
+    &SXIDS,
+    &EVENTS,
+    &UNKNOWN,
+    &KNOWN,
+    &READ,
+    &LOST,
+    &MALFORMED,
+    &SUPPRESSED,
+];
 
 /// Under which the collector keeps its memory and the stream its position.
 const NAME: &str = "kernel";
