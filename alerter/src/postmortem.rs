@@ -95,7 +95,9 @@ impl<'a> Account<'a> {
 
 fn heading(out: &mut String, a: &Account<'_>) {
     let r = a.record;
-    let _ = writeln!(out, "# Post-mortem: {} of {}\n", r.kind.title(), escape(&r.place()));
+    let about = r.place();
+    let of = if about.is_empty() { String::new() } else { format!(" of {}", escape(&about)) };
+    let _ = writeln!(out, "# Post-mortem: {}{of}\n", escape(&r.title()));
     let mut t = Table::new(["", ""]);
     t.row(["Incident", &r.id]);
     t.row(["Severity", r.severity.as_str()]);
@@ -190,7 +192,7 @@ fn evidence(out: &mut String, a: &Account<'_>) {
     if r.score.is_finite() {
         t.row(["Score", &message::number(r.score)]);
     }
-    if !r.run.is_empty() {
+    if r.has_steps() {
         let end = r.end_step.map(|s| format!(", over at {s}")).unwrap_or_default();
         t.row(["Steps", &format!("since {}, announced at {}{end}", r.start_step, r.opened_step)]);
     }

@@ -141,6 +141,28 @@ impl Scope {
 }
 
 impl IncidentRecord {
+    /// What is wrong, in a word or two: `hang`, or what the alert of another program is called.
+    pub fn title(&self) -> String {
+        match self.alert() {
+            Some(name) if self.kind == Kind::PrometheusAlert => {
+                name.split_whitespace().collect::<Vec<_>>().join(" ")
+            }
+            _ => self.kind.title().to_owned(),
+        }
+    }
+
+    /// Whether it has a place in the steps of a run: what other programs tell has none unless we watch that run.
+    pub fn has_steps(&self) -> bool {
+        let unwatched = self.alert().is_some() && self.start_step == 0 && self.opened_step == 0;
+        !self.run.is_empty() && !matches!(self.cause, Cause::Telemetry | Cause::External) && !unwatched
+    }
+
+    /// The name of the alert of another program that makes it, if all that make it have the same.
+    pub fn alert(&self) -> Option<&str> {
+        let name = self.labels.get(labels::ALERTNAME).filter(|name| !name.trim().is_empty())?;
+        (*name != labels::alertname(self.kind)).then_some(name.as_str())
+    }
+
     /// What it is about, in a word or two: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
     pub fn place(&self) -> String {
         match self.kind {

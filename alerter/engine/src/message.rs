@@ -250,8 +250,10 @@ fn title(r: &IncidentRecord, status: Status) -> String {
         Status::Acknowledged => "ACK".to_owned(),
         Status::Resolved => "RESOLVED".to_owned(),
     };
-    let at = if has_steps(r) { format!(" at step {}", r.start_step) } else { String::new() };
-    let title = format!("{head} {}: {}{at}", r.place(), r.kind.title());
+    let at = if r.has_steps() { format!(" at step {}", r.start_step) } else { String::new() };
+    let place = r.place();
+    let head = if place.is_empty() { head } else { format!("{head} {place}") };
+    let title = format!("{head}: {}{at}", r.title());
     if title.chars().count() <= TITLE_MAX {
         title
     } else {
@@ -270,11 +272,6 @@ pub fn place(run: &str, nodes: &[String]) -> String {
     if run.is_empty() { nodes } else { format!("{run} on {nodes}") }
 }
 
-/// Whether it has a place in the steps of a run.
-fn has_steps(r: &IncidentRecord) -> bool {
-    r.cause != Cause::Telemetry && !r.run.is_empty()
-}
-
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     let Some(first) = chars.next() else { return String::new() };
@@ -288,15 +285,15 @@ fn sentence(text: &str) -> String {
 fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut add = |label: &str, text: String| facts.push(Fact { label: label.to_owned(), text });
-    if r.run.is_empty() {
-        add("Since", format!("{} ago", now - r.opened_at));
-    } else if has_steps(r) {
+    if r.has_steps() {
         let seen = if r.opened_step == r.start_step {
             String::new()
         } else {
             format!(", seen at step {}", r.opened_step)
         };
         add("Since step", format!("{} ({} ago{seen})", r.start_step, now - r.opened_at));
+    } else if r.run.is_empty() || r.cause != Cause::Telemetry {
+        add("Since", format!("{} ago", now - r.opened_at));
     }
     if let Some(text) = value_against_expected(r) {
         add(&label_of(&r.signal), text);

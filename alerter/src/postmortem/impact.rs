@@ -29,7 +29,11 @@ pub(super) fn write(out: &mut String, a: &Account<'_>) {
     t.row(["Lasted", &a.lasted().to_string()]);
     let Some(first) = a.first() else {
         t.write(out);
-        let of = if a.record.run.is_empty() { "No run was on it" } else { "Nobody was told of it" };
+        let of = match a.messages().next() {
+            _ if a.record.run.is_empty() => "No run was on it",
+            Some(_) => "The size of the run was not known",
+            None => "Nobody was told of it",
+        };
         let _ = writeln!(out, "{of}, so that it is not recorded how many GPUs it concerned.\n");
         return;
     };

@@ -2,6 +2,7 @@ use insta::assert_snapshot;
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::{EngineConfig, Level, Policy, Route};
 use stepwatch_engine::effect::{Effect, Input, Notification};
+use stepwatch_engine::verdict::Kind;
 use stepwatch_wire::Event;
 
 use super::*;
@@ -188,13 +189,33 @@ fn nobody_was_told_and_no_run_was_on_it() {
 }
 
 #[test]
+fn somebody_was_told_of_a_run_of_unknown_size() {
+    let mut w = hang();
+    for d in &mut w.deliveries {
+        d.message.as_mut().unwrap().details.run.gpus = 0;
+    }
+    let account = w.account();
+    assert!(account.contains("The size of the run was not known, so that it is not recorded"), "{account}");
+    assert!(!account.to_lowercase().contains("nobody was told"), "{account}");
+    w.deliveries.clear();
+    let r = w.record.as_mut().unwrap();
+    r.labels.insert("alertname".into(), "DiskFull".into());
+    (r.kind, r.cause) = (Kind::PrometheusAlert, Kind::PrometheusAlert.cause());
+    let account = w.account();
+    assert!(
+        account.starts_with("# Post-mortem: DiskFull of ") && !account.contains("| Steps |"),
+        "{account}"
+    );
+}
+
+#[test]
 fn what_it_takes_from_a_run() {
     let mut w = hang();
     let first = w.deliveries[0].message.clone().unwrap().details;
     let r = w.record.as_mut().unwrap();
     assert_eq!(impact::loss(r, &first), impact::Loss::Stalled);
     r.cause = stepwatch_engine::verdict::Cause::Speed;
-    r.kind = stepwatch_engine::verdict::Kind::ThroughputDrop;
+    r.kind = Kind::ThroughputDrop;
     let slow = |signal: &str, value: f64, expected: f64| {
         let mut d = first.clone();
         (d.evidence.signal, d.evidence.value, d.evidence.expected) =

@@ -1,5 +1,6 @@
 //! Incidents on virtual time, without detectors: what is told to whom, when and why, and that nothing else is.
 
+mod alerts;
 mod answers;
 mod escalation;
 mod heard_again;

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{RunSummary, has_steps, value_against_expected};
+use super::{RunSummary, value_against_expected};
 use crate::cause;
 use crate::config::EngineConfig;
 use crate::incident::IncidentRecord;
@@ -103,7 +103,7 @@ impl Details {
 
 impl Evidence {
     fn of(r: &IncidentRecord) -> Self {
-        let steps = has_steps(r);
+        let steps = r.has_steps();
         Self {
             signal: r.signal.clone(),
             value: finite(r.value),

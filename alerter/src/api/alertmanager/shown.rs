@@ -84,9 +84,11 @@ impl Looker<'_> {
         }
         let labels = set(&r.labels);
         let link = self.routing.config.external_url.as_ref().map(|base| format!("{base}/incidents/{}", r.id));
+        let place = r.place();
+        let summary = if place.is_empty() { r.title() } else { format!("{place}: {}", r.title()) };
         let annotations = Labels::from([
             ("incident".into(), r.id.clone()),
-            ("summary".into(), format!("{}: {}", r.place(), r.kind.title())),
+            ("summary".into(), summary),
             ("description".into(), r.summary.clone()),
             ("acknowledged_by".into(), r.acked_by.clone().unwrap_or_default()),
         ]);
