@@ -10,6 +10,7 @@ mod metrics;
 mod pagerduty;
 mod proxy;
 mod signature;
+mod silencing;
 mod slack;
 mod socket;
 
@@ -46,6 +47,8 @@ const BODY_MAX: usize = 1 << 20;
 const BUSY_MAX: usize = 64;
 /// How long a word may take to become durable before it is given up.
 const DURABLE_WITHIN: Duration = Duration::from_secs(10);
+/// Why what has no name is not silenced.
+const NAMELESS: &str = "neither a run, a node nor the name of an alert says what this is about, so that a silence would keep quiet more than this: acknowledge it, or make a silence with `stepwatch-alerter silences add`";
 /// How long a word acted upon is remembered. Longer than any word is believed.
 const REMEMBERED: Span = Span::secs(3 * 86_400);
 
@@ -77,7 +80,7 @@ enum Word {
     Resolve,
     Escalate,
     Note(String),
-    /// Of this kind of trouble, of this run or node, for so long.
+    /// Of this trouble where it is, for so long.
     Silence(Span),
 }
 
@@ -93,6 +96,8 @@ enum Outcome {
     /// The incident is closed.
     Over(Box<IncidentRecord>),
     Unknown,
+    /// It is not done, whoever asks again.
+    Refused(&'static str),
     /// Not done, or not known to be: it may be asked for again.
     Failed(String),
 }
@@ -238,12 +243,12 @@ impl Callbacks {
 
     /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as ever.
     async fn silence(&self, record: &IncidentRecord, by: String, length: Span) -> Outcome {
-        let node = record.nodes.first().filter(|_| record.run.is_empty());
-        let place = node.map_or(("run", &record.run), |node| ("node", node));
-        let matchers: Result<Vec<_>, _> = [("kind", record.kind.as_str()), (place.0, place.1)]
-            .into_iter()
-            .map(|(label, value)| Matcher::new(label, Op::Equal, value))
-            .collect();
+        let routing = self.inner.runtime.board.routing();
+        let Some(pairs) = silencing::selector(record, &routing.config.alerts.group_by) else {
+            return Outcome::Refused(NAMELESS);
+        };
+        let matchers: Result<Vec<_>, _> =
+            pairs.into_iter().map(|(label, value)| Matcher::new(label, Op::Equal, value)).collect();
         let (Ok(matchers), Ok(fresh)) = (matchers, crate::runtime::fresh_id()) else {
             return Outcome::Failed("no silence could be made of it".into());
         };

@@ -167,6 +167,42 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     assert_eq!(audited(&stack, "slack").await, [forged, ann.to_vec()].concat(), "once each");
 }
 
+/// Alerts that other programs tell of, all of which page.
+async fn tell_alerts(stack: &Stack, labels: &[Value]) {
+    let alerts: Vec<_> = labels.iter().map(|labels| serde_json::json!({ "labels": labels })).collect();
+    let url = format!("{}/api/v2/alerts", stack.alerter.url());
+    let answer = stepwatch_tests::http::client().post(url).json(&alerts).send().await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_click_on_an_alert_silences_that_alert_and_one_without_a_name_is_refused() {
+    let options = StackOptions { hears: vec![Hears::Slack], blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    let alert = |name: &str| serde_json::json!({"alertname": name, "severity": "critical"});
+    let posted = async |n: usize| stack.slack.wait_for(|s| s.top().count() == n, PATIENCE).await.unwrap();
+    tell_alerts(&stack, &[alert("DiskFull")]).await;
+    let ts = posted(1).await.top().next().unwrap().ts.clone();
+    let silence = click(&stack, &ts, "stepwatch_silence", ANN).unwrap();
+    assert_eq!(post_slack(&stack, &silence, now(), Slack::SIGNING_SECRET).await, 200);
+    let slack = stack.slack.wait_for(|s| s.whispers.len() == 1, PATIENCE).await.unwrap();
+    let whisper = &slack.whispers[0].text;
+    assert!(whisper.contains(r#"`kind="prometheus_alert", alertname="DiskFull"`"#), "{whisper}");
+
+    // Another trouble, of no run either, is told as ever; and this one has nothing that it could be known by.
+    tell_alerts(&stack, &[alert("FanStopped")]).await;
+    posted(2).await;
+    tell_alerts(&stack, &[serde_json::json!({"severity": "critical"})]).await;
+    let ts = posted(3).await.top().last().unwrap().ts.clone();
+    let silence = click(&stack, &ts, "stepwatch_silence", ANN).unwrap();
+    assert_eq!(post_slack(&stack, &silence, now(), Slack::SIGNING_SECRET).await, 200);
+    let slack = stack.slack.wait_for(|s| s.whispers.len() == 2, PATIENCE).await.unwrap();
+    let whisper = &slack.whispers[1].text;
+    assert!(whisper.contains("Not done: neither a run") && !whisper.contains("try again"), "{whisper}");
+    let silences = get_json(&format!("{}/api/v1/silences", stack.alerter.url())).await.unwrap();
+    assert_eq!(silences["silences"].as_array().unwrap().len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_hears_the_same_and_is_replaced_when_slack_says_so() {
     let (stack, key, ts) = paged(&[Hears::SlackSocket]).await;

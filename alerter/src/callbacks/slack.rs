@@ -212,6 +212,7 @@ fn excuse(outcome: &Outcome) -> String {
         Outcome::Unknown => {
             "The alerter does not know this incident (any more): nothing was done.".to_owned()
         }
+        Outcome::Refused(why) => format!("Not done: {why}."),
         Outcome::Failed(why) => format!("Not done: {}. Please try again.", escape(why, NAME_MAX)),
     }
 }
