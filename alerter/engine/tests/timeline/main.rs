@@ -270,6 +270,9 @@ fn a_receiver_that_fails_for_good_hands_over_at_once() {
     let error = "channel_not_found";
     w.input(Input::Failed { incident: &id, receiver: "chat", action: Action::Trigger, error });
     assert_eq!(w.actions(), [("chat", Action::Trigger, 1), ("primary", Action::Trigger, 1)]);
+    let m = &w.sent.last().unwrap().1.message;
+    assert_eq!(m.because, Reason::ReceiverFailed);
+    assert_eq!(m.reason, "chat could not be reached: channel_not_found");
 }
 
 #[test]
