@@ -134,6 +134,11 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     assert_eq!(post_slack(&stack, &escalate, now(), Slack::SIGNING_SECRET).await, 200);
     let incident = &stack.alerter.incidents().await.unwrap()[0];
     assert_eq!((incident["state"].as_str(), incident["level"].as_i64()), (Some("open"), Some(2)));
+    // Nobody has it any more: an alert that was acknowledged rings no more, and so there is another one in its place.
+    let again = format!("{key}-2");
+    let rung = |pd: &PagerDuty| pd.open(&again).is_some_and(|a| a.state == AlertState::Triggered);
+    let pd = stack.pagerduty.wait_for(rung, PATIENCE).await.unwrap();
+    assert!(pd.open(&key).is_none() && pd.pages.len() == 2, "{:?}", pd.pages);
     // A replay of the first click does not take it again.
     assert_eq!(post_slack(&stack, &ack, now(), Slack::SIGNING_SECRET).await, 200);
     assert_eq!(state(&stack).await, "open");
@@ -153,14 +158,14 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     let resolve = click(&stack, &ts, "stepwatch_resolve", ANN).unwrap();
     assert_eq!(post_slack(&stack, &resolve, now(), Slack::SIGNING_SECRET).await, 200);
     assert_eq!(state(&stack).await, "resolved");
-    stack.pagerduty.wait_for(|pd| pd.open(&key).is_none(), PATIENCE).await.unwrap();
+    stack.pagerduty.wait_for(|pd| pd.open(&again).is_none(), PATIENCE).await.unwrap();
     let before = stack.slack.with(|s| s.whispers.len());
     let mut over = resolve.clone();
     over["actions"][0]["action_ts"] = "1700000001.5".into();
     assert_eq!(post_slack(&stack, &over, now(), Slack::SIGNING_SECRET).await, 200);
     let slack = stack.slack.wait_for(|s| s.whispers.len() > before, PATIENCE).await.unwrap();
     assert!(slack.whispers[before].text.contains("was resolved"), "{:?}", slack.whispers);
-    stack.pagerduty.with(|pd| assert_eq!((acks(pd), pd.pages.len()), (1, 1)));
+    stack.pagerduty.with(|pd| assert_eq!((acks(pd), pd.pages.len()), (1, 2)));
     let ann =
         ["ack", "escalate", "silence", "resolve"].map(|word| format!("slack:U0ANN (ann), {word}, done"));
     let forged = vec![", callback, refused".to_owned(); 3];

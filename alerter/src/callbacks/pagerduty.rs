@@ -14,7 +14,7 @@ use stepwatch_engine::time::{Span, Ts};
 use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Word};
 use crate::api::auth::Caller;
-use crate::notify::pagerduty::{TICKET_SUFFIX, actor};
+use crate::notify::pagerduty::{actor, incident_of};
 use crate::notify::{Ear, line};
 use crate::store::Counterpart;
 
@@ -142,7 +142,7 @@ async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Out
     let store = &callbacks.inner.store;
     let failed = || (Outcome::Failed("the store does not answer".into()), false);
     let Ok(known) = store.counterpart(SERVICE, &said.incident).await else { return failed() };
-    let ours = said.key.as_deref().map(|key| key.strip_suffix(TICKET_SUFFIX).unwrap_or(key));
+    let ours = said.key.as_deref().map(|key| incident_of(key).0);
     let ours = match ours {
         Some(id) if matches!(store.incident(id).await, Ok(Some(r)) if r.id == id) => Some(id.to_owned()),
         _ => known.as_ref().map(|c| c.incident.clone()),
@@ -175,7 +175,7 @@ async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Out
 fn meaning(said: &Said) -> Meaning {
     let person = said.person.as_deref();
     // A ticket under its own key is closed there when it becomes a page.
-    let ticket = said.key.as_deref().is_some_and(|key| key.ends_with(TICKET_SUFFIX));
+    let ticket = said.key.as_deref().is_some_and(|key| incident_of(key).1);
     let note = |what: String| Meaning::Word(Word::Note(line(&what, NOTE_MAX)));
     match (said.what.as_str(), person) {
         ("acknowledged", Some(_)) => Meaning::Word(Word::Ack),

@@ -5,7 +5,12 @@
 //! message of an incident at a time, in order.
 //!
 //! An alert that is open rings no more, so that an incident that began as a ticket and became a page needs a second one. What
-//! is only a ticket goes under a key of its own, and the page closes it.
+//! is only a ticket goes under a key of its own, and the page closes it. Nor does one that was acknowledged: when whoever took
+//! the incident does not have it any more, that alert is closed and the next generation of the key rings ([`Lane`]).
+
+mod lane;
+#[cfg(test)]
+mod rings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,19 +21,19 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::{Message, Status};
+use stepwatch_engine::message::{Message, Reason, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::config::Secret;
 
+use self::lane::Lane;
+pub(crate) use self::lane::incident_of;
 use super::http::{Http, base_url};
 use super::text::{clean, line, shorten, web_link};
 use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, SecretSource};
 
 /// Limits of the service, in characters.
 const SUMMARY_MAX: usize = 1024;
-const DEDUP_KEY_MAX: usize = 255;
-pub(crate) const TICKET_SUFFIX: &str = "-ticket";
 const FIELD_MAX: usize = 255;
 /// Ours: a detail is read on a phone.
 const DETAIL_MAX: usize = 4096;
@@ -89,15 +94,11 @@ pub struct Hook {
     pub(crate) secret: Secret,
 }
 
-/// Kept for the lane while an alert is open under the ticket's key.
-const TICKET_OPEN: &str = "ticket";
-const TICKET_CLOSED: &str = "-";
-
 #[derive(Debug, Serialize)]
 struct Event<'a> {
     routing_key: &'a str,
     event_action: &'static str,
-    dedup_key: String,
+    dedup_key: &'a str,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     trigger: Option<Trigger>,
 }
@@ -167,18 +168,34 @@ impl Notifier for PagerDuty {
 impl PagerDuty {
     async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
-        let Some(action) = event_action(n) else { return Ok(Receipt::default()) };
-        let had_ticket = attempt.memory == Some(TICKET_OPEN);
-        let is_ticket = n.message.severity != Severity::Page;
-        // The alert that rings goes first; should the other fail, repeating both does no harm.
-        self.enqueue(n, action, is_ticket).await?;
-        if had_ticket && !is_ticket {
-            let action = if action == "trigger" { "resolve" } else { action };
-            self.enqueue(n, action, true).await?;
+        let had = Lane::read(attempt.memory);
+        let ticket = n.message.severity != Severity::Page;
+        let Some(action) = event_action(n) else {
+            // Acknowledged there, of which nobody needs to be told.
+            let now = if n.action == Action::Ack { had.acknowledged(ticket) } else { had };
+            return Ok(Receipt { memory: Some(now.to_string()) });
+        };
+        let rings_anew =
+            action == "trigger" && had.is_acknowledged(ticket) && calls(n) && !taken_back_there(n);
+        let generation = if rings_anew { had.generation.saturating_add(1) } else { had.generation };
+        if rings_anew {
+            // First: a service that groups alerts would take the new one into the incident that somebody has.
+            self.enqueue(n, "resolve", &key(n, ticket, had.generation)).await?;
         }
-        let open = if is_ticket { action != "resolve" } else { had_ticket && action == "acknowledge" };
-        let memory = if open { TICKET_OPEN } else { TICKET_CLOSED };
-        Ok(Receipt { memory: Some(memory.to_owned()) })
+        // The alert that rings goes before the ticket; should the other fail, repeating both does no harm.
+        self.enqueue(n, action, &key(n, ticket, generation)).await?;
+        if had.ticket && !ticket {
+            let action = if action == "trigger" { "resolve" } else { action };
+            self.enqueue(n, action, &key(n, true, had.generation)).await?;
+        }
+        let open = if ticket { action != "resolve" } else { had.ticket && action == "acknowledge" };
+        let now = Lane { ticket: open, generation, ..had };
+        let now = match action {
+            "acknowledge" => now.acknowledged(ticket),
+            "trigger" if calls(n) => now.rings(),
+            _ => now,
+        };
+        Ok(Receipt { memory: Some(now.to_string()) })
     }
 
     async fn tell_change(&self, change: &RunChange) -> Result<(), Failure> {
@@ -196,8 +213,8 @@ impl PagerDuty {
         if answer.status.is_success() { Ok(()) } else { Err(self.http.refused(&answer)) }
     }
 
-    async fn enqueue(&self, n: &Notification, action: &'static str, ticket: bool) -> Result<(), Failure> {
-        let body = render(n, action, ticket, self.routing_key.expose())
+    async fn enqueue(&self, n: &Notification, action: &'static str, key: &str) -> Result<(), Failure> {
+        let body = render(n, action, key, self.routing_key.expose())
             .map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
         let request = self.http.client().post(&self.enqueue_url).header("Content-Type", "application/json");
         let answer = self.http.send(request.body(body)).await?;
@@ -217,6 +234,15 @@ fn event_action(n: &Notification) -> Option<&'static str> {
     }
 }
 
+/// Whether it is to ring, even if somebody had taken it before; news of what nobody has any more are no such call.
+fn calls(n: &Notification) -> bool {
+    n.action == Action::Trigger || n.message.because == Reason::Unacknowledged
+}
+
+fn key(n: &Notification, ticket: bool, generation: u32) -> String {
+    lane::key(&n.incident, ticket, generation)
+}
+
 /// Who did something in PagerDuty, of the service behind `receiver`; several services are told apart by nobody.
 pub(crate) fn actor(person: &str, receiver: Option<&str>) -> String {
     let receiver = receiver.map(|r| format!(" ({r})")).unwrap_or_default();
@@ -227,21 +253,26 @@ const ACTOR: &str = "pagerduty:";
 
 /// Whether the acknowledgement came from the very service that it would be sent to.
 fn acknowledged_there(n: &Notification) -> bool {
-    let from_there = |text: &str| text.starts_with(ACTOR) && text.ends_with(&format!(" ({})", n.receiver));
-    n.message.facts.iter().any(|fact| fact.label == "Acknowledged by" && from_there(&fact.text))
+    n.message.facts.iter().any(|fact| fact.label == "Acknowledged by" && is_from_there(n, &fact.text))
+}
+
+fn is_from_there(n: &Notification, by: &str) -> bool {
+    by.starts_with(ACTOR) && by.ends_with(&format!(" ({})", n.receiver))
+}
+
+/// Whether it was taken back in the very service that it would be sent to, where it rings again by itself.
+fn taken_back_there(n: &Notification) -> bool {
+    let by = n.message.reason.split_once('(').and_then(|(_, by)| by.strip_suffix(')'));
+    n.message.because == Reason::Unacknowledged && by.is_some_and(|by| is_from_there(n, by))
 }
 
 fn render(
     n: &Notification,
     event_action: &'static str,
-    ticket: bool,
+    dedup_key: &str,
     routing_key: &str,
 ) -> serde_json::Result<Vec<u8>> {
     let trigger = (event_action == "trigger").then(|| trigger(&n.message));
-    let mut dedup_key = shorten(&n.incident, DEDUP_KEY_MAX - TICKET_SUFFIX.len());
-    if ticket {
-        dedup_key.push_str(TICKET_SUFFIX);
-    }
     let mut event = Event { routing_key, event_action, dedup_key, trigger };
     let body = serde_json::to_vec(&event)?;
     if body.len() > EVENT_MAX {
@@ -315,7 +346,7 @@ fn rfc3339(ts: Ts) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use stepwatch_fakes::{AlertState, Fake, FakePagerDuty, PagerDuty as Service};
+    use stepwatch_fakes::{FakePagerDuty, PagerDuty as Service};
 
     use super::*;
     use crate::notify::conformance::{gpu_fault, message};
@@ -326,10 +357,10 @@ mod tests {
     }
 
     fn raw(n: &Notification) -> Vec<u8> {
-        render(n, event_action(n).unwrap(), false, "R0UTE").unwrap()
+        render(n, event_action(n).unwrap(), &key(n, false, 1), "R0UTE").unwrap()
     }
 
-    fn page(action: Action) -> Notification {
+    pub(super) fn page(action: Action) -> Notification {
         let mut n = test_notification("pd", "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C", Ts(1_795_227_416_980));
         n.action = action;
         n.message = message();
@@ -424,38 +455,6 @@ mod tests {
         assert_eq!(event_action(&n), Some("acknowledge"));
         n.message.facts = vec![by(None)];
         assert_eq!(event_action(&n), Some("acknowledge"));
-    }
-
-    #[tokio::test]
-    async fn a_ticket_that_becomes_a_page_rings() {
-        let (fake, dir): (FakePagerDuty, _) = (Fake::start().await, tempfile::tempdir().unwrap());
-        let key = dir.path().join("key");
-        std::fs::write(&key, Service::ROUTING_KEY).unwrap();
-        let config = Config { routing_key_file: Some(key), events_url: fake.url(), ..Config::default() };
-        let pagerduty = config.build().unwrap();
-        let mut memory: Option<String> = None;
-        for (severity, action) in [
-            (Severity::Ticket, Action::Trigger),
-            (Severity::Ticket, Action::Ack),
-            (Severity::Page, Action::Trigger),
-            (Severity::Page, Action::Update),
-            (Severity::Page, Action::Ack),
-            (Severity::Page, Action::Resolve),
-        ] {
-            let mut n = page(action);
-            n.message.severity = severity;
-            let attempt = Attempt { memory: memory.as_deref(), ..Attempt::first(&n) };
-            memory = pagerduty.send(attempt).await.unwrap().memory.or(memory);
-        }
-        let id = page(Action::Trigger).incident;
-        fake.with(|s| {
-            let rung: Vec<&str> = s.pages.iter().map(|p| p.dedup_key.as_str()).collect();
-            assert_eq!(rung, [format!("{id}-ticket").as_str(), &id]);
-            assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
-            // Resolved by the page, long before the incident was.
-            assert_eq!(s.alerts[0].log.last().map(|l| l.what.as_str()), Some("resolved"));
-            assert_eq!(s.requests.len(), 7);
-        });
     }
 
     #[test]

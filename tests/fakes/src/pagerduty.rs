@@ -102,6 +102,11 @@ impl PagerDuty {
         self.alerts.iter().filter(move |a| a.dedup_key == dedup_key)
     }
 
+    /// The alerts of an incident: under its id, and under what follows when it rings anew (`<id>-2`).
+    pub fn alerts_about<'a>(&'a self, incident: &'a str) -> impl Iterator<Item = &'a Alert> {
+        self.alerts.iter().filter(move |a| is_about(&a.dedup_key, incident))
+    }
+
     /// The alert of this key that is not resolved.
     pub fn open(&self, dedup_key: &str) -> Option<&Alert> {
         self.alerts.iter().find(|a| a.dedup_key == dedup_key && a.state != AlertState::Resolved)
@@ -182,6 +187,11 @@ impl PagerDuty {
         }
         if errors.is_empty() { Ok(event) } else { Err(errors) }
     }
+}
+
+/// Whether a key is one that this incident's alerts have.
+pub fn is_about(dedup_key: &str, incident: &str) -> bool {
+    dedup_key.strip_prefix(incident).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 impl Service for PagerDuty {

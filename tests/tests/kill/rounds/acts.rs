@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use stepwatch_fakes::{FakePagerDuty, FakeSlack};
+use stepwatch_fakes::{AlertState, FakePagerDuty, FakeSlack};
 use stepwatch_tests::trainer::Rank;
 use stepwatch_tests::{Random, Stack};
 
@@ -211,7 +211,11 @@ impl Hands<'_> {
                 said
             }
             Act::AckInPagerDuty => {
-                let done = self.pagerduty.change(|pd| pd.by_person(&id, "acknowledged", JANE));
+                let done = self.pagerduty.change(|pd| {
+                    let shown = pd.alerts_about(&id).find(|a| a.state != AlertState::Resolved);
+                    let key = shown.ok_or("nothing to answer")?.dedup_key.clone();
+                    pd.by_person(&key, "acknowledged", JANE)
+                });
                 if done.is_ok() {
                     self.tally.answers += 1;
                     (self.cases[i].by_phone, self.cases[i].ever_answered) = (true, true);

@@ -1,7 +1,7 @@
 //! One trouble from its beginning to its end, and all that is known of it from outside.
 
 use serde_json::{Value, json};
-use stepwatch_fakes::PagerDuty;
+use stepwatch_fakes::{PagerDuty, is_about};
 use stepwatch_tests::trainer::{Rank, healthy};
 
 use super::people::Said;
@@ -129,7 +129,8 @@ impl Case {
     pub(super) fn calls(&self, pd: &PagerDuty, from: usize) -> Vec<usize> {
         let Some(id) = &self.id else { return Vec::new() };
         let is_call = |body: &Value| {
-            body["event_action"] == "trigger" && body["dedup_key"].as_str() == Some(id.as_str())
+            body["event_action"] == "trigger"
+                && body["dedup_key"].as_str().is_some_and(|key| is_about(key, id))
         };
         (from..pd.requests.len()).filter(|n| is_call(&pd.requests[*n].json())).collect()
     }
