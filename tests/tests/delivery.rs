@@ -61,6 +61,23 @@ async fn an_incident_that_ends_during_an_outage_is_still_told() {
     assert_eq!(slack.top().count(), 1, "{:#?}", slack.posts);
 }
 
+/// Behind a webhook may be anything that rings: once somebody has the page, it is told that and not the page.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_called_by_webhook_after_the_answer() {
+    let stack = stack(true).await;
+    stack.webhook.script().always("hook", Fault::Status(503));
+    let rank = stack.warm_run("answered", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    stack.webhook.wait_for(|w| !w.requests.is_empty(), PATIENCE).await.unwrap();
+    let said = stack.alerter.ack(&pd.pages[0].dedup_key, "ann").await.unwrap();
+    assert!(said.status.success(), "{said:?}");
+    stack.webhook.script().clear();
+    let hook = stack.webhook.wait_for(|w| !w.deliveries.is_empty(), PATIENCE).await.unwrap();
+    let told: Vec<_> = hook.deliveries.iter().map(|d| (&d.body["action"], &d.body["page"])).collect();
+    assert_eq!(told, [(&"ack".into(), &false.into())]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_limited_receiver_is_left_alone_for_as_long_as_it_asks() {
     let stack = stack(false).await;

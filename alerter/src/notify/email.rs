@@ -172,6 +172,10 @@ impl Notifier for Email {
         self.tell(attempt).boxed()
     }
 
+    fn wakes(&self) -> bool {
+        true
+    }
+
     fn pace(&self) -> Option<Pace> {
         Some(PACE)
     }

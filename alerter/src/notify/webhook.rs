@@ -64,7 +64,7 @@ pub struct Body<'a> {
     pub action: Action,
     /// Rises by at least one from message to message of one incident.
     pub seq: u32,
-    /// Whether somebody is meant to be woken.
+    /// Whether somebody is meant to be woken by this message: a trigger of a page that nobody has yet.
     pub page: bool,
     pub receiver: &'a str,
     pub incident: Incident<'a>,
@@ -121,6 +121,11 @@ impl Notifier for Webhook {
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
         self.post(attempt.notification).boxed()
     }
+
+    /// Nobody knows what is behind it.
+    fn wakes(&self) -> bool {
+        true
+    }
 }
 
 impl Webhook {
@@ -168,7 +173,7 @@ fn body(n: &Notification) -> Body<'_> {
         idempotency_key: &n.idem_key,
         action: n.action,
         seq: n.seq,
-        page: n.page,
+        page: n.page && n.action == Action::Trigger && m.status == Status::Firing,
         receiver: &n.receiver,
         incident,
     }
@@ -209,6 +214,20 @@ mod tests {
     fn the_body_is_a_contract() {
         let n = test_notification("hook", "01J9ZC", Ts(1_795_227_416_980));
         insta::assert_snapshot!(serde_json::to_string_pretty(&body(&n)).unwrap());
+    }
+
+    #[test]
+    fn only_what_calls_somebody_says_so() {
+        let page = |action, status| {
+            let mut n = test_notification("hook", "01J9ZC", Ts(1_795_227_416_980));
+            (n.page, n.action, n.message.status) = (true, action, status);
+            body(&n).page
+        };
+        assert!(page(Action::Trigger, Status::Firing));
+        assert!(!page(Action::Trigger, Status::Resolved), "fired and resolved");
+        assert!(!page(Action::Update, Status::Firing));
+        assert!(!page(Action::Ack, Status::Acknowledged));
+        assert!(!page(Action::Resolve, Status::Resolved));
     }
 
     #[test]
