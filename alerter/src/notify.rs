@@ -29,6 +29,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::effect::Notification;
+use stepwatch_kit::config::Secret;
 
 pub use budget::Budget;
 pub use sample::test_notification;
@@ -47,6 +48,12 @@ pub trait Notifier: fmt::Debug + Send + Sync {
     /// Whether a trigger rouses a person, so that none may be sent once somebody answered.
     fn wakes(&self) -> bool {
         false
+    }
+
+    /// What a pause that the service asked for is about: its address, and by which secrets it knows us. Whoever is another there may
+    /// begin at once.
+    fn account(&self) -> Vec<Secret> {
+        Vec::new()
     }
 
     /// How often the service must be told again what stands, where it forgets what it is not told.

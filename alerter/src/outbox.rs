@@ -227,6 +227,7 @@ impl Scheduler {
     async fn run(mut self) {
         self.recover().await;
         self.take_receivers().await;
+        self.keep_pauses().await;
         while !self.shutdown.is_set() {
             self.look().await;
             tokio::select! {
@@ -273,15 +274,29 @@ impl Scheduler {
         let now = Instant::now();
         self.destinations.retain(|name, _| receivers.contains_key(name));
         for (name, notifier) in receivers {
-            let known = self.destinations.contains_key(&name);
-            if known {
+            if let Some(known) = self.destinations.get_mut(&name) {
+                known.reconfigure(notifier, now);
                 // Whatever it failed for may be mended.
-                self.release(&name).await;
+                self.release(&name, now).await;
+            } else {
+                self.destinations.insert(name, Destination::new(notifier, now, self.random));
             }
-            self.destinations
-                .entry(name)
-                .and_modify(|d| d.reconfigure(Arc::clone(&notifier), now))
-                .or_insert_with(|| Destination::new(notifier, now, self.random));
+        }
+    }
+
+    /// Whoever asked to be left alone did not ask it of one process.
+    async fn keep_pauses(&mut self) {
+        let clock = (self.courier.clock)();
+        match self.courier.store.pauses(clock).await {
+            Ok(pauses) => {
+                for (receiver, until) in pauses {
+                    if let Some(destination) = self.destinations.get_mut(&receiver) {
+                        let pause = Duration::from_millis((until - clock).0.unsigned_abs());
+                        destination.asked_for(pause, Instant::now());
+                    }
+                }
+            }
+            Err(err) => self.courier.store_error("read who asked for a pause", &err),
         }
     }
 
@@ -500,7 +515,7 @@ impl Scheduler {
         self.courier.metrics.down(&done.receiver, down);
         if recovered {
             tracing::info!(receiver = done.receiver, "the receiver answers again");
-            self.release(&done.receiver).await;
+            self.release(&done.receiver, Instant::now()).await;
         } else if down && done.sign == Sign::Unwell {
             tracing::warn!(
                 receiver = done.receiver,
@@ -509,8 +524,11 @@ impl Scheduler {
         }
     }
 
-    async fn release(&self, receiver: &str) {
-        if let Err(err) = self.courier.store.release(receiver).await {
+    /// What waits for the receiver waits no longer than the receiver itself wants.
+    async fn release(&self, receiver: &str, now: Instant) {
+        let pause = self.destinations.get(receiver).and_then(|d| d.pause(now));
+        let until = pause.map(|pause| (self.courier.clock)() + Span::millis(pause.as_millis() as i64));
+        if let Err(err) = self.courier.store.release(receiver, until).await {
             self.courier.store_error("release a receiver", &err);
         }
     }

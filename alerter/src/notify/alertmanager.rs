@@ -144,6 +144,11 @@ impl Notifier for Alertmanager {
         .boxed()
     }
 
+    fn account(&self) -> Vec<Secret> {
+        let secret = self.user.as_ref().map(|(_, password)| password).or(self.bearer.as_ref());
+        self.urls.iter().cloned().map(Secret::new).chain(secret.cloned()).collect()
+    }
+
     fn remind_every(&self) -> Option<Duration> {
         Some(Duration::from_millis(self.resend_every.0.unsigned_abs()))
     }

@@ -12,6 +12,7 @@ use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::message::{Fact, Status};
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_engine::verdict::Severity;
+use stepwatch_kit::config::Secret;
 
 use super::{Attempt, Ear, Failure, Notifier, Pace, Receipt, test_notification};
 
@@ -96,6 +97,10 @@ impl Notifier for Within {
 
     fn wakes(&self) -> bool {
         self.inner.wakes()
+    }
+
+    fn account(&self) -> Vec<Secret> {
+        self.inner.account()
     }
 
     fn remind_every(&self) -> Option<Duration> {

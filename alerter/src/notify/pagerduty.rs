@@ -152,6 +152,10 @@ impl Notifier for PagerDuty {
         true
     }
 
+    fn account(&self) -> Vec<Secret> {
+        vec![Secret::new(self.enqueue_url.clone()), self.routing_key.clone()]
+    }
+
     fn wants_changes(&self) -> bool {
         self.change_url.is_some()
     }

@@ -175,6 +175,13 @@ impl Notifier for Slack {
         }
     }
 
+    fn account(&self) -> Vec<Secret> {
+        match &self.way {
+            Way::Bot { api_url, token, .. } => vec![Secret::new(api_url.clone()), token.clone()],
+            Way::Webhook { url } => vec![url.clone()],
+        }
+    }
+
     fn pace(&self) -> Option<Pace> {
         Some(PACE)
     }

@@ -122,6 +122,11 @@ impl Notifier for Webhook {
         self.post(attempt.notification).boxed()
     }
 
+    fn account(&self) -> Vec<Secret> {
+        let url = core::iter::once(&self.url);
+        url.chain(&self.secrets).cloned().collect()
+    }
+
     /// Nobody knows what is behind it.
     fn wakes(&self) -> bool {
         true

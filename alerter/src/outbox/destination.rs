@@ -80,11 +80,28 @@ impl Destination {
         }
     }
 
-    /// Another configuration under the same name: past failures say nothing about it.
+    /// Another configuration under the same name: past failures say nothing about it. A pause that the receiver asked for holds, unless
+    /// it is another receiver or we are another to it.
     pub(crate) fn reconfigure(&mut self, notifier: Arc<dyn Notifier>, now: Instant) {
+        let pause = self.pause(now).filter(|_| self.notifier.account() == notifier.account());
         let (in_flight, mut fresh) = (self.in_flight, Self::new(notifier, now, self.random));
         fresh.left_out(self.spent.as_ref().map_or(0, |s| s.left_out));
         *self = Self { in_flight, ..fresh };
+        if let Some(pause) = pause {
+            self.asked_for(pause, now);
+        }
+    }
+
+    /// How much longer it asked to be left alone.
+    pub(crate) fn pause(&self, now: Instant) -> Option<Duration> {
+        let until = self.closed_until.filter(|until| self.asked && *until > now)?;
+        Some(until - now)
+    }
+
+    /// It asked to be left alone for so long.
+    pub(crate) fn asked_for(&mut self, pause: Duration, now: Instant) {
+        self.asked = true;
+        self.close(now + pause);
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -191,8 +208,7 @@ impl Destination {
             }
             Sign::Pause(wait) => {
                 self.failures = 0;
-                self.asked = true;
-                self.close(now + wait);
+                self.asked_for(wait, now);
             }
         }
         was_down && !self.is_down()
@@ -313,6 +329,19 @@ mod tests {
         d.record(Sign::Alive, now);
         assert_eq!(d.admit(now, true), Admission::At(now + ms(5000)));
         assert_eq!(d.admit(now + ms(5000), true), Admission::Now);
+    }
+
+    #[test]
+    fn a_new_configuration_keeps_the_pause_that_was_asked_for() {
+        let (mut d, now) = destination(None);
+        assert_eq!(d.admit(now, true), Admission::Now);
+        d.record(Sign::Pause(ms(5000)), now);
+        let receiver = Scripted::paced(None, |_| Answer::Take);
+        d.reconfigure(Arc::new(receiver.clone()), now + ms(1000));
+        assert_eq!(d.pause(now + ms(1000)), Some(ms(4000)));
+        assert_eq!(d.admit(now + ms(1000), true), Admission::At(now + ms(5000)));
+        d.reconfigure(Arc::new(receiver.known_by("another token")), now + ms(2000));
+        assert_eq!(d.admit(now + ms(2000), true), Admission::Now, "another may begin at once");
     }
 
     #[test]

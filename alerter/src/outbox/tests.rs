@@ -17,6 +17,7 @@ use stepwatch_engine::effect::{Action, Effect, Notification};
 use stepwatch_engine::incident::State;
 use stepwatch_engine::message::Status;
 use stepwatch_engine::time::Ts;
+use stepwatch_kit::config::Secret;
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
@@ -82,6 +83,7 @@ pub(crate) struct Scripted {
     pace: Option<Pace>,
     budget: Option<Budget>,
     wakes: bool,
+    account: &'static str,
     script: Arc<Script>,
     world: Arc<Mutex<World>>,
     /// How many attempts were taken up; changes after the fact.
@@ -105,7 +107,15 @@ impl Scripted {
         script: impl Fn(usize) -> Answer + Send + Sync + 'static,
     ) -> Self {
         let count = Arc::new(watch::Sender::new(0));
-        Self { pace, budget: None, wakes: false, script: Arc::new(script), world: Arc::default(), count }
+        Self {
+            pace,
+            budget: None,
+            wakes: false,
+            account: "",
+            script: Arc::new(script),
+            world: Arc::default(),
+            count,
+        }
     }
 
     fn within(mut self, budget: Budget) -> Self {
@@ -115,6 +125,11 @@ impl Scripted {
 
     fn waking(mut self) -> Self {
         self.wakes = true;
+        self
+    }
+
+    pub(crate) fn known_by(mut self, account: &'static str) -> Self {
+        self.account = account;
         self
     }
 
@@ -191,6 +206,10 @@ impl Notifier for Scripted {
 
     fn wakes(&self) -> bool {
         self.wakes
+    }
+
+    fn account(&self) -> Vec<Secret> {
+        vec![Secret::new(self.account.to_owned())]
     }
 
     fn budget(&self) -> Option<Budget> {

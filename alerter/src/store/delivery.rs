@@ -14,6 +14,9 @@ use crate::outbox::plan::{LaneRow, plan};
 /// No wait is longer. A row that claims to wait longer was written before the clock was set back, and is due.
 const WAIT_MAX: Span = Span::secs(15 * 60);
 
+/// What the keys in `meta` begin with under which it stands until when a receiver asked to be left alone.
+const PAUSE: &str = "pause/";
+
 /// A lane with something to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DueLane {
@@ -48,7 +51,8 @@ pub(crate) enum DeliveryOutcome {
     Retry {
         next: Ts,
         ambiguous: bool,
-        /// Whether it counts against the attempts of a row that may be given up.
+        /// Whether it counts against the attempts of a row that may be given up; it does not where the receiver is well and asked for
+        /// a pause.
         counts: bool,
         error: String,
     },
@@ -248,6 +252,10 @@ impl Store {
             let insert = sqlx::query(sql).bind(&n.incident).bind(&n.receiver);
             insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
         }
+        if let DeliveryOutcome::Retry { next, counts: false, .. } = outcome {
+            let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            sqlx::query(sql).bind(pause_of(&n.receiver)).bind(next.0.to_string()).execute(&mut *tx).await?;
+        }
         let (state, next, counts, error) = match outcome {
             DeliveryOutcome::Delivered => ("delivered", None, true, None),
             DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
@@ -314,13 +322,31 @@ impl Store {
         Ok(rows.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
     }
 
-    /// The receiver answers again: nothing to it waits any longer.
-    pub(crate) async fn release(&self, receiver: &str) -> Result<()> {
-        let sql = "UPDATE outbox SET next_ms = 0 WHERE receiver = $1 AND next_ms > 0 \
-                   AND state IN ('pending', 'ambiguous')";
+    /// The receiver may answer again: nothing to it waits any longer than it asked for.
+    pub(crate) async fn release(&self, receiver: &str, asked_until: Option<Ts>) -> Result<()> {
         let mut writer = self.writer().await;
-        sqlx::query(sql).bind(receiver).execute(&mut writer.connection).await?;
+        let mut tx = writer.connection.begin().await?;
+        let sql = "UPDATE outbox SET next_ms = $2 WHERE receiver = $1 AND next_ms > $2 \
+                   AND state IN ('pending', 'ambiguous')";
+        let until = asked_until.unwrap_or(Ts(0));
+        sqlx::query(sql).bind(receiver).bind(until.0).execute(&mut *tx).await?;
+        if asked_until.is_none() {
+            sqlx::query("DELETE FROM meta WHERE key = $1").bind(pause_of(receiver)).execute(&mut *tx).await?;
+        }
+        tx.commit().await?;
         Ok(())
+    }
+
+    /// Until when receivers asked to be left alone, of those that did and whose time is not over.
+    pub(crate) async fn pauses(&self, now: Ts) -> Result<Vec<(String, Ts)>> {
+        let sql = "SELECT key, value FROM meta WHERE key LIKE 'pause/%'";
+        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
+        let until = |text: &str| text.parse::<i64>().ok().map(Ts);
+        let pauses = rows.iter().filter_map(|(key, value)| Some((key.strip_prefix(PAUSE)?, until(value)?)));
+        Ok(pauses
+            .filter(|(_, until)| *until > now && *until <= now + WAIT_MAX)
+            .map(|(receiver, until)| (receiver.to_owned(), until))
+            .collect())
     }
 
     /// Whether a page about this incident may still be given up: somebody has it, or it is over.
@@ -330,6 +356,10 @@ impl Store {
             sqlx::query_scalar(sql).bind(incident).fetch_optional(&*self.reader()).await?;
         Ok(state.is_some_and(|s| s != "open"))
     }
+}
+
+fn pause_of(receiver: &str) -> String {
+    format!("{PAUSE}{receiver}")
 }
 
 struct Row {

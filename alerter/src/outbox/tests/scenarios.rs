@@ -306,6 +306,52 @@ async fn a_reload_mends_what_waits() {
     assert!(before.elapsed() < secs(2), "{:?}", before.elapsed());
 }
 
+/// Neither reloads nor a restart cut short what the receiver asked for, for whichever incident; another account there may begin.
+#[tokio::test(start_paused = true)]
+async fn a_pause_outlives_reloads_and_a_restart() {
+    let limited = |n| match n {
+        0 => Answer::Fail(Failure::rate_limited("429", Some(secs(60)))),
+        _ => Answer::Take,
+    };
+    for restart in [false, true] {
+        let chat = Scripted::new(limited);
+        let mut bench = Bench::new(&[("chat", &chat)]).await;
+        bench.post([page("chat", 1, Action::Trigger)]).await;
+        chat.attempted(1).await;
+        while bench.states(ID).await != [DeliveryState::Pending] {}
+        for i in 0..4 {
+            tokio::time::advance(secs(3)).await;
+            if restart {
+                bench.die().await;
+                bench.start().await;
+            } else {
+                let notifiers = bench.notifiers();
+                bench.life().handle.replace(notifiers);
+            }
+            bench.post([of(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"))]).await;
+        }
+        for _ in 0..5 {
+            bench.feedback().await;
+        }
+        let attempts = chat.attempts();
+        let pause = attempts[1].1 - attempts[0].1;
+        assert!(pause >= secs(60) && pause <= secs(80), "{pause:?}, restart: {restart}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_account_need_not_keep_a_pause() {
+    let chat = Scripted::new(|_| Answer::Fail(Failure::rate_limited("429", Some(secs(60)))));
+    let mut bench = Bench::new(&[("chat", &chat)]).await;
+    bench.post([page("chat", 1, Action::Trigger)]).await;
+    chat.attempted(1).await;
+    bench.receivers.insert("chat".into(), chat.with_script(|_| Answer::Take).known_by("another token"));
+    let (notifiers, before) = (bench.notifiers(), Instant::now());
+    bench.life().handle.replace(notifiers);
+    assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
+    assert!(before.elapsed() < secs(6), "{:?}", before.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_receiver_nobody_configured_sends_the_engine_on() {
     let chat = Scripted::new(|_| Answer::Take);
