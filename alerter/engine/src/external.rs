@@ -21,7 +21,7 @@ use crate::matcher::Labels;
 use crate::time::{Span, Ts};
 use crate::timers::Timers;
 use crate::verdict::{Kind, Severity};
-pub use alert::{Alert, AlertError, LabelSet, Limits, fingerprint};
+pub use alert::{Alert, AlertError, LabelSet, Limits, fingerprint, fingerprint_within};
 pub use group::{About, Group};
 
 /// Under `alerts:`.
@@ -215,7 +215,7 @@ impl External {
 
     fn insert(&mut self, firing: Firing, about: About) -> Arc<str> {
         let fingerprint = firing.alert.fingerprint;
-        let key = about.key(&self.config, &firing.alert.labels);
+        let key = about.key(&self.config, &firing.alert.labels) + &group::within(&firing.alert.within);
         let kind = self.config.kind(&firing.alert.labels);
         let entry = self.groups.entry(Arc::from(key));
         let group = entry.or_insert_with_key(|key| Group::new(Arc::clone(key), kind, &about));

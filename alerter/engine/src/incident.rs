@@ -140,6 +140,15 @@ impl Scope {
     }
 }
 
+impl Subject {
+    pub(crate) fn has_a_say(&self, labels: &Labels) -> bool {
+        match &self.scope {
+            Scope::Alert(key) => crate::external::group::has_a_say(key, labels),
+            _ => true,
+        }
+    }
+}
+
 impl IncidentRecord {
     /// What is wrong, in a word or two: `hang`, or what the alert of another program is called.
     pub fn title(&self) -> String {

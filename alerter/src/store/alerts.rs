@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_engine::effect::Effect;
-use stepwatch_engine::external::{Alert, Firing, LabelSet, fingerprint};
+use stepwatch_engine::external::{Alert, Firing, LabelSet, fingerprint_within};
 use stepwatch_engine::silence::Silence;
 use stepwatch_engine::time::Ts;
 
@@ -29,16 +29,18 @@ impl Store {
 
     /// Every alert that fired when it was heard of last.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
-        let sql = "SELECT labels, annotations, generator_url, starts_ms, ends_ms, updated_ms FROM alerts \
-                   ORDER BY fingerprint";
+        let sql = "SELECT labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms \
+                   FROM alerts ORDER BY fingerprint";
         let rows = sqlx::query(sql).fetch_all(&*self.reader()).await?;
         let mut firing = Vec::with_capacity(rows.len());
         for row in &rows {
             let labels: LabelSet = parse("labels of an alert", row.try_get("labels")?)?;
+            let within: LabelSet = parse("limits of an alert", row.try_get("within")?)?;
             firing.push(Firing {
                 alert: Arc::new(Alert {
-                    fingerprint: fingerprint(labels.iter()),
+                    fingerprint: fingerprint_within(&labels, &within),
                     labels,
+                    within,
                     annotations: parse("annotations of an alert", row.try_get("annotations")?)?,
                     starts_at: Ts(row.try_get("starts_ms")?),
                     generator_url: row.try_get::<String, _>("generator_url")?.into(),
@@ -87,13 +89,21 @@ pub(super) async fn put_alerts(tx: &mut SqliteConnection, effects: &[Effect]) ->
     for rows in portions(&firing) {
         let mut texts = Vec::with_capacity(rows.len());
         for f in rows {
-            texts.push((json("labels", &f.alert.labels)?, json("annotations", &f.alert.annotations)?));
+            let alert = &f.alert;
+            texts.push((
+                json("labels", &alert.labels)?,
+                json("annotations", &alert.annotations)?,
+                json("limits", &alert.within)?,
+            ));
         }
         let mut insert = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO alerts (fingerprint, labels, annotations, generator_url, starts_ms, ends_ms, updated_ms) ",
+            "INSERT INTO alerts (fingerprint, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms) ",
         );
-        insert.push_values(rows.iter().zip(&texts), |mut row, (f, (labels, annotations))| {
-            row.push_bind(name_of(f.alert.fingerprint)).push_bind(labels).push_bind(annotations);
+        insert.push_values(rows.iter().zip(&texts), |mut row, (f, (labels, annotations, within))| {
+            row.push_bind(name_of(f.alert.fingerprint))
+                .push_bind(labels)
+                .push_bind(annotations)
+                .push_bind(within);
             row.push_bind(&*f.alert.generator_url).push_bind(f.alert.starts_at.0);
             row.push_bind(f.ends_at.0).push_bind(f.updated_at.0);
         });

@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::matcher::Labels;
 use crate::time::Ts;
 
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
 /// What an alert may bring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -30,6 +32,8 @@ pub struct Alert {
     pub fingerprint: u64,
     pub labels: LabelSet,
     pub annotations: LabelSet,
+    /// Of its labels, those beyond which its teller has no say: `run` and `team`, with their values. Empty of one without limits.
+    pub within: LabelSet,
     pub starts_at: Ts,
     pub generator_url: Box<str>,
 }
@@ -120,9 +124,19 @@ impl Alert {
             fingerprint: fingerprint(labels.iter()),
             labels,
             annotations,
+            within: LabelSet::default(),
             starts_at,
             generator_url: generator_url.into(),
         })
+    }
+
+    /// Told by somebody who has a say of nothing else: it is another alert than that of the same labels that somebody without limits
+    /// tells, so that neither ends or prolongs the other.
+    #[must_use]
+    pub fn told_within(mut self, within: LabelSet) -> Self {
+        self.fingerprint = fingerprint_within(&self.labels, &within);
+        self.within = within;
+        self
     }
 
     /// The name that its rule gave it.
@@ -145,16 +159,24 @@ impl Alert {
 
 /// The fingerprint of a set of labels in the order of their names, as Prometheus and Alertmanager make it.
 pub fn fingerprint<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> u64 {
-    // FNV-1a with 255 after each name and value, github.com/prometheus/common/model/signature.go
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |b: u8| hash = (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
-    for (name, value) in labels {
-        name.bytes().for_each(&mut add);
-        add(255);
-        value.bytes().for_each(&mut add);
-        add(255);
-    }
-    hash
+    labels.fold(FNV_OFFSET, hash)
+}
+
+/// The same of what is told within some limits.
+pub fn fingerprint_within(labels: &LabelSet, within: &LabelSet) -> u64 {
+    let plain = fingerprint(labels.iter());
+    // A byte that is in no text: no other labels come to the same.
+    if within.is_empty() { plain } else { within.iter().fold(fnv(plain, 254), hash) }
+}
+
+// FNV-1a with 255 after each name and value, github.com/prometheus/common/model/signature.go
+fn hash(hash: u64, (name, value): (&str, &str)) -> u64 {
+    let name = fnv(name.bytes().fold(hash, fnv), 255);
+    fnv(value.bytes().fold(name, fnv), 255)
+}
+
+fn fnv(hash: u64, byte: u8) -> u64 {
+    (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
 }
 
 impl Serialize for LabelSet {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::common::Common;
 use super::{Alert, AlertsConfig, LabelSet};
+use crate::matcher::Labels;
 use crate::verdict::{Kind, Severity};
 
 /// Labels that say which run an alert is about.
@@ -17,6 +18,8 @@ pub const NODE_LABELS: &[&str] =
 /// last: it is mostly the name of a scrape.
 pub const JOB_LABELS: &[&str] = &["exported_job", "job_id", "slurm_job_id", "slurm_job", "jobid", "job"];
 
+/// What the key of alerts ends with whose teller has no say beyond some labels.
+const WITHIN: &str = " (within ";
 /// Nodes kept of one condition.
 const MAX_NODES: usize = 64;
 
@@ -102,6 +105,26 @@ impl Group {
     fn weigh(&mut self) {
         self.severity = self.severities.keys().next_back().copied().unwrap_or(self.severity);
     }
+}
+
+/// What makes alerts that are told within some limits conditions of their own: `... (within run=llama-70b)`.
+pub(super) fn within(limits: &LabelSet) -> String {
+    if limits.is_empty() {
+        return String::new();
+    }
+    // A value that could be taken for several is one that nothing has.
+    let plain = |text: &str| text.replace([',', '=', '(', ')'], "\u{fffd}");
+    let pairs = limits.iter().map(|(name, value)| format!("{}={}", plain(name), plain(value)));
+    format!("{WITHIN}{})", pairs.collect::<Vec<_>>().join(", "))
+}
+
+/// Whether those who told the alerts with this key have a say of something with these labels.
+pub(crate) fn has_a_say(key: &str, labels: &Labels) -> bool {
+    let Some((_, limits)) = key.strip_suffix(')').and_then(|key| key.rsplit_once(WITHIN)) else {
+        return true;
+    };
+    let mut pairs = limits.split(", ").map(|pair| pair.split_once('='));
+    pairs.all(|pair| pair.is_some_and(|(name, value)| labels.get(name).is_some_and(|v| v == value)))
 }
 
 /// The node that a label names: `gpu-042` of `gpu-042:9100`.

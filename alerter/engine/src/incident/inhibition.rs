@@ -181,6 +181,7 @@ impl Book {
                     && other.severity >= target.record.severity
                     && !(is_source(id) && is_target(&other.id))
                     && !self.leads_to(&other.id, id)
+                    && self.open.get(&other.id).is_some_and(|i| i.has_a_say(&target.record.labels))
             };
             let sources = self.inhibition.sources.get(place).into_iter().flatten();
             let sources =
@@ -215,6 +216,14 @@ impl Book {
                 self.look_again(now, &target, out);
             }
         }
+    }
+}
+
+impl Incident {
+    /// Whether all who told of it have a say of something with these labels: who may tell alerts of some runs only must not keep quiet
+    /// what is wrong with others.
+    pub(super) fn has_a_say(&self, labels: &Labels) -> bool {
+        self.subjects.iter().all(|subject| subject.has_a_say(labels))
     }
 }
 

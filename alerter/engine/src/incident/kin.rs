@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use super::book::{Book, Incident, Party};
 use super::places::Place;
 use super::{Scope, Subject};
+use crate::matcher::Labels;
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Severity, Verdict};
 
@@ -26,10 +27,15 @@ const MAX_SUBJECTS: usize = 256;
 impl Book {
     pub(super) fn kin(&self, now: Ts, party: &Party, v: &Verdict) -> Option<String> {
         let candidates = self.candidates(party, v);
+        if candidates.is_empty() {
+            return None;
+        }
+        let subject = Subject { scope: party.scope.clone(), cause: v.kind.cause() };
+        let labels = self.labels_of(party, v);
         let mut kin: Vec<&Incident> = candidates
             .into_iter()
             .filter_map(|id| self.open.get(id))
-            .filter(|i| i.is_kin(now, party, v))
+            .filter(|i| i.is_kin(now, party, v) && may_be_one(i, &subject, &labels))
             .collect();
         // The one that is worst, then the one that has waited longest.
         kin.sort_by_key(|i| (core::cmp::Reverse(i.record.severity), i.record.opened_at));
@@ -58,11 +64,15 @@ impl Book {
             return None;
         }
         let labels = self.labels_of(party, v);
+        let subject = Subject { scope: party.scope.clone(), cause: v.kind.cause() };
         let same = |i: &&Incident| {
             let equal =
                 |name: &String| labels.get(name).is_some_and(|v| i.record.labels.get(name) == Some(v));
             let room = i.subjects.len() < MAX_SUBJECTS;
-            room && i.storm.is_none() && i.record.severity > Severity::Info && names.iter().all(equal)
+            room && may_be_one(i, &subject, &labels)
+                && i.storm.is_none()
+                && i.record.severity > Severity::Info
+                && names.iter().all(equal)
         };
         let values = names.iter().map(|name| labels.get(name).cloned()).collect::<Option<Vec<_>>>()?;
         let mut alike = self.places.at(&Place::Group(values)).filter_map(|id| self.open.get(id));
@@ -143,6 +153,11 @@ impl Incident {
     fn is_physical(&self) -> bool {
         self.subjects.iter().any(|s| physical(s.cause))
     }
+}
+
+/// Whether nobody who tells of the one goes beyond their limits with the other.
+fn may_be_one(i: &Incident, subject: &Subject, labels: &Labels) -> bool {
+    subject.has_a_say(&i.record.labels) && i.has_a_say(labels)
 }
 
 fn physical(cause: Cause) -> bool {

@@ -63,13 +63,10 @@ pub(super) async fn take(
     let mut told = Vec::with_capacity(posted.len());
     let (mut invalid, mut foreign) = (0, 0u64);
     let routing = api.runtime.board.routing();
-    let is_own = |one: &Told| {
-        caller.reach().is_none_or(|reach| reach.admits(&routing.with_team(one.alert.labels.to_labels())))
-    };
     for alert in posted {
-        match read(alert, now, &limits) {
-            Ok(one) if !is_own(&one) => foreign += 1,
-            Ok(one) => told.push(one),
+        match read(alert, now, &limits).map(|one| within(&caller, &routing, one)) {
+            Ok(None) => foreign += 1,
+            Ok(Some(one)) => told.push(one),
             Err(e) => {
                 invalid += 1;
                 if mistakes.len() < MAX_MISTAKES {
@@ -119,6 +116,14 @@ impl Api {
             ))
         })
     }
+}
+
+/// What a caller tells, with the limits of their say; `None` beyond them.
+fn within(caller: &Caller, routing: &Routing, told: Told) -> Option<Told> {
+    let Some(reach) = caller.reach() else { return Some(told) };
+    let labels = routing.with_team(told.alert.labels.to_labels());
+    let limits = reach.limits_of(&labels);
+    reach.admits(&labels).then(|| Told { alert: told.alert.told_within(limits), ..told })
 }
 
 fn read(posted: PostableAlert, now: Ts, limits: &Limits) -> core::result::Result<Told, AlertError> {

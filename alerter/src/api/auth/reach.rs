@@ -10,6 +10,7 @@
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_engine::external::LabelSet;
 use stepwatch_engine::matcher::{Labels, Matcher, Op};
 
 /// Characters of a pattern.
@@ -122,6 +123,13 @@ impl Reach {
         self.limits()
             .into_iter()
             .all(|(label, globs)| unlimited(globs) || globs.iter().any(|g| g.matches(value(label))))
+    }
+
+    /// Those of the labels that it limits.
+    pub fn limits_of(&self, labels: &Labels) -> LabelSet {
+        let limited = self.limits().into_iter().filter(|(_, globs)| !unlimited(globs));
+        let pairs = limited.filter_map(|(name, _)| Some((name, labels.get(name)?)));
+        pairs.map(|(name, value)| (Box::from(name), Box::from(value.as_str()))).collect()
     }
 
     /// Whether nothing beyond it can match all of `matchers`; otherwise what they would have to say.

@@ -283,6 +283,39 @@ async fn a_limited_token_brings_alerts_of_its_own_runs_and_no_others() {
     assert_eq!(get(&app, "ingest", "/api/v2/alerts").await.status, 403, "it brings and does not look");
 }
 
+/// A dead node explains what its GPUs do, but not on the word of somebody who has a say of one run only.
+#[tokio::test]
+async fn a_limited_token_keeps_nothing_quiet_that_is_not_its_own() {
+    let app = start(None).await;
+    let alert = |kind: &str, run: &str| json!([{"labels": {"alertname": kind, "kind": kind, "severity": "critical", "run": run, "node": "n5"}}]);
+    let bring = async |token: &str, alerts: Value| {
+        assert_eq!(send(&app, token, "post", "/api/v2/alerts", Some(alerts)).await.status, 200);
+    };
+    bring("llama", alert("node_fault", "llama-9")).await;
+    for run in ["mistral", "llama-9"] {
+        bring("admin", alert("gpu_fault", run)).await;
+    }
+    let list = get(&app, "admin", "/api/v1/incidents").await.json();
+    let mut quiet: Vec<_> = list["incidents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|i| {
+            format!(
+                "{} of {}: {}",
+                i["kind"].as_str().unwrap(),
+                i["run"].as_str().unwrap(),
+                !i["quiet"].is_null()
+            )
+        })
+        .collect();
+    quiet.sort();
+    assert_eq!(
+        quiet,
+        ["gpu_fault of llama-9: true", "gpu_fault of mistral: false", "node_fault of llama-9: false"]
+    );
+}
+
 #[tokio::test]
 async fn a_reload_takes_tokens_away_and_brings_new_ones() {
     let app = start(None).await;

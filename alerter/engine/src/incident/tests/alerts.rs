@@ -41,3 +41,61 @@ fn an_alert_is_called_by_its_name_and_has_no_step() {
         assert_eq!(titles(&mut w), [(title.to_owned(), false)], "{labels:?}");
     }
 }
+
+/// Told by somebody who may tell of this run only.
+fn fires_within(w: &mut World, labels: &[(&str, &str)], run: &str) {
+    let mut told = alert(w, labels);
+    told.alert = told.alert.told_within([(Box::from("run"), Box::from(run))].into_iter().collect());
+    w.input(Input::Alerts { told: &[told] });
+}
+
+fn quiet(w: &World, run: &str, kind: Kind) -> bool {
+    w.records[&w.id(run, kind)].quiet.is_some()
+}
+
+const DEAD: &[(&str, &str)] =
+    &[("alertname", "Dead"), ("kind", "node_fault"), ("severity", "critical"), ("node", "n5")];
+const LOST: &[(&str, &str)] =
+    &[("alertname", "Lost"), ("kind", "gpu_fault"), ("severity", "critical"), ("node", "n5")];
+
+#[test]
+fn who_may_tell_of_some_runs_keeps_no_other_quiet() {
+    let mut w = World::new(two_levels());
+    fires_within(&mut w, &[DEAD, &[("run", "llama-9")]].concat(), "llama-9");
+    fires(&mut w, &[LOST, &[("run", "mistral")]].concat());
+    fires(&mut w, &[LOST, &[("run", "llama-9")]].concat());
+    let hidden = |w: &World| ["mistral", "llama-9"].map(|run| quiet(w, run, Kind::GpuFault));
+    assert_eq!(hidden(&w), [false, true]);
+    w.restore();
+    w.reload();
+    assert_eq!(hidden(&w), [false, true]);
+    // Without limits it explains the whole node.
+    fires(&mut w, &[DEAD, &[("run", "llama-9")]].concat());
+    assert_eq!(hidden(&w), [true; 2]);
+}
+
+#[test]
+fn what_is_told_within_limits_becomes_one_with_nothing_beyond_them() {
+    let mut w = World::new(two_levels());
+    w.said_of(Scope::Node("n5".into()), "mistral", Change::Raise, Kind::NodeFault, Severity::Ticket);
+    fires_within(&mut w, &[DEAD, &[("run", "llama-9")]].concat(), "llama-9");
+    assert_eq!(w.records.len(), 2, "{:#?}", w.history);
+    assert_eq!(w.records[&w.id("mistral", Kind::NodeFault)].severity, Severity::Ticket);
+    fires_within(&mut w, &[LOST, &[("run", "llama-9")]].concat(), "llama-9");
+    w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::GpuFault, Severity::Page);
+    assert!(!quiet(&w, "", Kind::GpuFault), "{:#?}", w.history);
+}
+
+#[test]
+fn the_same_labels_told_with_and_without_limits_are_two_alerts() {
+    let mut w = World::new(two_levels());
+    let labels = [DEAD, &[("run", "llama-9")]].concat();
+    let free = alert(&w, &labels).alert;
+    let within = |value: &str| {
+        free.clone().told_within([(Box::from("run"), Box::from(value))].into_iter().collect()).fingerprint
+    };
+    assert!(free.fingerprint != within("llama-9") && within("llama-9") != within("llama-8"));
+    fires_within(&mut w, &labels, "llama-9");
+    fires(&mut w, &labels);
+    assert_eq!(w.engine.alerts().count(), 2);
+}
