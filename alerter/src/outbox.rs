@@ -45,6 +45,8 @@ use crate::watchdog::Watchdog;
 pub(crate) use backoff::{backoff, random, retry_after};
 pub use metrics::OutboxMetrics;
 
+/// A page that was refused for good and reached nobody is tried again this often.
+const REFUSED_AGAIN: Duration = Duration::from_mins(2);
 /// How often it looks without being woken.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -117,6 +119,9 @@ struct Scheduler {
     receivers: watch::Receiver<Receivers>,
     watchdog: watch::Receiver<Arc<Watchdog>>,
     beat_at: Instant,
+    revive_at: Instant,
+    /// A page waits too long that no receiver has taken.
+    nobody_told: bool,
     /// Keys of pages whose age was told.
     unreached: BTreeSet<String>,
     /// The engine knows that no page waits too long.
@@ -182,6 +187,8 @@ impl Outbox {
             receivers,
             watchdog,
             beat_at: Instant::now(),
+            revive_at: Instant::now(),
+            nobody_told: false,
             unreached: BTreeSet::new(),
             all_reached: true,
             shutdown,
@@ -232,16 +239,14 @@ impl Scheduler {
             self.look().await;
             tokio::select! {
                 () = self.shutdown.wait() => {}
-                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
-                    self.finish(done).await;
-                    // One look for all that ended together.
-                    while let Some(done) = self.tasks.try_join_next() {
-                        self.finish(done).await;
-                    }
-                }
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.finish(done).await,
                 () = self.courier.store.posted() => {}
                 Ok(()) = self.receivers.changed() => self.take_receivers().await,
                 () = tokio::time::sleep_until(self.next_look) => {}
+            }
+            // One look for all that ended together, and none that has not heard that a receiver asked for a pause.
+            while let Some(done) = self.tasks.try_join_next() {
+                self.finish(done).await;
             }
         }
         self.drain().await;
@@ -278,6 +283,9 @@ impl Scheduler {
                 known.reconfigure(notifier, now);
                 // Whatever it failed for may be mended.
                 self.release(&name, now).await;
+                if let Err(err) = self.courier.store.revive(&name, (self.courier.clock)()).await {
+                    self.courier.store_error("try refused pages again", &err);
+                }
             } else {
                 self.destinations.insert(name, Destination::new(notifier, now, self.random));
             }
@@ -316,8 +324,8 @@ impl Scheduler {
         let interval = watchdog.interval();
         if self.beat_at <= now {
             self.beat_at = now + interval;
-            let courier = Arc::clone(&self.courier);
-            self.tasks.spawn(async move { courier.beat(&watchdog).await });
+            let (courier, told) = (Arc::clone(&self.courier), !self.nobody_told);
+            self.tasks.spawn(async move { courier.beat(&watchdog, told).await });
         }
         self.next_look = self.next_look.min(self.beat_at);
     }
@@ -325,6 +333,7 @@ impl Scheduler {
     /// Tells the engine, once, that no page waits too long any more.
     fn report_reached(&mut self) {
         self.unreached.clear();
+        self.nobody_told = false;
         if std::mem::replace(&mut self.all_reached, true) {
             return;
         }
@@ -348,6 +357,7 @@ impl Scheduler {
             return Ok(());
         }
         self.all_reached = false;
+        self.nobody_told = old.iter().any(|page| page.nobody);
         self.unreached.retain(|key| old.iter().any(|page| page.idem_key == *key));
         for page in old {
             if !self.unreached.insert(page.idem_key.clone()) {
@@ -368,6 +378,7 @@ impl Scheduler {
         let clock = (self.courier.clock)();
         self.start_reminders(now);
         self.start_summaries(clock, now);
+        self.revive(clock, now).await?;
         let depth = store.queue_depth().await?;
         let age = depth.oldest_page.map_or(0.0, |since| (clock - since).as_secs_f64());
         self.courier.metrics.queue(depth.undone, age);
@@ -391,6 +402,19 @@ impl Scheduler {
             let wait = Duration::from_millis((due - clock).0.max(0).unsigned_abs());
             self.next_look = self.next_look.min(now + wait);
         }
+        Ok(())
+    }
+
+    /// Tries again what was refused for good and reached nobody: a channel may have been made, a key renewed.
+    async fn revive(&mut self, clock: Ts, now: Instant) -> Result<()> {
+        if self.revive_at <= now {
+            self.revive_at = now + REFUSED_AGAIN;
+            let before = Ts(clock.0 - REFUSED_AGAIN.as_millis() as i64);
+            for receiver in self.destinations.keys() {
+                self.courier.store.revive(receiver, before).await?;
+            }
+        }
+        self.next_look = self.next_look.min(self.revive_at);
         Ok(())
     }
 

@@ -209,6 +209,28 @@ async fn a_click_on_an_alert_silences_that_alert_and_one_without_a_name_is_refus
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_click_that_finds_no_room_is_refused_and_not_swallowed() {
+    let (stack, _, ts) = paged(&[Hears::Slack]).await;
+    let ack = click(&stack, &ts, "stepwatch_ack", ANN).unwrap();
+    let clicks: Vec<Value> = (0..250)
+        .map(|n| {
+            let mut one = ack.clone();
+            one["actions"][0]["action_ts"] = format!("1700000000.{n}").into();
+            one
+        })
+        .collect();
+    let posted = clicks.iter().map(|one| post_slack(&stack, one, now(), Slack::SIGNING_SECRET));
+    let statuses = futures_util::future::join_all(posted).await;
+    let refused = statuses.iter().filter(|status| **status == 503).count();
+    assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+    let page = stack.alerter.metrics().await.unwrap();
+    let busy = [("service", "slack"), ("result", "busy")];
+    let busy = stepwatch_tests::exposition::value(&page, "stepwatch_alerter_callbacks_total", &busy);
+    assert_eq!(busy.unwrap_or_default(), refused as f64, "whoever clicked is told");
+    assert_eq!(state(&stack).await, "acknowledged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_socket_hears_the_same_and_is_replaced_when_slack_says_so() {
     let (stack, key, ts) = paged(&[Hears::SlackSocket]).await;
     let sockets = stack.sockets.as_ref().unwrap();

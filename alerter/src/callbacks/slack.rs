@@ -110,8 +110,12 @@ pub(super) async fn interactions(
     let json_body = text(header::CONTENT_TYPE.as_str()).is_some_and(|t| t.starts_with("application/json"));
     match read(&body, json_body) {
         Read::Payload(payload) => {
-            act_within(&callbacks, app, &payload).await;
-            StatusCode::OK.into_response()
+            if act_within(&callbacks, app, &payload).await {
+                StatusCode::OK.into_response()
+            } else {
+                // Slack shows whoever clicked that it did not work.
+                (StatusCode::SERVICE_UNAVAILABLE, "too much at once: click again\n").into_response()
+            }
         }
         Read::Challenge(text) => Json(json!({ "challenge": text })).into_response(),
         Read::Ping => StatusCode::OK.into_response(),
@@ -130,13 +134,14 @@ pub(super) fn apps(callbacks: &Callbacks) -> Vec<Arc<App>> {
     callbacks.ears().into_iter().filter_map(slack).collect()
 }
 
-/// Acts upon every click, and returns when all is durable or Slack has waited long enough.
-pub(super) async fn act_within(callbacks: &Callbacks, app: &Arc<App>, payload: &Value) {
-    let mut acting = Vec::new();
+/// Acts upon every click, and returns when all is durable or Slack has waited long enough; false where there was no room for one.
+pub(super) async fn act_within(callbacks: &Callbacks, app: &Arc<App>, payload: &Value) -> bool {
+    let (mut acting, mut room) = (Vec::new(), true);
     for click in clicks(payload) {
         let Ok(slot) = Arc::clone(&callbacks.inner.slots).try_acquire_owned() else {
             callbacks.inner.metrics.count(SERVICE, "busy");
-            tracing::warn!(incident = click.incident, "too many callbacks at once: a click is dropped");
+            tracing::warn!(incident = click.incident, "too many callbacks at once: a click is refused");
+            room = false;
             continue;
         };
         let (callbacks, app) = (callbacks.clone(), Arc::clone(app));
@@ -151,6 +156,7 @@ pub(super) async fn act_within(callbacks: &Callbacks, app: &Arc<App>, payload: &
         }
     };
     let _ = tokio::time::timeout(ANSWER_WITHIN, all).await;
+    room
 }
 
 async fn act(callbacks: &Callbacks, app: &App, click: Click) {

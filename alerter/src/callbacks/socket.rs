@@ -208,8 +208,9 @@ async fn serve(socket: Socket, callbacks: Callbacks, app: Arc<App>, ask: mpsc::S
 /// Acts upon an envelope and acknowledges it.
 async fn envelope_of(callbacks: Callbacks, app: Arc<App>, envelope: Value, answer: mpsc::Sender<String>) {
     let Some(id) = envelope["envelope_id"].as_str() else { return };
-    if envelope["type"] == "interactive" {
-        slack::act_within(&callbacks, &app, &envelope["payload"]).await;
+    if envelope["type"] == "interactive" && !slack::act_within(&callbacks, &app, &envelope["payload"]).await {
+        // Slack sends again what is not acknowledged, or shows that it did not work.
+        return;
     }
     let _ = answer.send(json!({ "envelope_id": id }).to_string()).await;
 }

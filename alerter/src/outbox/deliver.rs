@@ -171,14 +171,18 @@ impl Courier {
         Done::Reported
     }
 
-    /// A sign of life, if there is life: the store takes a write and the engine's loop answers.
-    pub(super) async fn beat(&self, watchdog: &Watchdog) -> Done {
+    /// A sign of life, if there is life: the store takes a write, the engine's loop answers, and somebody is `told` of every page.
+    pub(super) async fn beat(&self, watchdog: &Watchdog, told: bool) -> Done {
         let result = match self.store.touch((self.clock)()).await {
             Err(err) => {
                 self.store_error("write a sign of life", &err);
                 "withheld"
             }
             Ok(()) if !watchdog.beats() => return Done::Reported,
+            Ok(()) if !told => {
+                tracing::error!("a page has reached nobody: no heartbeat");
+                "withheld"
+            }
             Ok(()) if tokio::time::timeout(ALIVE_MAX, (self.alive)()).await != Ok(true) => {
                 tracing::error!("the engine's loop does not answer: no heartbeat");
                 "withheld"

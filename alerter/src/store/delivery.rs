@@ -1,5 +1,6 @@
 //! What the outbox asks of the store. Every state change is one transaction that survives the loss of power.
 
+use sqlx::AssertSqlSafe;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection as _, Row as _};
 use stepwatch_engine::effect::{Action, Notification};
@@ -77,6 +78,8 @@ pub(crate) struct Unreached {
     pub since: Ts,
     /// Of the last attempt.
     pub error: String,
+    /// No receiver has taken any page of the incident.
+    pub nobody: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,6 +88,16 @@ pub(crate) struct QueueDepth {
     /// Since when the oldest call for a person waits.
     pub oldest_page: Option<Ts>,
 }
+
+/// Of a row `o`: no receiver has taken any page of its incident.
+const NOBODY_TOLD: &str = "NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
+    AND t.action = 'trigger' AND t.state = 'delivered')";
+/// Of such a row: it is a page that the receiver refused for good, the last word of its lane, and nobody has answered.
+const REFUSED: &str = "o.state = 'failed' AND o.page = 1 AND o.action = 'trigger' \
+    AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open') \
+    AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
+    AND t.action = 'trigger' AND t.state = 'delivered') \
+    AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq)";
 
 impl Store {
     /// To be called once, before anything is sent: what was being sent when the process died may have arrived.
@@ -157,7 +170,21 @@ impl Store {
         let sql = "SELECT COUNT(*), MIN(CASE WHEN page = 1 AND action = 'trigger' THEN created_ms END) FROM outbox \
                    WHERE state IN ('pending', 'attempting', 'ambiguous')";
         let (undone, oldest): (i64, Option<i64>) = sqlx::query_as(sql).fetch_one(&*self.reader()).await?;
+        let sql = format!("SELECT MIN(o.created_ms) FROM outbox o WHERE {REFUSED}");
+        let refused: Option<i64> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&*self.reader()).await?;
+        let oldest = oldest.into_iter().chain(refused).min();
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
+    }
+
+    /// Makes pages that were refused for good before `before`, and that nobody has had from anybody, wait again; how many.
+    pub(crate) async fn revive(&self, receiver: &str, before: Ts) -> Result<u64> {
+        let sql = format!(
+            "UPDATE outbox AS o SET state = 'pending', next_ms = 0, reported = 0, done_at = NULL \
+             WHERE o.receiver = $1 AND o.done_at <= $2 AND {REFUSED}"
+        );
+        let mut writer = self.writer().await;
+        let update = sqlx::query(AssertSqlSafe(sql)).bind(receiver).bind(text_of(before));
+        Ok(update.execute(&mut writer.connection).await?.rows_affected())
     }
 
     /// Marks the head of a lane as being sent and returns it; `None` if there is nothing to send.
@@ -283,17 +310,21 @@ impl Store {
 
     /// Calls for a person that wait since before `before`, of incidents that nobody has taken.
     pub(crate) async fn unreached(&self, before: Ts) -> Result<Vec<Unreached>> {
-        let sql = "SELECT o.idem_key, o.incident, o.receiver, o.created_ms, COALESCE(o.error, '') FROM outbox o \
-                   JOIN incidents i ON i.id = o.incident WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
-                   AND o.state IN ('pending', 'attempting', 'ambiguous') AND o.created_ms <= $1 ORDER BY o.created_ms";
-        let rows: Vec<(String, String, String, i64, String)> =
-            sqlx::query_as(sql).bind(before.0).fetch_all(&*self.reader()).await?;
-        let page = |(idem_key, incident, receiver, since, error)| Unreached {
+        let sql = format!(
+            "SELECT o.idem_key, o.incident, o.receiver, o.created_ms, COALESCE(o.error, ''), {NOBODY_TOLD} FROM outbox o \
+             JOIN incidents i ON i.id = o.incident WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
+             AND (o.state IN ('pending', 'attempting', 'ambiguous') OR {REFUSED}) AND o.created_ms <= $1 \
+             ORDER BY o.created_ms"
+        );
+        let rows: Vec<(String, String, String, i64, String, bool)> =
+            sqlx::query_as(AssertSqlSafe(sql)).bind(before.0).fetch_all(&*self.reader()).await?;
+        let page = |(idem_key, incident, receiver, since, error, nobody)| Unreached {
             idem_key,
             incident,
             receiver,
             since: Ts(since),
             error,
+            nobody,
         };
         Ok(rows.into_iter().map(page).collect())
     }

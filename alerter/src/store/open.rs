@@ -23,6 +23,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (4, "alerts", include_str!("../../migrations/0004_alerts.sql")),
     (5, "callbacks", include_str!("../../migrations/0005_callbacks.sql")),
     (6, "audit", include_str!("../../migrations/0006_audit.sql")),
+    (7, "refused pages", include_str!("../../migrations/0007_refused_pages.sql")),
     (8, "within", include_str!("../../migrations/0008_within.sql")),
 ];
 
