@@ -179,7 +179,11 @@ mod tests {
         assert_eq!((of(0.0, &[0.0; 8]), of(0.0, &[200.0])), (vec![false; 8], vec![true]), "of unknown rate");
         assert_eq!(bad(&[100.0, 0.0, 0.0, 0.0]), [false; 4], "one port at work is no busy node");
         assert_eq!(bad(&[360.0, 360.0, 0.0, 0.0]), [false; 4], "half of the ports are not used");
-        assert_eq!(bad(&[360.0, 360.0, 360.0, 1.0]), [false, false, false, true], "against all others, idle is slow");
+        assert_eq!(
+            bad(&[360.0, 360.0, 360.0, 1.0]),
+            [false, false, false, true],
+            "against all others, idle is slow"
+        );
     }
 
     #[test]

@@ -214,7 +214,9 @@ impl Reader {
                 let band = peak.band.unwrap_or_default();
                 let (moves, low, high) = (peak.peak / GIGABIT, band.low / GIGABIT, band.high / GIGABIT);
                 if band.given {
-                    format!("moves at most {moves:.0} Gb/s on a busy node, where {low:.0} to {high:.0} are expected")
+                    format!(
+                        "moves at most {moves:.0} Gb/s on a busy node, where {low:.0} to {high:.0} are expected"
+                    )
                 } else {
                     format!(
                         "moves at most {moves:.0} Gb/s, where it used to reach {low:.0} to {high:.0} and the other ports still reach theirs"
