@@ -6,7 +6,7 @@
 //!
 //! An alert that is open rings no more, so that an incident that began as a ticket and became a page needs a second one. What
 //! is only a ticket goes under a key of its own, and the page closes it. Nor does one that was acknowledged: when whoever took
-//! the incident does not have it any more, that alert is closed and the next generation of the key rings ([`Lane`]).
+//! the incident does not have it any more, that alert is closed and the next generation of the key rings (in `lane`).
 
 mod lane;
 #[cfg(test)]
