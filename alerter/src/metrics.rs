@@ -191,8 +191,8 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         stepwatch_kit::build_info::register(registry, PROGRAM);
         let callbacks = CallbackMetrics::default();
-        callbacks.register(registry);
         let registry = registry.sub_registry_with_prefix(PROGRAM);
+        callbacks.register(registry);
         let gate = GateMetrics::default();
         gate.register(registry);
         Self {
