@@ -336,8 +336,15 @@ COUNTS = """
 """
 
 
+def heed():
+    """Who runs the tests in the background of a shell has them ignore what a terminal sends, and so would we."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Signals(Launches):
     def counts(self, number, **popen):
+        popen.setdefault("preexec_fn", heed)
         process = self.python(COUNTS, int(number), **popen)
         ready = process.stdout.readline().split()
         self.assertEqual(ready[0], b"ready")
