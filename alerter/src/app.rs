@@ -131,8 +131,7 @@ impl App {
         let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone());
         warn_if_open(addr, &config.file, web.as_ref());
         let limits = limits(&gate, &mut registry);
-        let bulkhead = Bulkhead::default();
-        bulkhead.register(&mut registry, PROGRAM);
+        let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
         let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &stopping);
         let api = Api {
             store: store.clone(),

@@ -120,13 +120,16 @@ impl Bulkhead {
         }
     }
 
-    pub fn register(&self, registry: &mut Registry, program: &str) {
+    /// One that counts what it refuses.
+    pub fn registered(registry: &mut Registry, program: &str) -> Self {
+        let bulkhead = Self::default();
         registry.register(
             format!("{program}_requests_shed"),
             "Requests answered 503 because others of their kind took the room: full (every place taken), slow_body, waited (no slot \
              in time)",
-            self.shed.clone(),
+            bulkhead.shed.clone(),
         );
+        bulkhead
     }
 
     /// Puts the pools before a router.

@@ -23,6 +23,12 @@ async fn send_all(pagerduty: &PagerDuty, all: &[Notification]) {
     }
 }
 
+fn told_as((severity, action): (Severity, Action)) -> Notification {
+    let mut n = page(action);
+    n.message.severity = severity;
+    n
+}
+
 fn rung(s: &Service) -> Vec<&str> {
     s.pages.iter().map(|p| p.dedup_key.as_str()).collect()
 }
@@ -38,11 +44,7 @@ async fn a_ticket_that_becomes_a_page_rings() {
         (Severity::Page, Action::Ack),
         (Severity::Page, Action::Resolve),
     ];
-    let all = all.map(|(severity, action)| {
-        let mut n = page(action);
-        n.message.severity = severity;
-        n
-    });
+    let all = all.map(told_as);
     send_all(&to(&fake, &dir), &all).await;
     let id = page(Action::Trigger).incident;
     fake.with(|s| {
@@ -113,11 +115,7 @@ async fn a_ticket_rings_again_too() {
         (Severity::Page, Action::Trigger),
         (Severity::Page, Action::Resolve),
     ];
-    let all = all.map(|(severity, action)| {
-        let mut n = page(action);
-        n.message.severity = severity;
-        n
-    });
+    let all = all.map(told_as);
     send_all(&to(&fake, &dir), &all).await;
     let id = page(Action::Trigger).incident;
     fake.with(|s| {
