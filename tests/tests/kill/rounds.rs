@@ -4,7 +4,8 @@
 //! A round is a few acts (troubles begin and end, people answer, ask for quiet, change the configuration) and one blow: `kill -9`
 //! at any moment or at a crash point, a process that stands still, a wall clock that jumps by an hour. Slack and PagerDuty are
 //! unwell in some of them. The seed is printed; `STEPWATCH_SEED` repeats a sequence of acts and blows, though not the
-//! moments at which the machine does them. `STEPWATCH_LONG=1` makes it 500 rounds, `STEPWATCH_ROUNDS` any number.
+//! moments at which the machine does them. `STEPWATCH_LONG=1` makes it 500 rounds, `STEPWATCH_ROUNDS` any number; many rounds are
+//! shared out among worlds that know nothing of each other, because most of a round is waiting.
 
 mod acts;
 mod blows;
@@ -12,7 +13,8 @@ mod case;
 mod laws;
 mod people;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -25,6 +27,9 @@ use self::people::People;
 
 const ROUNDS: usize = 30;
 const ROUNDS_LONG: usize = 500;
+/// Rounds that are worth a world of their own, and worlds at once.
+const ROUNDS_WORLD: usize = 60;
+const WORLDS: usize = 4;
 /// Troubles at once.
 const CASES: usize = 6;
 /// Lines of the story that are shown when something is wrong.
@@ -65,6 +70,23 @@ struct Tally {
     reloads: usize,
     answers: usize,
     silences: usize,
+    incidents: usize,
+    pages: usize,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.kills += other.kills;
+        self.points += other.points;
+        self.freezes += other.freezes;
+        self.jumps += other.jumps;
+        self.faults += other.faults;
+        self.reloads += other.reloads;
+        self.answers += other.answers;
+        self.silences += other.silences;
+        self.incidents += other.incidents;
+        self.pages += other.pages;
+    }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -76,30 +98,51 @@ async fn whatever_happens() {
     let long = std::env::var_os("STEPWATCH_LONG").is_some();
     let rounds = number("STEPWATCH_ROUNDS").map_or(if long { ROUNDS_LONG } else { ROUNDS }, |n| n as usize);
     let seed = number("STEPWATCH_SEED").unwrap_or_else(|| jiff::Timestamp::now().as_microsecond() as u64);
+    let worlds = (rounds / ROUNDS_WORLD).clamp(1, WORLDS);
     say::line(&format!("STEPWATCH_SEED={seed}"));
     let started = Instant::now();
-    let mut world = World::start(seed).await;
-    for n in 1..=rounds {
-        world.round(n).await;
-        if long && n % 25 == 0 {
-            say::line(&format!("round {n} after {:?}: {:?}", started.elapsed(), world.tally));
-        }
+    let share = |n: usize| rounds / worlds + usize::from(n < rounds % worlds);
+    let lives = (0..worlds).map(|n| World::live(seed.wrapping_add(n as u64), share(n)));
+    let mut t = Tally::default();
+    for lived in futures_util::future::join_all(lives).await {
+        t += lived;
     }
-    world.stack.slack.script().clear();
-    world.stack.pagerduty.script().clear();
-    while !world.cases.is_empty() {
-        world.retire().await;
-    }
-    let (t, took) = (&world.tally, started.elapsed().as_secs());
-    let pages = world.stack.pagerduty.with(|pd| pd.pages.len());
+    let took = started.elapsed().as_secs();
     say::figure(&format!(
         "{rounds} rounds in {took} s (seed {seed}): killed {} times at random and {} at crash points, stopped {}, clock set {}, \
-         {} faults of receivers, {} reloads, {} answers, {} silences; {} incidents, {pages} pages: none lost, none doubled",
-        t.kills, t.points, t.freezes, t.jumps, t.faults, t.reloads, t.answers, t.silences, world.born
+         {} faults of receivers, {} reloads, {} answers, {} silences; {} incidents, {} pages: none lost, none doubled",
+        t.kills,
+        t.points,
+        t.freezes,
+        t.jumps,
+        t.faults,
+        t.reloads,
+        t.answers,
+        t.silences,
+        t.incidents,
+        t.pages
     ));
 }
 
 impl World {
+    /// So many rounds, and what was done in them.
+    async fn live(seed: u64, rounds: usize) -> Tally {
+        let mut world = Self::start(seed).await;
+        for n in 1..=rounds {
+            world.round(n).await;
+            if n % ROUNDS_WORLD == 0 {
+                say::line(&format!("seed {seed}, round {n}: {:?}", world.tally));
+            }
+        }
+        world.make_well();
+        while !world.cases.is_empty() {
+            world.retire().await;
+        }
+        world.tally.incidents = world.born;
+        world.tally.pages = world.stack.pagerduty.with(|pd| pd.pages.len());
+        core::mem::take(&mut world.tally)
+    }
+
     async fn start(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let clock = WallClock::new(dir.path()).unwrap();
@@ -128,6 +171,8 @@ impl World {
     }
 
     async fn round(&mut self, n: usize) {
+        // What is seldom asked for would have failures in store for every round there was.
+        self.make_well();
         while self.cases.len() >= CASES {
             self.retire().await;
         }
@@ -199,7 +244,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        // Of several worlds, the one that something is wrong with falls first.
+        if std::thread::panicking() && !TOLD.swap(true, Ordering::SeqCst) {
             let from = self.story.len().saturating_sub(SHOWN);
             say::line(&format!("---- the story ----\n{}\n{}", self.story[0], self.story[from..].join("\n")));
             say::line(&format!("---- what is wrong ----\n{:#?}", self.cases));

@@ -125,6 +125,11 @@ impl World {
         }
     }
 
+    pub(super) fn make_well(&self) {
+        self.stack.slack.script().clear();
+        self.stack.pagerduty.script().clear();
+    }
+
     /// Slack and PagerDuty misbehave in some rounds, also in the ways in which nobody can know whether a message arrived.
     pub(super) fn make_unwell(&mut self) -> String {
         if self.random.unit() > 0.3 {

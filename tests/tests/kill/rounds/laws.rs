@@ -160,8 +160,8 @@ impl World {
             let now = w.engine_now().await?;
             let at: jiff::Timestamp = seen["next_escalation_at"].as_str()?.parse().ok()?;
             let left = at.as_millisecond() as f64 / 1000.0 - now;
-            assert!(left <= LONGEST + LATE, "{run}: nobody is told for another {left} s: {seen:#}");
-            (left > -LATE).then_some(())
+            // Neither long past nor an hour away. A jump of the clock shows in its metric a moment later than in the clock.
+            (-LATE..LONGEST + LATE).contains(&left).then_some(())
         })
         .await;
     }
