@@ -13,7 +13,8 @@ pub(super) enum Tell {
     Begin { name: &'static str, level: Level, phrase: &'static str },
     /// It is over.
     End { name: &'static str, phrase: &'static str },
-    /// Of a link.
+    /// It happened to a link. Whether the link is down or slow is for the collectors to say that know which ports should be up, which were
+    /// left out, and how wide a slot is: a driver says the same of a cage that was never cabled, and never says that it is over.
     Link { medium: &'static str, state: &'static str, level: Level, phrase: &'static str },
 }
 
@@ -72,7 +73,7 @@ signs! {
     NcclSegfault "nccl_segfault" once("nccl_segfault", Warn, "a process crashed inside NCCL");
     Mlx5SlotPower "mlx5_slot_power" once("nic_slot_power", Warn, "the PCIe slot gives the network adapter too little power");
     Mlx5ModuleHot "mlx5_module_hot" link("infiniband", "errors", Error, "the transceiver is too hot and will be shut off");
-    Mlx5CableUnplugged "mlx5_cable_unplugged" link("infiniband", "down", Warn, "the cable was unplugged");
+    Mlx5CableUnplugged "mlx5_cable_unplugged" once("nic_no_cable", Info, "the network adapter finds no cable in its port");
     Mlx5ModuleError "mlx5_module_error" link("infiniband", "errors", Warn, "the transceiver or the cable reports an error");
     Mlx5CommandLeak "mlx5_command_leak" once("nic_firmware", Warn, "the network adapter's firmware did not answer a command in time");
     Mlx5Health "mlx5_health" once("nic_firmware", Error, "the network adapter's firmware stopped");
@@ -83,7 +84,7 @@ signs! {
     Mlx5LinkUp "mlx5_link_up" Count;
     Mlx5LinkDown "mlx5_link_down" Count;
     NetdevWatchdog "netdev_watchdog" link("ethernet", "errors", Warn, "the interface stopped sending");
-    PcieDegraded "pcie_degraded" link("pcie", "degraded", Warn, "the PCIe link is slower than the device");
+    PcieDegraded "pcie_degraded" once("pcie_bandwidth", Info, "the PCIe link is slower than the device could be");
     AerCorrected "aer_corrected" Count;
     AerNonfatal "aer_nonfatal" once("aer_nonfatal", Warn, "uncorrected PCIe error, not fatal");
     AerFatal "aer_fatal" once("aer_fatal", Error, "fatal PCIe error");
@@ -119,6 +120,15 @@ signs! {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_line_does_not_say_how_a_link_is() {
+        for sign in Sign::ALL {
+            if let Tell::Link { state, .. } = sign.tell() {
+                assert_eq!(state, "errors", "{sign:?}");
+            }
+        }
+    }
 
     #[test]
     fn names_are_names_and_what_begins_can_end() {

@@ -96,11 +96,11 @@ pub(super) fn sign(
             let adapter = pci.as_deref().map(|pci| Adapter::of(roots, pci)).unwrap_or_default();
             let netdev = Some(facts.device).filter(|d| !d.is_empty()).or(adapter.netdev.as_deref());
             let medium = if medium == "infiniband" { adapter.medium.unwrap_or(medium) } else { medium };
-            let port = adapter.rdma.as_ref().filter(|_| medium != "pcie").map(|device| format!("{device}/1"));
-            let name = port.as_deref().or(if medium == "pcie" { None } else { netdev }).or(pci.as_deref());
-            let name = name.unwrap_or(medium);
+            let port = adapter.rdma.as_ref().map(|device| format!("{device}/1"));
+            let name = port.as_deref().or(netdev).or(pci.as_deref()).unwrap_or(medium);
             let mut event = event(Kind::Link, ts, name, level, format!("{name}: {phrase}"));
             event.code = Some(0);
+            event.extra.insert("once".into(), Value::Bool(true));
             words(
                 &mut event,
                 &[("medium", medium), ("state", state), ("netdev", netdev.unwrap_or_default())],
@@ -245,6 +245,7 @@ mod tests {
             "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 24 LTSSM Fault Up",
             "Memory cgroup out of memory: Killed process 4242 (python3) total-vm:10kB",
             "mlx5_core 0000:ca:00.0: Port module event[error]: module 0, Cable error, High Temperature",
+            "mlx5_core 0000:ca:00.0: Port module event: module 0, Cable unplugged",
             "mlx5_core 0000:ca:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link",
             "nfs: server 10.0.0.9 OK",
         ];
