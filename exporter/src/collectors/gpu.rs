@@ -108,6 +108,15 @@ pub struct Reader {
     xids: xid::Xids,
 }
 
+/// Why none of the GPUs can be used.
+#[derive(Debug)]
+enum Useless {
+    /// The kernel has no driver for them.
+    Driverless,
+    /// The driver that is loaded and its library are of different versions.
+    Mismatch(String),
+}
+
 /// What the kernel driver lists, without being asked for more than files.
 #[derive(Debug, Default)]
 struct Listed {
@@ -245,7 +254,8 @@ impl Reader {
             return None;
         }
         let call = nvml.call().map(|call| format!("waiting for {call}"));
-        let why = self.closed.as_ref().map(ToString::to_string).or(call);
+        let useless = self.useless().and_then(Useless::mismatch);
+        let why = useless.or_else(|| self.closed.as_ref().map(ToString::to_string)).or(call);
         Some(CollectError::Other(why.unwrap_or_else(|| "NVML has not answered yet".into())))
     }
 
@@ -272,7 +282,7 @@ impl Reader {
             out.set(&COUNT, &[], reading.answering());
             self.write_missing(out);
             self.bundle.write(reading, &self.slow, out);
-        } else if self.driverless() {
+        } else if self.useless().is_some() {
             out.set(&COUNT, &[], 0u64);
         }
         out.set(&EXPECTED, &[], self.expected());
@@ -298,11 +308,18 @@ impl Reader {
         self.known.gpus().values().map(|id| &**id)
     }
 
-    /// There should be GPUs, and the kernel has no driver for them.
-    fn driverless(&self) -> bool {
-        let without = matches!(self.closed, Some(OpenError::NoLibrary(_) | OpenError::NoDriver(_)));
+    /// There should be GPUs, and it is certain that nobody can use any: why.
+    fn useless(&self) -> Option<Useless> {
         let listed = self.listed.driver.is_some() || !self.listed.addresses.is_empty();
-        without && !listed && self.reading.is_none() && self.expected() > 0
+        let why = match &self.closed {
+            Some(OpenError::Mismatch(why)) => {
+                let loaded = self.listed.driver.as_ref().map(|v| format!(" (loaded is {v})"));
+                Useless::Mismatch(format!("{why}{}", loaded.unwrap_or_default()))
+            }
+            Some(OpenError::NoLibrary(_) | OpenError::NoDriver(_)) if !listed => Useless::Driverless,
+            _ => return None,
+        };
+        (self.reading.is_none() && self.expected() > 0).then_some(why)
     }
 
     /// How many GPUs there should be.
@@ -317,6 +334,15 @@ impl Reader {
         let mut names = listed.chain(self.had().map(|g| g.name.as_str())).filter(|n| !n.is_empty());
         let first = names.next()?;
         names.all(|name| name == first).then(|| first.to_owned())
+    }
+}
+
+impl Useless {
+    fn mismatch(self) -> Option<String> {
+        match self {
+            Self::Driverless => None,
+            Self::Mismatch(why) => Some(why),
+        }
     }
 }
 
@@ -377,7 +403,7 @@ impl Collector for Reader {
         cx.hub.set_detected_gpu(self.name());
         self.watch.stuck(cx, nvml.stuck(self.config.stuck_after.as_duration()));
         let expected = self.expected();
-        self.watch.driverless(cx, self.driverless(), expected);
+        self.watch.useless(cx, self.useless(), expected);
         if let Some(reading) = &self.reading {
             self.watch.look(cx, reading, self.known.gpus(), &self.listed.addresses, expected);
             if std::mem::take(&mut self.slow_new) {

@@ -147,7 +147,12 @@ pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
     let mut findings: Vec<Finding> = collectors::findings(&node, &chosen).named(collectors::NAME).collect();
     for check in chosen {
         if check.needs.is_empty() || check.needs.iter().any(|name| node.has_read(name)) {
-            findings.extend((check.run)(&node).named(check.name));
+            let found = (check.run)(&node).named(check.name);
+            let unread = node.unread(check.needs);
+            findings.extend(found.map(|f| match unread {
+                Some(collector) => f.not_seen_by(collector),
+                None => f,
+            }));
         }
     }
     let seconds = began.elapsed().as_secs_f64();

@@ -38,6 +38,9 @@ pub enum OpenError {
     NoLibrary(String),
     #[error("{0}")]
     NoDriver(String),
+    /// Driver and library are of different versions.
+    #[error("{0}")]
+    Mismatch(String),
     #[error("{0}")]
     Other(String),
 }
@@ -174,6 +177,7 @@ impl From<Error> for OpenError {
         let text = error.to_string();
         match error {
             Error::Load(_) => Self::NoLibrary(text),
+            Error::Mismatch { .. } => Self::Mismatch(text),
             error if error.driver_not_loaded() => Self::NoDriver(text),
             _ => Self::Other(text),
         }
@@ -478,6 +482,7 @@ mod tests {
             OpenError::NoLibrary(_)
         ));
         assert!(matches!(open(Error::Code { function: "nvmlInit_v2", code: 9 }), OpenError::NoDriver(_)));
+        assert!(matches!(open(Error::Mismatch { library: "550.1".into() }), OpenError::Mismatch(_)));
         assert!(matches!(open(Error::Code { function: "nvmlInit_v2", code: 999 }), OpenError::Other(_)));
     }
 

@@ -87,7 +87,10 @@ impl Nvml {
         watch.ends();
         let raw = raw.map_err(|e| Error::Load(e.to_string()))?;
         let mut library = Library { raw, watch, initialised: false };
-        call!(&library, None, nvmlInit_v2())?;
+        match call!(&library, None, nvmlInit_v2()) {
+            Err(error) if error.mismatch() => return Err(Error::Mismatch { library: library.version() }),
+            opened => opened?,
+        }
         library.initialised = true;
         Ok(Self(Rc::new(library)))
     }
@@ -114,6 +117,18 @@ impl Nvml {
         let mut handle = std::ptr::null_mut();
         call!(&self.0, Some(index), nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
         Ok(Device::new(self.clone(), handle, index))
+    }
+}
+
+impl Library {
+    /// What driver the library is of: the one question that it answers before it is initialised.
+    fn version(&self) -> String {
+        let told = text(|buffer, len| call!(self, None, nvmlSystemGetNVMLVersion(buffer, len)));
+        let told = told.unwrap_or_else(|_| "of unknown version".into());
+        // The version of the interface stands before it.
+        told.split_once('.')
+            .filter(|(_, rest)| rest.contains('.'))
+            .map_or(told.clone(), |(_, rest)| rest.into())
     }
 }
 

@@ -140,6 +140,23 @@ async fn one_thing_wrong_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_driver_of_another_version_than_its_library_eats_no_queue() {
+    let script = Script::of(Fleet::H100).fault("nvmlInit*", Effect::Fail(Code::LibRmVersionMismatch));
+    let node = Node::with(&script);
+    let output = node.check(&["--skip=clock", "--lenient", PATIENT]).await;
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let gpus = said.lines().find(|l| l.starts_with("unhealthy gpus")).unwrap_or_else(|| panic!("{said}"));
+    assert!(gpus.contains("none of 8 GPUs can be used: the driver that is loaded is of another"), "{gpus}");
+    assert!(gpus.contains("(loaded is 550.") && gpus.contains("reboot the node"), "{gpus}");
+    for check in ["recovery", "ecc", "throttle", "nvlink", "fabric"] {
+        let line = |l: &&str| l.split_whitespace().nth(1) == Some(check);
+        let line = said.lines().find(line).unwrap_or_else(|| panic!("{check}: {said}"));
+        assert!(line.starts_with("unknown "), "nobody looked: {line}");
+    }
+}
+
+#[tokio::test]
 async fn a_reference_from_one_node_judges_another() {
     let node = Node::new();
     let file = node.dir.path().join("node.json");

@@ -11,7 +11,7 @@ use super::families::{
     SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION,
 };
 use super::known::Known;
-use super::nvlink;
+use super::{Useless, nvlink};
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
 use crate::condition::Conditions;
@@ -27,7 +27,7 @@ const BUSY: f64 = 0.5;
 /// A fabric manager that is starting needs this long.
 const FABRIC_FOR: Duration = Duration::from_mins(1);
 /// A driver that is being loaded, or exchanged for another, needs this long.
-const DRIVERLESS_FOR: Duration = Duration::from_mins(1);
+const USELESS_FOR: Duration = Duration::from_mins(1);
 /// A link that is down is told again this often, as a condition is.
 const AGAIN: Duration = Duration::from_mins(10);
 /// The hardware's own reasons to slow down: broken cooling, a power supply that cannot. A power cap is everyday life.
@@ -115,15 +115,27 @@ impl Watcher {
         });
     }
 
-    /// There should be GPUs, and the kernel has no driver for them; the first reading says that it is over.
-    pub(super) fn driverless(&mut self, cx: &Context<'_>, so: bool, expected: usize) {
-        if self.lasts("driverless", "", so, DRIVERLESS_FOR) {
-            self.conditions.tell(cx, "gpu_lost", "", true, || Event {
-                level: Some("error".into()),
-                text: Some(format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used")),
-                ..Event::new(Kind::Hw)
-            });
+    /// There should be GPUs, and nobody can use any; the first reading says that it is over.
+    pub(super) fn useless(&mut self, cx: &Context<'_>, why: Option<Useless>, expected: usize) {
+        if !self.lasts("useless", "", why.is_some(), USELESS_FOR) {
+            return;
         }
+        let Some(why) = why else { return };
+        self.conditions.tell(cx, "gpu_lost", "", true, || {
+            let (level, text) = match why {
+                Useless::Driverless => {
+                    ("error", format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used"))
+                }
+                // Who runs already has the right library in memory, and goes on.
+                Useless::Mismatch(why) => (
+                    "warn",
+                    format!(
+                        "None of {expected} GPUs can be used by what is started now: {why}; reboot the node, or load the module anew"
+                    ),
+                ),
+            };
+            Event { level: Some(level.into()), text: Some(text), ..Event::new(Kind::Hw) }
+        });
     }
 
     /// Looks at what was read.

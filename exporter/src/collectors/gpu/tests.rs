@@ -351,6 +351,30 @@ fn without_nvml_the_kernel_driver_still_tells_which_gpus_there_are() {
 }
 
 #[test]
+fn a_driver_of_another_version_than_its_library_is_as_good_as_none() {
+    let (dir, bench) = listed(&[("0000:1b:00.0", "GPU-a"), ("0000:43:00.0", "GPU-b")]);
+    std::fs::write(
+        dir.path().join("driver/nvidia/version"),
+        "NVRM version: NVIDIA UNIX Kernel Module  550.90.07\n",
+    )
+    .unwrap();
+    let mut reader = Reader::new(&Config::default());
+    reader.probe(&bench.context()).unwrap();
+    let error = stepwatch_sys::nvml::Error::Mismatch { library: "550.144.03".into() };
+    reader.take(Err(error.into()), &bench.context());
+    let mut out = Samples::default();
+    reader.write(&mut out);
+    assert_eq!((out.get(&COUNT, &[]), out.get(&EXPECTED, &[])), (Some(0.0), Some(2.0)));
+    reader.watch.useless(&bench.context(), reader.useless(), 2);
+    assert!(bench.published().is_empty(), "it may be exchanged just now");
+    reader.watch.age(LONG * 3);
+    reader.watch.useless(&bench.context(), reader.useless(), 2);
+    let events = bench.published();
+    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("warn"))]);
+    insta::assert_snapshot!(events[0].text.as_deref().unwrap(), @"None of 2 GPUs can be used by what is started now: the driver that is loaded is of another version than its library, 550.144.03 (loaded is 550.90.07); reboot the node, or load the module anew");
+}
+
+#[test]
 fn a_node_without_a_gpu_is_healthy_unless_it_should_have_some() {
     let (_dir, bench) = listed(&[]);
     let mut reader = Reader::new(&Config::default());

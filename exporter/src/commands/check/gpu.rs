@@ -64,11 +64,17 @@ fn count(node: &Node<'_>) -> Findings {
     // Without a count, NVML did not answer, which is another finding.
     let Some(answering) = value(&gpu::COUNT) else { return found };
     let expected = value(&gpu::EXPECTED).filter(|expected| *expected > answering);
-    if let Some(expected) = expected.filter(|_| answering == 0.0 && node.rows(&gpu::DRIVER).next().is_none())
-    {
+    let none = expected.filter(|_| answering == 0.0);
+    if let Some(expected) = none.filter(|_| node.rows(&gpu::DRIVER).next().is_none()) {
         found
             .unhealthy(format!("no NVIDIA driver is loaded, so none of {expected:.0} GPUs can be used"))
             .action("load it (modprobe nvidia), and see why it was not: dkms status, the kernel log");
+        return found;
+    }
+    if let (Some(expected), Some(why)) = (none, node.failure("gpu")) {
+        found
+            .unhealthy(format!("none of {expected:.0} GPUs can be used: {why}"))
+            .action("reboot the node, or load the module anew once nobody uses it (modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)");
         return found;
     }
     if let Some(expected) = expected {

@@ -113,6 +113,18 @@ impl<'a> Node<'a> {
         healthy || families().any(|family| self.rows(family).next().is_some())
     }
 
+    /// What went wrong with a collector, if it failed.
+    pub(super) fn failure(&self, collector: &str) -> Option<&str> {
+        let failed = |c: &&Status| c.name == collector && c.state == State::Failed;
+        self.collectors.iter().find(failed).map(|c| c.detail.as_str())
+    }
+
+    /// The first of these collectors that was asked and did not do all of its work.
+    pub(super) fn unread(&self, collectors: &[&'static str]) -> Option<&'static str> {
+        let open = |name: &&&'static str| self.collectors.iter().any(|c| c.name == **name && !answered(c));
+        collectors.iter().find(open).copied()
+    }
+
     /// A GPU as people know it: its number and its place, where they are known.
     pub(super) fn gpu(&self, uuid: &str) -> String {
         let row = self.rows(&gpu::INFO).find(|row| row.label("gpu") == uuid);
@@ -125,8 +137,7 @@ impl<'a> Node<'a> {
 
     /// Whether nothing that was asked failed, or is still to answer.
     pub(super) fn all_answered(&self) -> bool {
-        let answered = [State::Healthy, State::Unsupported, State::Disabled];
-        self.collectors.iter().all(|c| answered.contains(&c.state))
+        self.collectors.iter().all(answered)
     }
 
     /// Directories of checkpoints of which it could not be told in time how large the last one is.
@@ -138,6 +149,11 @@ impl<'a> Node<'a> {
     pub(super) fn in_time<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         within(self.end.saturating_duration_since(Instant::now()), work)
     }
+}
+
+/// Whether it did all of its work, or has none.
+fn answered(c: &Status) -> bool {
+    [State::Healthy, State::Unsupported, State::Disabled].contains(&c.state)
 }
 
 /// The result, unless it takes longer than `limit`; the work goes on then, and nobody waits for it.

@@ -107,6 +107,15 @@ impl Finding {
         Self { check: check.into(), verdict, device: None, text: text.into(), action: None }
     }
 
+    /// What nobody looked at is not well.
+    pub(super) fn not_seen_by(self, collector: &str) -> Self {
+        if self.verdict != Verdict::Ok {
+            return self;
+        }
+        let text = format!("nothing bad was seen, and {collector} could not look at all of it");
+        Self { verdict: Verdict::Unknown, text, ..self }
+    }
+
     fn line(&self, width: usize) -> String {
         let action = self.action.as_deref().map(|a| format!("; {a}")).unwrap_or_default();
         // What a driver or a kernel says may hold anything; a finding is one line.

@@ -10,6 +10,9 @@ pub enum Error {
     Missing(&'static str),
     #[error("{function}: {}", describe(*code))]
     Code { function: &'static str, code: u32 },
+    /// Nothing that is started now can use a GPU: the driver was exchanged on disk and not in the kernel, or the other way round.
+    #[error("{}, {library}", describe(sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH))]
+    Mismatch { library: String },
 }
 
 const UNSUPPORTED: &[u32] = &[
@@ -28,7 +31,7 @@ impl Error {
     pub fn unsupported(&self) -> bool {
         match self {
             Self::Missing(_) => true,
-            Self::Load(_) => false,
+            Self::Load(_) | Self::Mismatch { .. } => false,
             Self::Code { .. } => self.is(UNSUPPORTED),
         }
     }
@@ -54,6 +57,10 @@ impl Error {
 
     pub fn driver_not_loaded(&self) -> bool {
         self.is(&[sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED])
+    }
+
+    pub(super) fn mismatch(&self) -> bool {
+        self.is(&[sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH])
     }
 
     pub(super) fn not_found(&self) -> bool {
@@ -129,5 +136,8 @@ mod tests {
         assert_eq!(error.to_string(), "nvmlInit_v2: the NVIDIA driver is not loaded");
         let error = Error::Code { function: "nvmlInit_v2", code: 77 };
         assert_eq!(error.to_string(), "nvmlInit_v2: error 77");
+        let error = Error::Mismatch { library: "550.54.15".into() };
+        let text = "the driver that is loaded is of another version than its library, 550.54.15";
+        assert_eq!((error.to_string().as_str(), error.unsupported(), error.down()), (text, false, false));
     }
 }

@@ -54,6 +54,18 @@ pub(crate) extern "C" fn nvmlErrorString(code: sys::nvmlReturn_t) -> *const c_ch
     text.as_ptr()
 }
 
+/// Needs no initialisation, as `nvidia-smi` relies on when it cannot have it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlSystemGetNVMLVersion(text: Out<c_char>, room: c_uint) -> sys::nvmlReturn_t {
+    let answer = || -> Answer {
+        let mut entered = enter("nvmlSystemGetNVMLVersion", None)?;
+        let world = entered.world()?;
+        let major = world.script.fleet.cuda() / 1000;
+        text.text(room, &format!("{major}.{}", world.driver()))
+    };
+    returned(answer())
+}
+
 fn cuda(world: &World, out: Out<c_int>) -> Answer {
     out.set(world.script.fleet.cuda())
 }
@@ -75,11 +87,6 @@ fn find(world: &World, name: &str, text: &str, out: Out<Device>) -> Answer {
 calls! {
     fn nvmlSystemGetDriverVersion(world, text: Out<c_char>, room: c_uint) {
         text.text(room, world.driver())
-    }
-
-    fn nvmlSystemGetNVMLVersion(world, text: Out<c_char>, room: c_uint) {
-        let major = world.script.fleet.cuda() / 1000;
-        text.text(room, &format!("{major}.{}", world.driver()))
     }
 
     fn nvmlSystemGetCudaDriverVersion(world, out: Out<c_int>) {
