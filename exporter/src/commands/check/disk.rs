@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rustix::fs::StatVfs;
+
 use super::Check;
 use super::node::Node;
 use super::report::Findings;
@@ -16,6 +18,7 @@ pub(super) const CHECK: Check = Check {
 
 /// Less room than this for state and logs is trouble within the day.
 const MIN_FREE_BYTES: u64 = 256 << 20;
+/// Worth a word and no more: of a large file system it is room for months.
 const MIN_FREE_SHARE: f64 = 0.02;
 /// One is being written while the one before it is still needed.
 const FEW_CHECKPOINTS: f64 = 3.0;
@@ -93,13 +96,45 @@ fn state_room(node: &Node<'_>, found: &mut Findings) {
             found.unknown(format!("cannot tell the room of {shown}: {error}"));
         }
         Some(Ok(stat)) => {
-            let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-            let total = stat.f_blocks.saturating_mul(stat.f_frsize);
-            if free < MIN_FREE_BYTES || free as f64 / (total.max(1) as f64) < MIN_FREE_SHARE {
-                found
-                    .unhealthy(format!("{} MiB free for {shown}", free >> 20))
-                    .action("make room, or move state_dir");
-            }
+            judge_state(&shown, &stat, found);
+        }
+    }
+}
+
+fn judge_state(shown: &str, stat: &StatVfs, found: &mut Findings) {
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    if free < MIN_FREE_BYTES {
+        found
+            .unhealthy(format!("{} MiB free for {shown}", free >> 20))
+            .action("make room, or move state_dir");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_unfit_for_want_of_bytes_and_not_of_percents() {
+        let stat = |free: u64, total: u64| StatVfs {
+            f_bsize: 4096,
+            f_frsize: 4096,
+            f_blocks: total / 4096,
+            f_bfree: free / 4096,
+            f_bavail: free / 4096,
+            f_files: 1,
+            f_ffree: 1,
+            f_favail: 1,
+            f_fsid: 0,
+            f_flag: rustix::fs::StatVfsMountFlags::empty(),
+            f_namemax: 255,
+        };
+        for (free, total, fit) in
+            [(150 << 30, 7600 << 30, true), (300 << 20, 1 << 40, true), (200 << 20, 1 << 30, false)]
+        {
+            let mut found = Findings::default();
+            judge_state("/state", &stat(free, total), &mut found);
+            assert_eq!(found.named("disk").count(), usize::from(!fit), "{free} of {total}");
         }
     }
 }
