@@ -129,6 +129,7 @@ impl Engine {
             Input::ExpireSilence { id } => self.expire_silence(now, id, out),
             Input::Alerts { told } => self.take_alerts(now, told, out),
         }
+        self.book.explain_others(now, out);
         self.expire_on_resolve(now, before, out);
         self.settle();
     }
@@ -344,6 +345,7 @@ impl Engine {
         if let Key::Incident(id) = &key {
             self.book.touched.push(id.clone());
         }
+        self.book.explain_others(now, out);
         self.expire_on_resolve(now, before, out);
         self.settle();
         true

@@ -405,6 +405,8 @@ fn a_silence_of_alerts_hides_nothing_that_our_own_detectors_tell() {
         [("alertname", "TrainRankDead"), ("severity", "critical"), ("run", "llama"), ("kind", "rank_dead")];
     w.tell(&alert, None);
     w.forward(60);
+    // Nor when the silences are looked at again.
+    w.silence(&["run=other"], 60, false);
     assert_eq!(w.only().quiet, None, "{:#?}", w.history);
     assert_eq!(w.phone(), [(5, Action::Trigger), (35, Action::Update)], "the alert is news of it");
 }

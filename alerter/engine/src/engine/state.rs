@@ -116,6 +116,7 @@ impl Engine {
             }
         }
         engine.place_all();
+        engine.book.restored();
         engine.settle();
         (engine, unusable)
     }

@@ -48,6 +48,15 @@ impl Book {
             if hidden_by.is_some_and(|q| !self.open.contains_key(&q.by)) {
                 flaw("what hides it is over");
             }
+            let explained_by = i.record.quiet.as_ref().filter(|q| q.why == Hidden::Inhibited);
+            let hider = explained_by.and_then(|q| self.open.get(&q.by));
+            let stays = i.resolve_at.is_none_or(|at| at > now);
+            if stays && hider.is_some_and(|by| self.is_hidden_for_nothing(now, by)) {
+                flaw("what hides it is silenced, and nobody has that");
+            }
+            if hider.is_some_and(|by| self.leads_to(&by.record.id, id)) {
+                flaw("it hides what hides it");
+            }
             if i.subjects.iter().any(|s| self.by_subject.get(s) != Some(id)) {
                 flaw("another incident is open of the same thing");
             }

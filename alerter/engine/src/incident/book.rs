@@ -135,6 +135,11 @@ impl Book {
         self.open.insert(id, incident);
     }
 
+    /// To be called when all that was stored is taken in.
+    pub(crate) fn restored(&mut self) {
+        self.inhibition.restored();
+    }
+
     /// Why a run stands still, or is slow, if it does: the kind that is raised of it.
     pub(crate) fn sickness(&self, run: &str) -> Option<Kind> {
         [Cause::Progress, Cause::Speed].into_iter().find_map(|cause| {

@@ -1,13 +1,15 @@
 //! Incidents that explain others: while the one is open, the others are told to nobody.
 //!
-//! Rules have Alertmanager's form, with three differences, each so that nothing is hidden by mistake: what is hidden is never more
-//! severe than what hides it; a label in `equal` that neither has is not in common; and two incidents never hide each other, over
-//! however many rules.
+//! Rules have Alertmanager's form, with four differences, each so that nothing is hidden by mistake: what is hidden is never more
+//! severe than what hides it; a label in `equal` that neither has is not in common; two incidents never hide each other, over
+//! however many rules; and what is silenced explains nothing unless somebody has acknowledged it, so that a silence keeps quiet what
+//! it names and no more. Whatever an incident is hidden by is therefore told to somebody, has been answered, or is explained by what
+//! is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::book::{Book, Incident};
-use super::{Hidden, IncidentRecord, Quiet};
+use super::{Hidden, Quiet, State};
 use crate::config::{EngineConfig, InhibitRule};
 use crate::effect::Effect;
 use crate::matcher::{Labels, Matcher, all_hold};
@@ -65,6 +67,8 @@ struct Rule {
 struct Roles {
     source: Vec<Place>,
     target: Vec<Place>,
+    /// It is silenced, and nobody has it.
+    hushed: bool,
 }
 
 impl Inhibition {
@@ -82,7 +86,7 @@ impl Inhibition {
         kinds.insert(i.record.kind);
         let labels = &i.record.labels;
         let about: Vec<Labels> = kinds.into_iter().map(|kind| as_of(labels, kind)).collect();
-        let mut roles = Roles::default();
+        let mut roles = Roles { hushed: i.is_hushed(), ..Roles::default() };
         for (n, rule) in self.rules.iter().enumerate() {
             let source = about.iter().any(|labels| all_hold(&rule.source, labels));
             let target = about.iter().all(|labels| all_hold(&rule.target, labels));
@@ -109,13 +113,19 @@ impl Inhibition {
             self.targets.entry(place.clone()).or_default().insert(id.to_owned());
         }
         let (old, new) = (&had.source, &roles.source);
-        let differ = new.iter().filter(|p| !old.contains(p)).chain(old.iter().filter(|p| !new.contains(p)));
-        self.changed.extend(differ.cloned());
+        let other = had.hushed != roles.hushed;
+        let begun = new.iter().filter(|p| other || !old.contains(p));
+        self.changed.extend(begun.chain(old.iter().filter(|p| !new.contains(p))).cloned());
         self.of.insert(id.to_owned(), roles);
     }
 
     pub(super) fn forget(&mut self, id: &str) {
         self.take(id);
+    }
+
+    /// What the incidents explain has been looked at before: they are stored after that.
+    pub(super) fn restored(&mut self) {
+        self.changed.clear();
     }
 
     fn take(&mut self, id: &str) -> Roles {
@@ -167,7 +177,7 @@ fn as_of(labels: &Labels, kind: Kind) -> Labels {
 
 impl Book {
     /// The incident that explains this one, if one is open.
-    pub(super) fn inhibited(&self, id: &str) -> Option<Quiet> {
+    pub(super) fn inhibited(&self, now: Ts, id: &str) -> Option<Quiet> {
         let target = self.open.get(id)?;
         if matches!(target.record.kind, Kind::AlertStorm | Kind::AlerterFault) {
             return None;
@@ -176,16 +186,18 @@ impl Book {
             let rule = &self.inhibition.rules[place.0];
             let is_source = |other: &str| is_at(&self.inhibition.sources, place, other);
             let is_target = |other: &str| is_at(&self.inhibition.targets, place, other);
-            let explains = |other: &&IncidentRecord| {
+            let explains = |i: &&Incident| {
+                let other = &i.record;
                 other.id != id
                     && other.severity >= target.record.severity
                     && !(is_source(id) && is_target(&other.id))
                     && !self.leads_to(&other.id, id)
-                    && self.open.get(&other.id).is_some_and(|i| i.has_a_say(&target.record.labels))
+                    && i.has_a_say(&target.record.labels)
+                    && self.may_explain(now, i)
             };
             let sources = self.inhibition.sources.get(place).into_iter().flatten();
             let sources =
-                sources.filter_map(|other| self.open.get(other)).map(|i| &i.record).filter(explains);
+                sources.filter_map(|other| self.open.get(other)).filter(explains).map(|i| &i.record);
             let best = sources.min_by_key(|other| (core::cmp::Reverse(other.severity), &other.id));
             if let Some(by) = best {
                 let words = format!("{} explains it (rule {})", by.kind.title(), rule.name);
@@ -196,7 +208,7 @@ impl Book {
     }
 
     /// Whether `from` is hidden by `to`, over however many steps: it must not hide it in turn.
-    fn leads_to(&self, from: &str, to: &str) -> bool {
+    pub(super) fn leads_to(&self, from: &str, to: &str) -> bool {
         let mut at = from;
         for _ in 0..MAX_CHAIN {
             let quiet = self.open.get(at).and_then(|i| i.record.quiet.as_ref());
@@ -209,17 +221,47 @@ impl Book {
         true
     }
 
+    /// Whether somebody is told of it, or has it. Asked of the silences themselves: that one begins or ends counts at once, whichever
+    /// incident is looked at first.
+    fn may_explain(&self, now: Ts, i: &Incident) -> bool {
+        let is_told = |i: &Incident| i.is_acknowledged() || self.silenced(now, i).is_none();
+        is_told(i) && (i.is_acknowledged() || self.storm_of(i).is_none_or(is_told))
+    }
+
+    /// An open incident is hidden by what explains nothing: when silences were asked last, and now.
+    pub(super) fn is_hidden_for_nothing(&self, now: Ts, by: &Incident) -> bool {
+        let was_hushed = by.is_hushed() || self.storm_of(by).is_some_and(Incident::is_hushed);
+        was_hushed && !self.may_explain(now, by)
+    }
+
+    /// What it is told as one of many of.
+    fn storm_of(&self, i: &Incident) -> Option<&Incident> {
+        let quiet = i.record.quiet.as_ref().filter(|quiet| quiet.why == Hidden::RolledUp)?;
+        self.open.get(&quiet.by)
+    }
+
     /// Hides what new sources explain, and shows what former ones did.
-    pub(super) fn explain_others(&mut self, now: Ts, out: &mut Vec<Effect>) {
-        for place in core::mem::take(&mut self.inhibition.changed) {
-            for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {
-                self.look_again(now, &target, out);
+    pub(crate) fn explain_others(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        while !self.inhibition.changed.is_empty() {
+            for place in core::mem::take(&mut self.inhibition.changed) {
+                for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {
+                    self.look_again(now, &target, out);
+                }
             }
         }
     }
 }
 
 impl Incident {
+    fn is_acknowledged(&self) -> bool {
+        self.record.state == State::Acknowledged
+    }
+
+    fn is_hushed(&self) -> bool {
+        let silenced = self.record.quiet.as_ref().is_some_and(|quiet| quiet.why == Hidden::Silenced);
+        silenced && !self.is_acknowledged()
+    }
+
     /// Whether all who told of it have a say of something with these labels: who may tell alerts of some runs only must not keep quiet
     /// what is wrong with others.
     pub(super) fn has_a_say(&self, labels: &Labels) -> bool {

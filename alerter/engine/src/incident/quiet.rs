@@ -15,8 +15,13 @@ use crate::time::{Span, Ts};
 const LOOK_AGAIN: Span = Span::secs(300);
 
 impl Book {
-    /// What hides the incident at `now`, if anything does.
+    /// What hides the incident at `now`, if anything does; for one that is about to be told.
     pub(super) fn must_be_quiet(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) -> Option<Quiet> {
+        self.kept_quiet(now, id).or_else(|| self.rolls_up(now, id, out))
+    }
+
+    /// The silence, or the incident, that keeps it quiet.
+    pub(super) fn kept_quiet(&self, now: Ts, id: &str) -> Option<Quiet> {
         let i = self.open.get(id)?;
         if let Some(hush) = self.silenced(now, i) {
             return Some(Quiet {
@@ -26,7 +31,7 @@ impl Book {
                 words: hush.words(),
             });
         }
-        self.inhibited(id).or_else(|| self.rolls_up(now, id, out))
+        self.inhibited(now, id)
     }
 
     /// Tells nobody for now.
@@ -46,7 +51,8 @@ impl Book {
     pub(super) fn speak_again(&mut self, now: Ts, id: &str, why: Why, out: &mut Vec<Effect>) -> Why {
         let Some(quiet) = self.open.get(id).and_then(|i| i.record.quiet.clone()) else { return why };
         self.set_quiet(now, id, None, out);
-        let after = Why::after(quiet.why, &quiet.by);
+        let over = !self.open.contains_key(&quiet.by);
+        let after = Why::after(quiet.why, &quiet.by, over);
         out.push(timeline(now, id, after.words.clone()));
         // That it got worse says more.
         if why.because == Reason::Raised { why } else { after }
@@ -120,5 +126,6 @@ impl Book {
         for id in self.open.keys().cloned().collect::<Vec<_>>() {
             self.look_again(now, &id, out);
         }
+        self.explain_others(now, out);
     }
 }

@@ -73,6 +73,10 @@ impl Book {
         };
         (i.counted, i.calm) = (false, false);
         self.climb(now, id, why, out);
+        // Hidden from the first moment on, also while its first word waits.
+        if let Some(quiet) = self.kept_quiet(now, id) {
+            self.hush(now, id, quiet, out);
+        }
     }
 
     /// Notifies every level that is due.
@@ -328,12 +332,13 @@ impl Why {
     }
 
     /// Of the first message after something hid the incident.
-    pub(super) fn after(hidden: Hidden, by: &str) -> Self {
+    pub(super) fn after(hidden: Hidden, by: &str, over: bool) -> Self {
+        let since = if over { "is over" } else { "does not explain it any more" };
         match hidden {
             Hidden::Silenced => Self::new(Reason::SilenceEnded, format!("still firing: silence {by} ended")),
             Hidden::Inhibited => Self::new(
                 Reason::InhibitionEnded,
-                format!("still firing: incident {by}, which hid it, is over"),
+                format!("still firing: incident {by}, which hid it, {since}"),
             ),
             Hidden::RolledUp => Self::new(Reason::First, format!("left the storm of incident {by}")),
         }

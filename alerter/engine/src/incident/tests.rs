@@ -90,6 +90,10 @@ impl World {
     ) {
         let run = RunSummary { name: run.into(), gpus: 8, ..RunSummary::default() };
         let party = Party { scope, run, nodes: BTreeSet::new(), well_at: self.now };
+        self.said_by(&party, change, kind, severity);
+    }
+
+    fn said_by(&mut self, party: &Party, change: Change, kind: Kind, severity: Severity) {
         let v = Verdict {
             change,
             kind,
@@ -105,7 +109,7 @@ impl World {
             suspects: Vec::new(),
         };
         let mut out = Vec::new();
-        self.engine.judge(self.now, &party, &v, &mut out);
+        self.engine.judge(self.now, party, &v, &mut out);
         self.absorb(out);
     }
 

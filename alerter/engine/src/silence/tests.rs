@@ -37,6 +37,15 @@ fn add(s: &mut Silences, w: Wanted, fresh: &str, now: i64) -> Result<String, Ref
 }
 
 #[test]
+fn one_that_is_ended_before_it_begins_was_never_in_force() {
+    let mut s = Silences::default();
+    let id = add(&mut s, wanted(&["run=a"], Some(100), 200), "x", 0).unwrap();
+    let ended = s.expire(&id, at(10)).unwrap();
+    assert_eq!((ended.starts_at, ended.ends_at), (at(10), at(10)));
+    assert!((0..300).all(|t| s.silenced(&labels(&[("run", "a")]), at(t)).is_none()));
+}
+
+#[test]
 fn what_is_refused_and_why() {
     let mut s = Silences::default();
     s.configure(

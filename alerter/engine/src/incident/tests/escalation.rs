@@ -215,3 +215,26 @@ fn a_fault_of_ours_is_an_incident_and_is_told_once() {
     w.forward(Span::secs(60));
     w.expect(&[("chat", Resolve, Reason::Resolved)]);
 }
+
+#[test]
+fn a_person_who_stops_the_run_is_not_called_about_its_node() {
+    for by_hand in [true, false] {
+        let mut w = World::new(two_levels());
+        for (scope, kind) in
+            [(Scope::Node("n5".into()), Kind::NodeFault), (Scope::Run("r".into()), Kind::Hang)]
+        {
+            let run = RunSummary { name: "r".into(), ..RunSummary::default() };
+            let party = Party { scope, run, nodes: BTreeSet::from(["n5".into()]), well_at: w.now };
+            w.said_by(&party, Raise, kind, Page);
+        }
+        assert_eq!(w.records.len(), 1, "one sickness: {:#?}", w.history);
+        w.news();
+        let (now, mut out) = (w.now, Vec::new());
+        w.engine.book().run_ended(now, "r", by_hand, &mut out);
+        w.input(Input::Note { incident: "none", by: "nobody", what: "arms the deadlines" });
+        w.absorb(out);
+        w.forward(Span::secs(300));
+        let calls = w.news().into_iter().filter(|(_, action, _)| *action == Trigger).count();
+        assert_eq!(calls, usize::from(!by_hand), "{:#?}", w.history);
+    }
+}

@@ -122,3 +122,16 @@ fn what_is_over_when_its_reason_ends_is_no_longer_hidden_and_told_to_nobody() {
     w.said("r", Raise, Kind::Straggler, Ticket);
     w.expect(&[("chat", Trigger, Reason::First)]);
 }
+
+#[test]
+fn a_silence_that_is_gone_without_a_word_is_noticed_before_the_next_level_is_due() {
+    let mut config = two_levels();
+    config.policies[0].levels[1].after = Span::secs(3600);
+    let mut w = World::new(config);
+    let id = w.raise("r", Kind::Hang, Page);
+    let silence = w.silence("run=\"r\"", Span::secs(86_400));
+    w.engine.book().silences.forget(&silence);
+    w.forward(Span::secs(300));
+    assert_eq!(w.records[&id].quiet, None, "{:#?}", w.history);
+    assert_eq!(w.records[&id].next_at, Some(START + Span::secs(3600)));
+}

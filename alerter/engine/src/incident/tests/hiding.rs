@@ -65,6 +65,112 @@ fn a_hang_hides_the_slowness_it_causes() {
     w.expect(&[("chat", Resolve, Reason::Resolved), ("chat", Trigger, Reason::InhibitionEnded)]);
 }
 
+/// Something is said of a node that no run uses; the incident of it.
+fn sick(w: &mut World, node: &str, kind: Kind, severity: Severity) -> String {
+    w.said_of(Scope::Node(node.into()), "", Raise, kind, severity);
+    let is = |r: &&IncidentRecord| r.nodes == [node] && r.cause == kind.cause() && r.state != State::Resolved;
+    w.records.values().find(is).map(|r| r.id.clone()).unwrap_or_default()
+}
+
+/// A hang explains that there is no checkpoint; both are pages.
+fn hang_and_no_checkpoint(w: &mut World) -> (String, String) {
+    let rule = InhibitRule {
+        name: "no-checkpoint-while-it-hangs".into(),
+        source_matchers: vec!["kind=\"hang\"".into()],
+        target_matchers: vec!["cause=\"checkpoint\"".into()],
+        equal: vec!["run".into()],
+    };
+    w.config.inhibit_rules = vec![rule];
+    w.reload();
+    (w.raise("r", Kind::Hang, Page), w.raise("r", Kind::CkptStale, Page))
+}
+
+#[test]
+fn what_is_silenced_explains_nothing_unless_somebody_has_it() {
+    let mut w = World::new(two_levels());
+    w.silence("kind=\"hang\"", Span::secs(36_000));
+    let (source, target) = hang_and_no_checkpoint(&mut w);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    assert_eq!((hidden(&w, &source), hidden(&w, &target)), (Some(Hidden::Silenced), None));
+    w.forward(Span::secs(300));
+    w.expect(&[("phone", Trigger, Reason::Escalated)]);
+    // Somebody has it, silenced as it is.
+    w.input(Input::Ack { incident: &source, by: "alice" });
+    w.forward(Span::secs(7200));
+    w.expect(&[]);
+    assert_eq!(hidden(&w, &target), Some(Hidden::Inhibited));
+    // And has it no more.
+    w.input(Input::Unack { incident: &source, by: "alice" });
+    w.expect(&[("phone", Trigger, Reason::InhibitionEnded)]);
+    assert!(w.has_said("does not explain it any more"), "{:#?}", w.history);
+}
+
+#[test]
+fn a_silence_shows_what_its_incident_explained() {
+    for answered in [false, true] {
+        let mut w = World::new(two_levels());
+        let (source, target) = hang_and_no_checkpoint(&mut w);
+        w.expect(&[("chat", Trigger, Reason::First)]);
+        if answered {
+            w.input(Input::Ack { incident: &source, by: "alice" });
+        }
+        w.news();
+        let silence = w.silence("kind=\"hang\"", Span::secs(36_000));
+        if answered {
+            w.forward(Span::secs(7200));
+            w.expect(&[]);
+            continue;
+        }
+        w.expect(&[("chat", Trigger, Reason::InhibitionEnded)]);
+        assert_eq!((hidden(&w, &source), hidden(&w, &target)), (Some(Hidden::Silenced), None));
+        // It is told itself again, and explains it again.
+        w.input(Input::ExpireSilence { id: &silence });
+        assert_eq!((hidden(&w, &source), hidden(&w, &target)), (None, Some(Hidden::Inhibited)));
+    }
+}
+
+#[test]
+fn a_noisy_node_that_is_silenced_leaves_its_gpus_to_be_told() {
+    let mut w = World::new(two_levels());
+    w.silence("kind=\"node_fault\"", Span::secs(36_000));
+    let node = sick(&mut w, "n5", Kind::NodeFault, Page);
+    w.expect(&[]);
+    let gpu = sick(&mut w, "n5", Kind::GpuFault, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    assert_eq!((hidden(&w, &node), hidden(&w, &gpu)), (Some(Hidden::Silenced), None));
+}
+
+#[test]
+fn what_is_silenced_as_one_of_many_explains_nothing() {
+    let mut w = World::new(EngineConfig { batch_window: Span::secs(30), ..storms(2) });
+    let slow = w.raise("r2", Kind::Straggler, Ticket);
+    assert_eq!(hidden(&w, &slow), None);
+    (0..3).for_each(|i| drop(w.raise(&format!("r{i}"), Kind::Hang, Page)));
+    w.forward(Span::secs(30));
+    let hang = w.id("r2", Kind::Hang);
+    assert_eq!((hidden(&w, &hang), hidden(&w, &slow)), (Some(Hidden::RolledUp), Some(Hidden::Inhibited)));
+    w.news();
+    w.silence("kind=\"alert_storm\"", Span::secs(3600));
+    w.expect(&[("chat", Trigger, Reason::InhibitionEnded)]);
+    assert_eq!(hidden(&w, &slow), None);
+}
+
+#[test]
+fn what_explains_is_looked_at_no_sooner_for_a_restart() {
+    let play = |restart: bool| {
+        let mut w = World::new(EngineConfig { batch_window: Span::secs(60), ..two_levels() });
+        w.raise("r", Kind::Hang, Page);
+        let slow = w.raise("r", Kind::Straggler, Ticket);
+        if restart {
+            w.restore();
+        }
+        w.said("r", Clear, Kind::Hang, Page);
+        w.forward(Span::secs(60));
+        (w.records[&slow].quiet.clone(), w.sent, w.history)
+    };
+    assert_eq!(play(true), play(false));
+}
+
 #[test]
 fn what_is_over_before_its_reason_is_told_to_nobody() {
     let mut w = World::new(two_levels());

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Storm;
-use Action::{Trigger, Update};
+use Action::{Resolve, Trigger, Update};
 use Change::Clear;
 use Severity::Page;
 
@@ -78,4 +78,18 @@ fn a_storm_that_was_over_and_grows_again_stays() {
     w.said("g", Clear, Kind::Hang, Page);
     w.forward(Span::secs(121));
     assert_eq!(w.records[&id].state, State::Resolved);
+}
+
+#[test]
+fn whoever_closes_a_storm_hears_no_more_of_what_is_in_it() {
+    let mut w = storms();
+    burst(&mut w, &["a", "b", "c", "d"]);
+    let id = storm(&w).unwrap().id.clone();
+    w.news();
+    w.input(Input::Resolve { incident: &id, by: "alice" });
+    w.expect(&[("chat", Resolve, Reason::Resolved)]);
+    for run in ["c", "d"] {
+        let state = w.records[&w.id(run, Kind::Hang)].state;
+        assert_eq!(state, State::Acknowledged, "{run}: {:#?}", w.history);
+    }
 }
