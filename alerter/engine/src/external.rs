@@ -22,7 +22,7 @@ use crate::time::{Span, Ts};
 use crate::timers::Timers;
 use crate::verdict::{Kind, Severity};
 pub use alert::{Alert, AlertError, LabelSet, Limits, fingerprint, fingerprint_within};
-pub use group::{About, Group};
+pub use group::{About, Group, Newcomer};
 
 /// Under `alerts:`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,6 +87,8 @@ pub struct External {
 struct Member {
     firing: Firing,
     group: Arc<str>,
+    /// Empty of none.
+    node: Box<str>,
     severity: Severity,
 }
 
@@ -223,21 +225,25 @@ impl External {
         group.add(&firing.alert, &about, severity);
         let key = Arc::clone(&group.key);
         self.ends.set(&fingerprint, Some(firing.ends_at));
-        self.firing.insert(fingerprint, Member { firing, group: Arc::clone(&key), severity });
+        self.firing.insert(
+            fingerprint,
+            Member { firing, group: Arc::clone(&key), node: about.node.into(), severity },
+        );
         key
     }
 
     /// Takes what was stored. Its sender gets the time to tell it again that it would have had, had we not been away.
     pub fn restore(&mut self, now: Ts, mut firing: Firing, about: About) {
         firing.ends_at = firing.ends_at.max(now + self.config.resolve_timeout);
-        self.insert(firing, about);
+        let key = self.insert(firing, about);
+        self.judged(&key);
     }
 
     fn end(&mut self, fingerprint: u64, touched: &mut BTreeSet<Arc<str>>) -> Option<Firing> {
-        let Member { firing, group, severity } = self.firing.remove(&fingerprint)?;
+        let Member { firing, group, node, severity } = self.firing.remove(&fingerprint)?;
         self.ends.set(&fingerprint, None);
         if let Some(g) = self.groups.get_mut(&group) {
-            g.remove(fingerprint, severity);
+            g.remove(fingerprint, &node, severity);
             let left = g.firing.iter().filter_map(|f| self.firing.get(f)).map(|m| &m.firing.alert);
             g.common.remove(&firing.alert, left);
         }
@@ -259,9 +265,11 @@ impl External {
         over
     }
 
-    /// Forgets a group of which nothing fires any more.
-    pub fn drop_empty(&mut self, key: &str) {
-        if self.groups.get(key).is_some_and(|g| g.firing.is_empty()) {
+    /// What came to a group is known; one of which nothing fires any more is forgotten.
+    pub fn judged(&mut self, key: &str) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        group.newcomer = None;
+        if group.firing.is_empty() {
             self.groups.remove(key);
         }
     }

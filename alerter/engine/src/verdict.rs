@@ -162,10 +162,21 @@ pub struct Suspect {
 pub enum Change {
     /// It holds: opens an incident, or updates one (a higher severity raises it).
     Raise,
+    /// It holds of something else too, of which whoever knows what was said before knows nothing: another GPU, another port.
+    Another,
+    /// There is more of the same, which is worth a word and no second call.
+    More,
     /// It no longer holds.
     Clear,
     /// It happened and is already over: an incident that opens and resolves at once.
     Note,
+}
+
+impl Change {
+    /// It holds.
+    pub fn raises(self) -> bool {
+        matches!(self, Self::Raise | Self::Another | Self::More)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -187,4 +198,11 @@ pub struct Verdict {
     /// One sentence a person can act on, with numbers.
     pub why: String,
     pub suspects: Vec<Suspect>,
+}
+
+impl Verdict {
+    /// What it is about, without the circumstances.
+    pub fn what(&self) -> &str {
+        self.why.split("; ").next().unwrap_or_default()
+    }
 }

@@ -1,12 +1,16 @@
 //! What the detectors of a node's own word have in common: each fault is told once and again when it gets worse, all of them together
 //! are one condition, and it is over when none holds and nothing was added for a while.
+//!
+//! What a fault brings with it on the same device is its ordinary course. A fault of another device, or a worse one, is
+//! another trouble, and whoever took care of the first must hear of it.
 
+use core::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::{Condition, Key, NodeFacts, Tenants, words};
+use crate::node::{Condition, Key, Level, NodeFacts, Tenants, words};
 use crate::time::{Span, Ts};
 use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
 
@@ -14,6 +18,8 @@ use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
 const NOTE_EVERY: Span = Span::secs(3600);
 /// Annotations remembered.
 const MAX_NOTED: usize = 256;
+/// Devices remembered while something holds.
+const MAX_DEVICES: usize = 256;
 /// Faults named one by one.
 const NAMED: usize = 3;
 
@@ -37,6 +43,8 @@ pub(super) trait Sort {
 pub(super) struct Faults {
     raised: Option<Severity>,
     told: BTreeMap<Key, Told>,
+    /// Devices that were told of since it began, and how bad it was.
+    devices: BTreeMap<String, (Severity, Level)>,
     noted: BTreeMap<Key, Ts>,
 }
 
@@ -53,6 +61,8 @@ struct Fault<'a> {
     key: &'a Key,
     c: &'a Condition,
     severity: Severity,
+    /// Nobody knows that its device has such a trouble.
+    is_another: bool,
 }
 
 impl Faults {
@@ -70,19 +80,26 @@ impl Faults {
         {
             let had = self.told.get(key).copied();
             let severity = self.judge(now, sort, key, c, tenants);
-            news |= had.is_none_or(|had| had.severity < severity) && severity > Severity::Info;
-            active.push(Fault { key, c, severity });
+            let is_new = had.is_none_or(|had| had.severity < severity) && severity > Severity::Info;
+            news |= is_new;
+            let is_another = is_new && self.is_another(key, c, severity);
+            active.push(Fault { key, c, severity, is_another });
         }
         self.told.retain(|key, _| active.iter().any(|fault| fault.key == key));
-        // The worst, and of these the first that no other caused.
-        active.sort_by_key(|a| (core::cmp::Reverse(a.severity), a.c.caused_by.is_some(), a.c.first));
+        // The worst, and of these what is new, or the first that no other caused.
+        active.sort_by_key(|a| {
+            (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
+        });
         let Some(root) = active.first().filter(|a| a.severity > Severity::Info) else {
             self.over::<S>(now, f, tenants, out);
             return self.note::<S>(now, f, &active, tenants, out);
         };
         if news {
+            // What is less than what somebody has in hand can wait until it is looked at.
+            let change =
+                if self.raised.is_some() && root.is_another { Change::Another } else { Change::Raise };
             self.raised = Some(root.severity);
-            let mut v = verdict::<S>(root.c.began.min(now), Change::Raise, root.severity, tenants);
+            let mut v = verdict::<S>(root.c.began.min(now), change, root.severity, tenants);
             v.value = if root.key.number > 0 { root.key.number as f64 } else { f64::from(root.c.times) };
             v.score = active.len() as f64;
             v.why = sentence(now, f, &active, tenants);
@@ -116,7 +133,29 @@ impl Faults {
         }
     }
 
+    /// Takes note of what is told of a device, unless that was known.
+    fn is_another(&mut self, key: &Key, c: &Condition, severity: Severity) -> bool {
+        if c.caused_by.is_some() {
+            return false;
+        }
+        let (device, known) = (words::device(key, c), self.devices.len());
+        match self.devices.get_mut(device) {
+            Some(had) => {
+                // What holds on until it is a page is no more than was said, unless there are several to keep apart.
+                let is_worse = had.1 < c.level || known > 1 && had.0 < severity;
+                *had = (had.0.max(severity), had.1.max(c.level));
+                is_worse
+            }
+            None if known < MAX_DEVICES => {
+                self.devices.insert(device.to_owned(), (severity, c.level));
+                true
+            }
+            None => false,
+        }
+    }
+
     fn over<S: Sort>(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
+        self.devices.clear();
         if self.raised.take().is_some() {
             let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
             v.why = format!("{} has no more to report", f.name);
@@ -174,7 +213,8 @@ fn sentence(now: Ts, f: &NodeFacts, active: &[Fault<'_>], tenants: Tenants<'_>) 
         let _ = write!(why, "; and {beyond} more");
     }
     let _ = write!(why, "; {}", words::hit(f, tenants, now));
-    if let Some(advice) = active.iter().find_map(|a| words::advice(f, a.c)) {
+    let strongest = active.iter().min_by_key(|a| Reverse(words::effort(a.c)));
+    if let Some(advice) = strongest.and_then(|a| words::advice(f, a.c)) {
         let _ = write!(why, "; {advice}");
     }
     why

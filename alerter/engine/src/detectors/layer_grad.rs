@@ -59,7 +59,7 @@ impl LayerGrad {
         let fresh = self.all.is_fresh(s.step);
         for v in out.iter_mut().filter(|v| EXPLAINED.contains(&v.kind)) {
             match v.change {
-                Change::Raise => {
+                Change::Raise | Change::Another | Change::More => {
                     if self.open.is_empty() {
                         self.named = false;
                     }

@@ -76,7 +76,7 @@ pub(crate) fn open(verdicts: &[Verdict]) -> Vec<Kind> {
     let mut open: Vec<Kind> = Vec::new();
     for v in verdicts {
         match v.change {
-            Change::Raise if !open.contains(&v.kind) => open.push(v.kind),
+            Change::Raise | Change::Another | Change::More if !open.contains(&v.kind) => open.push(v.kind),
             Change::Clear => open.retain(|k| *k != v.kind),
             _ => {}
         }

@@ -61,7 +61,7 @@ impl Engine {
             let Some((party, verdict)) = self.condition(now, &key) else { continue };
             self.book.verdict(now, &party, &verdict, out);
             self.book.alerts_changed(now, &key, verdict.kind.cause(), out);
-            self.book.external.drop_empty(&key);
+            self.book.external.judged(&key);
         }
         self.timers.set(&Key::Alerts, self.book.external.deadline());
     }
@@ -71,7 +71,10 @@ impl Engine {
         let external = &self.book.external;
         let group = external.group(key)?;
         let mut members = external.members(key);
-        let first = members.next();
+        // What is new is what is talked about.
+        let newcomer = group.newcomer.filter(|n| n.severity == group.severity);
+        let newest = newcomer.and_then(|n| external.get(n.fingerprint)).map(|firing| &firing.alert);
+        let first = newest.or_else(|| members.next());
         let run = self.runs.get(&group.run);
         let mut summary = run.map(|run| RunSummary::of(&run.facts)).unwrap_or_default();
         summary.name.clone_from(&group.run);
@@ -84,10 +87,16 @@ impl Engine {
         if count > 1 {
             why = format!("{why} (and {} more like it)", count - 1);
         }
-        let suspects = group.nodes.iter().take(MAX_SUSPECTS);
+        let sick = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
+        let suspects = sick.take(MAX_SUSPECTS);
         let name = first.map_or("", |alert| alert.name());
         let verdict = Verdict {
-            change: if count > 0 { Change::Raise } else { Change::Clear },
+            change: match newcomer {
+                _ if count == 0 => Change::Clear,
+                Some(n) if n.is_elsewhere => Change::Another,
+                Some(_) => Change::More,
+                None => Change::Raise,
+            },
             kind: group.kind,
             severity: group.severity,
             signal: name.to_owned().into(),
@@ -105,7 +114,7 @@ impl Engine {
         let party = Party {
             scope: Scope::Alert(key.to_owned()),
             run: summary,
-            nodes: group.nodes.clone(),
+            nodes: group.nodes.keys().cloned().collect(),
             well_at: now,
         };
         Some((party, verdict))

@@ -16,7 +16,7 @@ use crate::node::words;
 use crate::node::{self, Node, Peers, Tenant};
 use crate::run::Run;
 use crate::time::{Span, Ts};
-use crate::verdict::{Cause, Change, Kind, Verdict};
+use crate::verdict::{Cause, Kind, Verdict};
 
 /// Nodes watched at once; events of further ones are counted and dropped.
 const MAX_NODES: usize = 50_000;
@@ -218,7 +218,7 @@ impl Engine {
 
     /// What a node says while its run is sick is weighed with all that is known of the run.
     fn rank_again(&self, run: &str, v: &mut Verdict) {
-        let sick = self.book.sickness(run).filter(|_| v.change == Change::Raise);
+        let sick = self.book.sickness(run).filter(|_| v.change.raises());
         let (Some(kind), Some(run)) = (sick, self.runs.get(run)) else { return };
         let own = core::mem::take(&mut v.suspects);
         let nodes = run.facts.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.facts));
@@ -231,7 +231,7 @@ impl Engine {
 
     /// What happens to a run is explained by what sets its ranks and nodes apart: they are the suspects.
     pub(super) fn explain(&self, now: Ts, name: &str, v: &mut Verdict) {
-        if v.change != Change::Raise || !EXPLAINED.contains(&v.kind.cause()) {
+        if !v.change.raises() || !EXPLAINED.contains(&v.kind.cause()) {
             return;
         }
         let Some(run) = self.runs.get(name) else { return };

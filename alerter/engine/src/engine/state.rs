@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::run::Run;
 
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 7;
+const STATE_VERSION: u8 = 8;
 /// Since when the ledger has its form.
 const LEDGER_SINCE: u8 = 4;
 /// Since when all have theirs but runs and nodes, which learn again.

@@ -31,15 +31,27 @@ pub struct About {
     pub node: String,
 }
 
+/// An alert that came to a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Newcomer {
+    pub severity: Severity,
+    /// It is of a node that the group was not about before.
+    pub is_elsewhere: bool,
+    pub fingerprint: u64,
+}
+
 #[derive(Debug, Clone)]
 pub struct Group {
     /// What they have in common, readable: `DiskFull of llama-70b`.
     pub key: Arc<str>,
     pub kind: Kind,
     pub run: String,
-    pub nodes: BTreeSet<String>,
+    /// Every node it was about since it began, and how many alerts fire for each now.
+    pub nodes: BTreeMap<String, usize>,
     /// Fingerprints.
     pub firing: BTreeSet<u64>,
+    /// The worst that came to it since it was last judged.
+    pub newcomer: Option<Newcomer>,
     /// The worst of those that fire.
     pub severity: Severity,
     /// How many of each severity fire.
@@ -74,8 +86,9 @@ impl Group {
             key,
             kind,
             run: about.run.clone(),
-            nodes: BTreeSet::new(),
+            nodes: BTreeMap::new(),
             firing: BTreeSet::new(),
+            newcomer: None,
             severity: Severity::Info,
             severities: BTreeMap::new(),
             common: Common::default(),
@@ -83,8 +96,9 @@ impl Group {
     }
 
     pub(super) fn add(&mut self, alert: &Arc<Alert>, about: &About, severity: Severity) {
-        if !about.node.is_empty() && self.nodes.len() < MAX_NODES {
-            self.nodes.insert(about.node.clone());
+        let is_elsewhere = self.enter(&about.node);
+        if self.newcomer.is_none_or(|n| (n.severity, n.is_elsewhere) < (severity, is_elsewhere)) {
+            self.newcomer = Some(Newcomer { severity, is_elsewhere, fingerprint: alert.fingerprint });
         }
         *self.severities.entry(severity).or_default() += 1;
         self.weigh();
@@ -92,8 +106,28 @@ impl Group {
         self.common.add(alert);
     }
 
-    pub(super) fn remove(&mut self, fingerprint: u64, severity: Severity) {
+    /// Whether it was not about this node before.
+    fn enter(&mut self, node: &str) -> bool {
+        if node.is_empty() {
+            return false;
+        }
+        let known = self.nodes.len();
+        match self.nodes.get_mut(node) {
+            Some(firing) => *firing += 1,
+            None if known < MAX_NODES => {
+                self.nodes.insert(node.to_owned(), 1);
+                return true;
+            }
+            None => {}
+        }
+        false
+    }
+
+    pub(super) fn remove(&mut self, fingerprint: u64, node: &str, severity: Severity) {
         self.firing.remove(&fingerprint);
+        if let Some(firing) = self.nodes.get_mut(node) {
+            *firing = firing.saturating_sub(1);
+        }
         if let Some(count) = self.severities.get_mut(&severity) {
             *count = count.saturating_sub(1);
         }

@@ -102,10 +102,10 @@ fn a_group_is_as_bad_as_its_worst() {
     assert_eq!(common.keys().map(String::as_str).collect::<Vec<_>>(), ["alertname", "run"]);
     assert_eq!(take(&mut e, 2, told(&critical, Some(1))), (Taken::Over, vec!["Hot of a".into()]));
     assert_eq!(e.group("Hot of a").unwrap().severity, Severity::Ticket);
-    e.drop_empty("Hot of a");
+    e.judged("Hot of a");
     assert!(e.group("Hot of a").is_some());
     take(&mut e, 3, told(&warning, Some(1)));
-    e.drop_empty("Hot of a");
+    e.judged("Hot of a");
     assert!(e.group("Hot of a").is_none());
 }
 

@@ -182,7 +182,7 @@ impl Book {
                     self.clear(now, &id, &subject, party, v, out);
                 }
             }
-            Change::Raise => {
+            Change::Raise | Change::Another | Change::More => {
                 if let Some(id) = own.filter(|id| !self.makes_room(now, id, &subject, v, out)) {
                     return self.update(now, &id, &subject, party, v, out);
                 }
@@ -352,7 +352,8 @@ impl Book {
             self.came_back(now, id, v, out);
         }
         let Some(i) = self.open.get_mut(id) else { return };
-        let news = i.is_news(subject, v.kind);
+        let another = v.change == Change::Another;
+        let news = another || i.is_news(subject, v.kind);
         i.raised.insert((subject.clone(), v.kind), v.severity);
         i.known.entry(subject.clone()).or_default().insert(v.kind);
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
@@ -384,8 +385,12 @@ impl Book {
         } else if news && v.severity == Severity::Page && i.record.state == State::Acknowledged {
             // An acknowledgement covers what was known, and this was not.
             i.record.reopen();
-            let words = format!("after it was acknowledged: {}", v.kind.title());
+            let what = if another { v.what() } else { v.kind.title() };
+            let words = format!("after it was acknowledged: {what}");
             self.announce(now, id, v.ts, &Why::new(Reason::News, words), out);
+        } else if (another || v.change == Change::More) && v.severity == had_severity {
+            let words = format!("also {}", v.what());
+            self.tell_all(now, id, Action::Update, Why::new(Reason::News, words), out);
         } else if news && !leads && v.severity == had_severity {
             let words = format!("also {}: {}", v.kind.title(), v.why);
             self.tell_all(now, id, Action::Update, words, out);

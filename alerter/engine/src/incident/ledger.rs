@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Scope, Subject};
 use crate::time::{Span, Ts};
-use crate::verdict::{Cause, Kind, Severity, Verdict};
+use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
 
 /// How long a resolved incident counts against the next one of its subject.
 pub(super) const FLAP_MEMORY: Span = Span::secs(3600);
@@ -80,7 +80,7 @@ impl Ledger {
 
     pub(super) fn is_closed(&self, subject: &Subject, v: &Verdict) -> bool {
         let closed = self.memory.get(subject).and_then(|m| m.closed.get(&v.kind));
-        closed.is_some_and(|severity| v.severity <= *severity)
+        v.change != Change::Another && closed.is_some_and(|severity| v.severity <= *severity)
     }
 
     pub(super) fn reopen(&mut self, subject: &Subject, kind: Kind) {

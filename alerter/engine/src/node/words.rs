@@ -37,6 +37,15 @@ fn place(f: &NodeFacts, key: &Key, c: &Condition) -> String {
     }
 }
 
+/// What has the condition, however it is told of.
+pub(crate) fn device<'a>(key: &'a Key, c: &'a Condition) -> &'a str {
+    match key.topic {
+        _ if !c.gpu.is_empty() => &c.gpu,
+        Topic::Link => &key.name,
+        Topic::Xid | Topic::Hw => &key.place,
+    }
+}
+
 fn medium_name(medium: &str) -> &str {
     match medium {
         "infiniband" => "InfiniBand",
@@ -141,6 +150,13 @@ pub(crate) fn hit(f: &NodeFacts, tenants: Tenants<'_>, now: Ts) -> String {
     let more =
         if tenants.len() > 1 { format!("; {} more runs too", tenants.len() - 1) } else { String::new() };
     format!("run {}{job} has {ranks} there{stands}{more}", t.run)
+}
+
+/// How much of the node what is asked for costs: who does the most has done the rest too.
+pub(crate) fn effort(c: &Condition) -> usize {
+    const LEAST_FIRST: [&str; 6] =
+        ["restart_app", "drain_reset", "reset_gpu", "reboot_node", "check_hardware", "contact_support"];
+    LEAST_FIRST.iter().position(|action| *action == c.action).map_or(0, |n| n + 1)
 }
 
 /// What to do, from the catalogue's word for it.

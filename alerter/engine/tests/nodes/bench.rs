@@ -88,6 +88,23 @@ impl Bench {
         }
     }
 
+    /// Somebody takes the last trouble, or closes it.
+    pub(crate) fn ack(&mut self, by: &str) {
+        let id = self.last().id.clone();
+        self.answer(Input::Ack { incident: &id, by });
+    }
+
+    pub(crate) fn resolve(&mut self, by: &str) {
+        let id = self.last().id.clone();
+        self.answer(Input::Resolve { incident: &id, by });
+    }
+
+    fn answer(&mut self, answer: Input<'_>) {
+        let mut out = Vec::new();
+        self.engine.handle(self.now, answer, &mut out);
+        self.absorb(out);
+    }
+
     /// Stops the program and starts it again.
     pub(crate) fn restart(&mut self) {
         let (engine, unusable) = Engine::restore(config(), self.parts.clone());

@@ -1,6 +1,8 @@
 //! Faults of GPUs and hosts, by themselves and under a run.
 
+use stepwatch_engine::effect::Action;
 use stepwatch_engine::incident::State;
+use stepwatch_engine::message::Message;
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -73,6 +75,62 @@ fn an_application_that_breaks_itself_is_nobodys_ticket_until_the_gpu_is_the_only
         b.feed(fault("info"));
     }
     assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Open)]);
+}
+
+/// The same of another GPU.
+fn of_another(e: Event) -> Event {
+    with(e, &[("gpu", "GPU-other"), ("pci", "0000:9d:00.0")])
+}
+
+/// What was told of troubles, in order.
+fn news(b: &Bench) -> Vec<&Message> {
+    let troubles = b.told.iter().filter(|n| matches!(n.action, Action::Trigger | Action::Update));
+    troubles.map(|n| &n.message).collect()
+}
+
+#[test]
+fn a_second_gpu_is_told_though_the_first_is_in_hand() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(fell_off("gpu-7"));
+    b.feed(gpu_lost("gpu-7", true));
+    assert_eq!((b.pages(), news(&b).len()), (1, 1));
+    b.ack("sam");
+    b.feed(of_another(fell_off("gpu-7")));
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)], "sam knew nothing of it");
+    assert_eq!((b.pages(), news(&b).len()), (2, 2));
+    let m = news(&b)[1];
+    assert!(m.reason.contains("after it was acknowledged: XID 79 on GPU-other of gpu-7"), "{}", m.reason);
+    assert!(m.summary.starts_with("XID 79 on GPU-other"), "{}", m.summary);
+    // What that one brings with it is no news.
+    b.ack("sam");
+    b.feed(of_another(gpu_lost("gpu-7", true)));
+    assert_eq!((b.summary()[0].2, news(&b).len()), (State::Acknowledged, 2));
+}
+
+#[test]
+fn a_worse_fault_on_an_idle_node_is_told_and_leads() {
+    let mut b = Bench::new();
+    let remapped = xid("gpu-7", 63, "warn", "drain_reset", "Row remapped");
+    b.feed(of_another(remapped));
+    b.feed(of_another(xid("gpu-7", 94, "warn", "reset_gpu", "Contained")));
+    assert_eq!((b.summary(), news(&b).len()), (vec![(Kind::GpuFault, Severity::Ticket, State::Open)], 1));
+    b.feed(fell_off("gpu-7"));
+    assert_eq!((b.summary()[0].1, news(&b).len()), (Severity::Ticket, 2));
+    let m = news(&b)[1];
+    assert!(m.reason.starts_with("also XID 79 on"), "{}", m.reason);
+    assert!(m.summary.starts_with("XID 79 on") && m.summary.contains("also XID 63"), "{}", m.summary);
+    assert!(m.summary.ends_with("; drain gpu-7 and reboot it."), "{}", m.summary);
+}
+
+#[test]
+fn what_was_closed_by_hand_is_not_another_gpu() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    b.feed(gpu_lost("gpu-7", true));
+    b.resolve("sam");
+    b.feed(fell_off("gpu-7"));
+    assert_eq!(b.pages(), 1, "sam knows of this one");
+    b.feed(of_another(gpu_lost("gpu-7", true)));
+    assert_eq!(b.pages(), 2);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How the node itself is set up: driver, firmware, kernel and its settings. Files alone; nothing is run and no device is opened.
 
-use super::value::{Settings, hash, shown, tally};
+use super::value::{Settings, hash, kinds, shown};
 use crate::gpus::{driver_version, inventory};
 use crate::roots::{self, Roots};
 
@@ -76,8 +76,8 @@ pub(super) fn settings(roots: &Roots, sysctls: &[String]) -> Settings {
         }
     };
     let gpus = inventory(roots);
-    set("gpus", tally(gpus.iter().map(|g| g.name.clone())));
-    set("vbios", tally(gpus.iter().map(|g| g.vbios.clone())));
+    set("gpus", kinds(gpus.iter().map(|g| g.name.clone())));
+    set("vbios", kinds(gpus.iter().map(|g| g.vbios.clone())));
     set("driver", driver_version(roots));
     set("driver_flavour", flavour(roots));
     set("driver_parameters", roots::read(&roots.proc("driver/nvidia/params")).map(|t| hash(t.as_bytes())));
@@ -111,11 +111,11 @@ fn flavour(roots: &Roots) -> Option<String> {
     Some(if banner.contains("Open Kernel Module") { "open" } else { "proprietary" }.to_owned())
 }
 
-/// Boards with their firmware, counted: names of devices differ from node to node.
+/// Boards with their firmware: names of devices differ from node to node.
 fn rdma_firmware(roots: &Roots) -> Option<String> {
     let dir = roots.sys("class/infiniband");
     let names = roots::list(&dir).unwrap_or_default();
-    tally(names.into_iter().map(|name| {
+    kinds(names.into_iter().map(|name| {
         let told =
             ["board_id", "fw_ver"].map(|file| roots::read(&dir.join(&name).join(file)).unwrap_or_default());
         told.join(" ").trim().to_owned()
@@ -198,9 +198,9 @@ mod tests {
         for (key, want) in [
             ("driver", "570.133.20"),
             ("driver_flavour", "open"),
-            ("gpus", "3 x H100"),
-            ("vbios", "2 x 96.00.89.00.01, 1 x 96.00.A5.00.02"),
-            ("rdma_firmware", "2 x MT_0000000838 28.39.2048, 1 x MT_0000000838 28.41.1000"),
+            ("gpus", "H100"),
+            ("vbios", "96.00.89.00.01, 96.00.A5.00.02"),
+            ("rdma_firmware", "MT_0000000838 28.39.2048, MT_0000000838 28.41.1000"),
             ("ofed", "24.10-1.1.4"),
             ("kernel", "6.8.0-51-generic"),
             ("sysctl.net.ipv4.tcp_rmem", "4096 131072 6291456"),

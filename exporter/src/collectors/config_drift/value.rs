@@ -3,7 +3,7 @@
 //! Two nodes are compared by it, and a person reads it; neither needs the contents of a file or a list of paths. What may be a secret never gets
 //! here at all: see [`is_secret`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
@@ -65,16 +65,10 @@ pub(super) fn is_secret(name: &str) -> bool {
     SECRET.iter().any(|word| name.contains(word)) && !NO_SECRET.contains(&name.as_str())
 }
 
-/// `7 x a, 1 x b`: how many devices are set up how. A node with one device of its own is found by it.
-pub(super) fn tally(words: impl IntoIterator<Item = String>) -> Option<String> {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for word in words.into_iter().filter(|w| !w.is_empty()) {
-        *counts.entry(word).or_default() += 1;
-    }
-    let mut counts: Vec<_> = counts.into_iter().collect();
-    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let text: Vec<String> = counts.iter().map(|(word, n)| format!("{n} x {word}")).collect();
-    (!text.is_empty()).then(|| text.join(", "))
+/// `a, b`: how devices are set up, not how many: one that is gone leaves nothing else set up otherwise.
+pub(super) fn kinds(words: impl IntoIterator<Item = String>) -> Option<String> {
+    let kinds: BTreeSet<String> = words.into_iter().filter(|w| !w.is_empty()).collect();
+    (!kinds.is_empty()).then(|| kinds.into_iter().collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -103,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn tallies() {
+    fn devices_are_told_by_kind() {
         let words = ["b", "a", "b", ""].map(str::to_owned);
-        assert_eq!(tally(words).as_deref(), Some("2 x b, 1 x a"));
-        assert_eq!(tally([]), None);
+        assert_eq!(kinds(words).as_deref(), Some("a, b"));
+        assert_eq!(kinds([]), None);
     }
 
     proptest::proptest! {

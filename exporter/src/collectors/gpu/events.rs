@@ -260,12 +260,14 @@ impl Watcher {
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
         self.conditions.tell(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
             let who = Subject::of(&gpu.id, gpu.time);
-            let action = match wanted.as_deref() {
-                None => "none",
-                Some("gpu_reset") => "reset_gpu",
-                Some("node_reboot") => "reboot_node",
-                Some("drain_p2p" | "drain_and_reset") => "drain_reset",
-                Some(_) => "contact_support",
+            let (level, action) = match wanted.as_deref() {
+                None => ("info", "none"),
+                Some("gpu_reset") => ("error", "reset_gpu"),
+                Some("node_reboot") => ("error", "reboot_node"),
+                Some("drain_p2p") => ("error", "drain_reset"),
+                // The job may go on to its end.
+                Some("drain_and_reset") => ("warn", "drain_reset"),
+                Some(_) => ("error", "contact_support"),
             };
             let text = match &wanted {
                 Some(wanted) => {
@@ -273,7 +275,7 @@ impl Watcher {
                 }
                 None => format!("The driver wants nothing done to {} any more", who.name),
             };
-            let mut event = who.event(Kind::Hw, "error", text);
+            let mut event = who.event(Kind::Hw, level, text);
             event.extra.insert("action".into(), Value::Text(action.into()));
             event
         });

@@ -147,6 +147,11 @@ fn what_the_driver_says_of_memory_and_recovery() {
     assert_eq!(events[0].extra["action"], Value::Text("reboot_node".into()));
     assert_eq!(events[4].extra["once"], Value::Bool(true));
     assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "told once");
+    let mut other = Samples::default();
+    other.set(&RECOVERY, &["GPU-1", "drain_and_reset"], true);
+    let events = stage.look(&now(), &[("GPU-0", &slow), ("GPU-1", &other)], &[]);
+    let may_wait = ("gpu_recovery_action", Some(1), Some("warn"));
+    assert!(told(&events).contains(&may_wait), "the job may end first: {events:?}");
     let mut slow = Samples::default();
     slow.set(&RECOVERY, &["GPU-0", "none"], true);
     errors(&mut slow, 0);

@@ -99,3 +99,59 @@ fn the_same_labels_told_with_and_without_limits_are_two_alerts() {
     fires(&mut w, &labels);
     assert_eq!(w.engine.alerts().count(), 2);
 }
+
+const DOWN: &[(&str, &str)] = &[("alertname", "NodeDown"), ("severity", "critical")];
+
+fn down(w: &mut World, node: &str) {
+    fires(w, &[DOWN, &[("node", node)]].concat());
+}
+
+/// What was sent: whether it calls somebody, and why.
+fn words(w: &mut World) -> Vec<(Action, String)> {
+    core::mem::take(&mut w.sent).into_iter().map(|n| (n.action, n.message.reason)).collect()
+}
+
+#[test]
+fn another_node_in_a_group_is_told_and_rings_whoever_knew_of_the_first_only() {
+    let mut w = World::new(two_levels());
+    down(&mut w, "n1");
+    assert_eq!(words(&mut w).len(), 1);
+    w.forward(Span::secs(60));
+    let id = w.records.keys().next().unwrap().clone();
+    down(&mut w, "n2");
+    w.forward(Span::secs(60));
+    let told = words(&mut w);
+    assert!(told[0].0 == Action::Update && told[0].1.starts_with("also NodeDown"), "{told:?}");
+    assert_eq!(w.records[&id].suspects.len(), 2, "{:?}", w.records[&id].suspects);
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.forward(Span::secs(60));
+    words(&mut w);
+    // The same again, and more of it on a node that sam knows of.
+    down(&mut w, "n2");
+    fires(&mut w, &[DOWN, &[("node", "n2"), ("device", "sda")]].concat());
+    w.forward(Span::secs(60));
+    let told = words(&mut w);
+    assert!(told.len() == 1 && told[0].0 == Action::Update, "{told:?}");
+    down(&mut w, "n3");
+    let told = words(&mut w);
+    assert!(
+        told[0].0 == Action::Trigger && told[0].1.starts_with("after it was acknowledged: NodeDown"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_is_restored_is_no_news() {
+    let mut w = World::new(two_levels());
+    down(&mut w, "n1");
+    down(&mut w, "n2");
+    let id = w.records.keys().next().unwrap().clone();
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    let stored: Vec<_> = w.engine.alerts().all().cloned().collect();
+    w.restore();
+    w.engine.restore_alerts(w.now, stored);
+    w.forward(Span::secs(600));
+    words(&mut w);
+    fires(&mut w, &[DOWN, &[("node", "n2"), ("device", "sda")]].concat());
+    assert_eq!(words(&mut w).iter().filter(|(action, _)| *action == Action::Trigger).count(), 0);
+}
