@@ -17,9 +17,9 @@ pub struct Entry {
 pub type Built = (Box<dyn Collector>, Rhythm);
 
 /// One line a collector: its module must offer `Config` (with `enabled`), `Collector::new(&Config)`, `ABOUT`, `FAMILIES`
-/// and `rhythm(&Config)`.
+/// and `rhythm(&Config)`. One that must know what another is told has that one in brackets, and is given its configuration too.
 macro_rules! collectors {
-    ($($name:ident)*) => {
+    ($($name:ident $(($other:ident))?)*) => {
         $(pub mod $name;)*
 
         /// `collectors:` of the configuration, one key each.
@@ -34,18 +34,18 @@ macro_rules! collectors {
             about: $name::ABOUT,
             families: $name::FAMILIES,
             build: |config| {
-                let config = &config.$name;
+                let own = &config.$name;
                 let build = || -> Built {
-                    (Box::new($name::Reader::new(config)), $name::rhythm(config))
+                    (Box::new($name::Reader::new(own $(, &config.$other)?)), $name::rhythm(own))
                 };
-                config.enabled.then(build)
+                own.enabled.then(build)
             },
         },)*];
     };
 }
 
 collectors! {
-    affinity
+    affinity(rdma)
     clock
     config_drift
     disk

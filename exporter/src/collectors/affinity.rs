@@ -1,15 +1,23 @@
 //! Which NIC is near which GPU, and which rail a NIC is: so that an alert says "rail 3" and a throttled pair of GPU and NIC is found by a join.
 //!
 //! From the tree of `/sys/devices`, whose folders are the PCI bridges that a device hangs below, and from NUMA nodes. Rails are counted over the
-//! fabric's NICs in the order of the bus; a NIC that falls off the bus keeps its number while this exporter runs, so that the others do not move up.
+//! fabric's NICs in the order of the bus; a NIC that is lost keeps its number (`rails`), so that the others do not move up. Which ports are of
+//! the fabric, and not excluded, of the management network or never cabled, is for `rdma` to say.
 //! It is no measurement: what a path can carry is for `nccl-tests` to say.
+
+mod rails;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use self::rails::Rails;
+use super::rdma::{self, Role};
+
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::family::Family;
 use crate::gpus::inventory;
+use crate::hub::unix_now;
+use crate::memory;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::topology::Place;
@@ -31,6 +39,10 @@ pub static RAIL: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&AFFINITY, &RAIL];
 
+/// Name of what is remembered.
+const MEMORY: &str = "affinity";
+/// What only grew older is saved this often.
+const SAVE_SECONDS: f64 = 3600.0;
 /// More NICs than any node has.
 const MAX_NICS: usize = 64;
 
@@ -58,8 +70,11 @@ pub fn rhythm(_: &Config) -> Rhythm {
 pub struct Reader {
     rails: Vec<String>,
     exclude: Vec<glob::Pattern>,
-    /// Names by address of the NICs that were ever seen.
-    known: BTreeMap<String, String>,
+    rdma: rdma::Reader,
+    /// What is known of rails; `None` until the first look.
+    known: Option<Rails>,
+    saved_at: f64,
+    failing: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,29 +83,63 @@ struct Nic {
     place: Place,
     /// Make and model, by which the fabric's NICs are told from the others.
     model: String,
+    /// Empty where there is none.
+    guid: String,
 }
 
+/// A NIC of the fabric, and its rail.
+type Railed = (Nic, usize);
+
 impl Reader {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, rdma: &rdma::Config) -> Self {
         let exclude = config.exclude.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
-        Self { rails: config.rails.clone(), exclude, known: BTreeMap::new() }
+        Self {
+            rails: config.rails.clone(),
+            exclude,
+            rdma: rdma::Reader::new(rdma),
+            known: None,
+            saved_at: unix_now(),
+            failing: false,
+        }
     }
 
-    /// NICs of the fabric. A node with GPUs and without RDMA devices has its Ethernet for one.
-    fn fabric(&self, roots: &Roots) -> Vec<Nic> {
-        let rdma = self.nics(roots, "class/infiniband");
-        let nics = if rdma.is_empty() && !inventory(roots).is_empty() {
-            self.nics(roots, "class/net")
-        } else {
-            rdma
-        };
-        if !self.rails.is_empty() {
-            return nics.into_iter().filter(|nic| self.rails.contains(&nic.name)).collect();
+    /// The fabric. A node with GPUs and without RDMA devices has its Ethernet for one.
+    fn fabric(&mut self, cx: &Context<'_>) -> Result<Vec<Railed>, CollectError> {
+        let mut nics = self.nics(cx.roots, "class/infiniband");
+        let mut roles = None;
+        if nics.is_empty() && !inventory(cx.roots).is_empty() {
+            nics = self.nics(cx.roots, "class/net");
+        } else if self.rails.is_empty() {
+            roles = Some(self.rdma.roles(cx)?);
         }
-        let count = |model: &str| nics.iter().filter(|n| n.model == model).count();
-        // The fabric has one NIC for each GPU or two, storage and management have fewer of another model.
-        let most = nics.iter().map(|n| count(&n.model)).max().unwrap_or(0);
-        nics.iter().filter(|n| count(&n.model) == most).cloned().collect()
+        if !self.rails.is_empty() {
+            let rail = |nic: &Nic| self.rails.iter().position(|name| *name == nic.name);
+            return Ok(nics.into_iter().filter_map(|nic| rail(&nic).map(|rail| (nic, rail))).collect());
+        }
+        let state = cx.roots.state.as_deref();
+        let mut known = self.known.take().unwrap_or_else(|| memory::load(state, MEMORY));
+        let before = known.clone();
+        // One that was of the fabric is, whether or not anybody remembers that it was ever up.
+        let (nics, apart): (Vec<Nic>, Vec<Nic>) =
+            nics.into_iter().partition(|nic| match roles.as_ref().map(|roles| roles.get(&nic.name)) {
+                None | Some(Some(Role::Fabric)) => true,
+                Some(Some(Role::Unprovisioned)) => known.knows(nic),
+                Some(Some(Role::Management | Role::Auxiliary) | None) => false,
+            });
+        let (nics, others) = of_most(nics, &known);
+        apart.iter().chain(&others).for_each(|nic| known.retire(nic));
+        let now = unix_now();
+        let rails = known.number(now, &nics);
+        if known.differ(&before) || !(0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
+            self.saved_at = now;
+            let saved = memory::save(state, MEMORY, &known);
+            if let Some(error) = saved.as_ref().err().filter(|_| !self.failing) {
+                tracing::warn!(%error, "cannot save which NIC has which rail; a restart may count them anew");
+            }
+            self.failing = saved.is_err();
+        }
+        self.known = Some(known);
+        Ok(nics.into_iter().zip(rails).collect())
     }
 
     fn nics(&self, roots: &Roots, class: &str) -> Vec<Nic> {
@@ -109,47 +158,46 @@ impl Reader {
                 ["board_id", "hca_type"].map(|f| roots::read(&dir.join(&name).join(f)).unwrap_or_default());
             let pci = ["vendor", "device"]
                 .map(|f| roots::read(&dir.join(&name).join("device").join(f)).unwrap_or_default());
-            Some(Nic { model: [told, pci].concat().join(" "), name, place })
+            let guid = roots::read(&dir.join(&name).join("node_guid")).unwrap_or_default();
+            let guid = if guid.bytes().all(|b| matches!(b, b'0' | b':')) { String::new() } else { guid };
+            Some(Nic { model: [told, pci].concat().join(" "), name, place, guid })
         };
         names.into_iter().filter(wanted).filter_map(nic).take(MAX_NICS).collect()
     }
+}
 
-    /// The rails by name.
-    fn number(&mut self, nics: &[Nic]) -> BTreeMap<String, usize> {
-        if !self.rails.is_empty() {
-            return self.rails.iter().enumerate().map(|(rail, name)| (name.clone(), rail)).collect();
-        }
-        for nic in nics {
-            if self.known.len() < MAX_NICS {
-                self.known.insert(nic.place.address.clone(), nic.name.clone());
-            }
-        }
-        self.known.values().enumerate().map(|(rail, name)| (name.clone(), rail)).collect()
+/// Those of the model that most are of, with those that are gone, and the others: the fabric has one NIC for each GPU or two, storage and
+/// management have fewer of another model.
+fn of_most(nics: Vec<Nic>, known: &Rails) -> (Vec<Nic>, Vec<Nic>) {
+    let mut count = BTreeMap::<String, usize>::new();
+    for model in nics.iter().map(|nic| nic.model.as_str()).chain(known.gone(&nics)) {
+        *count.entry(model.to_owned()).or_default() += 1;
     }
+    let count = |nic: &Nic| count.get(&nic.model).copied().unwrap_or_default();
+    let most = nics.iter().map(count).max().unwrap_or(0);
+    nics.into_iter().partition(|nic| count(nic) == most)
 }
 
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
-        let nics = self.fabric(cx.roots);
-        if nics.is_empty() {
-            return Ok(Support::Unsupported("no RDMA device, and no GPU that would use Ethernet".into()));
+        let fabric = self.fabric(cx)?;
+        if fabric.is_empty() {
+            let why = "no RDMA device of the fabric, and no GPU that would use Ethernet";
+            return Ok(Support::Unsupported(why.into()));
         }
-        let rails = self.number(&nics);
-        Ok(Support::Supported(format!("{} rails", rails.len())))
+        Ok(Support::Supported(format!("{} rails", fabric.len())))
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
-        let nics = self.fabric(cx.roots);
-        let rails = self.number(&nics);
-        let rail = |nic: &Nic| rails.get(&nic.name).map(usize::to_string).unwrap_or_default();
-        for nic in &nics {
-            out.set(&RAIL, &[&nic.name, &rail(nic), &nic.place.address, &nic.numa()], true);
+        let fabric = self.fabric(cx)?;
+        for (nic, rail) in &fabric {
+            out.set(&RAIL, &[&nic.name, &rail.to_string(), &nic.place.address, &nic.numa()], true);
         }
         for gpu in inventory(cx.roots) {
             let Some(place) = Place::of(cx.roots, &gpu.pci) else { continue };
-            for nic in &nics {
+            for (nic, rail) in &fabric {
                 let path = place.path_to(&nic.place);
-                out.set(&AFFINITY, &[&gpu.uuid, &nic.name, &nic.numa(), path, &rail(nic)], true);
+                out.set(&AFFINITY, &[&gpu.uuid, &nic.name, &nic.numa(), path, &rail.to_string()], true);
             }
         }
         Ok(())
@@ -200,14 +248,46 @@ mod tests {
             let device = format!("sys/devices/{below}/{pci}");
             self.write(&format!("{device}/numa_node"), &numa.to_string());
             self.write(&format!("{device}/infiniband/{name}/board_id"), board);
+            self.write(
+                &format!("{device}/infiniband/{name}/node_guid"),
+                &format!("a088:c203:0000:{}", &pci[5..7]),
+            );
+            self.port(name, below, pci, ["4: ACTIVE", "5: LinkUp"]);
             self.link(&format!("{device}/infiniband/{name}/device"), &device);
             self.link(&format!("sys/class/infiniband/{name}"), &format!("{device}/infiniband/{name}"));
         }
 
+        fn port(&self, name: &str, below: &str, pci: &str, [state, physical]: [&str; 2]) {
+            let port = format!("sys/devices/{below}/{pci}/infiniband/{name}/ports/1");
+            for (file, text) in [("state", state), ("phys_state", physical), ("link_layer", "InfiniBand")] {
+                self.write(&format!("{port}/{file}"), text);
+            }
+        }
+
         fn bench(&self) -> Bench {
             let dir = self.0.path();
-            Bench::new(Roots { sysfs: dir.join("sys"), procfs: dir.join("proc"), ..Roots::default() })
+            let state = dir.join("state");
+            std::fs::create_dir_all(&state).unwrap();
+            Bench::new(Roots {
+                sysfs: dir.join("sys"),
+                procfs: dir.join("proc"),
+                state: Some(state),
+                ..Roots::default()
+            })
         }
+    }
+
+    fn reader(config: &Config) -> Reader {
+        Reader::new(config, &rdma::Config::default())
+    }
+
+    /// NICs with their rails, in order.
+    fn rails(page: &Samples) -> Vec<String> {
+        let rows = page.iter().filter(|s| s.family.name == RAIL.name);
+        let mut rails: Vec<String> =
+            rows.map(|s| format!("{} {}", s.labels.get(1), s.labels.get(0))).collect();
+        rails.sort();
+        rails
     }
 
     const SWITCH: &str = "pci0000:15/0000:15:01.0/0000:16:00.0";
@@ -233,7 +313,7 @@ mod tests {
     #[test]
     fn paths_and_rails() {
         let (node, [near, far]) = node();
-        let (bench, mut reader) = (node.bench(), Reader::new(&Config::default()));
+        let (bench, mut reader) = (node.bench(), reader(&Config::default()));
         assert_eq!(reader.probe(&bench.context()).unwrap(), Support::Supported("3 rails".into()));
         let page = bench.collect(&mut reader);
         for (gpu, device, path, rail) in [
@@ -253,23 +333,50 @@ mod tests {
     #[test]
     fn a_nic_that_is_lost_moves_no_other() {
         let (node, _) = node();
-        let (bench, mut reader) = (node.bench(), Reader::new(&Config::default()));
+        let (bench, mut reader) = (node.bench(), reader(&Config::default()));
         bench.collect(&mut reader);
         std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_1")).unwrap();
-        let page = bench.collect(&mut reader);
-        assert_eq!(page.get(&RAIL, &["mlx5_9", "2", "0000:51:00.0", "0"]), Some(1.0));
-        assert_eq!(page.iter().filter(|s| s.family.name == RAIL.name).count(), 2);
+        assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_9"]);
+        // The reboot that comes of it, after which the kernel also counts the others anew.
+        std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_9")).unwrap();
+        node.nic("mlx5_1", "pci0000:50/0000:50:01.0", "0000:51:00.0", 0, "MT_CX7");
+        let mut reader = self::reader(&Config::default());
+        assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);
+        // One that is down after it keeps its rail as well, though nobody remembers that it was ever up.
+        node.port("mlx5_1", "pci0000:50/0000:50:01.0", "0000:51:00.0", ["1: DOWN", "2: Polling"]);
+        let mut reader = self::reader(&Config::default());
+        assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);
+    }
+
+    #[test]
+    fn a_port_that_is_not_of_the_fabric_has_no_rail() {
+        let (node, _) = node();
+        node.port(
+            "mlx5_1",
+            &format!("{SWITCH}/0000:17:02.0/0000:1c:00.0/0000:1d:00.0"),
+            "0000:1e:00.0",
+            ["1: DOWN", "3: Disabled"],
+        );
+        std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_3")).unwrap();
+        let bench = node.bench();
+        assert_eq!(rails(&bench.collect(&mut reader(&Config::default()))), ["0 mlx5_0", "1 mlx5_9"]);
+        for (exclude, management) in [("mlx5_0", "x"), ("x", "mlx5_0")] {
+            let (exclude, management) = (vec![exclude.into()], vec![management.into()]);
+            let rdma = rdma::Config { exclude, management, ..rdma::Config::default() };
+            let mut reader = Reader::new(&Config::default(), &rdma);
+            assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_9"], "not even in memory");
+        }
     }
 
     #[test]
     fn rails_may_be_told() {
         let (node, _) = node();
         let config = Config { rails: vec!["mlx5_9".into(), "mlx5_0".into()], ..Config::default() };
-        let page = node.bench().collect(&mut Reader::new(&config));
+        let page = node.bench().collect(&mut reader(&config));
         assert_eq!(page.get(&RAIL, &["mlx5_9", "0", "0000:51:00.0", "0"]), Some(1.0));
         assert_eq!(page.get(&RAIL, &["mlx5_0", "1", "0000:1a:00.0", "0"]), Some(1.0));
         let config = Config { exclude: vec!["mlx5_*".into()], ..Config::default() };
-        let mut reader = Reader::new(&config);
+        let mut reader = reader(&config);
         assert!(matches!(reader.probe(&node.bench().context()), Ok(Support::Unsupported(_))));
     }
 
@@ -279,7 +386,7 @@ mod tests {
         let gpu = node.gpu(0, "pci0000:00", "0000:00:1e.0", -1);
         node.nic("rdmap0s6", "pci0000:00", "0000:00:06.0", -1, "");
         node.nic("rdmap16s6", "pci0000:10", "0000:10:06.0", -1, "");
-        let page = node.bench().collect(&mut Reader::new(&Config::default()));
+        let page = node.bench().collect(&mut reader(&Config::default()));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap0s6", "", "node", "0"]), Some(1.0));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap16s6", "", "sys", "1"]), Some(1.0));
     }
@@ -291,7 +398,7 @@ mod tests {
         node.write(&format!("{device}/net/eth0/mtu"), "9000");
         node.link(&format!("{device}/net/eth0/device"), device);
         node.link("sys/class/net/eth0", &format!("{device}/net/eth0"));
-        let mut reader = Reader::new(&Config::default());
+        let mut reader = reader(&Config::default());
         assert!(matches!(reader.probe(&node.bench().context()), Ok(Support::Unsupported(_))));
         node.gpu(0, "pci0000:00", "0000:00:06.0", 0);
         assert_eq!(reader.probe(&node.bench().context()).unwrap(), Support::Supported("1 rails".into()));

@@ -33,7 +33,8 @@ pub use counters::{
     ERRORS, HARDWARE, LINK_DOWNED, RECEIVE_BYTES, RECEIVE_MULTICAST, RECEIVE_PACKETS, RECEIVE_UNICAST,
     TRANSMIT_BYTES, TRANSMIT_MULTICAST, TRANSMIT_PACKETS, TRANSMIT_UNICAST, TRANSMIT_WAIT,
 };
-use device::{Device, Port, Role};
+pub(super) use device::Role;
+use device::{Device, Port};
 use expect::Known;
 use sysfs::{PortState, Quarantine};
 pub use write::{
@@ -277,6 +278,24 @@ impl Reader {
             }
         }
         looks
+    }
+
+    /// What each device is for, by name: the fabric if any port is. One look, of which nothing is remembered, for who does not judge them.
+    pub(super) fn roles(&mut self, cx: &Context<'_>) -> Result<BTreeMap<String, Role>, CollectError> {
+        let now = unix_now();
+        self.devices = device::inventory(cx.roots, &self.names(cx)?);
+        self.routed = device::management_interfaces(cx.roots);
+        let mut known: Known = memory::load(cx.roots.state.as_deref(), MEMORY);
+        known.settle(now, &self.devices);
+        let mut looks = self.look(now, cx);
+        self.assign_roles(now, &mut known, &mut looks);
+        let role = |d: usize| {
+            let mut roles = [Role::Fabric, Role::Unprovisioned, Role::Management].into_iter();
+            let has = |role: &Role| looks.iter().any(|look| look.device == d && look.role == *role);
+            roles.find(has).unwrap_or(Role::Auxiliary)
+        };
+        let devices = self.devices.iter().enumerate();
+        Ok(devices.map(|(d, device)| (device.name.clone(), role(d))).collect())
     }
 
     /// Sets the roles; whether a port was seen up for the first time.

@@ -24,7 +24,7 @@ const MAX_PORTS: usize = 4;
 const MAX_STACK: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(in crate::collectors) enum Role {
     Fabric,
     Management,
     Unprovisioned,
