@@ -1,4 +1,4 @@
-//! TLS, client certificates and basic authentication, configured by the file that every Prometheus exporter
+//! TLS, client certificates, basic authentication and a limit of requests, configured by the file that every Prometheus exporter
 //! takes (`--web.config.file`).
 //!
 //! The file, and the certificates it names, are read again when they change, so that certificates rotate
@@ -7,6 +7,7 @@
 
 mod auth;
 mod file;
+mod rate;
 mod tls;
 
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +25,7 @@ use crate::config::{self, ConfigError};
 
 use auth::Users;
 use file::{ClientAuthType, WebFile};
+use rate::Bucket;
 
 /// A web configuration file in force. Clones share it.
 #[derive(Debug, Clone)]
@@ -42,6 +44,7 @@ struct Loaded {
     tls: Option<Tls>,
     users: Users,
     headers: HeaderMap,
+    bucket: Option<Arc<Bucket>>,
 }
 
 /// One configuration, for ports that serve HTTP/1.1 and for those that serve HTTP/2 beside it.
@@ -92,6 +95,12 @@ impl WebConfig {
         !loaded.users.is_empty() || loaded.tls.as_ref().is_some_and(|tls| tls.demands_certificates)
     }
 
+    /// Whether the limit of requests leaves room for one more, or in how many seconds it will.
+    pub(crate) fn admit(&self) -> Result<(), u64> {
+        let loaded = self.fresh();
+        loaded.bucket.as_ref().map_or(Ok(()), |bucket| bucket.take())
+    }
+
     /// Checks the `Authorization` header, and names the user; nobody in particular where no users are listed. Asked on every
     /// request, so that a user who was removed is out at once, open connections included.
     pub(crate) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
@@ -115,7 +124,7 @@ impl WebConfig {
 }
 
 impl Shared {
-    fn accept(&self, loaded: Loaded) -> Result<(), ConfigError> {
+    fn accept(&self, mut loaded: Loaded) -> Result<(), ConfigError> {
         let old = self.current.load();
         let refused = |what| Err(ConfigError::new(self.path.display().to_string(), what));
         if old.tls.is_some() && loaded.tls.is_none() {
@@ -126,6 +135,12 @@ impl Shared {
         }
         if !old.users.is_empty() && loaded.users.is_empty() {
             return refused("the changed file has no users: switching authentication off takes a restart");
+        }
+        // A certificate that rotates gives nobody a full bucket.
+        if let Some(bucket) = &old.bucket
+            && loaded.bucket.as_ref().is_some_and(|new| new.limit() == bucket.limit())
+        {
+            loaded.bucket = Some(Arc::clone(bucket));
         }
         self.current.store(Arc::new(loaded));
         Ok(())
@@ -167,7 +182,8 @@ fn build(file: &WebFile, path: &Path, base: &Path) -> Result<Loaded, ConfigError
         None => None,
     };
     let headers = file.http_server_config.header_map().map_err(|why| ConfigError::new(&name, why))?;
-    Ok(Loaded { tls, users: Users::new(file.basic_auth_users.clone()), headers })
+    let bucket = Bucket::of(file.rate_limit).map(Arc::new);
+    Ok(Loaded { tls, users: Users::new(file.basic_auth_users.clone()), headers, bucket })
 }
 
 #[cfg(test)]

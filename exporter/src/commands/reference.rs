@@ -37,6 +37,12 @@ static KIT: &[Family] = &[
         "Connections closed before a request: over the cap, failed TLS handshake, failed accept",
     ),
     Family::counter(
+        "stepwatch_exporter_http_requests_rate_limited_total",
+        "",
+        &[],
+        "HTTP requests answered 429 by the rate_limit of the web configuration",
+    ),
+    Family::counter(
         "stepwatch_exporter_http_requests_total",
         "",
         &["code"],

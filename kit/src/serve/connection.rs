@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::header::{CONNECTION, CONTENT_LENGTH};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use axum::response::IntoResponse;
 use http_body_util::Limited;
@@ -218,6 +218,10 @@ async fn answer(
 }
 
 async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) -> Response<Body> {
+    if let Some(Err(seconds)) = server.web.as_ref().map(WebConfig::admit) {
+        server.limits.metrics.refused_over_rate();
+        return closing(too_often(seconds));
+    }
     let signed = server.limits.signed_paths.contains(&request.uri().path());
     let mut user = None;
     // A token is looked at first: it costs no bcrypt.
@@ -241,6 +245,12 @@ async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) ->
         Ok(response) => response,
         Err(never) => match never {},
     }
+}
+
+fn too_often(seconds: u64) -> Response<Body> {
+    let again = [(RETRY_AFTER, HeaderValue::from(seconds))];
+    (StatusCode::TOO_MANY_REQUESTS, again, "too many requests: rate_limit of the web configuration\n")
+        .into_response()
 }
 
 fn too_large(limit: usize) -> Response<Body> {

@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 pub struct ServeMetrics {
     connections: Gauge,
     refused: Family<Reason, Counter>,
+    over_rate: Counter,
     requests: Family<Code, Counter>,
 }
 
@@ -38,6 +39,11 @@ impl ServeMetrics {
             self.refused.clone(),
         );
         registry.register(
+            format!("{program}_http_requests_rate_limited"),
+            "HTTP requests answered 429 by the rate_limit of the web configuration",
+            self.over_rate.clone(),
+        );
+        registry.register(
             format!("{program}_http_requests"),
             "HTTP requests answered, by status code",
             self.requests.clone(),
@@ -59,6 +65,10 @@ impl ServeMetrics {
 
     pub(super) fn accept_failed(&self) {
         self.refuse("accept");
+    }
+
+    pub(super) fn refused_over_rate(&self) {
+        self.over_rate.inc();
     }
 
     pub(super) fn answered(&self, code: u16) {

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Deserializer};
 
 use super::auth::BcryptHash;
+use super::rate::RateLimit;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -15,6 +16,7 @@ pub(super) struct WebFile {
     pub(super) http_server_config: HttpSection,
     /// Password hashes by user name.
     pub(super) basic_auth_users: BTreeMap<String, BcryptHash>,
+    pub(super) rate_limit: RateLimit,
 }
 
 /// Paths are relative to the directory of the file.

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 
 use super::*;
-use crate::serve::{Limits, Pass, WebUser, bind, serve};
+use crate::serve::{Limits, Pass, ServeMetrics, WebUser, bind, serve};
 use crate::shutdown::{Shutdown, Trigger};
 
 /// The certificates of one test: an authority, a server and two clients, of which only one is ours.
@@ -75,6 +75,7 @@ impl Pki {
 struct Running {
     addr: SocketAddr,
     trigger: Trigger,
+    metrics: ServeMetrics,
 }
 
 impl Drop for Running {
@@ -88,8 +89,10 @@ async fn start(web: WebConfig) -> Running {
     let addr = listener.local_addr().unwrap();
     let (trigger, shutdown) = Shutdown::manual();
     let router = Router::new().route("/", get(|| async { "hello" }));
-    tokio::spawn(serve(listener, router, Limits::default(), Some(web), shutdown));
-    Running { addr, trigger }
+    let limits = Limits::default();
+    let metrics = limits.metrics.clone();
+    tokio::spawn(serve(listener, router, limits, Some(web), shutdown));
+    Running { addr, trigger, metrics }
 }
 
 impl Running {
@@ -221,6 +224,40 @@ async fn a_changed_file_takes_effect_on_open_connections() {
 }
 
 #[tokio::test]
+async fn requests_beyond_the_limit_are_refused_before_anything_else() {
+    let pki = Pki::new();
+    let users = format!("basic_auth_users: {{alice: {}}}\n", hash("one"));
+    let limited = |burst: u32| format!("{users}rate_limit: {{interval: 1h, burst: {burst}}}\n");
+    let server = start(pki.web(&limited(2))).await;
+    let client = pki.client(None);
+    let ask = async |password: &str| {
+        client.get(server.url("http")).basic_auth("alice", Some(password)).send().await.unwrap()
+    };
+    // A wrong password costs a token as well.
+    assert_eq!(
+        (ask("bad").await.status(), ask("one").await.status()),
+        (401.try_into().unwrap(), 200.try_into().unwrap())
+    );
+    let refused = ask("one").await;
+    assert_eq!(
+        (refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()),
+        (429, "3600")
+    );
+    let mut registry = prometheus_client::registry::Registry::default();
+    server.metrics.register(&mut registry, "test");
+    let mut page = String::new();
+    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+    assert!(page.contains("test_http_requests_rate_limited_total 1\n"), "{page}");
+    // The same limit read again is the same bucket; another one begins full.
+    pki.write("web.yml", &format!("{}# rotated\n", limited(2)));
+    assert_eq!(ask("one").await.status(), 429);
+    pki.write("web.yml", &limited(1));
+    assert_eq!((ask("one").await.status().as_u16(), ask("one").await.status().as_u16()), (200, 429));
+    pki.write("web.yml", &format!("{users}rate_limit: {{interval: 0, burst: 1}}\n"));
+    assert_eq!((ask("one").await.status().as_u16(), ask("one").await.status().as_u16()), (200, 200));
+}
+
+#[tokio::test]
 async fn certificates_rotate_without_a_restart() {
     let pki = Pki::new();
     let server = start(pki.web(&format!("{TLS}}}\n"))).await;
@@ -280,6 +317,9 @@ fn mistakes_are_named() {
         "basic_auth_users:\n  alice: hunter2\n".to_owned(),
         "http_server_config:\n  headers:\n    X-Powered-By: us\n".to_owned(),
         "tls_config: {}\n".to_owned(),
+        "rate_limit: {interval: 1s}\n".to_owned(),
+        "rate_limit:\n  interval: 1d\n  burst: 5\n".to_owned(),
+        "rate_limit: {burst: 5, per: 1s}\n".to_owned(),
     ];
     let shown = mistakes.map(|text| pki.web_error(&text)).join("\n\n");
     assert!(!shown.contains("hunter2"));
