@@ -132,7 +132,7 @@ impl App {
         warn_if_open(addr, &config.file, web.as_ref());
         let limits = limits(&gate, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
-        let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &stopping);
+        let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &audit, &stopping);
         let api = Api {
             store: store.clone(),
             runtime: handle.clone(),
@@ -294,10 +294,12 @@ fn start_sidelines(
     outbox: &OutboxHandle,
     metrics: &Metrics,
     changed: mpsc::Receiver<RunChange>,
+    audit: &AuditLog,
     stopping: &Shutdown,
 ) -> Callbacks {
     let heard = metrics.callbacks.clone();
-    let callbacks = Callbacks::new(store.clone(), runtime.clone(), outbox.receivers(), heard);
+    let receivers = outbox.receivers();
+    let callbacks = Callbacks::new(store.clone(), runtime.clone(), receivers, heard, audit.clone());
     tokio::spawn(callbacks.clone().listen(stopping.clone()));
     let dropped = metrics.runtime.changes_dropped.clone();
     tokio::spawn(changes::deliver(changed, outbox.receivers(), dropped, stopping.clone()));

@@ -8,6 +8,7 @@
 
 mod metrics;
 mod pagerduty;
+mod people;
 mod proxy;
 mod signature;
 mod silencing;
@@ -30,7 +31,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::auth::Caller;
-use crate::audit::{Door, Entry};
+use crate::audit::{self, AuditLog, Door, Entry};
 use crate::notify::{Ear, Notifier};
 use crate::outbox::Receivers;
 use crate::runtime::{Command, Outside, RuntimeHandle};
@@ -66,6 +67,7 @@ struct Inner {
     runtime: RuntimeHandle,
     receivers: watch::Receiver<Receivers>,
     metrics: CallbackMetrics,
+    audit: AuditLog,
     slots: Arc<Semaphore>,
     /// Words being acted upon.
     hearing: Mutex<BTreeSet<String>>,
@@ -98,6 +100,8 @@ enum Outcome {
     Unknown,
     /// It is not done, whoever asks again.
     Refused(&'static str),
+    /// Whoever asked may not answer, and why.
+    Stranger(String),
     /// Not done, or not known to be: it may be asked for again.
     Failed(String),
 }
@@ -139,12 +143,14 @@ impl Callbacks {
         runtime: RuntimeHandle,
         receivers: watch::Receiver<Receivers>,
         metrics: CallbackMetrics,
+        audit: AuditLog,
     ) -> Self {
         let inner = Inner {
             store,
             runtime,
             receivers,
             metrics,
+            audit,
             slots: Arc::new(Semaphore::new(BUSY_MAX)),
             hearing: Mutex::default(),
             clock: crate::clock::wall,
@@ -239,6 +245,13 @@ impl Callbacks {
             Ok(None) => Outcome::Over(record),
             Err(why) => Outcome::Failed(why.into()),
         }
+    }
+
+    /// Writes down what somebody asked for who may not.
+    async fn refuse(&self, by: &str, word: &Word, incident: &str, why: &str) {
+        tracing::warn!(incident, by, ?word, why, "a click is refused");
+        let entry = self.caller.audit(by, word.as_str(), incident).saying(why);
+        self.inner.audit.write(entry.came_to(audit::Outcome::Refused)).await;
     }
 
     /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as ever.

@@ -111,6 +111,8 @@ pub struct AlerterOptions {
     /// Keys of the Slack and PagerDuty receivers that name a file, and what is in it.
     pub slack_secrets: Vec<(String, String)>,
     pub pagerduty_secrets: Vec<(String, String)>,
+    /// More keys of the Slack receiver, each after a comma.
+    pub slack_keys: String,
     /// Whether PagerDuty is shown changes of runs.
     pub pagerduty_changes: bool,
     /// More receivers, as lines of YAML, and their names: they are told at once.
@@ -161,7 +163,7 @@ impl Alerter {
             }
             Ok(keys)
         };
-        let slack_keys = secrets("slack", &o.slack_secrets)?;
+        let slack_keys = secrets("slack", &o.slack_secrets)? + &o.slack_keys;
         let mut pagerduty_keys = secrets("pd", &o.pagerduty_secrets)?;
         if o.pagerduty_changes {
             pagerduty_keys.push_str(", change_events: true");

@@ -29,6 +29,8 @@ pub struct StackOptions {
     pub blind: bool,
     /// Also tell a webhook.
     pub webhook: bool,
+    /// More keys of the Slack receiver, each after a comma.
+    pub slack_keys: String,
     /// Hear clicks in Slack by HTTP, by a socket, and answers in PagerDuty.
     pub hears: Vec<Hears>,
     /// More receivers, as lines of YAML, and their names.
@@ -90,6 +92,7 @@ impl Stack {
         };
         let alerter_options = AlerterOptions {
             slack_secrets: slack_secrets.into_iter().flatten().collect(),
+            slack_keys: options.slack_keys,
             pagerduty_secrets: pagerduty_secrets.into_iter().flatten().collect(),
             pagerduty_changes: options.hears.contains(&Hears::PagerDutyChanges),
             receivers: options.receivers,

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use stepwatch_fakes::{AlertState, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature};
-use stepwatch_tests::http::get_json;
+use stepwatch_fakes::{
+    AlertState, Fault, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature,
+};
+use stepwatch_tests::http::{self, get_json};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Hears, Stack, StackOptions, poll_until};
 
@@ -14,12 +16,20 @@ use stepwatch_tests::{Hears, Stack, StackOptions, poll_until};
 const ANN: (&str, &str) = ("U0ANN", "the boss");
 const USERS: &str = "users: [{name: ann, slack_id: U0ANN}]\n";
 const BOB: (&str, &str) = ("U0BOB", "bob");
+/// Of another company, in a channel that is shared with it.
+const EVE: (&str, &str) = ("U0EVE", "eve");
 /// Slack's own patience with an answer.
 const SLACK_WAITS: Duration = Duration::from_secs(3);
 
 /// A page that both services have; its id and the message in Slack.
 async fn paged(hears: &[Hears]) -> (Stack, String, String) {
-    let options = StackOptions { hears: hears.to_vec(), alerter: USERS.into(), ..StackOptions::default() };
+    paged_with(hears, "").await
+}
+
+/// With more keys of the Slack receiver.
+async fn paged_with(hears: &[Hears], keys: &str) -> (Stack, String, String) {
+    let (hears, slack_keys) = (hears.to_vec(), keys.to_owned());
+    let options = StackOptions { hears, slack_keys, alerter: USERS.into(), ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     let rank = stack.warm_run("clicked", 3).unwrap();
     rank.step(4, &[("loss", f64::NAN)]).unwrap();
@@ -40,7 +50,7 @@ fn now() -> i64 {
 /// Posts a payload as Slack does, signed at `at` with `secret`; the status.
 async fn post_slack(stack: &Stack, payload: &Value, at: i64, secret: &str) -> u16 {
     let body = interaction_body(payload);
-    let request = reqwest::Client::new()
+    let request = http::client()
         .post(format!("{}/slack/interactions", stack.alerter.url()))
         .header("content-type", "application/x-www-form-urlencoded")
         .header("x-slack-request-timestamp", at.to_string())
@@ -50,7 +60,7 @@ async fn post_slack(stack: &Stack, payload: &Value, at: i64, secret: &str) -> u1
 
 async fn post_pagerduty(stack: &Stack, hook: &Value, secrets: &[&str]) -> u16 {
     let body = hook.to_string();
-    let request = reqwest::Client::new()
+    let request = http::client()
         .post(format!("{}/pagerduty/webhook", stack.alerter.url()))
         .header("content-type", "application/json")
         .header("x-pagerduty-signature", pagerduty_signature(secrets, body.as_bytes()));
@@ -172,11 +182,99 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     assert_eq!(audited(&stack, "slack").await, [forged, ann.to_vec()].concat(), "once each");
 }
 
+fn eve_is_a_guest(stack: &Stack) {
+    stack.slack.change(|s| s.guests.insert(EVE.0.into(), "T0OTHER".into()));
+}
+
+/// What was whispered to one of them.
+fn whispers(s: &Slack, to: (&str, &str)) -> Vec<String> {
+    s.whispers.iter().filter(|w| w.to == to.0).map(|w| w.text.clone()).collect()
+}
+
+async fn silences(stack: &Stack) -> usize {
+    let all = get_json(&format!("{}/api/v1/silences", stack.alerter.url())).await.unwrap();
+    all["silences"].as_array().unwrap().len()
+}
+
+/// Eve's clicks change nothing and tell her why; the same bytes once more tell nothing new.
+async fn eve_is_refused(stack: &Stack, words: &[&str]) {
+    let slack = stack.slack.wait_for(|s| whispers(s, EVE).len() == words.len(), PATIENCE).await.unwrap();
+    for whisper in whispers(&slack, EVE) {
+        assert!(whisper.contains("Not done: you are of another workspace"), "{whisper}");
+    }
+    assert_eq!((state(stack).await.as_str(), silences(stack).await), ("open", 0));
+    let refused: Vec<String> =
+        words.iter().map(|word| format!("slack:U0EVE (eve), {word}, refused")).collect();
+    assert_eq!(audited(stack, "slack").await, refused);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_click_of_another_workspace_is_refused_aloud() {
+    let (stack, key, ts) = paged(&[Hears::Slack]).await;
+    eve_is_a_guest(&stack);
+    for action in ["stepwatch_ack", "stepwatch_silence", "stepwatch_resolve"] {
+        let clicked = click(&stack, &ts, action, EVE).unwrap();
+        for _ in 0..2 {
+            assert_eq!(post_slack(&stack, &clicked, now(), Slack::SIGNING_SECRET).await, 200);
+        }
+    }
+    eve_is_refused(&stack, &["ack", "silence", "resolve"]).await;
+    let page = stack.alerter.metrics().await.unwrap();
+    let labels = [("service", "slack"), ("result", "stranger")];
+    let strangers = stepwatch_tests::exposition::value(&page, "stepwatch_alerter_callbacks_total", &labels);
+    assert_eq!(strangers, Some(3.0));
+    let ack = click(&stack, &ts, "stepwatch_ack", ANN).unwrap();
+    assert_eq!(post_slack(&stack, &ack, now(), Slack::SIGNING_SECRET).await, 200);
+    ann_has_it(&stack, &key).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_asks_for_the_workspace_too_and_slack_need_not_be_well_for_our_people() {
+    let options = StackOptions { hears: vec![Hears::SlackSocket], blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    // A life in which Slack never says which workspace is ours.
+    stack.slack.script().always("auth.test", Fault::Status(503));
+    stack.alerter.daemon.kill().await.unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    eve_is_a_guest(&stack);
+    tell_alerts(&stack, &[serde_json::json!({"alertname": "DiskFull", "severity": "critical"})]).await;
+    let slack = stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
+    let ts = slack.top().next().unwrap().ts.clone();
+    let sockets = stack.sockets.as_ref().unwrap();
+    sockets.opened(2, PATIENCE).await.unwrap();
+    sockets.send(&click(&stack, &ts, "stepwatch_ack", EVE).unwrap(), PATIENCE).await.unwrap();
+    eve_is_refused(&stack, &["ack"]).await;
+    let bob = click(&stack, &ts, "stepwatch_ack", BOB).unwrap();
+    sockets.send(&bob, PATIENCE).await.unwrap();
+    becomes(&stack, "acknowledged").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_named_users_answer_where_that_is_asked_for_and_everybody_where_that_is() {
+    let (stack, key, ts) = paged_with(&[Hears::Slack], ", answers: known_users").await;
+    let bob = click(&stack, &ts, "stepwatch_ack", BOB).unwrap();
+    assert_eq!(post_slack(&stack, &bob, now(), Slack::SIGNING_SECRET).await, 200);
+    let slack = stack.slack.wait_for(|s| !whispers(s, BOB).is_empty(), PATIENCE).await.unwrap();
+    let whisper = &whispers(&slack, BOB)[0];
+    assert!(whisper.contains("U0BOB is not among its `users`"), "{whisper}");
+    assert_eq!(state(&stack).await, "open");
+    let ann = click(&stack, &ts, "stepwatch_ack", ANN).unwrap();
+    assert_eq!(post_slack(&stack, &ann, now(), Slack::SIGNING_SECRET).await, 200);
+    ann_has_it(&stack, &key).await;
+
+    let (stack, _, ts) = paged_with(&[Hears::Slack], ", answers: anyone").await;
+    eve_is_a_guest(&stack);
+    let eve = click(&stack, &ts, "stepwatch_ack", EVE).unwrap();
+    assert_eq!(post_slack(&stack, &eve, now(), Slack::SIGNING_SECRET).await, 200);
+    assert_eq!(state(&stack).await, "acknowledged");
+}
+
 /// Alerts that other programs tell of, all of which page.
 async fn tell_alerts(stack: &Stack, labels: &[Value]) {
     let alerts: Vec<_> = labels.iter().map(|labels| serde_json::json!({ "labels": labels })).collect();
     let url = format!("{}/api/v2/alerts", stack.alerter.url());
-    let answer = stepwatch_tests::http::client().post(url).json(&alerts).send().await.unwrap();
+    let answer = http::client().post(url).json(&alerts).send().await.unwrap();
     assert_eq!(answer.status().as_u16(), 200);
 }
 

@@ -25,7 +25,7 @@ impl CallbackMetrics {
         registry.register(
             "callbacks",
             "Words that came back from a service, by what came of them: acted, nothing (nothing to do), repeated, refused (no \
-             valid signature), malformed, busy, failed",
+             valid signature), stranger (signed, of somebody whose clicks do not count), malformed, busy, failed",
             self.callbacks.clone(),
         );
         registry.register(

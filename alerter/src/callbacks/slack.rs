@@ -12,9 +12,9 @@ use stepwatch_engine::silence::Silence;
 use stepwatch_engine::time::{Span, Ts};
 
 use super::signature::{self, Forged};
-use super::{Callbacks, Heard, Outcome, Word};
+use super::{Callbacks, Heard, Outcome, Word, people};
 use crate::api::auth::Caller;
-use crate::notify::slack::{App, Deed, escape};
+use crate::notify::slack::{App, Deed, Origin, escape};
 use crate::notify::{Ear, line};
 
 pub(super) const PATH: &str = "/slack/interactions";
@@ -47,8 +47,9 @@ pub(super) struct Click {
     deed: Deed,
     incident: String,
     /// What Slack calls whoever clicked: an id, and a name of their own choice.
-    user: String,
+    pub(super) user: String,
     name: Option<String>,
+    pub(super) origin: Origin,
     response_url: Option<String>,
     /// The same for every repetition.
     id: String,
@@ -90,17 +91,12 @@ pub(super) async fn interactions(
     let (timestamp, given) = (text("x-slack-request-timestamp"), text("x-slack-signature"));
     let now = (callbacks.inner.clock)().0.div_euclid(1000);
     let mut forged = Forged::NoMatch;
-    let signed = signing.into_iter().find(|app| {
+    let signed = signing.into_iter().filter(|app| {
         let Some(secret) = app.signing_secret() else { return false };
-        match signature::slack(secret, timestamp, given, &body, now) {
-            Ok(()) => true,
-            Err(why) => {
-                forged = why;
-                false
-            }
-        }
+        signature::slack(secret, timestamp, given, &body, now).map_err(|why| forged = why).is_ok()
     });
-    let Some(app) = signed else {
+    let signed: Vec<Arc<App>> = signed.cloned().collect();
+    if signed.is_empty() {
         callbacks.inner.metrics.count(SERVICE, "refused");
         tracing::warn!(why = ?forged, "a request to {PATH} is not from Slack: refused");
         let status =
@@ -110,7 +106,7 @@ pub(super) async fn interactions(
     let json_body = text(header::CONTENT_TYPE.as_str()).is_some_and(|t| t.starts_with("application/json"));
     match read(&body, json_body) {
         Read::Payload(payload) => {
-            if act_within(&callbacks, app, &payload).await {
+            if act_within(&callbacks, &signed, &payload).await {
                 StatusCode::OK.into_response()
             } else {
                 // Slack shows whoever clicked that it did not work.
@@ -135,7 +131,8 @@ pub(super) fn apps(callbacks: &Callbacks) -> Vec<Arc<App>> {
 }
 
 /// Acts upon every click, and returns when all is durable or Slack has waited long enough; false where there was no room for one.
-pub(super) async fn act_within(callbacks: &Callbacks, app: &Arc<App>, payload: &Value) -> bool {
+/// `apps` are the receivers by whose door it came.
+pub(super) async fn act_within(callbacks: &Callbacks, apps: &[Arc<App>], payload: &Value) -> bool {
     let (mut acting, mut room) = (Vec::new(), true);
     for click in clicks(payload) {
         let Ok(slot) = Arc::clone(&callbacks.inner.slots).try_acquire_owned() else {
@@ -144,9 +141,9 @@ pub(super) async fn act_within(callbacks: &Callbacks, app: &Arc<App>, payload: &
             room = false;
             continue;
         };
-        let (callbacks, app) = (callbacks.clone(), Arc::clone(app));
+        let (callbacks, apps) = (callbacks.clone(), apps.to_vec());
         acting.push(tokio::spawn(async move {
-            act(&callbacks, &app, click).await;
+            act(&callbacks, &apps, click).await;
             drop(slot);
         }));
     }
@@ -159,7 +156,7 @@ pub(super) async fn act_within(callbacks: &Callbacks, app: &Arc<App>, payload: &
     room
 }
 
-async fn act(callbacks: &Callbacks, app: &App, click: Click) {
+async fn act(callbacks: &Callbacks, apps: &[Arc<App>], click: Click) {
     let word = match click.deed {
         Deed::Ack => Word::Ack,
         Deed::Resolve => Word::Resolve,
@@ -168,6 +165,10 @@ async fn act(callbacks: &Callbacks, app: &App, click: Click) {
     };
     let by = actor(&click, callbacks.user_of_slack(&click.user));
     let acted = async {
+        if let Some(why) = people::refusal(callbacks, apps, &click).await {
+            callbacks.refuse(&by, &word, &click.incident, &why).await;
+            return (Outcome::Stranger(why), true);
+        }
         let outcome = callbacks.act(&click.incident, &by, word).await;
         let done = !matches!(outcome, Outcome::Failed(_));
         (outcome, done)
@@ -177,14 +178,18 @@ async fn act(callbacks: &Callbacks, app: &App, click: Click) {
         Heard::Now(Outcome::Done) => ("acted", None),
         Heard::Now(Outcome::Silenced(silence)) => ("acted", Some(silenced(&silence))),
         Heard::Now(outcome) => {
-            let result = if matches!(outcome, Outcome::Failed(_)) { "failed" } else { "nothing" };
+            let result = match outcome {
+                Outcome::Failed(_) => "failed",
+                Outcome::Stranger(_) => "stranger",
+                _ => "nothing",
+            };
             (result, Some(excuse(&outcome)))
         }
         Heard::Before => ("repeated", None),
         Heard::Unclear(why) => ("failed", Some(format!("Not done: {why}. Please try again."))),
     };
     callbacks.inner.metrics.count(SERVICE, result);
-    let Some((text, url)) = whisper.zip(click.response_url) else { return };
+    let (Some(text), Some(url), Some(app)) = (whisper, click.response_url, apps.first()) else { return };
     if let Err(error) = app.whisper(&url, &text).await {
         tracing::warn!(error, "cannot answer a click in Slack");
     }
@@ -219,6 +224,7 @@ fn excuse(outcome: &Outcome) -> String {
             "The alerter does not know this incident (any more): nothing was done.".to_owned()
         }
         Outcome::Refused(why) => format!("Not done: {why}."),
+        Outcome::Stranger(why) => format!("Not done: {why}."),
         Outcome::Failed(why) => format!("Not done: {}. Please try again.", escape(why, NAME_MAX)),
     }
 }
@@ -258,6 +264,7 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
     let name = ["username", "name"].iter().find_map(|key| user[*key].as_str());
     let name = name.map(|name| line(name, NAME_MAX)).filter(|name| !name.is_empty());
     let response_url = payload["response_url"].as_str().map(str::to_owned);
+    let origin = Origin::of(payload);
     let actions = payload["actions"].as_array().map(Vec::as_slice).unwrap_or_default();
     actions
         .iter()
@@ -267,9 +274,9 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
             let incident = action["value"].as_str().filter(|id| plain_id(id))?;
             let at = action["action_ts"].as_str().filter(|ts| ts.len() <= ID_MAX)?;
             let id = format!("{at} {user_id} {} {incident}", deed.id());
-            let response_url = response_url.clone();
+            let (response_url, origin) = (response_url.clone(), origin.clone());
             let (user, name) = (user_id.to_owned(), name.clone());
-            Some(Click { deed, incident: incident.to_owned(), user, name, response_url, id })
+            Some(Click { deed, incident: incident.to_owned(), user, name, origin, response_url, id })
         })
         .collect()
 }

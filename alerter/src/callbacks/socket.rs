@@ -24,8 +24,8 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use url::Url;
 
-use super::{Callbacks, proxy, slack};
-use crate::notify::slack::App;
+use super::{Callbacks, people, proxy, slack};
+use crate::notify::slack::{Answers, App};
 use crate::outbox::{backoff, random};
 
 /// From the question for an address to the handshake's end.
@@ -53,20 +53,23 @@ struct End {
     why: String,
 }
 
-/// Serves every app that has a token, and starts anew when the receivers change.
+/// Serves every app that has a token, and starts anew when the receivers change. Receivers of one app share its socket.
 pub(super) async fn listen(callbacks: Callbacks, shutdown: Shutdown) {
     let mut receivers = callbacks.inner.receivers.clone();
     loop {
         receivers.borrow_and_update();
-        let mut apps: BTreeMap<String, Arc<App>> = BTreeMap::new();
+        let mut apps: BTreeMap<String, Vec<Arc<App>>> = BTreeMap::new();
+        let mut keepers = JoinSet::new();
         for app in slack::apps(&callbacks) {
+            if app.answers() != Answers::Anyone {
+                keepers.spawn(people::learn(Arc::clone(&app)));
+            }
             if let Some(token) = app.app_token().map(|t| t.expose().to_owned()) {
-                apps.insert(token, app);
+                apps.entry(token).or_default().push(app);
             }
         }
-        let mut keepers = JoinSet::new();
-        for app in apps.into_values() {
-            keepers.spawn(keep(callbacks.clone(), app));
+        for sharing in apps.into_values() {
+            keepers.spawn(keep(callbacks.clone(), sharing.into()));
         }
         tokio::select! {
             () = shutdown.wait() => return,
@@ -78,16 +81,22 @@ pub(super) async fn listen(callbacks: Callbacks, shutdown: Shutdown) {
 }
 
 /// Keeps one app connected, for ever.
-async fn keep(callbacks: Callbacks, app: Arc<App>) {
+async fn keep(callbacks: Callbacks, apps: Arc<[Arc<App>]>) {
     let mut live: JoinSet<End> = JoinSet::new();
     let (ask, mut asked) = mpsc::channel(1);
     let mut failures: u32 = 0;
     loop {
-        let connected = timeout(CONNECT_MAX, connect(&app)).await;
+        let connecting = async {
+            match apps.first() {
+                Some(app) => connect(app).await,
+                None => Err("no app".to_owned()),
+            }
+        };
+        let connected = timeout(CONNECT_MAX, connecting).await;
         let connected = connected.unwrap_or_else(|_| Err("no answer in time".into()));
         let good = connected.is_ok();
         match connected {
-            Ok(socket) => drop(live.spawn(serve(socket, callbacks.clone(), Arc::clone(&app), ask.clone()))),
+            Ok(socket) => drop(live.spawn(serve(socket, callbacks.clone(), Arc::clone(&apps), ask.clone()))),
             Err(error) => failed(&callbacks, &mut failures, &error),
         }
         // Until Slack asks for another connection, or the one that counts has ended.
@@ -149,7 +158,7 @@ async fn secure(stream: TcpStream, host: String) -> Result<Box<dyn Io>, String> 
 }
 
 /// Serves one connection to its end.
-async fn serve(socket: Socket, callbacks: Callbacks, app: Arc<App>, ask: mpsc::Sender<()>) -> End {
+async fn serve(socket: Socket, callbacks: Callbacks, apps: Arc<[Arc<App>]>, ask: mpsc::Sender<()>) -> End {
     let (mut sink, mut stream) = socket.split();
     let (answer, mut answers) = mpsc::channel::<String>(ANSWERS);
     let mut ping = tokio::time::interval(PING_EVERY);
@@ -176,7 +185,7 @@ async fn serve(socket: Socket, callbacks: Callbacks, app: Arc<App>, ask: mpsc::S
                             let _ = ask.try_send(());
                         }
                         _ => {
-                            acting.spawn(envelope_of(callbacks.clone(), Arc::clone(&app), envelope, answer.clone()));
+                            acting.spawn(envelope_of(callbacks.clone(), Arc::clone(&apps), envelope, answer.clone()));
                         }
                     }
                 }
@@ -206,9 +215,15 @@ async fn serve(socket: Socket, callbacks: Callbacks, app: Arc<App>, ask: mpsc::S
 }
 
 /// Acts upon an envelope and acknowledges it.
-async fn envelope_of(callbacks: Callbacks, app: Arc<App>, envelope: Value, answer: mpsc::Sender<String>) {
+async fn envelope_of(
+    callbacks: Callbacks,
+    apps: Arc<[Arc<App>]>,
+    envelope: Value,
+    answer: mpsc::Sender<String>,
+) {
     let Some(id) = envelope["envelope_id"].as_str() else { return };
-    if envelope["type"] == "interactive" && !slack::act_within(&callbacks, &app, &envelope["payload"]).await {
+    if envelope["type"] == "interactive" && !slack::act_within(&callbacks, &apps, &envelope["payload"]).await
+    {
         // Slack sends again what is not acknowledged, or shows that it did not work.
         return;
     }

@@ -8,6 +8,7 @@ use stepwatch_engine::time::Span;
 
 use super::{File, api, incidents, oncall};
 use crate::notify::ReceiverConfig;
+use crate::notify::slack::Answers;
 use crate::outbox::Receivers;
 
 /// Characters of a receiver's or policy's name.
@@ -171,6 +172,14 @@ pub(super) fn warnings(file: &File) -> Vec<String> {
     }
     if file.receivers.is_empty() {
         warnings.push("receivers: is empty, so that incidents are kept and shown, and told to nobody".into());
+    }
+    for (i, receiver) in file.receivers.iter().enumerate() {
+        let answers = receiver.slack.as_ref().map(|slack| slack.answers);
+        if answers == Some(Answers::KnownUsers) && file.users.iter().all(|user| user.slack_id.is_none()) {
+            warnings.push(format!(
+                "receivers[{i}].slack.answers: is known_users, and no entry of users has a slack_id: nobody can answer there"
+            ));
+        }
     }
     incidents::warnings(file, &mut warnings);
     api::warnings(file, &mut warnings);

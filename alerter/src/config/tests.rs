@@ -234,3 +234,20 @@ receivers:
 "#;
     assert_snapshot!(error(text));
 }
+
+#[test]
+fn a_slack_where_nobody_may_answer_is_a_warning() {
+    let parse = |answers: &str, users: &str| {
+        let slack = "channel: '#a', token_env: CARGO_MANIFEST_DIR";
+        parse(&format!("receivers: [{{name: chat, slack: {{{slack}{answers}}}}}]\nusers: [{users}]\n"))
+    };
+    let told = |answers: &str, users: &str| {
+        let c = parse(answers, users).unwrap();
+        c.warnings.iter().any(|w| w.starts_with("receivers[0].slack.answers: is known_users, and no entry"))
+    };
+    assert!(told(", answers: known_users", "{name: ann, notify: [chat]}"));
+    assert!(!told(", answers: known_users", "{name: ann, slack_id: U012AB3CD}"));
+    assert!(!told("", ""));
+    let wrong = parse(", answers: everybody", "").unwrap_err().to_string();
+    assert!(wrong.contains("anyone") && wrong.contains("known_users") && wrong.contains('^'), "{wrong}");
+}

@@ -11,6 +11,7 @@ mod answer;
 mod app;
 mod blocks;
 mod buttons;
+mod people;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,8 @@ use super::{Attempt, Ear, Failure, FailureClass, Notifier, Pace, Receipt, Secret
 pub use app::App;
 pub(crate) use blocks::{escape, is_user_id};
 pub(crate) use buttons::Deed;
+pub use people::Answers;
+pub(crate) use people::Origin;
 
 const API_URL: &str = "https://slack.com/api";
 
@@ -74,6 +77,8 @@ pub struct Config {
     pub app_token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_token_env: Option<String>,
+    /// Whose clicks count. Receivers of one app share its door, which is as strict as the strictest of them.
+    pub answers: Answers,
     /// Instead of all the above: holds the address of an incoming webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_url_file: Option<PathBuf>,
@@ -92,6 +97,7 @@ impl Default for Config {
             signing_secret_env: None,
             app_token_file: None,
             app_token_env: None,
+            answers: Answers::default(),
             webhook_url_file: None,
             webhook_url_env: None,
         }
@@ -155,7 +161,7 @@ impl Config {
         let channel = channel.ok_or("channel is missing: #name or id")?;
         let api_url = base_url("api_url", &self.api_url)?;
         let http = Http::new("slack", vec![token.clone()])?;
-        let app = App::of(self, &api_url)?.map(Arc::new);
+        let app = App::of(self, &api_url, &token)?.map(Arc::new);
         Ok(Slack { http, way: Way::Bot { api_url, token, channel }, app })
     }
 }

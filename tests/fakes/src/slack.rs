@@ -88,6 +88,10 @@ pub struct Slack {
     /// What only one person sees, in answer to a click.
     pub whispers: Vec<Whisper>,
     pub requests: Vec<Received>,
+    /// People of other workspaces in a shared channel: their id, and their own team.
+    pub guests: BTreeMap<String, String>,
+    /// The organisation that the workspace is a part of.
+    pub enterprise: Option<String>,
     responses: BTreeMap<String, ResponseUrl>,
     clicks: u32,
     /// Where sockets are, if the app has Socket Mode.
@@ -118,6 +122,8 @@ impl Default for Slack {
             posts: Vec::new(),
             whispers: Vec::new(),
             requests: Vec::new(),
+            guests: BTreeMap::new(),
+            enterprise: None,
             responses: BTreeMap::new(),
             clicks: 0,
             socket_url: None,
@@ -140,6 +146,8 @@ impl From<&'static str> for No {
 impl Slack {
     /// The one bot token that is accepted.
     pub const TOKEN: &str = "xoxb-stepwatch-fake-token";
+    /// The workspace that the app is installed in.
+    pub const TEAM: &str = "T0FAKE";
     /// The app's signing secret, and its app-level token.
     pub const SIGNING_SECRET: &str = "fake-slack-signing-secret";
     pub const APP_TOKEN: &str = "xapp-stepwatch-fake-app-token";
@@ -166,8 +174,12 @@ impl Slack {
         }
         match (method, req.method.as_str()) {
             ("auth.test", _) => {
-                Ok(json!({"url": "https://fake.slack.com/", "team": "Fake", "user": "stepwatch",
-                "team_id": "T0FAKE", "user_id": "U0STEPWATCH", "bot_id": "B0STEPWATCH"}))
+                let mut who = json!({"url": "https://fake.slack.com/", "team": "Fake", "user": "stepwatch",
+                "team_id": Self::TEAM, "user_id": "U0STEPWATCH", "bot_id": "B0STEPWATCH"});
+                if let Some(id) = &self.enterprise {
+                    who["enterprise_id"] = id.as_str().into();
+                }
+                Ok(who)
             }
             ("chat.postMessage", "POST") => self.post_message(req, &json_args(req)?),
             ("chat.update", "POST") => self.update(&json_args(req)?),

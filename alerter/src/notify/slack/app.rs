@@ -5,11 +5,12 @@
 
 use serde_json::{Value, json};
 use stepwatch_kit::config::Secret;
+use tokio::sync::OnceCell;
 use url::Url;
 
 use super::super::http::Http;
-use super::answer;
-use super::{API_URL, Config, SecretSource};
+use super::people::Home;
+use super::{API_URL, Answers, Config, SecretSource, answer};
 
 /// Where clicks are answered.
 const RESPONSE_HOST: &str = "hooks.slack.com";
@@ -25,11 +26,16 @@ pub struct App {
     signing_secret: Option<Secret>,
     /// With it, clicks come through a socket that we open.
     app_token: Option<Secret>,
+    /// The bot's.
+    token: Secret,
+    answers: Answers,
+    /// Once Slack has said it.
+    home: OnceCell<Home>,
 }
 
 impl App {
     /// `None` where clicks could not be heard, so that no buttons are shown.
-    pub(super) fn of(config: &Config, api_url: &str) -> Result<Option<Self>, String> {
+    pub(super) fn of(config: &Config, api_url: &str, token: &Secret) -> Result<Option<Self>, String> {
         let (file, env) = (config.signing_secret_file.as_ref(), config.signing_secret_env.as_ref());
         let signing_secret = SecretSource::of("signing_secret", file, env)?.map(|s| s.read()).transpose()?;
         let (file, env) = (config.app_token_file.as_ref(), config.app_token_env.as_ref());
@@ -42,9 +48,10 @@ impl App {
         if signing_secret.is_none() && app_token.is_none() {
             return Ok(None);
         }
-        let secrets = [&signing_secret, &app_token].into_iter().flatten().cloned().collect();
+        let secrets = [&signing_secret, &app_token].into_iter().flatten().chain([token]).cloned().collect();
         let http = Http::new("slack", secrets)?;
-        Ok(Some(Self { http, api_url: api_url.to_owned(), signing_secret, app_token }))
+        let (api_url, token, answers) = (api_url.to_owned(), token.clone(), config.answers);
+        Ok(Some(Self { http, api_url, signing_secret, app_token, token, answers, home: OnceCell::new() }))
     }
 
     pub(crate) fn signing_secret(&self) -> Option<&Secret> {
@@ -54,6 +61,23 @@ impl App {
     /// Tells two receivers of one app: they share its socket.
     pub(crate) fn app_token(&self) -> Option<&Secret> {
         self.app_token.as_ref()
+    }
+
+    pub(crate) fn answers(&self) -> Answers {
+        self.answers
+    }
+
+    /// Where the bot is at home; asked for until Slack has said it once.
+    pub(crate) async fn home(&self) -> Result<&Home, String> {
+        let ask = || async {
+            let url = format!("{}/auth.test", self.api_url);
+            let request = self.http.client().post(url).bearer_auth(self.token.expose());
+            let request = request.header("Content-Type", "application/x-www-form-urlencoded").body("");
+            let reply = answer::read(&self.http, "auth.test", self.http.send(request).await);
+            let reply = reply.map_err(|refusal| refusal.failure.error)?;
+            Home::of(&reply).ok_or_else(|| "auth.test: the answer names no team".to_owned())
+        };
+        self.home.get_or_try_init(ask).await
     }
 
     /// Shows `text` to the one who clicked, and to nobody else.
@@ -129,6 +153,9 @@ mod tests {
             api_url: api_url.into(),
             signing_secret: None,
             app_token: secret,
+            token: Secret::new("xoxb-1".into()),
+            answers: Answers::default(),
+            home: OnceCell::new(),
         }
     }
 

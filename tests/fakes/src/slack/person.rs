@@ -43,14 +43,19 @@ impl Slack {
             .find(|e| e["action_id"] == action_id)
             .ok_or_else(|| format!("the message has no button {action_id}"))?;
         let (id, name) = user;
+        // The team of a click is where the app is installed; its user's own may be another. In an organisation users are the
+        // organisation's.
+        let home = self.enterprise.as_deref().unwrap_or(Self::TEAM);
+        let own = self.guests.get(id).map_or(home, String::as_str);
+        let organisation = |name: &str| self.enterprise.as_ref().map(|id| json!({"id": id, "name": name}));
         self.clicks += 1;
         let path = format!("/response/T0FAKE/{}", self.clicks);
         self.responses.insert(path.clone(), ResponseUrl { user: id.into(), used: 0 });
         let action_ts = format!("1700000000.{:06}", self.clicks);
         Ok(json!({
             "type": "block_actions",
-            "team": {"id": "T0FAKE", "domain": "fake"},
-            "user": {"id": id, "username": name, "name": name, "team_id": "T0FAKE"},
+            "team": {"id": Self::TEAM, "domain": "fake"}, "enterprise": organisation("Fake Ltd"), "is_enterprise_install": false,
+            "user": {"id": id, "username": name, "name": name, "team_id": own},
             "api_app_id": "A0FAKE", "trigger_id": "1.2.3",
             "container": {"type": "message", "message_ts": ts, "channel_id": post.channel, "is_ephemeral": false},
             "channel": {"id": post.channel},

@@ -1,0 +1,65 @@
+//! Whose clicks in Slack are acted upon.
+//!
+//! Where Slack cannot say in which workspace the bot is at home, only those are refused whom the click itself tells to be strangers:
+//! somebody who is called at night must not be shut out because a service is unwell.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::Callbacks;
+use super::slack::Click;
+use crate::notify::slack::{Answers, App};
+use crate::outbox::{backoff, random};
+
+/// How long a click waits to hear where the bot is at home. Slack wants its own answer within three seconds.
+const HOME_WITHIN: Duration = Duration::from_secs(1);
+
+/// Why this click does not count; `None` if it does. `apps` are the receivers that share the door it came by.
+pub(super) async fn refusal(callbacks: &Callbacks, apps: &[Arc<App>], click: &Click) -> Option<String> {
+    let answers = apps.iter().map(|app| app.answers()).max().unwrap_or_default();
+    let id = &click.user;
+    if answers == Answers::Anyone || callbacks.user_of_slack(id).is_some() {
+        return None;
+    }
+    if answers == Answers::KnownUsers {
+        return Some(format!(
+            "only people whom the alerter's configuration names can answer here, and {id} is not among its `users`"
+        ));
+    }
+    let foreign =
+        join_all(apps.iter().map(|app| is_foreign(app, click))).await.into_iter().all(|foreign| foreign);
+    foreign.then(|| {
+        format!(
+            "you are of another workspace than the alerter, whose own people answer here: tell one of them, or have its operator \
+             add the `slack_id` {id} to its `users`"
+        )
+    })
+}
+
+/// Asks where an app is at home until Slack has said so, so that a click need not.
+pub(super) async fn learn(app: Arc<App>) {
+    let mut failures: u32 = 0;
+    while let Err(error) = app.home().await {
+        failures = failures.saturating_add(1);
+        if failures == 1 {
+            tracing::warn!(error, "Slack does not say which workspace is ours; asking again");
+        }
+        tokio::time::sleep(Duration::from_millis(backoff(failures, false, random()).0.unsigned_abs())).await;
+    }
+}
+
+async fn is_foreign(app: &App, click: &Click) -> bool {
+    let why = match tokio::time::timeout(HOME_WITHIN, app.home()).await {
+        Ok(Ok(home)) => return !click.origin.is_of(home),
+        Ok(Err(why)) => why,
+        Err(_) => "no answer in time".to_owned(),
+    };
+    tracing::warn!(
+        why,
+        user = click.user,
+        "Slack does not say which workspace is ours: the click's own word is taken"
+    );
+    click.origin.is_plainly_foreign()
+}
