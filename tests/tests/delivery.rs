@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepwatch_fakes::{AlertState, Answer, Fault};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::healthy;
-use stepwatch_tests::{Stack, StackOptions, poll_until};
+use stepwatch_tests::{Stack, StackOptions, http, poll_until};
 
 async fn stack(webhook: bool) -> Stack {
     let alerter = "resolve_after: 200ms\n".into();
@@ -76,6 +76,35 @@ async fn nobody_is_called_by_webhook_after_the_answer() {
     let hook = stack.webhook.wait_for(|w| !w.deliveries.is_empty(), PATIENCE).await.unwrap();
     let told: Vec<_> = hook.deliveries.iter().map(|d| (&d.body["action"], &d.body["page"])).collect();
     assert_eq!(told, [(&"ack".into(), &false.into())]);
+}
+
+/// Quiet was promised while the page was waiting for its receiver: it goes on waiting, and is told when the promise ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_waits_is_not_sent_in_a_silence_made_meanwhile() {
+    let stack = stack(true).await;
+    stack.webhook.script().always("hook", Fault::Status(500));
+    let rank = stack.warm_run("hushed", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    stack.webhook.wait_for(|w| !w.requests.is_empty(), PATIENCE).await.unwrap();
+    let silences = format!("{}/api/v1/silences", stack.alerter.url());
+    let wish = serde_json::json!({"matchers": ["run=\"hushed\""], "duration": "1h", "created_by": "ann", "comment": "known"});
+    let said = http::client().post(&silences).json(&wish).send().await.unwrap();
+    assert_eq!(said.status(), 200);
+    let silence: serde_json::Value = said.json().await.unwrap();
+    // Another page shows that the receiver is back; the one that has waited longer would have come before it.
+    stack.webhook.script().clear();
+    let loud = stack.warm_run("loud", 3).unwrap();
+    loud.step(4, &[("loss", f64::NAN)]).unwrap();
+    let of = |w: &stepwatch_fakes::WebhookSink, run: &str| {
+        w.deliveries.iter().filter(|d| d.body.to_string().contains(run)).count()
+    };
+    let hook = stack.webhook.wait_for(|w| of(w, "loud") > 0, PATIENCE).await.unwrap();
+    assert_eq!(of(&hook, "hushed"), 0, "{:#?}", hook.deliveries);
+    let id = silence["id"].as_str().unwrap();
+    let said = http::client().delete(format!("{silences}/{id}")).send().await.unwrap();
+    assert_eq!(said.status(), 200);
+    let hook = stack.webhook.wait_for(|w| of(w, "hushed") > 0, PATIENCE).await.unwrap();
+    assert_eq!(of(&hook, "hushed"), 1, "{:#?}", hook.deliveries);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -120,6 +120,9 @@ pub struct Notification {
     /// How it came to this receiver; `None` of a word to whoever was told before.
     #[serde(default)]
     pub path: Option<Path>,
+    /// Something hides the incident, and it is told all the same: a person asked for it, or it is an answer or an end.
+    #[serde(default)]
+    pub despite_quiet: bool,
     pub message: Message,
 }
 

@@ -70,6 +70,7 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
         users: Vec::new(),
         slack_ids: Vec::new(),
         path: None,
+        despite_quiet: false,
         message,
     }
 }

@@ -21,6 +21,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
         users: Vec::new(),
         slack_ids: Vec::new(),
         path: None,
+        despite_quiet: false,
         message: Message {
             incident: incident.to_owned(),
             run: "test-run".into(),

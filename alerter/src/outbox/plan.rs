@@ -18,6 +18,8 @@ pub(crate) struct LaneRow {
     pub ambiguous: bool,
     /// An attempt has failed.
     pub failed: bool,
+    /// Something hides the incident, and this waits until nothing does.
+    pub held: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -28,13 +30,43 @@ pub(crate) struct Plan {
     pub words: Option<Message>,
 }
 
-/// `standing` is the state of the incident, `wakes` whether the receiver rouses a person.
-pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool) -> Plan {
+impl LaneRow {
+    /// A call, or news, that nobody insists on: it waits while something hides the incident.
+    pub(crate) fn may_be_held(&self) -> bool {
+        matches!(self.notification.action, Action::Trigger | Action::Update)
+            && !self.notification.despite_quiet
+    }
+
+    fn is_asked_for(&self) -> bool {
+        self.notification.action == Action::Trigger && !self.held
+    }
+}
+
+/// Whether nothing of a lane is told for now: something hides its incident, which is not over. `heard`: the receiver has, or may
+/// have, heard of the incident; that somebody has taken it is then told at once.
+pub(crate) fn is_held(rows: &[LaneRow], heard: bool) -> bool {
+    let any = |of: fn(&LaneRow) -> bool| rows.iter().any(of);
+    let answer = heard && any(|row| row.notification.action == Action::Ack);
+    any(|row| row.held) && !any(LaneRow::is_asked_for) && !answer
+}
+
+/// `standing` is the state of the incident, `wakes` whether the receiver rouses a person, `heard` as in [`is_held`], which has been
+/// asked before.
+pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) -> Plan {
+    let over = standing == State::Resolved;
+    if over && !heard && rows.iter().any(|row| row.held) && !rows.iter().any(LaneRow::is_asked_for) {
+        // It ended before this receiver was told of it, and was hidden to its end: it need not be told of the end either.
+        return Plan { superseded: rows.len(), words: None };
+    }
     let pointless = |i: usize| {
-        let trigger = rows[i].notification.action == Action::Trigger;
-        let answered = standing == State::Acknowledged || follows(rows, i, Action::Ack).is_some();
+        let row = &rows[i];
+        let trigger = row.notification.action == Action::Trigger;
+        let ack = follows(rows, i, Action::Ack).is_some();
         // Somebody has it already: nobody is woken any more. If an earlier attempt did arrive, the Ack behind it quiets it.
-        trigger && wakes && answered
+        let answered = trigger && wakes && (standing == State::Acknowledged || ack);
+        // Hidden until something else was to be told. What may have arrived is repeated, so that a chat can find it.
+        let asked = rows[i + 1..].iter().any(LaneRow::is_asked_for);
+        answered || row.held && (over || ack || asked) && (!row.ambiguous || trigger && wakes)
     };
     let superseded = (0..rows.len()).take_while(|i| pointless(*i)).count();
     let words = rows.get(superseded).and_then(|head| {
@@ -79,6 +111,7 @@ mod tests {
             notification: notification("pd", i as u32 + 1, *action),
             ambiguous: false,
             failed: false,
+            held: false,
         })
         .collect()
     }
@@ -86,7 +119,7 @@ mod tests {
     #[test]
     fn a_trigger_that_missed_its_incident_tells_both() {
         let rows = lane(&[Action::Trigger, Action::Resolve]);
-        let plan = plan(&rows, State::Resolved, true);
+        let plan = plan(&rows, State::Resolved, true, true);
         assert_eq!(plan.superseded, 0);
         let words = plan.words.unwrap();
         assert!(words.title.starts_with("Fired and resolved: "), "{}", words.title);
@@ -98,7 +131,7 @@ mod tests {
     #[test]
     fn an_outage_is_named_only_if_there_was_one() {
         let mut rows = lane(&[Action::Trigger, Action::Resolve]);
-        let reason = |rows: &[LaneRow]| plan(rows, State::Resolved, true).words.unwrap().reason;
+        let reason = |rows: &[LaneRow]| plan(rows, State::Resolved, true, true).words.unwrap().reason;
         assert!(!reason(&rows).contains("could not be reached"), "{}", reason(&rows));
         rows[0].failed = true;
         assert!(
@@ -112,28 +145,72 @@ mod tests {
     fn what_may_have_arrived_is_repeated_word_for_word() {
         let mut rows = lane(&[Action::Trigger, Action::Resolve]);
         rows[0].ambiguous = true;
-        assert_eq!(plan(&rows, State::Resolved, true), Plan { superseded: 0, words: None });
+        assert_eq!(plan(&rows, State::Resolved, true, true), Plan { superseded: 0, words: None });
     }
 
     #[test]
     fn nobody_is_woken_after_an_answer() {
         let rows = lane(&[Action::Trigger, Action::Ack]);
-        assert_eq!(plan(&rows, State::Acknowledged, true).superseded, 1);
-        assert_eq!(plan(&rows[..1], State::Acknowledged, true).superseded, 1);
+        assert_eq!(plan(&rows, State::Acknowledged, true, true).superseded, 1);
+        assert_eq!(plan(&rows[..1], State::Acknowledged, true, true).superseded, 1);
         // Answered and since resolved: still nobody to wake.
         let rows = lane(&[Action::Trigger, Action::Ack, Action::Resolve]);
-        assert_eq!(plan(&rows, State::Resolved, true).superseded, 1);
+        assert_eq!(plan(&rows, State::Resolved, true, true).superseded, 1);
         // A chat shows it all the same.
-        assert_eq!(plan(&rows, State::Resolved, false).superseded, 0);
+        assert_eq!(plan(&rows, State::Resolved, false, true).superseded, 0);
+    }
+
+    /// A lane of a hidden incident: `held` of these are.
+    fn hidden(actions: &[Action], held: usize) -> Vec<LaneRow> {
+        let mut rows = lane(actions);
+        rows.iter_mut().take(held).for_each(|row| row.held = true);
+        rows
+    }
+
+    #[test]
+    fn what_is_hidden_waits_unless_a_person_wants_it_or_has_it() {
+        use Action::{Ack, Trigger, Update};
+        assert!(is_held(&hidden(&[Trigger], 1), true));
+        assert!(is_held(&hidden(&[Update], 1), true), "news wait too");
+        // A reminder of the silence is nobody's first word.
+        assert!(is_held(&hidden(&[Trigger, Update], 1), false));
+        assert!(!is_held(&hidden(&[Update], 0), true));
+        let asked = hidden(&[Trigger, Trigger], 1);
+        assert!(!is_held(&asked, false));
+        assert_eq!(plan(&asked, State::Open, false, false).superseded, 1, "the later call says it all");
+        let taken = hidden(&[Trigger, Ack], 1);
+        assert!(!is_held(&taken, true), "whoever was called before hears that somebody has it");
+        assert_eq!(plan(&taken, State::Acknowledged, false, true).superseded, 1);
+        assert!(is_held(&taken, false));
+    }
+
+    #[test]
+    fn what_ended_hidden_is_as_if_it_had_never_been() {
+        use Action::{Ack, Resolve, Trigger};
+        for wakes in [true, false] {
+            let rows = hidden(&[Trigger, Resolve], 1);
+            assert_eq!(plan(&rows, State::Resolved, wakes, false), Plan { superseded: 2, words: None });
+            let rows = hidden(&[Trigger, Ack, Resolve], 1);
+            assert_eq!(plan(&rows, State::Resolved, wakes, false).superseded, 3);
+            // A person had called for it all the same.
+            let rows = hidden(&[Trigger, Resolve], 0);
+            assert!(plan(&rows, State::Resolved, wakes, false).words.is_some());
+            // Whoever knows of it hears the end, and is not called before.
+            let mut rows = hidden(&[Trigger, Resolve], 1);
+            assert_eq!(plan(&rows, State::Resolved, wakes, true), Plan { superseded: 1, words: None });
+            // A message in a chat that may have arrived is looked for.
+            rows[0].ambiguous = true;
+            assert_eq!(plan(&rows, State::Resolved, wakes, true).superseded, usize::from(wakes));
+        }
     }
 
     #[test]
     fn the_rest_goes_in_order() {
         for action in [Action::Update, Action::Ack, Action::Resolve] {
             let rows = lane(&[action, Action::Resolve]);
-            assert_eq!(plan(&rows, State::Open, true), Plan { superseded: 0, words: None });
+            assert_eq!(plan(&rows, State::Open, true, true), Plan { superseded: 0, words: None });
         }
-        assert_eq!(plan(&[], State::Open, true), Plan { superseded: 0, words: None });
+        assert_eq!(plan(&[], State::Open, true, true), Plan { superseded: 0, words: None });
         assert_eq!(Ts(1_795_227_416_000).to_string(), "2026-11-21T02:16:56Z");
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use stepwatch_engine::effect::{Action, Effect, Notification};
-use stepwatch_engine::incident::State;
+use stepwatch_engine::incident::{Hidden, IncidentRecord, Quiet, State};
 use stepwatch_engine::message::Status;
 use stepwatch_engine::time::Ts;
 use stepwatch_kit::config::Secret;
@@ -297,6 +297,11 @@ impl Bench {
         self.commit(vec![Effect::Incident(Box::new(incident(id, state)))]).await;
     }
 
+    /// The same of one that something hides.
+    async fn hidden(&mut self, id: &str, state: State) {
+        self.commit(vec![Effect::Incident(Box::new(hidden(incident(id, state))))]).await;
+    }
+
     /// The next end of a message, taken in by the engine.
     async fn feedback(&mut self) -> Feedback {
         loop {
@@ -319,6 +324,11 @@ impl Bench {
     async fn states(&mut self, id: &str) -> Vec<DeliveryState> {
         self.life().store.deliveries(id).await.unwrap().into_iter().map(|d| d.state).collect()
     }
+}
+
+pub(crate) fn hidden(record: IncidentRecord) -> IncidentRecord {
+    let (why, by) = (Hidden::Silenced, "01SILENCE".to_owned());
+    IncidentRecord { quiet: Some(Quiet { why, by, until: None, words: "silenced".into() }), ..record }
 }
 
 fn transient() -> Answer {

@@ -55,7 +55,7 @@ impl Store {
             let mut writer = self.writer().await;
             writer.set_durability(commit.durability()).await?;
             let mut tx = writer.connection.begin().await?;
-            put_incidents(&mut tx, &commit.effects).await?;
+            put_incidents(&mut tx, &commit.effects, commit.at).await?;
             append_timelines(&mut tx, &commit.effects).await?;
             post_all(&mut tx, &posts, commit.at).await?;
             for effect in &commit.effects {
@@ -143,7 +143,7 @@ impl Writer {
 }
 
 /// Of one incident the last word counts, and is the only one written.
-async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<()> {
+async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) -> Result<()> {
     let mut last = BTreeMap::new();
     for effect in effects {
         if let Effect::Incident(record) = effect {
@@ -160,7 +160,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<
         let mut insert = QueryBuilder::<Sqlite>::new(
             "INSERT INTO incidents (id, run, cause, kind, severity, state, signal, start_step, opened_step, \
              detected_step, end_step, value, expected, score, summary, opened_at, resolved_at, acked_by, acked_at, \
-             level, next_at, flaps, nodes, record) ",
+             level, next_at, flaps, nodes, loud_ms, record) ",
         );
         insert.push_values(records, |mut row, (r, text)| {
             row.push_bind(&r.id).push_bind(&r.run).push_bind(name_of(&r.cause)).push_bind(r.kind.as_str());
@@ -173,7 +173,8 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<
             row.push_bind(&r.summary).push_bind(text_of(r.opened_at)).push_bind(r.resolved_at.map(text_of));
             row.push_bind(&r.acked_by).push_bind(r.acked_at.map(text_of)).push_bind(i64::from(r.level));
             row.push_bind(r.next_at.map(text_of)).push_bind(i64::from(r.flaps));
-            row.push_bind(r.nodes.iter().fold(",".to_owned(), |all, node| all + node + ",")).push_bind(text);
+            row.push_bind(r.nodes.iter().fold(",".to_owned(), |all, node| all + node + ","));
+            row.push_bind(r.quiet.is_none().then_some(at.0)).push_bind(text);
         });
         insert.push(
             " ON CONFLICT (id) DO UPDATE SET run = excluded.run, cause = excluded.cause, kind = excluded.kind, \
@@ -183,7 +184,9 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<
              expected = excluded.expected, score = excluded.score, summary = excluded.summary, \
              opened_at = excluded.opened_at, resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, \
              acked_at = excluded.acked_at, level = excluded.level, next_at = excluded.next_at, \
-             flaps = excluded.flaps, nodes = excluded.nodes, record = excluded.record",
+             flaps = excluded.flaps, nodes = excluded.nodes, record = excluded.record, \
+             loud_ms = CASE WHEN excluded.loud_ms IS NULL THEN NULL \
+             ELSE COALESCE(incidents.loud_ms, excluded.loud_ms) END",
         );
         insert.build().execute(&mut *tx).await?;
     }
@@ -256,12 +259,12 @@ async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts
     }
     let mut insert = QueryBuilder::<Sqlite>::new(
         "INSERT INTO outbox (idem_key, incident, receiver, seq, action, page, state, attempts, created_ms, next_ms, \
-         reported, notification) ",
+         reported, despite_quiet, notification) ",
     );
     insert.push_values(posts.iter().zip(&texts), |mut row, (n, text)| {
         row.push_bind(&n.idem_key).push_bind(&n.incident).push_bind(&n.receiver).push_bind(i64::from(n.seq));
         row.push_bind(n.action.as_str()).push_bind(i64::from(n.page)).push("'pending'").push("0");
-        row.push_bind(at.0).push("0").push("0").push_bind(text);
+        row.push_bind(at.0).push("0").push("0").push_bind(i64::from(n.despite_quiet)).push_bind(text);
     });
     insert.push(" ON CONFLICT (idem_key) DO NOTHING");
     Ok(insert.build().execute(tx).await?.rows_affected())

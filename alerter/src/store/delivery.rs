@@ -10,7 +10,7 @@ use stepwatch_engine::time::{Span, Ts};
 use super::commit::put_alive;
 use super::read::word;
 use super::{DeliveryState, Durability, Result, Store, StoreError, text_of};
-use crate::outbox::plan::{LaneRow, plan};
+use crate::outbox::plan::{LaneRow, is_held, plan};
 
 /// No wait is longer. A row that claims to wait longer was written before the clock was set back, and is due.
 const WAIT_MAX: Span = Span::secs(15 * 60);
@@ -94,10 +94,20 @@ const NOBODY_TOLD: &str = "NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident =
     AND t.action = 'trigger' AND t.state = 'delivered')";
 /// Of such a row: it is a page that the receiver refused for good, the last word of its lane, and nobody has answered.
 const REFUSED: &str = "o.state = 'failed' AND o.page = 1 AND o.action = 'trigger' \
-    AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open') \
+    AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' \
+    AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1)) \
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered') \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq)";
+/// Of a row `o` and its incident `i`: since when it could have been told.
+const SINCE: &str = "CASE WHEN i.loud_ms > o.created_ms THEN i.loud_ms ELSE o.created_ms END";
+/// Of the rows `o` of a lane and their incident `i`: nothing holds it. What [`is_held`] says, which is to be kept the same.
+const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NULL THEN 1 ELSE 0 END) = 0 \
+    OR MAX(CASE WHEN o.despite_quiet = 0 AND o.action IN ('trigger', 'update') THEN 1 ELSE 0 END) = 0 \
+    OR MAX(CASE WHEN o.despite_quiet = 1 AND o.action = 'trigger' THEN 1 ELSE 0 END) = 1 \
+    OR MAX(CASE WHEN o.action = 'ack' THEN 1 ELSE 0 END) = 1 \
+    AND EXISTS (SELECT 1 FROM outbox h WHERE h.incident = o.incident AND h.receiver = $1 \
+    AND h.state IN ('delivered', 'ambiguous')))";
 
 impl Store {
     /// To be called once, before anything is sent: what was being sent when the process died may have arrived.
@@ -139,12 +149,15 @@ impl Store {
     /// Lanes of a receiver that may be tried now: those with a page first, then those that wait longest. Only the head of a
     /// lane is ever deferred, so that the largest wait in a lane is the lane's.
     pub(crate) async fn due_lanes(&self, receiver: &str, now: Ts, limit: usize) -> Result<Vec<DueLane>> {
-        let sql = "SELECT incident, MAX(page) AS page, MIN(created_ms) AS since_ms FROM outbox \
-                   WHERE receiver = $1 AND state IN ('pending', 'attempting', 'ambiguous') GROUP BY incident \
-                   HAVING (MAX(next_ms) <= $2 OR MAX(next_ms) > $3) \
-                   AND MAX(CASE WHEN state = 'attempting' THEN 1 ELSE 0 END) = 0 \
-                   ORDER BY page DESC, since_ms, incident LIMIT $4";
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(sql)
+        let sql = format!(
+            "SELECT o.incident, MAX(o.page) AS page, MIN(o.created_ms) AS since_ms FROM outbox o \
+             LEFT JOIN incidents i ON i.id = o.incident \
+             WHERE o.receiver = $1 AND o.state IN ('pending', 'attempting', 'ambiguous') GROUP BY o.incident \
+             HAVING (MAX(o.next_ms) <= $2 OR MAX(o.next_ms) > $3) \
+             AND MAX(CASE WHEN o.state = 'attempting' THEN 1 ELSE 0 END) = 0 AND {NOT_HELD} \
+             ORDER BY page DESC, since_ms, o.incident LIMIT $4"
+        );
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(AssertSqlSafe(sql))
             .bind(receiver)
             .bind(now.0)
             .bind((now + WAIT_MAX).0)
@@ -167,10 +180,17 @@ impl Store {
     }
 
     pub(crate) async fn queue_depth(&self) -> Result<QueueDepth> {
-        let sql = "SELECT COUNT(*), MIN(CASE WHEN page = 1 AND action = 'trigger' THEN created_ms END) FROM outbox \
-                   WHERE state IN ('pending', 'attempting', 'ambiguous')";
-        let (undone, oldest): (i64, Option<i64>) = sqlx::query_as(sql).fetch_one(&*self.reader()).await?;
-        let sql = format!("SELECT MIN(o.created_ms) FROM outbox o WHERE {REFUSED}");
+        // What is held on purpose does not wait for anybody.
+        let sql = format!(
+            "SELECT COUNT(*), MIN(CASE WHEN o.page = 1 AND o.action = 'trigger' \
+             AND (i.id IS NULL OR i.loud_ms IS NOT NULL OR o.despite_quiet = 1) THEN {SINCE} END) FROM outbox o \
+             LEFT JOIN incidents i ON i.id = o.incident WHERE o.state IN ('pending', 'attempting', 'ambiguous')"
+        );
+        let (undone, oldest): (i64, Option<i64>) =
+            sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&*self.reader()).await?;
+        let sql = format!(
+            "SELECT MIN({SINCE}) FROM outbox o JOIN incidents i ON i.id = o.incident WHERE {REFUSED}"
+        );
         let refused: Option<i64> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&*self.reader()).await?;
         let oldest = oldest.into_iter().chain(refused).min();
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
@@ -202,14 +222,21 @@ impl Store {
         if rows.iter().any(|row| row.attempting) {
             return Ok(None);
         }
-        let standing = standing(&mut tx, incident).await?;
-        let lane: Vec<LaneRow> = rows.iter().map(|row| row.lane.clone()).collect();
-        let plan = plan(&lane, standing, wakes);
+        let (standing, hidden) = standing(&mut tx, incident).await?;
+        let mut lane: Vec<LaneRow> = rows.iter().map(|row| row.lane.clone()).collect();
+        for row in &mut lane {
+            row.held = hidden && row.may_be_held();
+        }
+        let heard = heard(&mut tx, incident, receiver).await?;
+        if standing != State::Resolved && is_held(&lane, heard) {
+            return Ok(None);
+        }
+        let plan = plan(&lane, standing, wakes, heard);
         for row in &lane[..plan.superseded] {
-            let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'already acknowledged' \
-                       WHERE idem_key = $1";
-            let key = &row.notification.idem_key;
-            sqlx::query(sql).bind(key).bind(text_of(now)).execute(&mut *tx).await?;
+            let why = if hidden { "hidden before it could be told" } else { "already acknowledged" };
+            let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = $3 WHERE idem_key = $1";
+            let update = sqlx::query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);
+            update.execute(&mut *tx).await?;
         }
         let claim = match rows.into_iter().nth(plan.superseded) {
             None => None,
@@ -311,10 +338,12 @@ impl Store {
     /// Calls for a person that wait since before `before`, of incidents that nobody has taken.
     pub(crate) async fn unreached(&self, before: Ts) -> Result<Vec<Unreached>> {
         let sql = format!(
-            "SELECT o.idem_key, o.incident, o.receiver, o.created_ms, COALESCE(o.error, ''), {NOBODY_TOLD} FROM outbox o \
-             JOIN incidents i ON i.id = o.incident WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
-             AND (o.state IN ('pending', 'attempting', 'ambiguous') OR {REFUSED}) AND o.created_ms <= $1 \
-             ORDER BY o.created_ms"
+            "SELECT o.idem_key, o.incident, o.receiver, {SINCE} AS since_ms, COALESCE(o.error, ''), {NOBODY_TOLD} \
+             FROM outbox o JOIN incidents i ON i.id = o.incident \
+             WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
+             AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) \
+             AND (o.state IN ('pending', 'attempting', 'ambiguous') OR {REFUSED}) AND {SINCE} <= $1 \
+             ORDER BY since_ms"
         );
         let rows: Vec<(String, String, String, i64, String, bool)> =
             sqlx::query_as(AssertSqlSafe(sql)).bind(before.0).fetch_all(&*self.reader()).await?;
@@ -436,6 +465,7 @@ fn read(row: &SqliteRow) -> Result<Row> {
         lane: LaneRow {
             notification,
             ambiguous: state == DeliveryState::Ambiguous,
+            held: false,
             // Not the attempts: those that a receiver refused for being too many do not count as any.
             failed: row.try_get::<Option<&str>, _>("error")?.is_some(),
         },
@@ -445,11 +475,18 @@ fn read(row: &SqliteRow) -> Result<Row> {
     })
 }
 
-/// The state of the incident; one that the store does not know (a test message) counts as open.
-async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<State> {
-    let sql = "SELECT state FROM incidents WHERE id = $1";
-    let state: Option<String> = sqlx::query_scalar(sql).bind(incident).fetch_optional(tx).await?;
-    state.map_or(Ok(State::Open), |s| word("incident state", &s))
+/// The state of the incident, and whether something hides it; one that the store does not know (a test message) counts as open.
+async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, bool)> {
+    let sql = "SELECT state, loud_ms IS NULL FROM incidents WHERE id = $1";
+    let found: Option<(String, bool)> = sqlx::query_as(sql).bind(incident).fetch_optional(tx).await?;
+    found.map_or(Ok((State::Open, false)), |(state, hidden)| Ok((word("incident state", &state)?, hidden)))
+}
+
+/// Whether the receiver has, or may have, heard of the incident.
+async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
+    let sql = "SELECT COUNT(*) FROM outbox WHERE incident = $1 AND receiver = $2 AND state IN ('delivered', 'ambiguous')";
+    let rows: i64 = sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(tx).await?;
+    Ok(rows > 0)
 }
 
 async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Option<String>> {

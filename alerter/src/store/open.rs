@@ -25,6 +25,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (6, "audit", include_str!("../../migrations/0006_audit.sql")),
     (7, "refused pages", include_str!("../../migrations/0007_refused_pages.sql")),
     (8, "within", include_str!("../../migrations/0008_within.sql")),
+    (9, "hidden", include_str!("../../migrations/0009_hidden.sql")),
 ];
 
 const READERS_MAX: u32 = 4;

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::notify::conformance::page;
+use crate::outbox::tests::hidden;
 
 async fn open() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
@@ -385,4 +386,52 @@ fn text_times_sort_as_time_does() {
     let times = [-1, 0, 999, 1000, 1_795_227_404_123].map(|ms| text_of(Ts(ms)));
     assert!(times.is_sorted(), "{times:?}");
     assert_eq!(times[4], "2026-11-21T02:16:44.123Z");
+}
+
+/// What is asked of many lanes at once and what is decided of one are the same: a lane that is due and held would be looked at for
+/// ever.
+#[tokio::test]
+async fn what_is_due_is_not_held() {
+    let rows = [
+        (Action::Trigger, false),
+        (Action::Trigger, true),
+        (Action::Update, false),
+        (Action::Update, true),
+        (Action::Ack, true),
+    ];
+    let (_dir, store) = open().await;
+    let mut effects = Vec::new();
+    for hides in [false, true] {
+        for before in [false, true] {
+            for n in 0..1_usize << rows.len() {
+                let id = format!("01LANE-{hides}-{before}-{n:02}");
+                let record = incident(&id, State::Open);
+                effects.push(put(if hides { hidden(record) } else { record }));
+                let of = |seq: u32, action, despite_quiet| {
+                    let idem_key = format!("{id}/{seq}");
+                    let base = page("chat", seq, action);
+                    post(Notification { incident: id.clone(), idem_key, despite_quiet, ..base })
+                };
+                effects.extend(before.then(|| of(1, Action::Trigger, false)));
+                let chosen = rows.iter().enumerate().filter(|(bit, _)| n >> bit & 1 == 1);
+                effects.extend(chosen.map(|(bit, (action, despite))| of(bit as u32 + 2, *action, *despite)));
+            }
+        }
+    }
+    store.commit(&Commit { effects, at: Ts(1000), ..Commit::default() }).await.unwrap();
+    let sql = "UPDATE outbox SET state = 'delivered' WHERE seq = 1";
+    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+    let due = store.due_lanes("chat", Ts(2000), 1000).await.unwrap();
+    assert!(due.len() > 64, "{}", due.len());
+    let due: Vec<String> = due.into_iter().map(|lane| lane.incident).collect();
+    for hides in [false, true] {
+        for before in [false, true] {
+            for n in 1..1_usize << rows.len() {
+                let id = format!("01LANE-{hides}-{before}-{n:02}");
+                let claimed = store.claim(&id, "chat", false, Ts(2000)).await.unwrap().is_some();
+                assert_eq!(claimed, due.contains(&id), "{id}");
+                assert!(claimed || hides, "{id}");
+            }
+        }
+    }
 }

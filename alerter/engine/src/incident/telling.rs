@@ -221,6 +221,7 @@ impl Book {
             users,
             slack_ids,
             path,
+            despite_quiet: i.record.quiet.is_some(),
             message: message::compose(now, &i.record, &i.summary, status, why, &self.config),
             receiver,
         })));

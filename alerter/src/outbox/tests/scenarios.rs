@@ -383,6 +383,84 @@ async fn a_pause_outlives_reloads_and_a_restart() {
     }
 }
 
+/// A page to a receiver that is down until told otherwise, and a promise of quiet made meanwhile.
+async fn hidden_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
+    let up = Arc::new(AtomicBool::new(false));
+    let is_up = Arc::clone(&up);
+    let phone = Scripted::new(move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() });
+    let mut bench = Bench::new(&[("phone", &phone.clone().waking())]).await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("phone", 1, Action::Trigger)]).await;
+    phone.attempted(1).await;
+    bench.hidden(ID, State::Open).await;
+    // An attempt may be under way.
+    while bench.states(ID).await != [DeliveryState::Pending] {}
+    up.store(true, SeqCst);
+    (bench, phone, up)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_incident_is_hidden_waits_and_worries_nobody() {
+    let (mut bench, phone, _) = hidden_meanwhile().await;
+    let before = phone.attempts().len();
+    tokio::time::sleep(secs(3600)).await;
+    assert_eq!(phone.attempts().len(), before, "a page in a silence");
+    assert_eq!(bench.states(ID).await, [DeliveryState::Pending], "held, not dropped");
+    assert_eq!(bench.life().store.queue_depth().await.unwrap().oldest_page, None);
+    assert!(bench.life().feedback.try_recv().is_err(), "nobody complains of it");
+    // A restart forgets no promise.
+    bench.die().await;
+    bench.start().await;
+    tokio::time::sleep(secs(600)).await;
+    assert_eq!(phone.attempts().len(), before);
+    // The silence is over: it goes out, and nobody says that it has waited for an hour.
+    let loud = Instant::now();
+    bench.incident(ID, State::Open).await;
+    assert_eq!(bench.any_feedback().await.outcome, Outcome::Delivered);
+    assert!(loud.elapsed() < secs(10), "{:?}", loud.elapsed());
+    assert_eq!(phone.keys(), [format!("{ID}/phone/1")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_ended_hidden_is_told_to_nobody() {
+    let (mut bench, phone, _) = hidden_meanwhile().await;
+    let before = phone.attempts().len();
+    let mut resolve = page("phone", 2, Action::Resolve);
+    resolve.despite_quiet = true;
+    let record = hidden(incident(ID, State::Resolved));
+    bench.commit(vec![Effect::Incident(Box::new(record)), Effect::Notify(Box::new(resolve))]).await;
+    while bench.states(ID).await != [DeliveryState::Superseded; 2] {
+        tokio::time::sleep(secs(1)).await;
+    }
+    assert_eq!(phone.attempts().len(), before, "neither called nor told that it is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_who_asks_for_more_is_heard_although_it_is_hidden() {
+    let (mut bench, phone, _) = hidden_meanwhile().await;
+    let mut asked = page("phone", 2, Action::Trigger);
+    asked.despite_quiet = true;
+    bench.post([asked]).await;
+    assert_eq!(bench.feedback().await.idem_key, format!("{ID}/phone/2"));
+    assert_eq!(phone.keys(), [format!("{ID}/phone/2")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_was_refused_is_not_tried_again_while_it_is_hidden() {
+    let phone = Scripted::new(|_| Answer::Fail(Failure::permanent("403")));
+    let mut bench = Bench::new(&[("phone", &phone)]).await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("phone", 1, Action::Trigger)]).await;
+    bench.feedback().await;
+    bench.hidden(ID, State::Open).await;
+    let before = phone.attempts().len();
+    tokio::time::sleep(secs(3600)).await;
+    assert_eq!(phone.attempts().len(), before);
+    assert!(bench.life().feedback.try_recv().is_err(), "nobody complains of it");
+    bench.incident(ID, State::Open).await;
+    phone.attempted(before + 1).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_account_need_not_keep_a_pause() {
     let chat = Scripted::new(|_| Answer::Fail(Failure::rate_limited("429", Some(secs(60)))));

@@ -187,7 +187,8 @@ impl Hands<'_> {
         match &said {
             Some((200, view)) => {
                 let id = view["id"].as_str().unwrap().to_owned();
-                case.silences.push(Hush { id, short: !long, first });
+                let (life, requests) = (self.life.load(Ordering::SeqCst), self.requests());
+                case.silences.push(Hush { id, short: !long, first, life, requests });
             }
             Some((503, _)) | None => case.maybe_silenced = true,
             Some((status, why)) => panic!("{}: a silence is refused with {status}: {why}", case.run),

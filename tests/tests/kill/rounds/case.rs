@@ -35,6 +35,10 @@ pub(super) struct Hush {
     pub(super) short: bool,
     /// PagerDuty and Slack had been told nothing, and nothing was wrong yet.
     pub(super) first: bool,
+    /// The life of the alerter in which it was confirmed.
+    pub(super) life: u32,
+    /// Requests that PagerDuty had seen then.
+    pub(super) requests: usize,
 }
 
 #[derive(Debug)]
