@@ -4,8 +4,7 @@
 //! |---|---|
 //! | 0 | done |
 //! | 1 | it failed, or what was asked for is not so |
-//! | 2 | the command line is wrong |
-//! | 64 | the configuration is wrong |
+//! | 64 | the command line or the configuration is wrong |
 //!
 //! `run`, `config check`, `notify test` and `simulate` read the configuration; the rest ask a
 //! running alerter over HTTP.
@@ -23,12 +22,14 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 use stepwatch_kit::build_info;
-use stepwatch_kit::config::{ConfigError, EXIT_CONFIG};
+use stepwatch_kit::config::{ConfigError, EXIT_CONFIG, Mistake};
 use stepwatch_kit::logging::{self, LogControl};
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
@@ -38,6 +39,7 @@ use crate::app::{App, Options, RunError, StartError};
 use crate::backtest::{self, BacktestError};
 use crate::clock::wall;
 use crate::config::Config;
+use incidents::{Format, json};
 
 /// Watches training runs through their exporters, and tells people when something is wrong.
 #[derive(Debug, Parser)]
@@ -108,7 +110,27 @@ pub struct RunArgs {
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Check a configuration and print what was understood
-    Check { file: PathBuf },
+    Check(CheckArgs),
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    file: PathBuf,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// What `config check` says to programs.
+#[derive(Debug, Serialize)]
+struct Checked<'a> {
+    file: String,
+    good: bool,
+    /// Each with its line and column, where it has a place.
+    mistakes: Vec<Mistake>,
+    warnings: &'a [String],
+    /// Hours to come in which nobody is on call.
+    gaps: &'a [String],
+    understood: BTreeMap<&'static str, Vec<String>>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -177,7 +199,7 @@ impl Cli {
         match self.command.unwrap_or(Command::Run(self.run)) {
             Command::Run(args) => run(args, log()).await,
             Command::Backtest(args) => replay(&args, out, err),
-            Command::Config(ConfigCommand::Check { file }) => check(&file, out),
+            Command::Config(ConfigCommand::Check(args)) => check(&args, out),
             Command::Notify(NotifyCommand::Test(args)) => notify::test(args, out).await,
             Command::Incidents(command) => incidents::run(command, out).await,
             Command::Silences(command) => silences::run(command, out).await,
@@ -194,10 +216,26 @@ impl Cli {
 }
 
 /// What was understood, and the hours to come in which nobody is on call.
-fn check(file: &Path, out: &mut dyn Write) -> Result<(), CliError> {
-    let config = Config::load(file)?;
+fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let file = args.file.display().to_string();
+    let config = match Config::load(&args.file) {
+        Err(e) if args.format == Format::Json => {
+            let (mistakes, understood) = (e.mistakes(), BTreeMap::new());
+            json(out, &Checked { file, good: false, mistakes, warnings: &[], gaps: &[], understood })?;
+            return Err(CliError::Said(EXIT_CONFIG));
+        }
+        loaded => loaded?,
+    };
+    let gaps = config.file.gaps(wall());
+    if args.format == Format::Json {
+        let (warnings, understood) = (&config.warnings, config.sections().into_iter().collect());
+        return json(
+            out,
+            &Checked { file, good: true, mistakes: Vec::new(), warnings, gaps: &gaps, understood },
+        );
+    }
     write!(out, "{config}")?;
-    for (i, gap) in config.file.gaps(wall()).iter().enumerate() {
+    for (i, gap) in gaps.iter().enumerate() {
         writeln!(out, "{:10} {}", if i == 0 { "on call" } else { "" }, table::plain(gap))?;
     }
     Ok(())

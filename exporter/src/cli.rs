@@ -72,7 +72,11 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Check a file: exit 0 when it is right, 64 with the mistakes when it is not
-    Check { file: PathBuf },
+    Check {
+        file: PathBuf,
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -1,6 +1,7 @@
 //! The program: reads its command line and hands over.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -45,10 +46,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         None | Some(Command::Run) if cli.once => print(&app::once(&setup, &setup.config()?)?),
         None | Some(Command::Run) => serve(setup),
         Some(Command::Check(options)) => check_node(&setup, options),
-        Some(Command::Config(ConfigCommand::Check { file })) => {
-            Config::load(file)?;
-            print(&format!("{}: ok\n", file.display()))
-        }
+        Some(Command::Config(ConfigCommand::Check { file, format })) => check_config(file, *format),
         Some(Command::Emit(emit)) => emit.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Metrics { format }) => print(&match format {
             ReferenceFormat::Text => reference::text(),
@@ -56,6 +54,19 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
             ReferenceFormat::Markdown => reference::markdown(),
         }),
     }
+}
+
+fn check_config(file: &Path, format: Format) -> anyhow::Result<ExitCode> {
+    let (loaded, name) = (Config::load(file), file.display());
+    if format == Format::Text {
+        loaded?;
+        return print(&format!("{name}: ok\n"));
+    }
+    let (good, error) = (loaded.is_ok(), loaded.err());
+    let mistakes = error.map(|error| error.mistakes()).unwrap_or_default();
+    let checked = serde_json::json!({"file": name.to_string(), "good": good, "mistakes": mistakes});
+    print(&format!("{checked:#}\n"))?;
+    Ok(if good { ExitCode::SUCCESS } else { EXIT_CONFIG.into() })
 }
 
 fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCode> {

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-pub use error::ConfigError;
+pub use error::{ConfigError, Mistake};
 pub use period::Period;
 pub use secret::Secret;
 

@@ -46,7 +46,7 @@ fn incident() -> IncidentView {
         level: 1,
         next_escalation_at: Some(at(300)),
         flaps: 0,
-        labels: std::collections::BTreeMap::new(),
+        labels: BTreeMap::new(),
         quiet: None,
     }
 }
@@ -269,6 +269,17 @@ async fn a_bad_configuration_leaves_with_64() {
     let (status, out, err) = cli(&["config", "check", path]).await;
     assert_eq!((status, err.as_str()), (0, ""));
     assert!(out.contains("receivers  out: stdout"), "{out}");
+    let (status, out, err) = cli(&["config", "check", path, "--format", "json"]).await;
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, err.as_str(), &said["good"]), (0, "", &true.into()));
+    assert_eq!(said["understood"]["receivers"][0], "out: stdout");
+    assert!(said["warnings"][0].as_str().unwrap().starts_with("sources: is empty"), "{said}");
+    std::fs::write(&file, "resolve_after: 1m\nlisten: here\n").unwrap();
+    let (status, out, err) = cli(&["config", "check", path, "--format", "json"]).await;
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, err.as_str(), &said["good"]), (64, "", &false.into()));
+    let mistake = &said["mistakes"][0];
+    assert_eq!((&mistake["line"], &mistake["column"]), (&2.into(), &9.into()), "{said}");
     assert_eq!(cli(&["config", "check", "/nonexistent.yml"]).await.0, 64);
 }
 

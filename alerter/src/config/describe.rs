@@ -13,74 +13,48 @@ use crate::api::auth::Reach;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
 
+/// Headings, each with its lines.
+pub(super) type Sections = Vec<(&'static str, Vec<String>)>;
+
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = &self.file;
         writeln!(f, "{}: good", self.path.display())?;
-        let mut section = Section { f, name: "" };
-        section.open("listen");
-        section.line(format_args!("{}", file.listen))?;
-        section.open("storage");
+        for (heading, lines) in &self.sections() {
+            for (i, line) in lines.iter().enumerate() {
+                writeln!(f, "{:10} {line}", if i == 0 { heading } else { "" })?;
+            }
+        }
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "{:10} {warning}", "warning"))
+    }
+}
+
+impl Config {
+    /// What was understood.
+    pub fn sections(&self) -> Sections {
+        let file = &self.file;
         let storage = &file.storage;
         let days = storage.retention.as_secs_f64() / 86_400.0;
-        section.line(format_args!("{}, resolved incidents kept {days} days", storage.sqlite.display()))?;
-        if let Some(cost) = file.cost_per_gpu_hour {
-            section.open("cost");
-            section.line(format_args!("${cost:.2} per GPU hour"))?;
-        }
-        section.open("sources");
-        for Source::Exporters(e) in &file.sources {
-            section.line(format_args!("exporters: {}", exporters(e)))?;
-        }
-        section.open("receivers");
-        for r in &file.receivers {
-            section.line(format_args!(
-                "{}: {}",
-                r.name,
-                self.receivers.get(&r.name).map_or("?", |n| n.kind())
-            ))?;
-        }
-        section.open("routes");
-        routes(&mut section, file, &file.routes, "")?;
-        section.line(format_args!("{}", rest(file)))?;
-        section.open("timing");
-        section.line(format_args!("{}", timing(file)))?;
-        section.open("inhibit");
-        for rule in inhibition::built_in()
-            .filter(|r| !file.inhibit_off.contains(&r.name))
-            .chain(file.inhibit_rules.iter().cloned())
-        {
-            section.line(format_args!("{}", inhibits(&rule)))?;
-        }
-        section.open("api");
-        for token in &file.api.tokens {
-            section.line(format_args!("{}", grant(token)))?;
-        }
-        section.open("detectors");
-        for change in detectors(&file.detectors) {
-            section.line(format_args!("{change}"))?;
-        }
-        for warning in &self.warnings {
-            section.open("warning");
-            section.line(format_args!("{warning}"))?;
-        }
-        Ok(())
-    }
-}
-
-/// A heading beside the first of its lines.
-struct Section<'a, 'b> {
-    f: &'a mut fmt::Formatter<'b>,
-    name: &'static str,
-}
-
-impl Section<'_, '_> {
-    fn open(&mut self, name: &'static str) {
-        self.name = name;
-    }
-
-    fn line(&mut self, text: fmt::Arguments<'_>) -> fmt::Result {
-        writeln!(self.f, "{:10} {text}", core::mem::take(&mut self.name))
+        let sources = file.sources.iter().map(|Source::Exporters(e)| format!("exporters: {}", exporters(e)));
+        let kind = |r: &ReceiverConfig| self.receivers.get(&r.name).map_or("?", |n| n.kind());
+        let receivers = file.receivers.iter().map(|r| format!("{}: {}", r.name, kind(r)));
+        let mut all_routes = Vec::new();
+        routes(&mut all_routes, file, &file.routes, "");
+        all_routes.push(rest(file));
+        let built_in = inhibition::built_in().filter(|r| !file.inhibit_off.contains(&r.name));
+        let mut sections = vec![
+            ("listen", vec![file.listen.to_string()]),
+            ("storage", vec![format!("{}, resolved incidents kept {days} days", storage.sqlite.display())]),
+            ("cost", file.cost_per_gpu_hour.iter().map(|cost| format!("${cost:.2} per GPU hour")).collect()),
+            ("sources", sources.collect()),
+            ("receivers", receivers.collect()),
+            ("routes", all_routes),
+            ("timing", vec![timing(file)]),
+            ("inhibit", built_in.chain(file.inhibit_rules.iter().cloned()).map(|r| inhibits(&r)).collect()),
+            ("api", file.api.tokens.iter().map(grant).collect()),
+            ("detectors", detectors(&file.detectors)),
+        ];
+        sections.retain(|(_, lines)| !lines.is_empty());
+        sections
     }
 }
 
@@ -107,13 +81,12 @@ fn exporters(e: &Exporters) -> String {
 }
 
 /// A line a route, children under their parent.
-fn routes(section: &mut Section<'_, '_>, file: &File, list: &[Route], indent: &str) -> fmt::Result {
+fn routes(lines: &mut Vec<String>, file: &File, list: &[Route], indent: &str) {
     for route in list {
         let more = if route.go_on { ", and on" } else { "" };
-        section.line(format_args!("{indent}{} -> {}{more}", matchers(route), destination(file, route)))?;
-        routes(section, file, &route.routes, &format!("{indent}  "))?;
+        lines.push(format!("{indent}{} -> {}{more}", matchers(route), destination(file, route)));
+        routes(lines, file, &route.routes, &format!("{indent}  "));
     }
-    Ok(())
 }
 
 fn timing(file: &File) -> String {

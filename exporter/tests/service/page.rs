@@ -199,7 +199,16 @@ fn a_bad_configuration_ends_the_program_before_it_binds_anything() {
         assert!(said.contains("bad.yml:2:9") && said.contains('^'), "{said}");
     }
     assert!(!dir.path().join("s").exists());
+    let checked = |code: i32| -> serde_json::Value {
+        let out = binary().args(["config", "check", "--format", "json"]).arg(&config).output().unwrap();
+        assert_eq!((out.status.code(), out.stderr.as_slice()), (Some(code), &b""[..]));
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    let said = checked(64);
+    let mistake = &said["mistakes"][0];
+    assert_eq!((&said["good"], &mistake["line"], &mistake["column"]), (&false.into(), &2.into(), &9.into()));
     std::fs::write(&config, "").unwrap();
+    assert_eq!(checked(0)["mistakes"], serde_json::json!([]));
     let out = binary().args(["config", "check"]).arg(&config).output().unwrap();
     assert!(out.status.success() && String::from_utf8(out.stdout).unwrap().ends_with("bad.yml: ok\n"));
 }

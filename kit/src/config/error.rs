@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_saphyr::{Location, RenderOptions, SnippetMode, UserMessageFormatter};
 
 use super::places::Places;
@@ -11,6 +12,16 @@ use super::places::Places;
 pub struct ConfigError {
     file: String,
     problems: Vec<Problem>,
+}
+
+/// One mistake, for programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mistake {
+    pub message: String,
+    /// From 1, where it has a place.
+    pub line: Option<u64>,
+    /// In characters, from 1.
+    pub column: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +63,15 @@ impl ConfigError {
         };
         let problem = |message: String| Problem { place: place(&message), message };
         Self { file: file.into(), problems: messages.into_iter().map(problem).collect() }
+    }
+
+    pub fn mistakes(&self) -> Vec<Mistake> {
+        let mistake = |problem: &Problem| Mistake {
+            message: problem.message.clone(),
+            line: problem.place.as_ref().map(|place| place.line),
+            column: problem.place.as_ref().map(|place| place.column),
+        };
+        self.problems.iter().map(mistake).collect()
     }
 
     /// What is wrong, without the place.
