@@ -120,8 +120,8 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .route("/incidents/{id}", get(page::incident))
         .route("/assets/page.css", get(page::style));
     let ack = OpenApiRouter::default()
-        .routes(routes!(incidents::ack))
-        .routes(routes!(incidents::resolve))
+        .routes(routes!(answers::ack))
+        .routes(routes!(answers::resolve))
         .routes(routes!(answers::escalate))
         .routes(routes!(answers::unack))
         .routes(routes!(answers::note));

@@ -1,11 +1,15 @@
-//! What else people say of an incident, by HTTP: escalate it, give it back, note something.
+//! What people say of an incident, by HTTP: they take it, give it back, close it, escalate it, note something.
+//!
+//! All words go one way: found, judged by how the incident stands, handed to the runtime together with who said it, and answered
+//! when they are durable.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::incident::State as IncidentState;
+use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
@@ -15,12 +19,15 @@ use super::doc::errors::{BadRequest, Broken, Conflict, NotFound, NotJson, TooLar
 use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Named, Sent};
-use super::incidents::{name, resolved};
 use super::view::{By, IncidentView};
+use crate::audit::Entry;
 use crate::runtime::{Answer, Command};
 
-/// Characters of a note.
+/// Characters of a note, and of the name of whoever says something.
 const MAX_NOTE: usize = 1000;
+const MAX_BY: usize = 100;
+/// How long a word may take to become durable before the caller is told to ask again.
+const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -35,28 +42,35 @@ pub struct Note {
     pub note: String,
 }
 
-/// Tells the next level of an incident's policy now. Durable when it is answered.
+/// A word about an incident, and who says it.
+struct Said {
+    word: &'static str,
+    by: String,
+    /// How the incident stands where nothing is left to be done.
+    done: Option<IncidentState>,
+}
+
+/// Takes an incident: its escalation stops. Durable when it is answered.
 #[utoipa::path(
     post,
-    path = "/api/v1/incidents/{id}/escalate",
-    operation_id = "escalateIncident",
+    path = "/api/v1/incidents/{id}/ack",
+    operation_id = "acknowledgeIncident",
     tag = "incidents",
     params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
     request_body = By,
     responses(
-        (status = 200, description = "As it is now; `level` is the one that is told", body = IncidentView),
+        (status = 200, description = "As it is now; `acked_by` names whoever was first", body = IncidentView),
         BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
     )
 )]
-pub(super) async fn escalate(
+pub(super) async fn ack(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let said = name(body)?;
-    let escalate = |incident, by, reply| Command::Escalate { incident, by, reply };
-    answer(&api, &caller, &id, ("escalate", &said), escalate).await
+    let ack = |incident, by, reply| Command::Ack { incident, by, reply };
+    answer(&api, &caller, &id, Said::new("ack", body)?, ack).await
 }
 
 /// Gives an incident back: its escalation begins again. Durable when it is answered; one that nobody took stays so.
@@ -78,13 +92,56 @@ pub(super) async fn unack(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let said = name(body)?;
-    let record = api.find(&caller, &id).await?;
-    if record.state == IncidentState::Open {
-        return Ok(Json(record.into()));
-    }
     let unack = |incident, by, reply| Command::Unack { incident, by, reply };
-    answer(&api, &caller, &record.id, ("unack", &said), unack).await
+    let said = Said::new("unack", body)?.unless(IncidentState::Open);
+    answer(&api, &caller, &id, said, unack).await
+}
+
+/// Closes an incident by hand. Durable when it is answered; one that is closed stays so.
+#[utoipa::path(
+    post,
+    path = "/api/v1/incidents/{id}/resolve",
+    operation_id = "resolveIncident",
+    tag = "incidents",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    request_body = By,
+    responses(
+        (status = 200, description = "As it is now", body = IncidentView),
+        BadRequest, NotFound, TooLarge, NotJson, Broken
+    )
+)]
+pub(super) async fn resolve(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Named(id): Named,
+    Sent(body): Sent<By>,
+) -> Result<Json<IncidentView>> {
+    let resolve = |incident, by, reply| Command::Resolve { incident, by, reply };
+    let said = Said::new("resolve", body)?.unless(IncidentState::Resolved);
+    answer(&api, &caller, &id, said, resolve).await
+}
+
+/// Tells the next level of an incident's policy now. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/api/v1/incidents/{id}/escalate",
+    operation_id = "escalateIncident",
+    tag = "incidents",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    request_body = By,
+    responses(
+        (status = 200, description = "As it is now; `level` is the one that is told", body = IncidentView),
+        BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
+    )
+)]
+pub(super) async fn escalate(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Named(id): Named,
+    Sent(body): Sent<By>,
+) -> Result<Json<IncidentView>> {
+    let escalate = |incident, by, reply| Command::Escalate { incident, by, reply };
+    answer(&api, &caller, &id, Said::new("escalate", body)?, escalate).await
 }
 
 /// Notes something in an incident's history. Durable when it is answered.
@@ -106,33 +163,80 @@ pub(super) async fn note(
     Named(id): Named,
     Sent(Note { by, note }): Sent<Note>,
 ) -> Result<Json<IncidentView>> {
-    let said = name(By { by })?;
+    let said = Said::new("note", By { by })?;
     if note.trim().is_empty() || note.chars().count() > MAX_NOTE || note.chars().any(char::is_control) {
         return Err(ApiError::bad_request(format!("note: must be a line of 1 to {MAX_NOTE} characters")));
     }
     let what = note.trim().to_owned();
     let keep = |incident, by, reply| Command::Note { incident, by, what, reply };
-    answer(&api, &caller, &id, ("note", &said), keep).await
+    answer(&api, &caller, &id, said, keep).await
 }
 
-/// Has the engine do what somebody wants of an incident that is not closed: the word, and who says it.
+impl Said {
+    fn new(word: &'static str, By { by }: By) -> Result<Self> {
+        if by.trim().is_empty() || by.chars().count() > MAX_BY || by.chars().any(char::is_control) {
+            return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
+        }
+        Ok(Self { word, by: by.trim().to_owned(), done: None })
+    }
+
+    fn unless(self, done: IncidentState) -> Self {
+        Self { done: Some(done), ..self }
+    }
+
+    /// Whether it need not be done, or cannot be, of an incident that stands so.
+    fn settled(&self, record: &IncidentRecord) -> Option<Result<()>> {
+        if Some(record.state) == self.done {
+            return Some(Ok(()));
+        }
+        if record.state != IncidentState::Resolved {
+            return None;
+        }
+        let when = record.resolved_at.map(|at| format!(" at {at}")).unwrap_or_default();
+        let id = &record.id;
+        let message = format!("incident {id} was resolved{when}: nothing is left to be done about it");
+        Some(Err(ApiError::conflict(message)))
+    }
+}
+
 async fn answer(
     api: &Api,
     caller: &Caller,
     id: &str,
-    (word, said): (&str, &str),
+    said: Said,
     command: impl FnOnce(String, String, oneshot::Sender<Answer>) -> Command,
 ) -> Result<Json<IncidentView>> {
     let record = api.find(caller, id).await?;
-    if record.state == IncidentState::Resolved {
-        return Err(resolved(&record));
+    if let Some(settled) = said.settled(&record) {
+        return settled.map(|()| Json(record.into()));
     }
     let incident = record.id;
-    let (by, entry) = (caller.signs(said), caller.audit(said, word, &incident));
-    tracing::info!(incident, by, word, "a person's word");
-    match api.ask(entry, |reply| command(incident.clone(), by, reply)).await? {
-        Some(record) => Ok(Json((*record).into())),
-        // It resolved between the look and the word.
-        None => Err(resolved(&api.find(caller, &incident).await?)),
+    let (by, entry) = (caller.signs(&said.by), caller.audit(&said.by, said.word, &incident));
+    tracing::info!(incident, by, word = said.word, "a person's word");
+    if let Some(record) = api.ask(entry, |reply| command(incident.clone(), by, reply)).await? {
+        return Ok(Json((*record).into()));
+    }
+    // It resolved between the look and the word.
+    let record = api.find(caller, &incident).await?;
+    said.settled(&record).unwrap_or(Ok(())).map(|()| Json(record.into()))
+}
+
+impl Api {
+    /// Hands a person's word to the runtime and waits until it is durable, together with who said it.
+    async fn ask(
+        &self,
+        entry: Entry,
+        command: impl FnOnce(oneshot::Sender<Answer>) -> Command,
+    ) -> Result<Answer> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Audited { entry: Box::new(entry), command: Box::new(command(reply)) };
+        let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
+        let asked = async {
+            self.runtime.commands.send(command).await.map_err(|_| stopping())?;
+            answer.await.map_err(|_| stopping())
+        };
+        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {
+            Err(ApiError::unavailable("taken, but not yet durable: the store is slow or refuses; look again"))
+        })
     }
 }

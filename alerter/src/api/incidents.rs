@@ -1,6 +1,5 @@
-//! Incidents by HTTP: list, show, acknowledge, resolve.
+//! Incidents by HTTP: those there are, one of them, and the account of it. What people say of them is in `answers`.
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,20 +8,17 @@ use axum::response::{IntoResponse as _, Json, Response};
 use serde::Deserialize;
 use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_engine::verdict::Severity;
-use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::Api;
 use super::auth::Caller;
-use super::doc::errors::{BadRequest, Broken, Conflict, NotFound, NotJson, TooLarge};
+use super::doc::errors::{BadRequest, Broken, NotFound};
 use super::doc::schema;
 use super::error::ApiError;
-use super::extract::{Asked, Named, Sent};
-use super::view::{By, IncidentDetail, IncidentList, IncidentView};
-use crate::audit::Entry;
+use super::extract::{Asked, Named};
+use super::view::{IncidentDetail, IncidentList, IncidentView};
 use crate::clock::wall;
 use crate::postmortem::{self, Account};
-use crate::runtime::{Answer, Command};
 use crate::store::{Filter, StoreError};
 
 /// Incidents in one answer: unless asked otherwise, and at most.
@@ -30,11 +26,6 @@ const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1000;
 /// Incidents looked through, the latest first, for a token that sees only some of them.
 const LIMITED_SCAN: u32 = 20_000;
-/// Characters of the name of whoever acknowledges or resolves.
-const MAX_BY: usize = 100;
-/// How long an acknowledgement may take to become durable before the caller is told to ask again.
-const DURABLE_WITHIN: Duration = Duration::from_secs(10);
-
 /// Shown as it is by a browser, and never as HTML.
 const MARKDOWN: &str = "text/markdown; charset=utf-8";
 
@@ -156,90 +147,6 @@ pub(super) async fn postmortem(
     Ok(([(header::CONTENT_TYPE, MARKDOWN)], postmortem::render(&account)).into_response())
 }
 
-/// Takes an incident: its escalation stops. Durable when it is answered.
-#[utoipa::path(
-    post,
-    path = "/api/v1/incidents/{id}/ack",
-    operation_id = "acknowledgeIncident",
-    tag = "incidents",
-    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
-    request_body = By,
-    responses(
-        (status = 200, description = "As it is now; `acked_by` names whoever was first", body = IncidentView),
-        BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
-    )
-)]
-pub(super) async fn ack(
-    State(api): State<Arc<Api>>,
-    caller: Caller,
-    Named(id): Named,
-    Sent(body): Sent<By>,
-) -> Result<Json<IncidentView>> {
-    let said = name(body)?;
-    let record = api.find(&caller, &id).await?;
-    if record.state == IncidentState::Resolved {
-        return Err(resolved(&record));
-    }
-    let incident = record.id;
-    let (by, entry) = (caller.signs(&said), caller.audit(&said, "ack", &incident));
-    tracing::info!(incident, by, "acknowledge");
-    let record = api.ask(entry, |reply| Command::Ack { incident: incident.clone(), by, reply }).await?;
-    match record {
-        Some(record) => Ok(Json((*record).into())),
-        // It resolved between the look and the word.
-        None => Err(resolved(&api.find(&caller, &incident).await?)),
-    }
-}
-
-/// Closes an incident by hand. Durable when it is answered; one that is closed stays so.
-#[utoipa::path(
-    post,
-    path = "/api/v1/incidents/{id}/resolve",
-    operation_id = "resolveIncident",
-    tag = "incidents",
-    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
-    request_body = By,
-    responses(
-        (status = 200, description = "As it is now", body = IncidentView),
-        BadRequest, NotFound, TooLarge, NotJson, Broken
-    )
-)]
-pub(super) async fn resolve(
-    State(api): State<Arc<Api>>,
-    caller: Caller,
-    Named(id): Named,
-    Sent(body): Sent<By>,
-) -> Result<Json<IncidentView>> {
-    let said = name(body)?;
-    let record = api.find(&caller, &id).await?;
-    if record.state == IncidentState::Resolved {
-        return Ok(Json(record.into()));
-    }
-    let incident = record.id;
-    let (by, entry) = (caller.signs(&said), caller.audit(&said, "resolve", &incident));
-    tracing::info!(incident, by, "resolve");
-    let record = api.ask(entry, |reply| Command::Resolve { incident: incident.clone(), by, reply }).await?;
-    match record {
-        Some(record) => Ok(Json((*record).into())),
-        None => Ok(Json(api.find(&caller, &incident).await?.into())),
-    }
-}
-
-pub(super) fn resolved(record: &IncidentRecord) -> ApiError {
-    let when = record.resolved_at.map(|at| format!(" at {at}")).unwrap_or_default();
-    ApiError::conflict(format!(
-        "incident {} was resolved{when}: nothing is left to be done about it",
-        record.id
-    ))
-}
-
-pub(super) fn name(By { by }: By) -> Result<String> {
-    if by.trim().is_empty() || by.chars().count() > MAX_BY || by.chars().any(char::is_control) {
-        return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
-    }
-    Ok(by.trim().to_owned())
-}
-
 impl Api {
     /// The incident that an id, or the unique beginning of one, means.
     pub(super) async fn find(&self, caller: &Caller, id: &str) -> Result<IncidentRecord> {
@@ -272,23 +179,5 @@ impl Api {
         records.retain(|record| caller.sees(&record.labels));
         records.truncate(limit.unwrap_or(LIMIT_DEFAULT) as usize);
         Ok(records)
-    }
-
-    /// Hands a person's word to the runtime and waits until it is durable, together with who said it.
-    pub(super) async fn ask(
-        &self,
-        entry: Entry,
-        command: impl FnOnce(oneshot::Sender<Answer>) -> Command,
-    ) -> Result<Answer> {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Audited { entry: Box::new(entry), command: Box::new(command(reply)) };
-        let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
-        let asked = async {
-            self.runtime.commands.send(command).await.map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())
-        };
-        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {
-            Err(ApiError::unavailable("taken, but not yet durable: the store is slow or refuses; look again"))
-        })
     }
 }
