@@ -102,7 +102,7 @@ pub(super) async fn interactions(
         let status =
             if forged == Forged::Malformed { StatusCode::BAD_REQUEST } else { StatusCode::UNAUTHORIZED };
         return (status, "not signed by Slack\n").into_response();
-    };
+    }
     let json_body = text(header::CONTENT_TYPE.as_str()).is_some_and(|t| t.starts_with("application/json"));
     match read(&body, json_body) {
         Read::Payload(payload) => {
