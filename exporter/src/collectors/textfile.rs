@@ -2,7 +2,7 @@
 //!
 //! Every `*.prom` of the directories is read whole or not at all: a file with a line that cannot be read, or with a time stamp, is refused and
 //! shown as such, because half of what somebody meant is worse than nothing. Names that are ours are refused, and so is a series that two
-//! files tell. A file that is gone takes its series with it.
+//! files tell, or a family that another file tells of as another type. A file that is gone takes its series with it.
 
 mod families;
 
@@ -32,7 +32,7 @@ pub static ERROR: Family = Family::gauge(
     "stepwatch_exporter_textfile_error",
     "",
     &["file"],
-    "Whether the file was refused as a whole: it cannot be read, is too large, or has a bad line or a time stamp",
+    "Whether the file was refused as a whole (it cannot be read, is too large, or has a bad line or a time stamp) or lost series for another reason than that they are not finite; the log says why",
 );
 pub static REFUSED: Family = Family::counter(
     "stepwatch_exporter_textfile_refused_series_total",
@@ -112,38 +112,44 @@ impl Reader {
 
     fn file(&mut self, path: &Path, page: &mut Page, out: &mut Samples) {
         let name = path.to_string_lossy();
-        let read = read_file(path);
-        out.set(&ERROR, &[&name], read.is_err());
-        match read {
+        let wrong = match read_file(path) {
             Ok((text, modified)) => {
-                self.complained.remove(path);
                 out.maybe(&MTIME, &[&name], modified);
-                let blocks = families::blocks(&text);
-                for (name, block) in blocks {
-                    self.block(name, block, page);
+                let mut lost = None;
+                for (name, block) in families::blocks(&text) {
+                    let reason = self.block(name.clone(), block, page);
+                    lost = lost.or(reason.map(|reason| format!("series of {name} were left out: {reason}")));
                 }
+                lost
             }
-            Err(why) => {
-                if self.complained.insert(path.to_owned()) {
-                    tracing::warn!(path = %path.display(), why, "a file of metrics was refused");
-                }
+            Err(why) => Some(format!("refused as a whole: {why}")),
+        };
+        out.set(&ERROR, &[&name], wrong.is_some());
+        match wrong {
+            Some(why) if self.complained.insert(path.to_owned()) => {
+                tracing::warn!(path = %path.display(), why, "a file of metrics is not shown in full");
+            }
+            Some(_) => {}
+            None => {
+                self.complained.remove(path);
             }
         }
     }
 
-    /// Puts what a file says of a family to what the others say.
-    fn block(&mut self, name: String, block: Block, page: &mut Page) {
+    /// Puts what a file says of a family to what the others say; why not all of it, where that is somebody's mistake.
+    fn block(&mut self, name: String, block: Block, page: &mut Page) -> Option<&'static str> {
         if families::is_ours(&name) {
             self.refuse("own_name", block.series.len());
-            return;
+            return Some("own_name");
         }
         // On the page a counter goes by the name without its ending.
         let base = if block.kind == Kind::Counter { name.trim_end_matches("_total") } else { &name };
         let kind = *page.kinds.entry(base.to_owned()).or_insert(block.kind);
         if kind != block.kind {
             self.refuse("other_type", block.series.len());
-            return;
+            return Some("other_type");
         }
+        let mut lost = None;
         let whole = page.blocks.entry(name).or_insert_with(|| Block::new(block.kind, block.help.clone()));
         for (labels, value) in block.series {
             let shown = value.and_then(|value| match whole.series.contains_key(&labels) {
@@ -156,9 +162,14 @@ impl Reader {
                     page.series += value.series();
                     whole.series.insert(labels, Ok(value));
                 }
-                Err(reason) => *self.refused.entry(reason).or_default() += 1,
+                Err(reason) => {
+                    self.refuse(reason, 1);
+                    // A script that has no value says so.
+                    lost = lost.or(Some(reason).filter(|reason| *reason != "not_finite"));
+                }
             }
         }
+        lost
     }
 
     fn refuse(&mut self, reason: &'static str, series: usize) {

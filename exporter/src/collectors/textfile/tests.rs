@@ -137,6 +137,22 @@ fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
 }
 
 #[test]
+fn a_file_whose_series_lose_against_another_file_says_so() {
+    let mut place = Place::new(100);
+    place.write("a.prom", "# TYPE queue gauge\nqueue 1\nodd NaN\n");
+    place.write("b.prom", "# TYPE queue_total counter\nqueue_total 7\nother 2\n");
+    let error = |page: &Samples, place: &Place, file: &str| page.get(&ERROR, &[&place.file(file)]);
+    let page = place.page();
+    assert_eq!(told(&page), ["Unknown other{} 2", "Gauge queue{} 1"]);
+    assert_eq!(error(&page, &place, "b.prom"), Some(1.0), "it lost its counter");
+    assert_eq!(error(&page, &place, "a.prom"), Some(0.0), "no value is no mistake");
+    place.write("a.prom", "# TYPE depth gauge\ndepth 1\n");
+    let page = place.page();
+    assert_eq!(error(&page, &place, "b.prom"), Some(0.0));
+    assert!(told(&page).iter().any(|line| line.starts_with("Counter queue")), "{:?}", told(&page));
+}
+
+#[test]
 fn no_directory_is_unsupported() {
     let mut reader = Reader::new(&Config { directories: vec!["/not/there".into()], ..Config::default() });
     let bench = testing::Bench::new(Roots::default());
