@@ -45,7 +45,7 @@ pub struct AlertsConfig {
 /// An alert as it was told.
 #[derive(Debug, Clone)]
 pub struct Told {
-    pub alert: Alert,
+    pub alert: Arc<Alert>,
     /// Absent: until it has not been told for `resolve_timeout`.
     pub ends_at: Option<Ts>,
 }
@@ -202,7 +202,7 @@ impl External {
                 return Taken::Unchanged;
             }
             let starts_at = firing.alert.starts_at.min(alert.starts_at);
-            firing.alert = Arc::new(Alert { starts_at, ..alert.clone() });
+            firing.alert = Arc::new(Alert { starts_at, ..(**alert).clone() });
             return Taken::Fires;
         }
         if self.firing.len() >= self.config.max_alerts {
@@ -210,7 +210,7 @@ impl External {
             return Taken::Refused;
         }
         let about = about(&self.config, &alert.labels);
-        let firing = Firing { alert: Arc::new(alert.clone()), ends_at, updated_at: now };
+        let firing = Firing { alert: Arc::clone(alert), ends_at, updated_at: now };
         touched.insert(self.insert(firing, about));
         Taken::Fires
     }

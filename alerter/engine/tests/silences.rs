@@ -118,7 +118,7 @@ impl World {
         let alert =
             Alert::new(set(labels), set(&[("summary", "it is full")]), self.now, "", &Limits::default())
                 .unwrap();
-        let told = [Told { alert, ends_at: ends_in.map(|s| self.now + Span::secs(s)) }];
+        let told = [Told { alert: alert.into(), ends_at: ends_in.map(|s| self.now + Span::secs(s)) }];
         self.input(Input::Alerts { told: &told });
     }
 

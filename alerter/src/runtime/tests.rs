@@ -439,7 +439,7 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
         "answered in the wall's time: {} {quiet_until}",
         silence.ends_at
     );
-    let told = ["Loud", "Quiet"].map(|name| Told { alert: alert(name), ends_at: Some(ends) }).to_vec();
+    let told = ["Loud", "Quiet"].map(|name| Told { alert: alert(name).into(), ends_at: Some(ends) }).to_vec();
     let (reply, heard) = oneshot::channel();
     rig.handle.alerts.send(AlertBatch { told, entry: None, reply }).await.unwrap();
     heard.await.unwrap();

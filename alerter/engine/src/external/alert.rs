@@ -1,6 +1,8 @@
 //! One alert, as small as it can be kept: tens of thousands may fire at once.
 
 use core::fmt;
+use core::ops::Range;
+use std::borrow::Cow;
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -10,6 +12,8 @@ use crate::matcher::Labels;
 use crate::time::Ts;
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+/// Labels that one has, for which room is made at first.
+const PAIRS_USUAL: usize = 12;
 
 /// What an alert may bring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +27,18 @@ pub struct Limits {
 }
 
 /// Names and values in the order of the names, each once, none empty.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LabelSet(Box<[(Box<str>, Box<str>)]>);
+///
+/// One text, and where its parts end: alerts come by the thousand, and of a text for each part most of the time and the memory goes to
+/// the allocator.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct LabelSet {
+    text: Box<str>,
+    /// Of each name and each value, in turn. A request has few megabytes.
+    ends: Box<[u32]>,
+}
+
+/// A text of a document, as it stands there if it can.
+struct Text<'de>(Cow<'de, str>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
@@ -59,33 +73,72 @@ impl Default for Limits {
 
 impl LabelSet {
     pub fn get(&self, name: &str) -> Option<&str> {
-        let at = self.0.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
-        self.0.get(at).map(|(_, value)| &**value)
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.part(2 * middle).cmp(name) {
+                core::cmp::Ordering::Equal => return Some(self.part(2 * middle + 1)),
+                core::cmp::Ordering::Less => low = middle + 1,
+                core::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (&**name, &**value))
+        (0..self.len()).map(|n| (self.part(2 * n), self.part(2 * n + 1)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len() / 2
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ends.is_empty()
     }
 
     pub fn to_labels(&self) -> Labels {
         self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
+
+    fn part(&self, n: usize) -> &str {
+        self.text.get(self.place(n)).unwrap_or_default()
+    }
+
+    fn place(&self, n: usize) -> Range<usize> {
+        let end = |n: usize| self.ends.get(n).map_or(0, |end| *end as usize);
+        n.checked_sub(1).map_or(0, end)..end(n)
+    }
+
+    /// Of a name that comes twice the last value counts; an empty value is none.
+    fn of(mut pairs: Vec<(Cow<'_, str>, Cow<'_, str>)>) -> Self {
+        if !pairs.is_sorted_by(|a, b| a.0 < b.0) {
+            pairs.sort_by(|a, b| a.0.cmp(&b.0));
+            pairs.reverse();
+            pairs.dedup_by(|a, b| a.0 == b.0);
+            pairs.reverse();
+        }
+        pairs.retain(|(_, value)| !value.is_empty());
+        let size = pairs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let (mut text, mut ends) = (String::with_capacity(size), Vec::with_capacity(2 * pairs.len()));
+        for part in pairs.iter().flat_map(|(name, value)| [name, value]) {
+            text.push_str(part);
+            ends.push(text.len() as u32);
+        }
+        Self { text: text.into(), ends: ends.into() }
+    }
+}
+
+impl fmt::Debug for LabelSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
 }
 
 impl FromIterator<(Box<str>, Box<str>)> for LabelSet {
-    /// Of a name that comes twice the last value counts; an empty value is none.
     fn from_iter<I: IntoIterator<Item = (Box<str>, Box<str>)>>(pairs: I) -> Self {
-        let mut pairs: Vec<_> = pairs.into_iter().collect();
-        pairs.sort_by(|a, b| a.0.cmp(&b.0));
-        pairs.reverse();
-        pairs.dedup_by(|a, b| a.0 == b.0);
-        pairs.reverse();
-        pairs.retain(|(_, value)| !value.is_empty());
-        Self(pairs.into_boxed_slice())
+        let owned = |text: Box<str>| Cow::Owned(text.into());
+        Self::of(pairs.into_iter().map(|(name, value)| (owned(name), owned(value))).collect())
     }
 }
 
@@ -95,7 +148,7 @@ impl Alert {
         labels: LabelSet,
         annotations: LabelSet,
         starts_at: Ts,
-        generator_url: &str,
+        generator_url: impl Into<Box<str>>,
         limits: &Limits,
     ) -> Result<Self, AlertError> {
         if labels.is_empty() {
@@ -104,29 +157,32 @@ impl Alert {
         for (what, set, value_max) in
             [("labels", &labels, limits.text), ("annotations", &annotations, limits.annotation)]
         {
-            if set.0.len() > limits.pairs {
-                let (n, max) = (set.0.len(), limits.pairs);
+            if set.len() > limits.pairs {
+                let (n, max) = (set.len(), limits.pairs);
                 return Err(AlertError::OverLimit(format!("{n} {what}, the limit is {max}")));
             }
             for (name, value) in set.iter() {
                 if name.is_empty() || name.chars().any(char::is_control) {
                     return Err(AlertError::BadName(format!("{name:?}")));
                 }
-                if name.chars().count() > limits.text || value.chars().count() > value_max {
+                if is_longer(name, limits.text) || is_longer(value, value_max) {
                     let name: String = name.chars().take(40).collect();
                     let why = format!("{what}: {name:?} has a name or a value of too many characters");
                     return Err(AlertError::OverLimit(why));
                 }
             }
         }
-        let generator_url = if generator_url.len() <= limits.annotation { generator_url } else { "" };
+        let mut generator_url = generator_url.into();
+        if generator_url.len() > limits.annotation {
+            generator_url = Box::default();
+        }
         Ok(Self {
             fingerprint: fingerprint(labels.iter()),
             labels,
             annotations,
             within: LabelSet::default(),
             starts_at,
-            generator_url: generator_url.into(),
+            generator_url,
         })
     }
 
@@ -157,6 +213,10 @@ impl Alert {
     }
 }
 
+fn is_longer(text: &str, chars: usize) -> bool {
+    text.len() > chars && text.chars().count() > chars
+}
+
 /// The fingerprint of a set of labels in the order of their names, as Prometheus and Alertmanager make it.
 pub fn fingerprint<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> u64 {
     labels.fold(FNV_OFFSET, hash)
@@ -181,7 +241,7 @@ fn fnv(hash: u64, byte: u8) -> u64 {
 
 impl Serialize for LabelSet {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let mut map = s.serialize_map(Some(self.0.len()))?;
+        let mut map = s.serialize_map(Some(self.len()))?;
         for (name, value) in self.iter() {
             map.serialize_entry(name, value)?;
         }
@@ -201,14 +261,38 @@ impl<'de> Deserialize<'de> for LabelSet {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LabelSet, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry::<Box<str>, Box<str>>()? {
-                    pairs.push(pair);
+                let mut pairs = Vec::with_capacity(map.size_hint().unwrap_or(PAIRS_USUAL));
+                while let Some((name, value)) = map.next_entry::<Text<'de>, Text<'de>>()? {
+                    pairs.push((name.0, value.0));
                 }
-                Ok(pairs.into_iter().collect())
+                Ok(LabelSet::of(pairs))
             }
         }
 
         d.deserialize_map(Pairs)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct AsItStands;
+
+        impl<'de> Visitor<'de> for AsItStands {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        d.deserialize_str(AsItStands)
     }
 }

@@ -17,7 +17,7 @@ fn alert(labels: &[(&str, &str)], summary: &str) -> Alert {
 }
 
 fn told(labels: &[(&str, &str)], ends_at: Option<i64>) -> Told {
-    Told { alert: alert(labels, "s"), ends_at: ends_at.map(at) }
+    Told { alert: alert(labels, "s").into(), ends_at: ends_at.map(at) }
 }
 
 fn external() -> External {
@@ -46,6 +46,28 @@ fn fingerprints_are_those_of_prometheus() {
     assert_eq!(fingerprint(set(&[]).iter()), 14695981039346656037);
     let labels = set(&[("name", "garland, briggs"), ("fear", "love is not enough")]);
     assert_eq!(fingerprint(labels.iter()), 5799056148416392346);
+}
+
+proptest! {
+    #[test]
+    fn a_set_is_what_a_map_of_the_same_would_be(
+        pairs in prop::collection::vec(("[a-c\u{e4}\"\\\\]{0,2}", "[x-z\n\u{1f525}]{0,2}"), 0..8),
+        asked in "[a-c\u{e4}]{0,2}"
+    ) {
+        let mut map: BTreeMap<&str, &str> = pairs.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        map.retain(|_, value| !value.is_empty());
+        let object = pairs.iter().map(|(n, v)| format!("{}:{}", serde_json::json!(n), serde_json::json!(v)));
+        let object = format!("{{{}}}", object.collect::<Vec<_>>().join(","));
+        let read: LabelSet = serde_json::from_str(&object).unwrap();
+        let made: LabelSet = pairs.iter().map(|(n, v)| (Box::from(n.as_str()), Box::from(v.as_str()))).collect();
+        prop_assert_eq!(&read, &made);
+        prop_assert!(read.iter().eq(map.iter().map(|(n, v)| (*n, *v))));
+        prop_assert_eq!((read.len(), read.is_empty()), (map.len(), map.is_empty()));
+        for name in map.keys().copied().chain([asked.as_str()]) {
+            prop_assert_eq!(read.get(name), map.get(name).copied());
+        }
+        prop_assert_eq!(serde_json::to_string(&read).unwrap(), serde_json::to_string(&map).unwrap());
+    }
 }
 
 #[test]
@@ -81,7 +103,7 @@ fn what_is_told_again_changes_nothing_but_its_end() {
     let mut touched = BTreeSet::new();
     assert_eq!((e.deadline(), e.expire(at(300), &mut touched)), (Some(at(300)), vec![]));
     assert_eq!(e.deadline(), Some(at(360)));
-    let more = Told { alert: alert(&disk, "fuller"), ends_at: None };
+    let more = Told { alert: alert(&disk, "fuller").into(), ends_at: None };
     assert_eq!(take(&mut e, 90, more).0, Taken::Fires, "it says something else");
     assert_eq!(e.expire(at(390), &mut touched).len(), 1);
     assert_eq!((e.all().count(), e.deadline()), (0, None));

@@ -64,9 +64,9 @@ pub(super) async fn take(
     let (mut invalid, mut foreign) = (0, 0u64);
     let routing = api.runtime.board.routing();
     for alert in posted {
-        match read(alert, now, &limits).map(|one| within(&caller, &routing, one)) {
-            Ok(None) => foreign += 1,
-            Ok(Some(one)) => told.push(one),
+        match read(alert, now, &limits).map(|(one, ends_at)| (within(&caller, &routing, one), ends_at)) {
+            Ok((None, _)) => foreign += 1,
+            Ok((Some(alert), ends_at)) => told.push(Told { alert: alert.into(), ends_at }),
             Err(e) => {
                 invalid += 1;
                 if mistakes.len() < MAX_MISTAKES {
@@ -119,22 +119,27 @@ impl Api {
 }
 
 /// What a caller tells, with the limits of their say; `None` beyond them.
-fn within(caller: &Caller, routing: &Routing, told: Told) -> Option<Told> {
-    let Some(reach) = caller.reach() else { return Some(told) };
-    let labels = routing.with_team(told.alert.labels.to_labels());
+fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
+    let Some(reach) = caller.reach() else { return Some(alert) };
+    let labels = routing.with_team(alert.labels.to_labels());
     let limits = reach.limits_of(&labels);
-    reach.admits(&labels).then(|| Told { alert: told.alert.told_within(limits), ..told })
+    reach.admits(&labels).then(|| alert.told_within(limits))
 }
 
-fn read(posted: PostableAlert, now: Ts, limits: &Limits) -> core::result::Result<Told, AlertError> {
+/// An alert, and when it ends.
+fn read(
+    posted: PostableAlert,
+    now: Ts,
+    limits: &Limits,
+) -> core::result::Result<(Alert, Option<Ts>), AlertError> {
     let (starts_at, ends_at) = (posted.starts_at.0, posted.ends_at.0);
     let starts_at = starts_at.or(ends_at).unwrap_or(now);
     if ends_at.is_some_and(|at| at < starts_at) {
         return Err(AlertError::EndsBeforeStart);
     }
-    let url = posted.generator_url.as_deref().unwrap_or_default();
-    let alert = Alert::new(posted.labels, posted.annotations.unwrap_or_default(), starts_at, url, limits)?;
-    Ok(Told { alert, ends_at })
+    let (annotations, url) =
+        (posted.annotations.unwrap_or_default(), posted.generator_url.unwrap_or_default());
+    Ok((Alert::new(posted.labels, annotations, starts_at, url, limits)?, ends_at))
 }
 
 /// What fires: those alerts, and our own incidents.

@@ -31,7 +31,8 @@ pub(super) struct PostableAlert {
     #[schema(value_type = Option<schema::TimeOrNone>)]
     pub(super) ends_at: Moment,
     #[serde(default, rename = "generatorURL")]
-    pub(super) generator_url: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub(super) generator_url: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -7,7 +7,7 @@ use crate::external::{Alert, Limits, Told};
 fn alert(w: &World, labels: &[(&str, &str)]) -> Told {
     let labels = labels.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
     let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
-    Told { alert, ends_at: Some(w.now + Span::secs(86_400)) }
+    Told { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
 }
 
 fn fires(w: &mut World, labels: &[(&str, &str)]) {
@@ -45,7 +45,8 @@ fn an_alert_is_called_by_its_name_and_has_no_step() {
 /// Told by somebody who may tell of this run only.
 fn fires_within(w: &mut World, labels: &[(&str, &str)], run: &str) {
     let mut told = alert(w, labels);
-    told.alert = told.alert.told_within([(Box::from("run"), Box::from(run))].into_iter().collect());
+    let within = [(Box::from("run"), Box::from(run))].into_iter().collect();
+    told.alert = Alert::clone(&told.alert).told_within(within).into();
     w.input(Input::Alerts { told: &[told] });
 }
 
@@ -92,7 +93,8 @@ fn the_same_labels_told_with_and_without_limits_are_two_alerts() {
     let labels = [DEAD, &[("run", "llama-9")]].concat();
     let free = alert(&w, &labels).alert;
     let within = |value: &str| {
-        free.clone().told_within([(Box::from("run"), Box::from(value))].into_iter().collect()).fingerprint
+        let within = [(Box::from("run"), Box::from(value))].into_iter().collect();
+        Alert::clone(&free).told_within(within).fingerprint
     };
     assert!(free.fingerprint != within("llama-9") && within("llama-9") != within("llama-8"));
     fires_within(&mut w, &labels, "llama-9");
