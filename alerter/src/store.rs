@@ -54,6 +54,9 @@ struct Inner {
     readers: SqlitePool,
     /// For what is found by a key: it takes no time, and a person may wait for it.
     finders: SqlitePool,
+    /// Of the last commit with alerts; not known before there was one, and after one that did not end well. Only the engine's loop
+    /// commits alerts.
+    alerts: std::sync::Mutex<Option<alerts::Rows>>,
     /// Rung after a commit that put something into the outbox.
     posted: Notify,
     // Last: the file is closed before another alerter may have it.

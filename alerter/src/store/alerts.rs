@@ -1,6 +1,7 @@
 //! Silences, and the alerts of other programs.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{QueryBuilder, Row as _, Sqlite};
@@ -10,8 +11,16 @@ use stepwatch_engine::silence::Silence;
 use stepwatch_engine::time::Ts;
 
 use super::commit::json;
-use super::rows::{list, portions};
+use super::rows::portions;
 use super::{Result, Store, StoreError, text_of};
+
+/// Which rows the alerts that fire have: known here, because an index of their fingerprints would cost as much as they.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    of: BTreeMap<u64, i64>,
+    /// The highest that was given.
+    last: i64,
+}
 
 impl Store {
     /// Every silence that is kept. One that does not read is left out, and said so: whoever made it is told of what it hid.
@@ -29,8 +38,7 @@ impl Store {
 
     /// Every alert that fired when it was heard of last.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
-        let sql = "SELECT labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms \
-                   FROM alerts ORDER BY fingerprint";
+        let sql = "SELECT labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
         let rows = sqlx::query(sql).fetch_all(&*self.reader()).await?;
         let mut firing = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -50,6 +58,52 @@ impl Store {
             });
         }
         Ok(firing)
+    }
+
+    /// Brings the table up to what the effects say of alerts; which rows they have when all that is committed, if any is told of. Of one
+    /// alert the last word counts, and is the only one written, in the order in which they were told first.
+    pub(super) async fn put_alerts(
+        &self,
+        tx: &mut SqliteConnection,
+        effects: &[Effect],
+    ) -> Result<Option<Rows>> {
+        let mut last = BTreeMap::new();
+        for (n, effect) in effects.iter().enumerate() {
+            let (fingerprint, word) = match effect {
+                Effect::Alert(firing) => (firing.alert.fingerprint, Some(firing)),
+                Effect::AlertOver(fingerprint) => (*fingerprint, None),
+                _ => continue,
+            };
+            last.entry(fingerprint).or_insert((n, word)).1 = word;
+        }
+        if last.is_empty() {
+            return Ok(None);
+        }
+        let known = self.inner.alerts.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut rows = match known {
+            Some(rows) => rows,
+            None => Rows::load(tx).await?,
+        };
+        let mut words: Vec<(usize, u64, Option<&Firing>)> =
+            last.into_iter().map(|(fingerprint, (n, word))| (n, fingerprint, word)).collect();
+        words.sort_unstable_by_key(|(n, ..)| *n);
+        let (mut firing, mut over) = (Vec::new(), Vec::new());
+        for (_, fingerprint, word) in words {
+            match word {
+                Some(word) => firing.push((rows.give(fingerprint), word)),
+                None => over.extend(rows.of.remove(&fingerprint)),
+            }
+        }
+        put_firing(tx, &firing).await?;
+        delete(tx, over).await?;
+        Ok(Some(rows))
+    }
+
+    /// To be told when what [`Self::put_alerts`] did is committed.
+    pub(super) fn know(&self, rows: Option<Rows>) {
+        if rows.is_some() {
+            *self.inner.alerts.lock().unwrap_or_else(PoisonError::into_inner) = rows;
+        }
     }
 }
 
@@ -75,21 +129,37 @@ pub(super) async fn put_silence(tx: &mut SqliteConnection, s: &Silence) -> Resul
     Ok(())
 }
 
-/// Brings the table up to what the effects say of alerts. Of one alert the last word counts, and is the only one written.
-pub(super) async fn put_alerts(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<()> {
-    let mut last = std::collections::BTreeMap::new();
-    for effect in effects {
-        match effect {
-            Effect::Alert(firing) => drop(last.insert(firing.alert.fingerprint, Some(firing))),
-            Effect::AlertOver(fingerprint) => drop(last.insert(*fingerprint, None)),
-            _ => {}
+impl Rows {
+    /// As the table has them.
+    async fn load(connection: &mut SqliteConnection) -> Result<Self> {
+        let all = sqlx::query("SELECT id, fingerprint FROM alerts").fetch_all(connection).await?;
+        let mut rows = Self::default();
+        for row in &all {
+            let fingerprint: &str = row.try_get("fingerprint")?;
+            let fingerprint = u64::from_str_radix(fingerprint, 16).map_err(|_| StoreError::Unknown {
+                what: "the fingerprint of an alert",
+                found: fingerprint.to_owned(),
+            })?;
+            let id = row.try_get("id")?;
+            rows.last = rows.last.max(id);
+            rows.of.insert(fingerprint, id);
         }
+        Ok(rows)
     }
-    let firing: Vec<&Firing> = last.values().filter_map(|f| *f).collect();
-    for rows in portions(&firing) {
+
+    /// The row that an alert has, or from now on.
+    fn give(&mut self, fingerprint: u64) -> i64 {
+        *self.of.entry(fingerprint).or_insert_with(|| {
+            self.last += 1;
+            self.last
+        })
+    }
+}
+
+async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Result<()> {
+    for rows in portions(firing) {
         let mut texts = Vec::with_capacity(rows.len());
-        for f in rows {
-            let alert = &f.alert;
+        for (_, Firing { alert, .. }) in rows {
             texts.push((
                 json("labels", &alert.labels)?,
                 json("annotations", &alert.annotations)?,
@@ -97,27 +167,38 @@ pub(super) async fn put_alerts(tx: &mut SqliteConnection, effects: &[Effect]) ->
             ));
         }
         let mut insert = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO alerts (fingerprint, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms) ",
+            "INSERT INTO alerts (id, fingerprint, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms) ",
         );
-        insert.push_values(rows.iter().zip(&texts), |mut row, (f, (labels, annotations, within))| {
-            row.push_bind(name_of(f.alert.fingerprint))
-                .push_bind(labels)
-                .push_bind(annotations)
-                .push_bind(within);
+        insert.push_values(rows.iter().zip(texts), |mut row, ((id, f), (labels, annotations, within))| {
+            row.push_bind(*id).push_bind(name_of(f.alert.fingerprint));
+            row.push_bind(labels).push_bind(annotations).push_bind(within);
             row.push_bind(&*f.alert.generator_url).push_bind(f.alert.starts_at.0);
             row.push_bind(f.ends_at.0).push_bind(f.updated_at.0);
         });
         insert.push(
-            " ON CONFLICT (fingerprint) DO UPDATE SET annotations = excluded.annotations, \
+            " ON CONFLICT (id) DO UPDATE SET annotations = excluded.annotations, \
              generator_url = excluded.generator_url, starts_ms = excluded.starts_ms, ends_ms = excluded.ends_ms, \
              updated_ms = excluded.updated_ms",
         );
         insert.build().execute(&mut *tx).await?;
     }
-    let over: Vec<String> = last.iter().filter(|(_, f)| f.is_none()).map(|(f, _)| name_of(*f)).collect();
-    for names in portions(&over) {
-        let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM alerts WHERE fingerprint IN ");
-        list(&mut delete, names);
+    Ok(())
+}
+
+/// What began together ends together, mostly: rows that lie side by side go at once.
+async fn delete(tx: &mut SqliteConnection, mut ids: Vec<i64>) -> Result<()> {
+    ids.sort_unstable();
+    let stretches: Vec<(i64, i64)> = ids
+        .chunk_by(|a, b| a + 1 == *b)
+        .filter_map(|stretch| Some((*stretch.first()?, *stretch.last()?)))
+        .collect();
+    for stretches in portions(&stretches) {
+        let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM alerts WHERE ");
+        let mut any = delete.separated(" OR ");
+        for (first, last) in stretches {
+            any.push("id BETWEEN ").push_bind_unseparated(first);
+            any.push_unseparated(" AND ").push_bind_unseparated(last);
+        }
         delete.build().execute(&mut *tx).await?;
     }
     Ok(())
@@ -125,4 +206,103 @@ pub(super) async fn put_alerts(tx: &mut SqliteConnection, effects: &[Effect]) ->
 
 fn name_of(fingerprint: u64) -> String {
     format!("{fingerprint:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Connection as _;
+    use stepwatch_engine::external::Limits;
+
+    use super::super::tests::reopen;
+    use super::*;
+    use crate::store::Commit;
+    use crate::store::open::{MIGRATIONS, migrate};
+
+    fn firing(n: u64, says: u64) -> Firing {
+        let set = |name: &str, value: u64| [(name.into(), value.to_string().into())].into_iter().collect();
+        let alert = Alert::new(set("alertname", n), set("summary", says), Ts(1), "", &Limits::default());
+        Firing { alert: Arc::new(alert.unwrap()), ends_at: Ts(3), updated_at: Ts(2) }
+    }
+
+    async fn tell(store: &Store, effects: Vec<Effect>) {
+        store.commit(&Commit { effects, ..Commit::default() }).await.unwrap();
+    }
+
+    async fn stored(store: &Store) -> BTreeMap<u64, Firing> {
+        let all = store.load_alerts().await.unwrap();
+        let count = all.len();
+        let all: BTreeMap<u64, Firing> = all.into_iter().map(|f| (f.alert.fingerprint, f)).collect();
+        assert_eq!(all.len(), count, "none is there twice");
+        all
+    }
+
+    /// Alerts that come, change, go and come again, several of them in one commit, over restarts and commits that fail.
+    #[tokio::test]
+    async fn the_table_has_what_was_told_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("alerter.db");
+        let mut store = Store::open(&path).await.unwrap();
+        let (mut model, mut seed) = (BTreeMap::new(), 1_u64);
+        for round in 0..120 {
+            let mut effects = Vec::new();
+            for _ in 0..round % 23 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let (n, says, over) = (seed >> 33 & 63, seed >> 40 & 3, seed >> 45 & 1 == 0);
+                let told = firing(n, says);
+                let fingerprint = told.alert.fingerprint;
+                if over {
+                    model.remove(&fingerprint);
+                    effects.push(Effect::AlertOver(fingerprint));
+                } else {
+                    model.insert(fingerprint, told.clone());
+                    effects.push(Effect::Alert(told));
+                }
+            }
+            tell(&store, effects).await;
+            match round % 20 {
+                7 => {
+                    drop(store);
+                    store = reopen(&path).await;
+                }
+                13 => {
+                    let sql = "ALTER TABLE meta RENAME TO gone";
+                    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+                    let effects = vec![Effect::Alert(firing(round, 9))];
+                    assert!(store.commit(&Commit { effects, ..Commit::default() }).await.is_err());
+                    let sql = "ALTER TABLE gone RENAME TO meta";
+                    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+                }
+                _ => {}
+            }
+            assert_eq!(stored(&store).await, model, "round {round}");
+        }
+    }
+
+    #[tokio::test]
+    async fn those_of_before_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("alerter.db");
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        let mut old = SqliteConnection::connect_with(&options).await.unwrap();
+        let before: Vec<_> = MIGRATIONS.iter().copied().filter(|(version, ..)| *version < 10).collect();
+        migrate(&mut old, &path, &before).await.unwrap();
+        let all = [firing(1, 1), firing(2, 2), firing(3, 3)];
+        for f in &all {
+            let sql = "INSERT INTO alerts (fingerprint, labels, annotations, generator_url, starts_ms, ends_ms, updated_ms) \
+                       VALUES ($1, $2, $3, '', 1, 3, 2)";
+            let insert = sqlx::query(sql).bind(name_of(f.alert.fingerprint));
+            let insert = insert.bind(json("labels", &f.alert.labels).unwrap());
+            let insert = insert.bind(json("annotations", &f.alert.annotations).unwrap());
+            insert.execute(&mut old).await.unwrap();
+        }
+        old.close().await.unwrap();
+        let store = Store::open(&path).await.unwrap();
+        let mut model: BTreeMap<u64, Firing> = all.into_iter().map(|f| (f.alert.fingerprint, f)).collect();
+        assert_eq!(stored(&store).await, model);
+        let (gone, come) = (firing(2, 2), firing(4, 4));
+        model.remove(&gone.alert.fingerprint);
+        model.insert(come.alert.fingerprint, come.clone());
+        tell(&store, vec![Effect::AlertOver(gone.alert.fingerprint), Effect::Alert(come)]).await;
+        assert_eq!(stored(&store).await, model);
+    }
 }

@@ -10,7 +10,7 @@ use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::Ts;
 use stepwatch_wire::Cursor;
 
-use super::alerts::{put_alerts, put_silence};
+use super::alerts::put_silence;
 use super::audit::put_audit;
 use super::rows::{list, portions};
 use super::{Durability, Result, Store, StoreError, Writer, name_of, text_of};
@@ -63,7 +63,7 @@ impl Store {
                     put_silence(&mut tx, silence).await?;
                 }
             }
-            put_alerts(&mut tx, &commit.effects).await?;
+            let rows = self.put_alerts(&mut tx, &commit.effects).await?;
             put_state(&mut tx, &commit.state).await?;
             put_cursors(&mut tx, &commit.cursors, commit.at).await?;
             for keys in portions(&commit.reported) {
@@ -76,6 +76,7 @@ impl Store {
             put_alive(&mut tx, commit.at).await?;
             stepwatch_kit::crash::point("store.before_commit");
             tx.commit().await?;
+            self.know(rows);
         }
         stepwatch_kit::crash::point("store.after_commit");
         if !posts.is_empty() {
@@ -142,7 +143,8 @@ impl Writer {
     }
 }
 
-/// Of one incident the last word counts, and is the only one written.
+/// Of one incident the last word counts, and is the only one written; when it was opened stays as it is, and so does its place in the
+/// index.
 async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) -> Result<()> {
     let mut last = BTreeMap::new();
     for effect in effects {
@@ -182,10 +184,9 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
              start_step = excluded.start_step, opened_step = excluded.opened_step, \
              detected_step = excluded.detected_step, end_step = excluded.end_step, value = excluded.value, \
              expected = excluded.expected, score = excluded.score, summary = excluded.summary, \
-             opened_at = excluded.opened_at, resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, \
-             acked_at = excluded.acked_at, level = excluded.level, next_at = excluded.next_at, \
-             flaps = excluded.flaps, nodes = excluded.nodes, record = excluded.record, \
-             loud_ms = CASE WHEN excluded.loud_ms IS NULL THEN NULL \
+             resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, acked_at = excluded.acked_at, \
+             level = excluded.level, next_at = excluded.next_at, flaps = excluded.flaps, nodes = excluded.nodes, \
+             record = excluded.record, loud_ms = CASE WHEN excluded.loud_ms IS NULL THEN NULL \
              ELSE COALESCE(incidents.loud_ms, excluded.loud_ms) END",
         );
         insert.build().execute(&mut *tx).await?;

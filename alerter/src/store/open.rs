@@ -15,8 +15,11 @@ use super::busy::Busy;
 use super::lock::FileLock;
 use super::{Durability, Inner, Result, Store, StoreError, Writer, filesystem};
 
+/// A schema version, its name and how it comes from the one before.
+type Step = (i64, &'static str, &'static str);
+
 /// One line a schema version, append only: the text of an applied migration never changes.
-const MIGRATIONS: &[(i64, &str, &str)] = &[
+pub(super) const MIGRATIONS: &[Step] = &[
     (1, "init", include_str!("../../migrations/0001_init.sql")),
     (2, "nodes", include_str!("../../migrations/0002_nodes.sql")),
     (3, "silences", include_str!("../../migrations/0003_silences.sql")),
@@ -26,6 +29,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (7, "refused pages", include_str!("../../migrations/0007_refused_pages.sql")),
     (8, "within", include_str!("../../migrations/0008_within.sql")),
     (9, "hidden", include_str!("../../migrations/0009_hidden.sql")),
+    (10, "alerts in order", include_str!("../../migrations/0010_alerts_in_order.sql")),
 ];
 
 const READERS_MAX: u32 = 4;
@@ -59,7 +63,7 @@ impl Store {
             .busy_timeout(BUSY_TIMEOUT);
         let open = |source| StoreError::Open { path: path.clone(), source };
         let mut connection = options.connect().await.map_err(open)?;
-        migrate(&mut connection, &path).await?;
+        migrate(&mut connection, &path, MIGRATIONS).await?;
         let options = options.read_only(true);
         let pool = |connections| {
             SqlitePoolOptions::new()
@@ -73,16 +77,17 @@ impl Store {
         let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
         let writer = Mutex::new(Writer { connection, durability: Durability::Power });
         let (posted, line) = (Notify::new(), Mutex::new(()));
-        let inner = Inner { path, writer, line, readers, finders, posted, _lock: lock };
+        let alerts = std::sync::Mutex::default();
+        let inner = Inner { path, writer, line, readers, finders, alerts, posted, _lock: lock };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
 
-async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
-    let migrations = MIGRATIONS.iter().map(|(version, name, sql)| {
+pub(super) async fn migrate(connection: &mut SqliteConnection, path: &Path, steps: &[Step]) -> Result<()> {
+    let migrations = steps.iter().map(|(version, name, sql)| {
         Migration::new(*version, (*name).into(), MigrationType::Simple, sql.into_sql_str(), false)
     });
-    let known = MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0);
+    let known = steps.iter().map(|(version, ..)| *version).max().unwrap_or(0);
     match Migrator::with_migrations(migrations.collect()).run_direct(None, connection, false).await {
         Ok(()) => Ok(()),
         Err(MigrateError::VersionMissing(found)) => {

@@ -3,7 +3,7 @@
 use sqlx::{Encode, QueryBuilder, Sqlite, Type};
 
 /// Rows of one statement, the most first. Far below SQLite's limit of bound values.
-const SIZES: [usize; 4] = [128, 32, 8, 1];
+const SIZES: [usize; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
 
 /// All of `rows`, in their order, in pieces of [`SIZES`].
 pub(super) fn portions<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
