@@ -5,6 +5,7 @@ mod details;
 use serde::{Deserialize, Serialize};
 
 use crate::config::EngineConfig;
+use crate::external::Alert;
 use crate::incident::IncidentRecord;
 use crate::matcher::Labels;
 use crate::run::Facts;
@@ -214,16 +215,30 @@ impl Why {
 
 const TITLE_MAX: usize = 150;
 const SUSPECTS_SHOWN: usize = 3;
+const DESCRIPTION_MAX: usize = 1000;
 
-/// The message about `r` as it is at `now`.
+/// The fact that is an alert's description, and the link to what to do.
+pub const DESCRIPTION: &str = "Description";
+pub const RUNBOOK: &str = "Runbook";
+
+/// What a message is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    pub(crate) record: &'a IncidentRecord,
+    pub(crate) run: &'a RunSummary,
+    /// One that makes it, while any fires.
+    pub(crate) alert: Option<&'a Alert>,
+}
+
+/// The message as it is at `now`.
 pub(crate) fn compose(
     now: Ts,
-    r: &IncidentRecord,
-    run: &RunSummary,
+    about: About<'_>,
     status: Status,
     why: &Why,
     config: &EngineConfig,
 ) -> Message {
+    let About { record: r, run, alert } = about;
     Message {
         incident: r.id.clone(),
         run: r.run.clone(),
@@ -233,11 +248,11 @@ pub(crate) fn compose(
         status,
         title: title(r, status),
         summary: sentence(&r.summary),
-        facts: facts(now, r, run, config),
+        facts: facts(now, about, config),
         details: Details::of(now, r, run, config),
         because: why.because,
         reason: why.words.clone(),
-        links: links(r, config),
+        links: links(r, alert, config),
         labels: r.labels.clone(),
         started_at: r.opened_at,
         at: now,
@@ -282,9 +297,13 @@ fn sentence(text: &str) -> String {
     s
 }
 
-fn facts(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -> Vec<Fact> {
+fn facts(now: Ts, about: About<'_>, config: &EngineConfig) -> Vec<Fact> {
+    let About { record: r, run, alert } = about;
     let mut facts = Vec::new();
     let mut add = |label: &str, text: String| facts.push(Fact { label: label.to_owned(), text });
+    if let Some(text) = description(r, alert) {
+        add(DESCRIPTION, text);
+    }
     if r.has_steps() {
         let seen = if r.opened_step == r.start_step {
             String::new()
@@ -345,6 +364,10 @@ fn label_of(signal: &str) -> String {
 }
 
 fn value_against_expected(r: &IncidentRecord) -> Option<String> {
+    // How many fire is said where it is more than one.
+    if r.kind == Kind::PrometheusAlert {
+        return None;
+    }
     let unit = |v: f64| match r.signal.as_str() {
         "step_time" => format!("{} s", number(v)),
         "unsaved_work" | "checkpoint_time" | "step" if v.is_finite() => {
@@ -422,11 +445,22 @@ fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) ->
     format!("${hourly:.2}/h ({gpus} at ${rate:.2}), ${:.2} since it opened", hourly * hours)
 }
 
-fn links(r: &IncidentRecord, config: &EngineConfig) -> Vec<Link> {
+/// What the rule of an alert that is only that says at length.
+pub fn description(r: &IncidentRecord, alert: Option<&Alert>) -> Option<String> {
+    let text = alert.filter(|_| r.kind == Kind::PrometheusAlert)?.description()?.trim();
+    let cut = text.char_indices().nth(DESCRIPTION_MAX).map(|(at, _)| format!("{}…", &text[..at]));
+    (!text.is_empty()).then(|| cut.unwrap_or_else(|| text.to_owned()))
+}
+
+/// Where to read on. What only another program knows of is explained by its own runbook, if its rule names one.
+pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &EngineConfig) -> Vec<Link> {
     let mut links = Vec::new();
-    if !config.runbook_url.is_empty() {
+    let own = alert.filter(|_| r.kind == Kind::PrometheusAlert).and_then(Alert::runbook);
+    if let Some(href) = own {
+        links.push(Link { text: RUNBOOK.into(), href: href.to_owned() });
+    } else if !config.runbook_url.is_empty() {
         let base = config.runbook_url.trim_end_matches('/');
-        links.push(Link { text: "Runbook".into(), href: format!("{base}/{}.md", r.kind.as_str()) });
+        links.push(Link { text: RUNBOOK.into(), href: format!("{base}/{}.md", r.kind.as_str()) });
     }
     if let Some(base) = &config.external_url {
         let base = base.trim_end_matches('/');

@@ -205,6 +205,22 @@ impl Alert {
         ["summary", "description", "message"].iter().find_map(|key| self.annotations.get(key))
     }
 
+    /// What its rule says beyond [`Self::text`].
+    pub fn description(&self) -> Option<&str> {
+        let said = self.text();
+        ["description", "message"]
+            .iter()
+            .find_map(|key| self.annotations.get(key))
+            .filter(|text| Some(*text) != said)
+    }
+
+    /// Where its rule says what to do.
+    pub fn runbook(&self) -> Option<&str> {
+        let named = ["runbook_url", "runbook"].iter().filter_map(|key| self.annotations.get(key));
+        let is_web = |url: &&str| url.starts_with("https://") || url.starts_with("http://");
+        named.map(str::trim).find(is_web)
+    }
+
     /// When it began is not asked: a sender that restarts does not know.
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         self.annotations == other.annotations

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::book::{Book, by_actor, timeline};
 use super::escalation::{Due, Ladders, Pace, Round};
 use super::targets::Recipient;
-use super::{Hidden, State};
+use super::{Hidden, Scope, State};
 use crate::cause;
 use crate::config::Level;
 use crate::effect::{Action, Effect, Notification, Path};
-use crate::message::{self, Reason, Status, Why};
+use crate::message::{self, About, Reason, Status, Why};
 use crate::silence::Phase;
 use crate::time::{Span, Ts};
 use crate::verdict::Severity;
@@ -212,6 +212,11 @@ impl Book {
             _ if i.record.state == State::Acknowledged => Status::Acknowledged,
             _ => Status::Firing,
         };
+        let alert = i.subjects.iter().find_map(|subject| match &subject.scope {
+            Scope::Alert(key) => self.external.members(key).next(),
+            _ => None,
+        });
+        let about = About { record: &i.record, run: &i.summary, alert: alert.map(AsRef::as_ref) };
         out.push(Effect::Notify(Box::new(Notification {
             incident: id.to_owned(),
             seq,
@@ -222,7 +227,7 @@ impl Book {
             slack_ids,
             path,
             despite_quiet: i.record.quiet.is_some(),
-            message: message::compose(now, &i.record, &i.summary, status, why, &self.config),
+            message: message::compose(now, about, status, why, &self.config),
             receiver,
         })));
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::external::{Alert, Limits, Told};
+use crate::message;
 
 /// An alert that fires for a day.
 fn alert(w: &World, labels: &[(&str, &str)]) -> Told {
@@ -40,6 +41,46 @@ fn an_alert_is_called_by_its_name_and_has_no_step() {
         fires(&mut w, &[labels, &[("severity", "critical")]].concat());
         assert_eq!(titles(&mut w), [(title.to_owned(), false)], "{labels:?}");
     }
+}
+
+#[test]
+fn an_alert_is_told_in_the_words_of_its_rule() {
+    let said = |w: &World, labels: &[(&str, &str)], annotations: &[(&str, &str)]| {
+        let set =
+            |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
+        let alert = Alert::new(set(labels), set(annotations), w.now, "", &Limits::default()).unwrap();
+        Told { alert, ends_at: Some(w.now + Span::secs(86_400)) }
+    };
+    let rule = [
+        ("summary", "/data is 98 % full"),
+        ("description", "It fills up within the hour.\nMove the checkpoints."),
+        ("runbook_url", " https://wiki.example.com/disk "),
+    ];
+    let of = |labels: &[(&str, &str)], annotations: &[(&str, &str)]| {
+        let mut w = World::new(two_levels());
+        let told = [said(&w, &[labels, &[("severity", "critical")]].concat(), annotations)];
+        w.input(Input::Alerts { told: &told });
+        let m = w.sent.remove(0).message;
+        let fact = m.facts.iter().find(|f| f.label == message::DESCRIPTION).map(|f| f.text.clone());
+        let runbook = m.links.iter().find(|l| l.text == message::RUNBOOK).map(|l| l.href.clone());
+        let expected = m.facts.iter().any(|f| f.text.contains("expected"));
+        (m.summary, fact.unwrap_or_default(), runbook.unwrap_or_default(), expected)
+    };
+    let disk = [("alertname", "DiskFull"), ("node", "n1")];
+    let (summary, description, runbook, expected) = of(&disk, &rule);
+    assert_eq!((summary.as_str(), expected), ("DiskFull: /data is 98 % full.", false));
+    assert_eq!(description, rule[1].1);
+    assert_eq!(runbook, "https://wiki.example.com/disk");
+    // What is said twice is said once, a long text is cut, and no other scheme passes.
+    let (summary, description, runbook, _) = of(&disk, &[rule[1], ("runbook_url", "javascript:alert(1)")]);
+    assert!(summary.contains("fills up") && description.is_empty(), "{summary} {description}");
+    assert!(runbook.ends_with("/prometheus_alert.md"), "{runbook}");
+    let long = "x".repeat(4000);
+    let (_, description, _, _) = of(&disk, &[rule[0], ("description", &long)]);
+    assert_eq!(description.chars().count(), 1001);
+    // What we watch for ourselves has our runbook.
+    let (_, description, runbook, _) = of(&[("alertname", "Stuck"), ("kind", "hang"), ("run", "r")], &rule);
+    assert!(description.is_empty() && runbook.ends_with("/hang.md"), "{description} {runbook}");
 }
 
 /// Told by somebody who may tell of this run only.
