@@ -17,6 +17,7 @@ use stepwatch_engine::message::{self, Details, Message, place};
 use stepwatch_engine::time::{Span, Ts};
 
 use crate::store::{Delivery, DeliveryState};
+pub use impact::{Impact, Loss};
 use markdown::{Table, escape};
 
 /// Lines of history; what flaps for a week has thousands.
@@ -30,6 +31,11 @@ pub struct Account<'a> {
     pub deliveries: &'a [Delivery],
     /// When it is asked for: the end of what is not over.
     pub now: Ts,
+}
+
+/// What it cost.
+pub fn impact(a: &Account<'_>) -> Impact {
+    Impact::of(a)
 }
 
 /// The whole document.

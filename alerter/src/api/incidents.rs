@@ -6,7 +6,9 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Json, Response};
 use serde::Deserialize;
-use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_engine::external::Alert;
+use stepwatch_engine::incident::{IncidentRecord, State as IncidentState, labels};
+use stepwatch_engine::message::{self, Link, Status};
 use stepwatch_engine::verdict::Severity;
 use utoipa::ToSchema;
 
@@ -16,10 +18,10 @@ use super::doc::errors::{BadRequest, Broken, NotFound};
 use super::doc::schema;
 use super::error::ApiError;
 use super::extract::{Asked, Named};
-use super::view::{IncidentDetail, IncidentList, IncidentView};
+use super::view::{IncidentDetail, IncidentList, IncidentView, PostmortemView};
 use crate::clock::wall;
 use crate::postmortem::{self, Account};
-use crate::store::{Filter, StoreError};
+use crate::store::{Delivery, Filter, StoreError};
 
 /// Incidents in one answer: unless asked otherwise, and at most.
 const LIMIT_DEFAULT: u32 = 100;
@@ -121,6 +123,24 @@ pub(super) async fn show(
     Ok(Json(api.detail(&caller, &id).await?))
 }
 
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PostmortemQuery {
+    #[serde(default)]
+    #[param(inline)]
+    format: PostmortemFormat,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum PostmortemFormat {
+    #[default]
+    Markdown,
+    /// The same as figures, with the text beside them.
+    Json,
+}
+
 /// What is known of an incident afterwards, to be completed by people.
 ///
 /// The impact, the times it took, the history, evidence and suspects, and who was told, as Markdown.
@@ -129,9 +149,13 @@ pub(super) async fn show(
     path = "/api/v1/incidents/{id}/postmortem",
     operation_id = "getPostmortem",
     tag = "incidents",
-    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it"), PostmortemQuery),
     responses(
-        (status = 200, description = "The account", body = String, content_type = "text/markdown"),
+        (
+            status = 200,
+            description = "The account",
+            content((String = "text/markdown"), (PostmortemView = "application/json"))
+        ),
         BadRequest, NotFound, Broken
     )
 )]
@@ -139,12 +163,20 @@ pub(super) async fn postmortem(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Named(id): Named,
+    Asked(query): Asked<PostmortemQuery>,
 ) -> Result<Response> {
     let record = api.find(&caller, &id).await?;
     let timeline = api.store.timeline(&record.id).await?;
     let deliveries = api.store.deliveries(&record.id).await?;
     let account = Account { record: &record, timeline: &timeline, deliveries: &deliveries, now: wall() };
-    Ok(([(header::CONTENT_TYPE, MARKDOWN)], postmortem::render(&account)).into_response())
+    let markdown = postmortem::render(&account);
+    if query.format == PostmortemFormat::Markdown {
+        return Ok(([(header::CONTENT_TYPE, MARKDOWN)], markdown).into_response());
+    }
+    let impact = postmortem::impact(&account);
+    let more = api.more(&record, &deliveries);
+    let incident = IncidentDetail::of(record, more, timeline, deliveries);
+    Ok(Json(PostmortemView { incident, impact, markdown }).into_response())
 }
 
 impl Api {
@@ -163,11 +195,33 @@ impl Api {
         let record = self.find(caller, id).await?;
         let timeline = self.store.timeline(&record.id).await?;
         let deliveries = self.store.deliveries(&record.id).await?;
-        Ok(IncidentDetail {
-            incident: record.into(),
-            timeline: timeline.into_iter().map(Into::into).collect(),
-            deliveries: deliveries.into_iter().map(Into::into).collect(),
-        })
+        let more = self.more(&record, &deliveries);
+        Ok(IncidentDetail::of(record, more, timeline, deliveries))
+    }
+
+    /// An alert's own description, and where to read on: as people were told last that it fires, or would be now.
+    fn more(&self, record: &IncidentRecord, deliveries: &[Delivery]) -> (Option<String>, Vec<Link>) {
+        let told = deliveries.iter().rev().filter_map(|d| d.message.as_deref());
+        if let Some(m) = told.clone().find(|m| m.status != Status::Resolved).or_else(|| told.clone().next()) {
+            let described = m.facts.iter().find(|fact| fact.label == message::DESCRIPTION);
+            return (described.map(|fact| fact.text.clone()), m.links.clone());
+        }
+        let alert = self.alert_of(record);
+        let alert = alert.as_deref();
+        let config = &self.runtime.board.routing().config;
+        (message::description(record, alert), message::links(record, alert, config))
+    }
+
+    /// An alert of another program that makes an incident, while it fires.
+    fn alert_of(&self, record: &IncidentRecord) -> Option<Arc<Alert>> {
+        let name = record.alert()?;
+        let own = |label: &str| labels::OURS.contains(&label) && label != labels::ALERTNAME;
+        let alike = |alert: &Alert| {
+            let mut shared = record.labels.iter().filter(|(label, _)| !own(label.as_str()));
+            alert.name() == name
+                && shared.all(|(label, value)| alert.labels.get(label).is_none_or(|v| v == value))
+        };
+        self.runtime.board.alerts(wall()).into_iter().map(|firing| firing.alert).find(|alert| alike(alert))
     }
 
     /// What passes the filter and is the caller's to see.

@@ -8,20 +8,24 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::Kind;
 
 use super::Api;
 use super::auth::Caller;
 use super::error::ApiError;
 use super::html::{Cell, document, escape, table};
-use super::view::{DeliveryView, IncidentDetail, IncidentView, When};
+use super::view::{DeliveryView, IncidentDetail, IncidentView, LinkView, When};
 use crate::clock::wall;
 use crate::ingest::SourceView;
+use crate::notify::text::web_link;
 use crate::runtime::RunView;
 use crate::store::{DeliveryState, Filter};
 
 /// Rows of each table of the overview.
 const MAX_ROWS: usize = 200;
 const REFRESH_SECONDS: u32 = 5;
+/// Characters of a link that is shown.
+const HREF_MAX: usize = 2000;
 
 /// Nothing may be loaded but our own style sheet, and nobody may frame us.
 const CONTENT_SECURITY_POLICY: &str =
@@ -77,7 +81,7 @@ pub(super) async fn overview(State(api): State<Arc<Api>>, caller: Caller) -> Res
     if view.store_refuses {
         body.push_str("<p class=\"alarm\">The store refuses commits: nothing new is sent until it takes them. See the log.</p>");
     }
-    let columns = ["severity", "state", "run", "what", "since", "step", "level", "id"];
+    let columns = ["severity", "state", "run", "what", "since", "step", "told to level", "id"];
     incident_table(&mut body, "Open incidents", &columns, &open, now, "Nothing is wrong that we can see.");
     let routing = api.runtime.board.routing();
     let seen = |r: &&RunView| caller.reach().is_none_or(|reach| reach.admits(&routing.labels(r)));
@@ -128,10 +132,12 @@ fn incident_table(
             Cell::Badge(r.severity.as_str()),
             Cell::Badge(state(r.state)),
             Cell::Text(r.place()),
-            Cell::Text(format!("{}: {}", r.kind.title(), r.summary)),
+            Cell::Text(format!("{}: {}", r.title(), r.summary)),
             Cell::Number(ago(now, r.opened_at)),
             Cell::number(r.start_step),
-            Cell::number(r.level),
+            r.quiet
+                .as_ref()
+                .map_or_else(|| Cell::number(r.level), |q| Cell::Text(format!("nobody: {}", q.words))),
             Cell::Link { href: format!("/incidents/{}", r.id), text: r.id.clone() },
         ]
     };
@@ -184,9 +190,14 @@ fn source_table(out: &mut String, sources: &[SourceView], now: Ts) {
 
 fn incident_body(d: &IncidentDetail) -> String {
     let i = &d.incident;
-    let mut body = head(&format!("{} of {}", i.kind.title(), i.place()));
+    let mut body = head(&format!("{} of {}", i.title, i.place()));
     let _ = write!(body, "<p>{}</p>", escape(&i.summary));
-    table(&mut body, "Facts", &["", ""], &facts(i), "");
+    let mut rows = facts(i);
+    rows.extend(d.description.iter().map(|text| vec![Cell::text("description"), Cell::text(text)]));
+    let web = |l: &&LinkView| web_link(&l.href, HREF_MAX).is_some();
+    let link = |l: &LinkView| Cell::Link { href: l.href.clone(), text: l.href.clone() };
+    rows.extend(d.links.iter().filter(web).map(|l| vec![Cell::text(&l.text), link(l)]));
+    table(&mut body, "Facts", &["", ""], &rows, "");
     if i.state != IncidentState::Resolved {
         let _ =
             write!(body, "<p>To take it: <code>stepwatch-alerter incidents ack {}</code></p>", escape(&i.id));
@@ -213,7 +224,10 @@ fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
         facts.push(("since step", i.start_step.to_string()));
         facts.push(("announced at step", i.opened_step.to_string()));
     }
-    facts.push(("value", format!("{} (expected {}, score {})", i.value, i.expected, i.score)));
+    if i.kind != Kind::PrometheusAlert {
+        facts.push(("value", format!("{} (expected {}, score {})", i.value, i.expected, i.score)));
+    }
+    facts.extend(i.quiet.iter().map(|q| ("told to", format!("nobody: {} ({})", q.words, q.by))));
     facts.push(("opened", time(i.opened_at)));
     facts.extend(i.suspects.iter().map(|s| ("suspect", format!("{}: {}", s.what, s.why))));
     if let (Some(by), Some(at)) = (&i.acked_by, i.acked_at) {

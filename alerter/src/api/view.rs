@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_engine::effect::{Action, Path, TimelineEntry};
 use stepwatch_engine::incident::{Hidden, IncidentRecord, Quiet, State};
 use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::message::Reason;
+use stepwatch_engine::message::{Link, Reason};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use stepwatch_wire::num;
@@ -17,6 +17,7 @@ use utoipa::ToSchema;
 
 use super::doc::{examples, schema};
 use crate::ingest;
+use crate::postmortem::Impact;
 use crate::runtime;
 use crate::store::{Delivery, DeliveryState};
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
@@ -48,6 +49,9 @@ pub struct IncidentView {
     #[schema(value_type = schema::IncidentState)]
     pub state: State,
     pub signal: String,
+    /// What is wrong, in a word or two: what the kind is called, or what another program calls its alert.
+    #[serde(default)]
+    pub title: String,
     pub summary: String,
     pub start_step: i64,
     pub opened_step: i64,
@@ -97,8 +101,23 @@ pub struct QuietView {
 pub struct IncidentDetail {
     #[serde(flatten)]
     pub incident: IncidentView,
+    /// What the rule of another program's alert says at length.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Where to read on: the runbook first.
+    #[serde(default)]
+    pub links: Vec<LinkView>,
     pub timeline: Vec<TimelineView>,
     pub deliveries: Vec<DeliveryView>,
+}
+
+/// The account of an incident: the facts, what it cost as far as that was measured, and the text for people to complete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PostmortemView {
+    #[serde(flatten)]
+    pub incident: IncidentDetail,
+    pub impact: Impact,
+    pub markdown: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -107,6 +126,12 @@ pub struct TimelineView {
     pub at: When,
     pub actor: String,
     pub what: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LinkView {
+    pub text: String,
+    pub href: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -275,6 +300,7 @@ impl IncidentView {
 impl From<IncidentRecord> for IncidentView {
     fn from(r: IncidentRecord) -> Self {
         Self {
+            title: r.title(),
             id: r.id,
             run: r.run,
             nodes: r.nodes,
@@ -302,6 +328,24 @@ impl From<IncidentRecord> for IncidentView {
             flaps: r.flaps,
             labels: r.labels,
             quiet: r.quiet.map(Into::into),
+        }
+    }
+}
+
+impl IncidentDetail {
+    pub(super) fn of(
+        record: IncidentRecord,
+        (description, links): (Option<String>, Vec<Link>),
+        timeline: Vec<TimelineEntry>,
+        deliveries: Vec<Delivery>,
+    ) -> Self {
+        let link = |Link { text, href }| LinkView { text, href };
+        Self {
+            incident: record.into(),
+            description,
+            links: links.into_iter().map(link).collect(),
+            timeline: timeline.into_iter().map(Into::into).collect(),
+            deliveries: deliveries.into_iter().map(Into::into).collect(),
         }
     }
 }

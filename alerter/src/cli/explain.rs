@@ -15,7 +15,7 @@ const HUSHED: &str = "told to nobody: ";
 
 /// Facts, then everything that happened in order, then who was told and why.
 pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> io::Result<()> {
-    facts(&d.incident, now, out)?;
+    facts(d, now, out)?;
     writeln!(out, "\nwhat happened")?;
     let mut t = Table::facts().indented(2);
     for entry in &d.timeline {

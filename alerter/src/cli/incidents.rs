@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use stepwatch_engine::incident::State;
+use stepwatch_engine::incident::{Hidden, State};
 use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::{Kind, Severity};
 
 use super::CliError;
 use super::client::ClientArgs;
 use super::table::{Table, plain};
 use crate::api::answers::Note;
-use crate::api::view::{By, IncidentDetail, IncidentList, IncidentView, When};
+use crate::api::view::{By, IncidentDetail, IncidentList, IncidentView, PostmortemView, When};
 use crate::clock::wall;
 
 #[derive(Debug, Subcommand)]
@@ -83,6 +84,14 @@ pub(super) struct PostmortemArgs {
     /// Where to write it; a file that exists is left alone. By default to standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[arg(long, value_enum, default_value_t = Document::Markdown)]
+    format: Document,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Document {
+    Markdown,
+    Json,
 }
 
 pub(super) type ExplainArgs = OneArgs;
@@ -116,7 +125,7 @@ pub(super) async fn run(command: IncidentsCommand, out: &mut dyn Write) -> Resul
                 args.client.client()?.get(&["incidents", &args.incident], &[]).await?;
             match args.format {
                 Format::Json => json(out, &detail),
-                Format::Table => Ok(facts(&detail.incident, wall(), out)?),
+                Format::Table => Ok(facts(&detail, wall(), out)?),
             }
         }
         IncidentsCommand::Ack(args) => answer(args, "ack", "acknowledged", out).await,
@@ -137,7 +146,16 @@ pub(super) async fn explain(args: ExplainArgs, out: &mut dyn Write) -> Result<()
 }
 
 async fn postmortem(args: PostmortemArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let text = args.client.client()?.text(&["incidents", &args.incident, "postmortem"]).await?;
+    let (client, path) = (args.client.client()?, ["incidents", &args.incident, "postmortem"]);
+    let text = match args.format {
+        Document::Markdown => client.text(&path).await?,
+        Document::Json => {
+            let account: PostmortemView = client.get(&path, &[("format", "json")]).await?;
+            let mut text = Vec::new();
+            json(&mut text, &account)?;
+            String::from_utf8(text).map_err(|e| CliError::Other(e.to_string()))?
+        }
+    };
     let Some(path) = args.output else { return Ok(out.write_all(text.as_bytes())?) };
     // What somebody has begun to fill in is not overwritten.
     let mut file =
@@ -155,7 +173,10 @@ async fn list(args: ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let list: IncidentList = args.client.client()?.get(&["incidents"], &query).await?;
     match args.format {
         Format::Json => json(out, &list),
-        Format::Table => Ok(listing(&list.incidents, wall(), out)?),
+        Format::Table => {
+            listing(&list.incidents, wall(), out)?;
+            Ok(unheard(&list.incidents, out)?)
+        }
     }
 }
 
@@ -209,12 +230,14 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
     if incidents.is_empty() {
         return writeln!(out, "no incidents");
     }
-    let mut table = Table::new(&["ID", "SEVERITY", "STATE", "ABOUT", "KIND", "OPENED", "STEP", "SUMMARY"]);
+    let columns = ["ID", "SEVERITY", "STATE", "TOLD", "ABOUT", "KIND", "OPENED", "STEP", "SUMMARY"];
+    let mut table = Table::new(&columns);
     for i in incidents {
         table.row([
             i.id.as_str(),
             i.severity.as_str(),
             state(i.state),
+            &told(i, now),
             &i.place(),
             i.kind.as_str(),
             &ago(now, i.opened_at),
@@ -225,22 +248,53 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
     table.write(out)
 }
 
-pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+/// Whom a page should have woken and does not is said aloud.
+pub(super) fn unheard(incidents: &[IncidentView], out: &mut dyn Write) -> std::io::Result<()> {
+    let hidden =
+        |i: &&IncidentView| i.state == State::Open && i.severity == Severity::Page && i.quiet.is_some();
+    match incidents.iter().filter(hidden).count() {
+        0 => Ok(()),
+        1 => writeln!(out, "\n1 open page is told to nobody"),
+        n => writeln!(out, "\n{n} open pages are told to nobody"),
+    }
+}
+
+/// Who knows of it, or what keeps it from them.
+fn told(i: &IncidentView, now: Ts) -> String {
+    match (&i.quiet, i.state) {
+        (_, State::Resolved) => "-".into(),
+        (Some(quiet), _) => match quiet.why {
+            Hidden::Silenced => format!("NOBODY: silence {}", quiet.by),
+            Hidden::Inhibited => format!("NOBODY: hidden by {}", quiet.by),
+            Hidden::RolledUp => format!("NOBODY: told in {}", quiet.by),
+        },
+        (None, State::Acknowledged) => i.acked_by.clone().unwrap_or_else(|| "-".into()),
+        (None, State::Open) => match (i.level, i.next_escalation_at) {
+            (0, Some(at)) => format!("in {}", Span((at.0 - now).0.max(0))),
+            (0, None) => "nobody".into(),
+            (level, _) => format!("level {level}"),
+        },
+    }
+}
+
+pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
+    let i = &d.incident;
     let severity = i.severity.as_str();
     let place = plain(&i.place());
     let place = if i.run.is_empty() { format!("on {place}") } else { format!("in run {place}") };
-    writeln!(out, "{}  {severity}: {} ({}) {place}", i.id, i.kind.title(), i.kind.as_str())?;
+    // An alerter of before does not say it.
+    let title = if i.title.is_empty() { i.kind.title() } else { &i.title };
+    writeln!(out, "{}  {severity}: {} ({}) {place}", i.id, plain(title), i.kind.as_str())?;
     writeln!(out)?;
     let mut t = Table::facts();
     t.row(["what", &i.summary]);
-    let value = format!(
-        "{} = {}, expected {}, score {}",
-        i.signal,
-        short(i.value),
-        short(i.expected),
-        short(i.score)
-    );
-    t.row(["value", &value]);
+    if let Some(text) = &d.description {
+        t.row(["description", text]);
+    }
+    if i.kind != Kind::PrometheusAlert {
+        let (value, expected, score) = (short(i.value), short(i.expected), short(i.score));
+        t.row(["value", &format!("{} = {value}, expected {expected}, score {score}", i.signal)]);
+    }
     if !i.run.is_empty() {
         t.row(["step", &steps(i)]);
     }
@@ -254,6 +308,9 @@ pub(super) fn facts(i: &IncidentView, now: Ts, out: &mut dyn Write) -> std::io::
     }
     if let Some(quiet) = &i.quiet {
         t.row(["told to", &format!("nobody: {} ({})", quiet.words, quiet.by)]);
+    }
+    for link in &d.links {
+        t.row([link.text.to_lowercase().as_str(), &link.href]);
     }
     t.write(out)
 }

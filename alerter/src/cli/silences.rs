@@ -145,14 +145,25 @@ async fn add(args: AddArgs, out: &mut dyn Write) -> Result<(), CliError> {
 async fn expire(args: ExpireArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let client = args.client.client()?;
     let mut ended = Vec::new();
+    let mut failed = Ok(());
     for id in &args.silences {
-        let silence: SilenceView = client.delete(&["silences", id]).await?;
+        let silence: SilenceView = match client.delete(&["silences", id]).await {
+            Ok(silence) => silence,
+            Err(e) => {
+                failed = Err(e.into());
+                break;
+            }
+        };
         if args.format == Format::Table {
             writeln!(out, "{} is over ({})", silence.id, plain(&selector(&silence)))?;
         }
         ended.push(silence);
     }
-    if args.format == Format::Json { json(out, &SilenceList { silences: ended }) } else { Ok(()) }
+    // Those before the one that failed are over all the same.
+    if args.format == Format::Json {
+        json(out, &SilenceList { silences: ended })?;
+    }
+    failed
 }
 
 pub(super) fn table(silences: &[SilenceView], now: Ts, out: &mut dyn Write) -> std::io::Result<()> {

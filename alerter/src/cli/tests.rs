@@ -1,7 +1,7 @@
 use clap::{CommandFactory, Parser};
 use insta::assert_snapshot;
 use stepwatch_engine::effect::Action;
-use stepwatch_engine::incident::State;
+use stepwatch_engine::incident::{Hidden, State};
 use stepwatch_engine::message::Reason;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
@@ -9,7 +9,8 @@ use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use super::*;
 use crate::api::doc::examples;
 use crate::api::view::{
-    DeliveryView, IncidentDetail, IncidentView, PathView, RunList, RunView, SourceView, TimelineView, When,
+    DeliveryView, IncidentDetail, IncidentView, LinkView, PathView, QuietView, RunList, RunView, SourceView,
+    TimelineView, When,
 };
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, TestApp, wait_for};
@@ -30,6 +31,7 @@ fn incident() -> IncidentView {
         severity: Severity::Page,
         state: State::Open,
         signal: "grad_norm".into(),
+        title: "gradient spike".into(),
         summary: "grad_norm rose to 27.3 within 4 steps, 31 robust sigmas above 0.87".into(),
         start_step: 12340,
         opened_step: 12343,
@@ -61,6 +63,7 @@ fn gpu_fault() -> IncidentView {
         cause: Cause::Hardware,
         severity: Severity::Ticket,
         signal: "gpu".into(),
+        title: "GPU fault".into(),
         summary: "XID 79 on GPU 3 of gpu-042: GPU has fallen off the bus".into(),
         start_step: 0,
         suspects: vec![Suspect { what: "node gpu-042, GPU 3".into(), why: "XID 79".into() }],
@@ -138,6 +141,8 @@ fn detail() -> IncidentDetail {
     let mut told_once_more = delivery(2, "pd", DeliveryState::Superseded, 420);
     told_once_more.error = Some("already acknowledged".into());
     IncidentDetail {
+        description: None,
+        links: Vec::new(),
         incident: IncidentView {
             state: State::Acknowledged,
             acked_by: Some("alice".into()),
@@ -159,6 +164,15 @@ fn detail() -> IncidentDetail {
         ],
         deliveries: vec![chat, primary, told_once_more, answer],
     }
+}
+
+fn facts_of(incident: IncidentView) -> IncidentDetail {
+    let (description, links, timeline, deliveries) = (None, Vec::new(), Vec::new(), Vec::new());
+    IncidentDetail { incident, description, links, timeline, deliveries }
+}
+
+fn hidden(why: Hidden, by: &str) -> QuietView {
+    QuietView { why, by: by.into(), until: None, words: format!("as {by} says") }
 }
 
 fn text(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
@@ -189,7 +203,19 @@ fn listing() {
     let node = gpu_fault();
     let both = IncidentView { id: "01KAHTZ9".into(), run: "llama-70b".into(), ..gpu_fault() };
     let now = Ts(OPENED + 250_000);
-    assert_snapshot!(text(|out| incidents::listing(&[incident(), quiet, node, both], now, out)));
+    // What is kept from whom, and what nobody has been told yet.
+    let silenced = IncidentView { quiet: Some(hidden(Hidden::Silenced, "5f0c")), ..incident() };
+    let inhibited = IncidentView { quiet: Some(hidden(Hidden::Inhibited, "01KAHTZ8")), ..incident() };
+    let rolled_up = IncidentView { quiet: Some(hidden(Hidden::RolledUp, "01KAHTZX")), ..gpu_fault() };
+    let taken = IncidentView { state: State::Acknowledged, acked_by: Some("alice".into()), ..incident() };
+    let waits = IncidentView { level: 0, ..incident() };
+    let never = IncidentView { level: 0, next_escalation_at: None, ..gpu_fault() };
+    let all = [incident(), quiet, node, both, silenced, inhibited, rolled_up, taken, waits, never];
+    assert_snapshot!(text(|out| {
+        incidents::listing(&all, now, out)?;
+        incidents::unheard(&all, out)
+    }));
+    assert_eq!(text(|out| incidents::unheard(&[incident()], out)), "");
     assert_eq!(text(|out| incidents::listing(&[], now, out)), "no incidents\n");
 }
 
@@ -205,8 +231,26 @@ fn facts() {
         flaps: 2,
         ..incident()
     };
-    let both = [incident(), resolved, gpu_fault()].map(|i| text(|out| incidents::facts(&i, now, out)));
-    assert_snapshot!(both.join("\n"));
+    let alert = IncidentView {
+        kind: Kind::PrometheusAlert,
+        cause: Cause::External,
+        title: "DiskFull".into(),
+        signal: "DiskFull".into(),
+        summary: "DiskFull: /data is 98 % full".into(),
+        quiet: Some(hidden(Hidden::Silenced, "5f0c")),
+        ..gpu_fault()
+    };
+    let link = |text: &str, href: &str| LinkView { text: text.into(), href: href.into() };
+    let alert = IncidentDetail {
+        description: Some("It fills up within the hour.\nMove the checkpoints.".into()),
+        links: vec![
+            link("Runbook", "https://wiki.example.com/disk"),
+            link("Incident", "https://stepwatch.example.com/i"),
+        ],
+        ..facts_of(alert)
+    };
+    let all = [facts_of(incident()), facts_of(resolved), facts_of(gpu_fault()), alert];
+    assert_snapshot!(all.map(|d| text(|out| incidents::facts(&d, now, out))).join("\n"));
 }
 
 #[test]
@@ -223,6 +267,24 @@ fn help() {
         .and_then(|c| c.find_subcommand_mut("ack"))
         .map(|c| c.render_help().to_string());
     assert_snapshot!(format!("{main}\n{}", ack.unwrap()));
+}
+
+#[test]
+fn whatever_answers_a_person_answers_a_program_too() {
+    fn leaves(command: &clap::Command, path: &str, deaf: &mut Vec<String>) {
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            leaves(sub, format!("{path} {}", sub.get_name()).trim(), deaf);
+        }
+        let format = command.get_arguments().find(|arg| arg.get_id() == "format");
+        let json = format.is_some_and(|arg| arg.get_possible_values().iter().any(|v| v.get_name() == "json"));
+        if !command.has_subcommands() && !json {
+            deaf.push(path.to_owned());
+        }
+    }
+    let mut deaf = Vec::new();
+    leaves(&Cli::command(), "", &mut deaf);
+    // One answers nobody, the other has nothing but JSON to say.
+    assert_eq!(deaf, ["run", "openapi"]);
 }
 
 #[test]
@@ -456,6 +518,10 @@ async fn incidents_are_answered_from_a_shell() {
     );
     let (_, out, _) = ask(&["incidents", "postmortem", &id]).await;
     assert_eq!(out, account, "it is over: it stays as it is");
+    let (_, out, _) = ask(&["incidents", "postmortem", &id, "--format", "json"]).await;
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&said["id"], said["markdown"].as_str()), (&id.clone().into(), Some(account.as_str())));
+    assert!(said["impact"]["lasted_seconds"].is_number() && said["deliveries"].is_array(), "{said}");
     let (status, _, err) = ask(&write).await;
     assert!(status == 1 && err.contains("account.md: "), "what was begun is not overwritten: {err}");
     let (status, _, err) = ask(&["explain", "nonsense"]).await;

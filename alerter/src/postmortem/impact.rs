@@ -2,17 +2,19 @@
 
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
 use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::message::{Details, number};
 use stepwatch_engine::time::Span;
 use stepwatch_engine::verdict::{Cause, Kind};
+use utoipa::ToSchema;
 
 use super::Account;
 use super::markdown::Table;
 
 /// How an incident takes away from a run while it lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Loss {
+pub(super) enum Way {
     /// Nothing is done.
     Stalled,
     /// This part of the time is lost.
@@ -23,11 +25,75 @@ pub(super) enum Loss {
     None,
 }
 
+/// What an incident cost, as far as that was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Impact {
+    pub lasted_seconds: f64,
+    /// Of the run, when it was told of first; none where that was not known.
+    pub gpus: Option<u32>,
+    pub gpu_hours: Option<f64>,
+    pub dollars_per_gpu_hour: Option<f64>,
+    /// Of `gpu_hours`.
+    pub dollars: Option<f64>,
+    pub lost: Vec<Loss>,
+    /// What a restart from the last checkpoint would lose, in words.
+    pub at_risk: Option<String>,
+}
+
+/// Time of the run that was lost for certain.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Loss {
+    pub what: String,
+    pub seconds: f64,
+    pub gpu_hours: f64,
+    pub dollars: Option<f64>,
+    pub how: String,
+}
+
+impl Impact {
+    pub(super) fn of(a: &Account<'_>) -> Self {
+        let lasted_seconds = a.lasted().as_secs_f64();
+        let Some(first) = a.first() else {
+            let (gpus, gpu_hours, dollars, lost) = (None, None, None, Vec::new());
+            return Self {
+                lasted_seconds,
+                gpus,
+                gpu_hours,
+                dollars_per_gpu_hour: None,
+                dollars,
+                lost,
+                at_risk: None,
+            };
+        };
+        let last = a.last().unwrap_or(first);
+        let rate = first.cost.as_ref().map(|c| c.per_gpu_hour);
+        let hours = |seconds: f64| f64::from(first.run.gpus) * seconds / 3600.0;
+        let dollars = |seconds: f64| rate.map(|rate| rate * hours(seconds));
+        let loss = |(what, seconds, how): (&str, f64, String)| Loss {
+            what: what.to_owned(),
+            seconds,
+            gpu_hours: hours(seconds),
+            dollars: dollars(seconds),
+            how,
+        };
+        Self {
+            lasted_seconds,
+            gpus: Some(first.run.gpus),
+            gpu_hours: Some(hours(lasted_seconds)),
+            dollars_per_gpu_hour: rate,
+            dollars: dollars(lasted_seconds),
+            lost: lost(a, first, last).into_iter().map(loss).collect(),
+            at_risk: at_risk(a, first, last),
+        }
+    }
+}
+
 pub(super) fn write(out: &mut String, a: &Account<'_>) {
     out.push_str("## Impact\n\n");
     let mut t = Table::new(["", ""]);
     t.row(["Lasted", &a.lasted().to_string()]);
-    let Some(first) = a.first() else {
+    let impact = Impact::of(a);
+    let (Some(gpus), Some(hours)) = (impact.gpus, impact.gpu_hours) else {
         t.write(out);
         let of = match a.messages().next() {
             _ if a.record.run.is_empty() => "No run was on it",
@@ -37,33 +103,27 @@ pub(super) fn write(out: &mut String, a: &Account<'_>) {
         let _ = writeln!(out, "{of}, so that it is not recorded how many GPUs it concerned.\n");
         return;
     };
-    let last = a.last().unwrap_or(first);
-    let gpus = f64::from(first.run.gpus);
-    let hours = a.lasted().as_secs_f64() / 3600.0;
-    t.row([
-        "GPU hours while it lasted",
-        &format!("{} ({})", number(gpus * hours), super::count(first.run.gpus, "GPU")),
-    ]);
-    let rate = first.cost.as_ref().map(|c| c.per_gpu_hour);
-    match rate {
-        Some(rate) => {
-            t.row(["Cost of these", &format!("${:.2} (at ${rate:.2} a GPU hour)", rate * gpus * hours)]);
+    t.row(["GPU hours while it lasted", &format!("{} ({})", number(hours), super::count(gpus, "GPU"))]);
+    let rate = impact.dollars_per_gpu_hour;
+    match (rate, impact.dollars) {
+        (Some(rate), Some(dollars)) => {
+            t.row(["Cost of these", &format!("${dollars:.2} (at ${rate:.2} a GPU hour)")]);
         }
-        None => t.row(["Cost of these", "no price is set (cost_per_gpu_hour)"]),
+        _ => t.row(["Cost of these", "no price is set (cost_per_gpu_hour)"]),
     }
-    let lost = lost(a, first, last);
-    for (what, seconds, how) in &lost {
-        t.row([*what, &amount(*seconds, gpus, rate, how)]);
+    for loss in &impact.lost {
+        t.row([&loss.what, &amount(loss.seconds, gpus.into(), rate, &loss.how)]);
     }
-    let total: f64 = lost.iter().map(|(_, seconds, _)| seconds).sum();
-    if lost.len() > 1 {
-        t.row(["Goodput lost in all", &amount(total, gpus, rate, "")]);
+    match impact.lost.as_slice() {
+        [] => t.row(["Goodput lost", "none that was measured: the run went on"]),
+        [_] => {}
+        all => {
+            let total = all.iter().map(|loss| loss.seconds).sum();
+            t.row(["Goodput lost in all", &amount(total, gpus.into(), rate, "")]);
+        }
     }
-    if lost.is_empty() {
-        t.row(["Goodput lost", "none that was measured: the run went on"]);
-    }
-    if let Some(risk) = at_risk(a, first, last) {
-        t.row(["Work since the last checkpoint", &risk]);
+    if let Some(risk) = &impact.at_risk {
+        t.row(["Work since the last checkpoint", risk]);
     }
     t.write(out);
 }
@@ -81,7 +141,7 @@ fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, 
     let lasted = a.lasted().as_secs_f64();
     let mut lost = Vec::new();
     match loss(a.record, first) {
-        Loss::Stalled => {
+        Way::Stalled => {
             let before = silent(a.record, first);
             let how = match before {
                 0.0 => "no step was made while it lasted".to_owned(),
@@ -92,17 +152,17 @@ fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, 
             };
             lost.push(("Stalled", lasted + before, how));
         }
-        Loss::Slowed(part) => {
+        Way::Slowed(part) => {
             lost.push(("Slowed down", lasted * part, format!("{:.0} % of the time it lasted", 100.0 * part)));
         }
-        Loss::Spoiled => {
+        Way::Spoiled => {
             lost.push((
                 "Trained in vain",
                 lasted,
                 "what is trained after the onset is worth nothing".to_owned(),
             ));
         }
-        Loss::None => {}
+        Way::None => {}
     }
     if last.run.attempt > first.run.attempt {
         if let Some(again) = trained_again(a.record, first, last) {
@@ -151,20 +211,20 @@ fn at_risk(a: &Account<'_>, first: &Details, last: &Details) -> Option<String> {
     Some(format!("{steps} steps (from {step} to {stood}), {}", amount(steps as f64 * secs, gpus, rate, &how)))
 }
 
-pub(super) fn loss(r: &IncidentRecord, first: &Details) -> Loss {
+pub(super) fn loss(r: &IncidentRecord, first: &Details) -> Way {
     let e = &first.evidence;
     match (r.cause, r.kind) {
-        (Cause::Progress, _) | (_, Kind::SlowStart) => Loss::Stalled,
+        (Cause::Progress, _) | (_, Kind::SlowStart) => Way::Stalled,
         (Cause::Speed, _) => match (e.signal.as_str(), e.value, e.expected) {
-            ("step_time", Some(v), Some(usual)) if v > usual && usual > 0.0 => Loss::Slowed(1.0 - usual / v),
+            ("step_time", Some(v), Some(usual)) if v > usual && usual > 0.0 => Way::Slowed(1.0 - usual / v),
             ("mfu" | "tokens_per_second", Some(v), Some(usual)) if v < usual && usual > 0.0 => {
-                Loss::Slowed(1.0 - v.max(0.0) / usual)
+                Way::Slowed(1.0 - v.max(0.0) / usual)
             }
-            ("data_wait", Some(v), Some(usual)) if v > usual => Loss::Slowed((v - usual).clamp(0.0, 1.0)),
-            _ => Loss::None,
+            ("data_wait", Some(v), Some(usual)) if v > usual => Way::Slowed((v - usual).clamp(0.0, 1.0)),
+            _ => Way::None,
         },
-        (_, Kind::Nonfinite | Kind::Divergence) => Loss::Spoiled,
-        _ => Loss::None,
+        (_, Kind::Nonfinite | Kind::Divergence) => Way::Spoiled,
+        _ => Way::None,
     }
 }
 

@@ -213,7 +213,7 @@ fn what_it_takes_from_a_run() {
     let mut w = hang();
     let first = w.deliveries[0].message.clone().unwrap().details;
     let r = w.record.as_mut().unwrap();
-    assert_eq!(impact::loss(r, &first), impact::Loss::Stalled);
+    assert_eq!(impact::loss(r, &first), impact::Way::Stalled);
     r.cause = stepwatch_engine::verdict::Cause::Speed;
     r.kind = Kind::ThroughputDrop;
     let slow = |signal: &str, value: f64, expected: f64| {
@@ -222,8 +222,8 @@ fn what_it_takes_from_a_run() {
             (signal.into(), Some(value), Some(expected));
         d
     };
-    assert_eq!(impact::loss(r, &slow("step_time", 4.0, 3.0)), impact::Loss::Slowed(0.25));
-    assert_eq!(impact::loss(r, &slow("mfu", 0.3, 0.4)), impact::Loss::Slowed(1.0 - 0.3 / 0.4));
-    assert_eq!(impact::loss(r, &slow("step_time", 3.0, 4.0)), impact::Loss::None);
-    assert_eq!(impact::loss(r, &slow("peers", 3.0, 4.0)), impact::Loss::None);
+    assert_eq!(impact::loss(r, &slow("step_time", 4.0, 3.0)), impact::Way::Slowed(0.25));
+    assert_eq!(impact::loss(r, &slow("mfu", 0.3, 0.4)), impact::Way::Slowed(1.0 - 0.3 / 0.4));
+    assert_eq!(impact::loss(r, &slow("step_time", 3.0, 4.0)), impact::Way::None);
+    assert_eq!(impact::loss(r, &slow("peers", 3.0, 4.0)), impact::Way::None);
 }

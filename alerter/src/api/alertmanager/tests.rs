@@ -62,6 +62,31 @@ async fn alerts_are_taken_shown_and_told() {
 }
 
 #[tokio::test]
+async fn an_incident_of_an_alert_is_shown_in_the_words_of_its_rule() {
+    let app = TestApp::start().await;
+    let disk = |name: &str| {
+        let mut alert = alert(name, &[("instance", "gpu-1:9100")]);
+        alert["annotations"] = json!({"summary": "/data is 98 % full", "description": "Move the checkpoints.",
+            "runbook_url": "https://wiki.example.com/disk"});
+        alert
+    };
+    // The second is told to nobody, so that no message has its words.
+    let silence = json!({"matchers": [r#"alertname="DiskSlow""#], "duration": "1h", "created_by": "ann", "comment": "known"});
+    assert_eq!(app.post("/api/v1/silences", JSON, &silence.to_string()).await.0, 200);
+    assert_eq!(post(&app, &[disk("DiskFull")]).await.0, 200);
+    app.hook.wait_for(|s| s.deliveries.len() == 1, DEADLINE).await.unwrap();
+    assert_eq!(post(&app, &[disk("DiskSlow")]).await.0, 200);
+    let listed = app.json("/api/v1/incidents").await;
+    for name in ["DiskFull", "DiskSlow"] {
+        let one = listed["incidents"].as_array().unwrap().iter().find(|i| i["title"] == name).unwrap();
+        let shown = app.json(&format!("/api/v1/incidents/{}", one["id"].as_str().unwrap())).await;
+        assert_eq!(shown["description"], "Move the checkpoints.", "{shown}");
+        assert_eq!(shown["links"][0], json!({"text": "Runbook", "href": "https://wiki.example.com/disk"}));
+        assert_eq!(shown["quiet"]["why"].as_str(), (name == "DiskSlow").then_some("silenced"), "{shown}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_valid_is_taken_beside_what_is_not() {
     let app = TestApp::start().await;
     let mut backwards = alert("Backwards", &[]);
