@@ -49,7 +49,7 @@ fn an_alert_is_told_in_the_words_of_its_rule() {
         let set =
             |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
         let alert = Alert::new(set(labels), set(annotations), w.now, "", &Limits::default()).unwrap();
-        Told { alert, ends_at: Some(w.now + Span::secs(86_400)) }
+        Told { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
     };
     let rule = [
         ("summary", "/data is 98 % full"),
