@@ -112,6 +112,11 @@ impl Ladders {
         self.0.iter().filter_map(|l| l.levels.last())
     }
 
+    /// The levels that have been due.
+    pub(super) fn told(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().flat_map(|l| l.levels.iter().take(l.at))
+    }
+
     /// Who has answered hears no more.
     pub(super) fn stop(&mut self) {
         self.0.iter_mut().for_each(|l| (l.next, l.forced) = (None, false));

@@ -30,7 +30,7 @@ const MAX_ROUNDS: usize = 1000;
 pub(super) struct Lane {
     pub(super) seq: u32,
     /// Whom it was for.
-    users: Vec<String>,
+    pub(super) users: Vec<String>,
 }
 
 /// News that waits for its turn.
@@ -282,7 +282,7 @@ impl Book {
         self.climb(now, id, &why, out);
     }
 
-    /// A receiver will never take it: the next level is due now.
+    /// A receiver will never take it: the next level is due now, unless it only stood in for another.
     pub(crate) fn failed(
         &mut self,
         now: Ts,
@@ -293,12 +293,14 @@ impl Book {
         out: &mut Vec<Effect>,
     ) {
         out.push(by_actor(now, id, receiver, format!("{} failed for good: {error}", action.as_str())));
-        let Some(i) = self.open.get_mut(id) else { return };
+        let Some(i) = self.open.get(id) else { return };
         if action != Action::Trigger || i.record.state != State::Open {
             return;
         }
         let why = Why::new(Reason::ReceiverFailed, format!("{receiver} could not be reached: {error}"));
-        if i.ladders.hurry(now) {
+        let stood_in = self.stood_in(now, id, receiver);
+        let Some(i) = self.open.get_mut(id) else { return };
+        if !stood_in && i.ladders.hurry(now) {
             self.climb(now, id, &why, out);
         } else if i.record.quiet.is_none() {
             // Nobody left above: everyone who has not been told yet.

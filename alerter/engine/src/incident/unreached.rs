@@ -3,6 +3,7 @@
 use super::State;
 use super::book::{Book, by_actor};
 use super::targets::Recipient;
+use crate::config::Level;
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
 use crate::time::{Span, Ts};
@@ -30,5 +31,15 @@ impl Book {
             self.send(now, id, to, Action::Trigger, &why, out);
         }
         self.finish(id, out);
+    }
+
+    /// Whether it was told in the place of another: no level that was due means it. All others were told together with it, so that
+    /// nobody has to be called sooner because it does not exist.
+    pub(super) fn stood_in(&self, now: Ts, id: &str, receiver: &str) -> bool {
+        let Some(i) = self.open.get(id) else { return false };
+        let of_nobody = i.lanes.get(receiver).is_some_and(|lane| lane.users.is_empty());
+        let means_it = |level: &Level| self.recipients(now, level).0.iter().any(|to| to.receiver == receiver);
+        let mut levels = i.ladders.told().peekable();
+        of_nobody && levels.peek().is_some() && !levels.any(means_it)
     }
 }

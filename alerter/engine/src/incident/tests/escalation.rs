@@ -36,6 +36,31 @@ fn a_page_climbs_is_repeated_and_never_given_up() {
 }
 
 #[test]
+fn whoever_stands_in_and_does_not_exist_calls_nobody_twice() {
+    let mut config = two_levels();
+    config.receivers.push("gone".into());
+    let mut w = World::new(config);
+    let incident = w.raise("r", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    w.forward(Span::secs(120));
+    let (incident, waited) = (incident.as_str(), Span::secs(120));
+    w.input(Input::Unreached { incident, receiver: "chat", waited, error: "503" });
+    w.expect(&[("phone", Trigger, Reason::ReceiverFailed), ("gone", Trigger, Reason::ReceiverFailed)]);
+    w.input(Input::Failed { incident, receiver: "gone", action: Trigger, error: "550" });
+    w.expect(&[]);
+    // The next level comes in its own time, and so does who is on it and cannot be reached.
+    w.forward(Span::secs(179));
+    w.expect(&[]);
+    w.forward(Span::secs(1));
+    w.expect(&[("phone", Trigger, Reason::Escalated)]);
+    let mut w = World::new(two_levels());
+    let incident = w.raise("r", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    w.input(Input::Failed { incident: &incident, receiver: "chat", action: Trigger, error: "550" });
+    w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
+}
+
+#[test]
 fn tickets_are_gathered_and_pages_are_not() {
     let mut w = World::new(EngineConfig { batch_window: Span::secs(60), ..two_levels() });
     w.raise("r", Kind::Straggler, Ticket);
