@@ -77,15 +77,8 @@ impl Rule {
             Some("DAILY") => Every::Day,
             Some("WEEKLY") => Every::Week,
             Some("MONTHLY") => Every::Month,
-            // Of one month of the year it is a monthly rule that comes every twelve.
             Some("YEARLY") => {
-                let month = i64::from(start.civil.month());
-                if self.by_month.iter().any(|m| *m != month)
-                    || (self.by_month.is_empty() && !self.by_day.is_empty())
-                {
-                    return Err("a yearly recurrence in other months than its first is not understood".into());
-                }
-                self.interval *= 12;
+                self.interval *= self.months_between(i64::from(start.civil.month()))?;
                 Every::Month
             }
             Some(other) => {
@@ -99,6 +92,23 @@ impl Rule {
             return Err("a numbered day of the week is not understood outside of a month".into());
         }
         Ok(())
+    }
+
+    /// How often a yearly rule is a monthly one: of one month of the year it comes every twelve months, of several in each of them. Days
+    /// without a month are days of every month (the table of RFC 5545, 3.3.10).
+    fn months_between(&self, first: i64) -> Result<i64, String> {
+        let (any_month, any_day) = (self.by_month.is_empty(), self.by_month_day.is_empty());
+        if self.by_month.iter().all(|m| *m == first) && (!any_month || (any_day && self.by_day.is_empty())) {
+            return Ok(12);
+        }
+        // Without a month, the third Monday is that of the year; a place in the set is one in the year.
+        let numbered = any_month && (any_day || self.by_day.iter().any(|(nth, _)| *nth != 0));
+        if numbered || self.interval > 1 || !self.by_set_pos.is_empty() {
+            return Err("a yearly recurrence in several months is understood only if it comes every year, \
+                        on days of these months"
+                .into());
+        }
+        Ok(1)
     }
 
     /// A counted rule is one with an end.
