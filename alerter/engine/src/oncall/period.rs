@@ -2,6 +2,7 @@
 //!
 //! What an interval lists, it needs: a moment is inside when every list that is given has an entry that holds it.
 
+use core::fmt;
 use core::ops::RangeInclusive;
 
 use jiff::civil::{Date, DateTime, Time};
@@ -35,12 +36,11 @@ pub struct Period {
     pub location: Option<Zone>,
 }
 
-/// From `start_time` until just before `end_time`, on one day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// From `start_time` until just before `end_time`, on one day: it ends after it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeRange {
-    pub start_time: Minute,
-    pub end_time: Minute,
+    start_time: Minute,
+    end_time: Minute,
 }
 
 /// Minutes since midnight; `24:00` is the end of the day.
@@ -83,6 +83,7 @@ const MONTHS: [&str; 12] = [
     "december",
 ];
 const DAY_MINUTES: u16 = 24 * 60;
+const LONGEST_MONTH: i64 = 31;
 
 impl TimeInterval {
     pub fn contains(&self, at: Ts) -> bool {
@@ -181,6 +182,43 @@ impl Weekdays {
     }
 }
 
+impl TimeRange {
+    pub fn new(start_time: Minute, end_time: Minute) -> Result<Self, String> {
+        if start_time < end_time {
+            return Ok(Self { start_time, end_time });
+        }
+        let fault =
+            format!("{start_time} to {end_time} ends before it begins, and a range is within one day");
+        Err(match end_time.0 {
+            0 => format!("{fault}: write {start_time} to 24:00"),
+            _ if start_time == end_time => {
+                format!("{start_time} to {end_time} holds nothing: write 00:00 to 24:00 for a whole day")
+            }
+            _ => format!("{fault}: write two ranges, {start_time} to 24:00 and 00:00 to {end_time}"),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeRange {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, rename = "TimeRange")]
+        struct Told {
+            start_time: Minute,
+            end_time: Minute,
+        }
+
+        let Told { start_time, end_time } = Told::deserialize(d)?;
+        Self::new(start_time, end_time).map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for Minute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
+    }
+}
+
 impl Days {
     pub fn parse(text: &str) -> Result<Self, String> {
         let day = |t: &str| {
@@ -194,7 +232,11 @@ impl Days {
         };
         let (begin, end) = ends(text, day)?;
         // From the 25th to the last day is a range; from the last to the 5th is not.
-        let backwards = if (begin < 0) == (end < 0) { begin > end } else { begin < 0 };
+        let backwards = match (begin < 0, end < 0) {
+            (false, true) => begin > LONGEST_MONTH + end + 1,
+            (true, false) => true,
+            _ => begin > end,
+        };
         if backwards {
             return Err(format!("{text:?} ends before it begins: write two ranges"));
         }

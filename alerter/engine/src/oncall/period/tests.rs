@@ -53,6 +53,31 @@ fn an_hour_that_is_repeated_counts_twice_and_one_that_is_left_out_not_at_all() {
 }
 
 #[test]
+fn a_range_of_hours_ends_after_it_begins() {
+    let range = |start: &str, end: &str| {
+        let json = format!(r#"{{"start_time":"{start}","end_time":"{end}"}}"#);
+        serde_json::from_str::<TimeRange>(&json).map(drop).map_err(|e| e.to_string())
+    };
+    for (start, end, cure) in [
+        (
+            "22:00",
+            "06:00",
+            "22:00 to 06:00 ends before it begins, and a range is within one day: write two ranges, 22:00 to 24:00 and 00:00 to 06:00",
+        ),
+        ("22:00", "00:00", "write 22:00 to 24:00"),
+        ("09:00", "09:00", "holds nothing: write 00:00 to 24:00 for a whole day"),
+        ("00:00", "00:00", "write 00:00 to 24:00"),
+    ] {
+        let got = range(start, end);
+        assert!(got.as_ref().is_err_and(|e| e.contains(cure)), "{start} {end}: {got:?}");
+    }
+    for (start, end) in [("00:00", "24:00"), ("23:59", "24:00"), ("09:00", "09:01")] {
+        assert_eq!(range(start, end), Ok(()));
+    }
+    assert!(Days::parse("25:-7").is_ok(), "the 25th of a month of 31 days is the seventh from its end");
+}
+
+#[test]
 fn mistakes_are_named() {
     for (result, part) in [
         (Weekdays::parse("funday").map(drop), "expected one of monday tuesday"),
@@ -60,6 +85,7 @@ fn mistakes_are_named() {
         (Days::parse("5:1").map(drop), "ends before it begins"),
         (Days::parse("-1:-3").map(drop), "ends before it begins"),
         (Days::parse("-3:5").map(drop), "ends before it begins"),
+        (Days::parse("25:-8").map(drop), "ends before it begins"),
         (Days::parse("32").map(drop), "from -31 to 31"),
         (Months::parse("13").map(drop), "from 1 to 12"),
         (Months::parse("december:january").map(drop), "write two ranges"),
@@ -78,7 +104,7 @@ proptest! {
         start in 0u16..1439, length in 1u16..1440, day in 0i64..40_000, weekday in 0usize..7, place in 0usize..4,
     ) {
         let zone = Zone::named(["Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "UTC"][place]).unwrap();
-        let range = TimeRange { start_time: Minute(start), end_time: Minute((start + length).min(1440)) };
+        let range = TimeRange::new(Minute(start), Minute((start + length).min(1440))).unwrap();
         let p = Period { times: vec![range], weekdays: vec![Weekdays::parse(WEEKDAYS[weekday]).unwrap()], ..Period::default() };
         let (from, to) = (Ts(day * 86_400_000), Ts((day + 9) * 86_400_000));
         let mut edges = vec![from];
