@@ -7,8 +7,9 @@
 mod blocks;
 mod rhythm;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -27,7 +28,6 @@ use crate::background;
 use crate::family::Family;
 use crate::hub::{Hub, unix_now};
 use crate::lock::Locked as _;
-use crate::roots;
 use crate::samples::{Chunk, Sample, Samples};
 use crate::schedule::Schedule;
 use crate::stream::StreamState;
@@ -95,6 +95,7 @@ struct Maker {
     /// What the last page said of training and of the exporter.
     said: [Samples; 2],
     blocks: Blocks,
+    usage: Usage,
     /// When each form was last asked for.
     asked: [Option<Instant>; Form::ALL.len()],
 }
@@ -117,7 +118,7 @@ impl Maker {
         own.set(&SERIES, &[], series);
         own.set(&LEFT_OUT, &[], self.left_out);
         own.set(&START, &[], contents.started);
-        write_own_usage(&mut own);
+        self.usage.write(&mut own);
         let own = own.into_sealed();
         self.said = [training, own.clone()];
         kept.extend(own.into_chunks());
@@ -168,12 +169,28 @@ fn fit(samples: Samples, max: usize) -> (Vec<Arc<Chunk>>, usize, u64) {
 }
 
 /// This process's own use, from the real `/proc` wherever the collectors look.
-fn write_own_usage(out: &mut Samples) {
-    let spent = clock_gettime(ClockId::ProcessCPUTime);
-    out.set(&CPU, &[], spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9);
-    let pages = roots::read(Path::new("/proc/self/statm"));
-    let resident = pages.as_deref().and_then(|text| text.split(' ').nth(1)?.parse::<f64>().ok());
-    out.maybe(&RESIDENT, &[], resident.map(|pages| pages * rustix::param::page_size() as f64));
+#[derive(Debug, Default)]
+struct Usage {
+    /// Stays open: to find it takes longer than to read it.
+    memory: Option<File>,
+}
+
+impl Usage {
+    fn write(&mut self, out: &mut Samples) {
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        out.set(&CPU, &[], spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9);
+        let pages = self.resident_pages();
+        out.maybe(&RESIDENT, &[], pages.map(|pages| pages * rustix::param::page_size() as f64));
+    }
+
+    fn resident_pages(&mut self) -> Option<f64> {
+        if self.memory.is_none() {
+            self.memory = File::open("/proc/self/statm").ok();
+        }
+        let mut text = [0; 128];
+        let length = self.memory.as_ref()?.read_at(&mut text, 0).ok()?;
+        std::str::from_utf8(text.get(..length)?).ok()?.split(' ').nth(1)?.parse().ok()
+    }
 }
 
 /// One page, now.

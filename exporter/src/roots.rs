@@ -3,10 +3,11 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 /// Of a file of the kernel's; none is as large.
@@ -84,11 +85,15 @@ pub fn read_number<T: FromStr>(path: &Path) -> Option<T> {
 pub struct Dir {
     path: PathBuf,
     open: Option<File>,
+    /// Of its entries, sorted.
+    names: Vec<String>,
+    /// The same in the order of the kernel, each with a zero behind it: mostly they are what they were, and nobody has to sort them.
+    listed: Vec<u8>,
 }
 
 impl Dir {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, open: None }
+        Self { path, ..Self::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -100,16 +105,52 @@ impl Dir {
         self.open = None;
     }
 
+    fn open(&mut self) -> io::Result<&File> {
+        const HOW: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+        if self.open.is_none() {
+            self.open = Some(rustix::fs::open(&self.path, HOW, Mode::empty())?.into());
+        }
+        self.open.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Names of its entries, sorted. A directory that is empty now may have been removed and made anew, so it is opened anew.
+    pub fn names(&mut self) -> io::Result<&[String]> {
+        let old = self.open.is_some();
+        let mut now = self.entries();
+        if old && now.as_ref().map_or(true, Vec::is_empty) {
+            self.reopen();
+            now = self.entries();
+        }
+        let now = now?;
+        if now != self.listed {
+            let names = now.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+            self.names = names.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect();
+            self.names.sort();
+            self.listed = now;
+        }
+        Ok(&self.names)
+    }
+
+    fn entries(&mut self) -> io::Result<Vec<u8>> {
+        let size = self.listed.len();
+        let dir = self.open()?;
+        rustix::fs::seek(dir, SeekFrom::Start(0))?;
+        let (mut buffer, mut entries) = ([MaybeUninit::uninit(); 4096], Vec::with_capacity(size));
+        let mut read = RawDir::new(dir, &mut buffer);
+        while let Some(entry) = read.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if !matches!(name.to_bytes(), b"." | b"..") {
+                entries.extend_from_slice(name.to_bytes_with_nul());
+            }
+        }
+        Ok(entries)
+    }
+
     /// What stands in an attribute. The kernel gives all of one, a page at most, to the first `read`.
     pub fn read_bytes(&mut self, name: &str) -> io::Result<Vec<u8>> {
         const FILE: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
-        let dir = if let Some(dir) = &self.open {
-            dir
-        } else {
-            let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            self.open.insert(rustix::fs::open(&self.path, how, Mode::empty())?.into())
-        };
-        let file = rustix::fs::openat(dir, name, FILE, Mode::empty())?;
+        let file = rustix::fs::openat(self.open()?, name, FILE, Mode::empty())?;
         let mut page = [0; 4096];
         loop {
             match rustix::io::read(&file, &mut page) {
@@ -175,5 +216,29 @@ mod tests {
         assert_eq!(dir.read("state"), None);
         dir.reopen();
         assert_eq!(dir.read_number("state"), Some(7));
+    }
+
+    #[test]
+    fn names_are_those_of_the_directory_that_has_the_path() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("infiniband");
+        let mut dir = Dir::new(path.clone());
+        assert_eq!(dir.names().unwrap_err().kind(), io::ErrorKind::NotFound);
+        std::fs::create_dir(&path).unwrap();
+        assert!(dir.names().unwrap().is_empty());
+        // More than the kernel tells at once.
+        let mut many: Vec<String> = (0..1000).map(|i| format!("mlx5_{i}")).collect();
+        many.iter().for_each(|name| std::fs::write(path.join(name), "").unwrap());
+        many.sort();
+        for _ in 0..2 {
+            assert_eq!(dir.names().unwrap(), many);
+        }
+        std::fs::remove_file(path.join("mlx5_0")).unwrap();
+        assert_eq!(dir.names().unwrap(), &many[1..]);
+        std::fs::remove_dir_all(&path).unwrap();
+        assert_eq!(dir.names().unwrap_err().kind(), io::ErrorKind::NotFound);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("mlx5_7"), "").unwrap();
+        assert_eq!(dir.names().unwrap(), ["mlx5_7"]);
     }
 }

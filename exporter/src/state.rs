@@ -1,4 +1,4 @@
-//! Saves what must survive a restart of this exporter: every few seconds, at once when a run restarts, and at the end.
+//! Saves what must survive a restart of this exporter: every quarter of a minute, at once when a run restarts, and at the end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,8 +9,9 @@ use crate::family::Family;
 use crate::hub::Hub;
 use crate::training::Archive;
 
-/// Steps of this long may be forgotten by a crash, which costs nothing: they only went forward.
-const INTERVAL: Duration = Duration::from_secs(5);
+/// Steps of this long may be forgotten by a crash, which costs nothing: they only went forward. Each time costs the disk a flush, and
+/// as much as hundreds of steps.
+const INTERVAL: Duration = Duration::from_secs(15);
 
 pub static SAVE_FAILURES: Family = Family::counter(
     "stepwatch_exporter_state_save_failures_total",

@@ -15,7 +15,7 @@ use crate::family::Family;
 use crate::hub::unix_now;
 use crate::link::rates::{self, Threshold};
 use crate::link::watch::Rule;
-use crate::roots::{self, Dir, Roots};
+use crate::roots::{Dir, Roots};
 use crate::samples::Samples;
 use crate::topology::{self, target};
 
@@ -137,6 +137,8 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct Reader {
     exclude: Vec<glob::Pattern>,
     include_virtual: bool,
+    /// `/sys/class/net`; `None` until the first pass.
+    class: Option<Dir>,
     /// Everything of the class that is not left out by name.
     interfaces: BTreeMap<String, Interface>,
     drivers: Drivers,
@@ -160,6 +162,7 @@ impl Reader {
         Self {
             exclude,
             include_virtual: config.include_virtual,
+            class: None,
             interfaces: BTreeMap::new(),
             drivers: Drivers::of_this_machine(&config.ethtool),
             ask_every: config.ethtool_interval.as_duration().as_secs_f64(),
@@ -170,17 +173,18 @@ impl Reader {
 
     /// Brings what is known of the interfaces in line with those that there are.
     fn list(&mut self, now: f64, roots: &Roots) -> Result<(), CollectError> {
-        let dir = roots.sys("class/net");
-        let names = match roots::list(&dir) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            names => names.map_err(|e| CollectError::read(&dir, e))?,
+        let class = self.class.get_or_insert_with(|| Dir::new(roots.sys("class/net")));
+        let path = class.path().to_owned();
+        let names = match class.names() {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => &[],
+            names => names.map_err(|e| CollectError::read(&path, e))?,
         };
         self.interfaces.retain(|name, _| names.binary_search(name).is_ok());
-        for name in names.into_iter().filter(|name| !self.exclude.iter().any(|p| p.matches(name))) {
-            let known = self.interfaces.get(&name);
+        for name in names.iter().filter(|name| !self.exclude.iter().any(|p| p.matches(name))) {
+            let known = self.interfaces.get(name);
             if !known.is_some_and(|known| (0.0..IDENTITY_SECONDS).contains(&(now - known.read_at))) {
-                let interface = Interface::at(&dir.join(&name), now, self.include_virtual);
-                self.interfaces.insert(name, interface);
+                let interface = Interface::at(&path.join(name), now, self.include_virtual);
+                self.interfaces.insert(name.clone(), interface);
             }
         }
         Ok(())
@@ -234,6 +238,8 @@ struct Interface {
     dir: Dir,
     statistics: Dir,
     read_at: f64,
+    /// What was read of the speed, and how often the carrier had changed by then.
+    speed: Option<(i64, u64)>,
 }
 
 impl Interface {
@@ -257,6 +263,7 @@ impl Interface {
             dir,
             statistics,
             read_at: now,
+            speed: None,
         }
     }
 
@@ -267,9 +274,13 @@ impl Interface {
             // It may have gone and come back, as something else.
             self.read_at = f64::NEG_INFINITY;
         }
-        // Megabits; -1 stands for unknown, and reading it of a link that is down is an error.
-        let speed = dir.read_number::<i64>("speed").filter(|s| *s > 0 && *s != 0xffff_ffff);
         let carrier_changes = dir.read_number::<u64>("carrier_changes");
+        // The driver asks its firmware for the speed under the one lock of all interfaces, and a link loses its carrier for a new one.
+        let known = self.speed.filter(|(_, at)| link.up == Some(true) && carrier_changes == Some(*at));
+        let speed = known.map(|(speed, _)| speed).or_else(|| dir.read_number("speed"));
+        self.speed = speed.zip(carrier_changes);
+        // Megabits; -1 stands for unknown, and reading it of a link that is down is an error.
+        let speed = speed.filter(|s| *s > 0 && *s != 0xffff_ffff);
         let counted = dir.read_number::<u64>("carrier_down_count");
         Looked {
             link,

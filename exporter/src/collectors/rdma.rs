@@ -48,6 +48,8 @@ pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffi
 const MEMORY: &str = "rdma";
 /// What only grew older is saved this often.
 const SAVE_SECONDS: f64 = 600.0;
+/// What devices are is looked up anew this often, and sooner where a port could not be read or a device came or went.
+const INVENTORY_SECONDS: f64 = 60.0;
 /// A sample for peers this often.
 const HEALTH_SECONDS: f64 = 30.0;
 
@@ -119,10 +121,16 @@ pub struct Reader {
     management: Patterns,
     expected: Patterns,
     quarantine: Quarantine,
+    /// `/sys/class/infiniband`; `None` until the first pass.
+    class: Option<Dir>,
     names: Vec<String>,
     devices: Vec<Device>,
+    /// When they were looked up; it has to be done again where something could not be read since.
+    inventory_at: f64,
     /// Directories of the ports, by their path below the folder of all devices, and what was read there since the last slow pass.
     dirs: HashMap<String, (Dir, PortState)>,
+    /// Folders of counters, likewise.
+    folders: HashMap<String, Dir>,
     /// Interfaces under the default route.
     routed: Vec<String>,
     /// What the last slow pass read; kept on the page until the next.
@@ -202,9 +210,12 @@ impl Reader {
             expected: Patterns::new(&config.expected.devices),
             config: config.clone(),
             quarantine: Quarantine::default(),
+            class: None,
             names: Vec::new(),
             devices: Vec::new(),
+            inventory_at: f64::NEG_INFINITY,
             dirs: HashMap::new(),
+            folders: HashMap::new(),
             routed: Vec::new(),
             counted: Counted::default(),
             meters: BTreeMap::new(),
@@ -220,9 +231,13 @@ impl Reader {
         self.include.allow(name) && !self.exclude.matches(name)
     }
 
-    fn names(&self, cx: &Context<'_>) -> Result<Vec<String>, CollectError> {
-        let dir = cx.roots.sys("class/infiniband");
-        let mut names = device::names(cx.roots).map_err(|e| CollectError::read(&dir, e))?;
+    fn names(&mut self, cx: &Context<'_>) -> Result<Vec<String>, CollectError> {
+        let class = self.class.get_or_insert_with(|| Dir::new(cx.roots.sys("class/infiniband")));
+        let mut names = match class.names() {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(CollectError::read(class.path(), e)),
+            Ok(names) => names.iter().take(device::MAX_DEVICES).cloned().collect(),
+        };
         names.retain(|name| self.wanted(name));
         Ok(names)
     }
@@ -239,12 +254,17 @@ impl Reader {
         let due = self.config.counters_interval.as_duration().as_secs_f64();
         let slow = names != self.names || !self.counted.at.is_some_and(|at| (0.0..due).contains(&(now - at)));
         if slow {
-            self.devices = device::inventory(cx.roots, &names);
-            self.dirs.clear();
+            if names != self.names || !(0.0..INVENTORY_SECONDS).contains(&(now - self.inventory_at)) {
+                self.devices = device::inventory(cx.roots, &names);
+                self.inventory_at = now;
+                self.dirs.clear();
+                self.folders.clear();
+                self.quarantine.retain(|device| names.iter().any(|n| n == device));
+                memory.known.settle(now, &self.devices);
+                self.names = names;
+            }
+            self.dirs.values_mut().for_each(|(_, before)| *before = PortState::default());
             self.routed = device::management_interfaces(cx.roots);
-            self.quarantine.retain(|device| names.iter().any(|n| n == device));
-            memory.known.settle(now, &self.devices);
-            self.names = names;
         }
         let mut looks = self.look(now, cx);
         let news = self.assign_roles(now, &mut memory.known, &mut looks);
@@ -268,6 +288,9 @@ impl Reader {
                 let (dir, before) = self.dirs.entry(section.clone()).or_insert_with(new);
                 let state = sysfs::port_state(dir, before, &section, now, &mut self.quarantine);
                 before.clone_from(&state);
+                if state.state.is_none() {
+                    self.inventory_at = f64::NEG_INFINITY;
+                }
                 looks.push(Look {
                     device: d,
                     port: p,
@@ -341,18 +364,19 @@ impl Reader {
         let root = cx.roots.sys("class/infiniband");
         let samples = Samples::after(&self.counted.samples);
         let mut counted = Counted { at: Some(now), samples, ..Counted::default() };
-        let read = |section: String, quarantine: &mut Quarantine| -> Values {
-            sysfs::counters(&root, &section, now, quarantine).values.into_iter().collect()
+        let (folders, quarantine) = (&mut self.folders, &mut self.quarantine);
+        let mut read = |section: String| -> Values {
+            let folder = folders.entry(section.clone()).or_insert_with(|| Dir::new(root.join(&section)));
+            sysfs::counters(folder, &section, now, quarantine).values.into_iter().collect()
         };
         for device in &self.devices {
-            let own = read(format!("{}/hw_counters", device.name), &mut self.quarantine);
+            let own = read(format!("{}/hw_counters", device.name));
             counters::write(&device.name, "", &Values::new(), &own, &mut counted.samples);
         }
         for look in looks {
             let device = &self.devices[look.device];
             let port = &device.ports[look.port].number;
-            let mut section =
-                |name: &str| read(format!("{}/ports/{port}/{name}", device.name), &mut self.quarantine);
+            let mut section = |name: &str| read(format!("{}/ports/{port}/{name}", device.name));
             let mut standard = section("counters");
             counters::widen(&mut standard, section("counters_ext"));
             let hardware = section("hw_counters");

@@ -1,6 +1,6 @@
 //! Samples made into the blocks of a page: one a family, encoded anew only when what the family says has changed.
 
-use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -14,7 +14,11 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The families of the last page, in the order of their names.
 #[derive(Debug, Default)]
-pub(super) struct Blocks(Vec<Told>);
+pub(super) struct Blocks {
+    told: Vec<Told>,
+    /// Where each family, by its address, comes in that order. It changes when a family is new.
+    ranks: HashMap<usize, u32>,
+}
 
 #[derive(Debug)]
 struct Told {
@@ -28,16 +32,54 @@ struct Told {
 impl Blocks {
     /// The blocks of a page of these samples, in the order of their names.
     pub(super) fn of(&mut self, chunks: &[Arc<Chunk>]) -> Vec<Arc<Block>> {
-        let mut before = std::mem::take(&mut self.0).into_iter().peekable();
-        let told = by_name(chunks).into_iter().map(|(family, said)| {
+        let mut before = std::mem::take(&mut self.told).into_iter().peekable();
+        let told = self.by_name(chunks).into_iter().map(|(family, said)| {
             while before.next_if(|told| told.family.name < family.name).is_some() {}
             match before.next_if(|told| told.family.name == family.name) {
                 Some(told) => told.now(family, said),
                 None => Told::new(family, said),
             }
         });
-        self.0 = told.collect();
-        self.0.iter().map(|told| Arc::clone(&told.block)).collect()
+        self.told = told.collect();
+        self.told.iter().map(|told| Arc::clone(&told.block)).collect()
+    }
+
+    /// What chunks say of each family, in the order in which it was written. Of several families of one name the first written says what
+    /// it is.
+    fn by_name(&mut self, chunks: &[Arc<Chunk>]) -> Vec<(&'static Family, Vec<Slice>)> {
+        let mut slices: Vec<_> = chunks.iter().flat_map(Chunk::slices).map(|s| (0, s)).collect();
+        if !self.rank(&mut slices) {
+            self.learn(&slices);
+            self.rank(&mut slices);
+        }
+        slices.sort_by_key(|(rank, _)| *rank);
+        let mut families: Vec<(&'static Family, Vec<Slice>)> = Vec::with_capacity(self.ranks.len());
+        let mut last = None;
+        for (rank, (family, slice)) in slices {
+            match families.last_mut().filter(|_| last == Some(rank)) {
+                Some((_, said)) => said.push(slice),
+                None => families.push((family, vec![slice])),
+            }
+            last = Some(rank);
+        }
+        families
+    }
+
+    /// Whether all of them are known.
+    fn rank(&self, slices: &mut [(u32, (&'static Family, Slice))]) -> bool {
+        slices.iter_mut().all(|(rank, (family, _))| {
+            let known = self.ranks.get(&std::ptr::from_ref(*family).addr());
+            known.map(|known| *rank = *known).is_some()
+        })
+    }
+
+    /// Puts these families, and no others, in their order.
+    fn learn(&mut self, slices: &[(u32, (&'static Family, Slice))]) {
+        let mut families: Vec<&'static Family> = slices.iter().map(|(_, (family, _))| *family).collect();
+        families.sort_by_key(|family| family.name);
+        let names = families.chunk_by(|a, b| a.name == b.name);
+        let ranked = names.zip(0..).flat_map(|(same, rank)| same.iter().map(move |family| (family, rank)));
+        self.ranks = ranked.map(|(family, rank)| (std::ptr::from_ref(*family).addr(), rank)).collect();
     }
 }
 
@@ -59,14 +101,6 @@ impl Told {
         self.said = said;
         self
     }
-}
-
-/// What chunks say of each family, in the order in which it was written. Of several families of one name the first written says what it is.
-fn by_name(chunks: &[Arc<Chunk>]) -> Vec<(&'static Family, Vec<Slice>)> {
-    let mut slices: Vec<_> = chunks.iter().flat_map(Chunk::slices).collect();
-    slices.sort_by(|(a, _), (b, _)| if std::ptr::eq(*a, *b) { Ordering::Equal } else { a.name.cmp(b.name) });
-    let families = slices.chunk_by(|(a, _), (b, _)| std::ptr::eq(*a, *b) || a.name == b.name);
-    families.map(|same| (same[0].0, same.iter().map(|(_, slice)| slice.clone()).collect())).collect()
 }
 
 fn same(before: &[Slice], now: &[Slice]) -> bool {

@@ -18,7 +18,7 @@ use crate::roots::{self, Roots};
 use crate::topology::{self, Place};
 
 /// Devices of one node that are read.
-const MAX_DEVICES: usize = 128;
+pub(super) const MAX_DEVICES: usize = 128;
 const MAX_PORTS: usize = 4;
 /// Interfaces stacked on each other: a VLAN on a bridge on a bond on a port.
 const MAX_STACK: usize = 4;
@@ -126,17 +126,6 @@ fn netdev(dir: &Path, number: &str) -> Option<String> {
         said("dev_port").unwrap_or(0).max(said("dev_id").unwrap_or(0)) == index
     };
     names.iter().find(of_port).cloned()
-}
-
-/// Names of the devices of the node.
-pub(super) fn names(roots: &Roots) -> std::io::Result<Vec<String>> {
-    match roots::list(&roots.sys("class/infiniband")) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        names => names.map(|mut names| {
-            names.truncate(MAX_DEVICES);
-            names
-        }),
-    }
 }
 
 pub(super) fn inventory(roots: &Roots, names: &[String]) -> Vec<Device> {

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 
 use crate::roots::Dir;
 
@@ -160,22 +159,23 @@ impl Quarantine {
     }
 }
 
-/// Reads a folder of counters of a device, below `root`, as far as the quarantine permits.
-pub(super) fn counters(root: &Path, section: &str, now: f64, quarantine: &mut Quarantine) -> Section {
-    let mut dir = Dir::new(root.join(section));
+/// Reads a folder of counters of a device, which the quarantine knows as this section, as far as it permits.
+pub(super) fn counters(dir: &mut Dir, section: &str, now: f64, quarantine: &mut Quarantine) -> Section {
     let names = match quarantine.permit(section, now) {
         Permit::Nothing => return Section::default(),
         Permit::One(name) => vec![name],
         // A driver without these counters has no such folder.
-        Permit::All => crate::roots::list(dir.path()).unwrap_or_default(),
+        Permit::All => dir.names().map(<[String]>::to_vec).unwrap_or_default(),
     };
-    let readings: Vec<_> =
-        names.iter().take(MAX_FILES).map(|name| (name, read(&mut dir, name, parse_counter))).collect();
+    let read = |name: String| {
+        let reading = read(dir, &name, parse_counter);
+        (name, reading)
+    };
+    let readings: Vec<_> = names.into_iter().take(MAX_FILES).map(read).collect();
     let failed: Vec<&str> =
         readings.iter().filter(|(_, r)| r.failed()).map(|(name, _)| name.as_str()).collect();
     quarantine.note(section, now, readings.len(), &failed);
-    let values = readings.into_iter().filter_map(|(name, r)| Some((name.clone(), r.value()?))).collect();
-    Section { values }
+    Section { values: readings.into_iter().filter_map(|(name, r)| Some((name, r.value()?))).collect() }
 }
 
 /// State of one port, as far as it could be read.
@@ -283,8 +283,9 @@ mod tests {
             std::fs::write(counters_dir.join(name), text).unwrap();
         }
         let mut quarantine = Quarantine::default();
+        let mut folder = Dir::new(counters_dir);
         for now in 0..10 {
-            let section = counters(dir.path(), "mlx5_0/ports/1/counters", f64::from(now), &mut quarantine);
+            let section = counters(&mut folder, "mlx5_0/ports/1/counters", f64::from(now), &mut quarantine);
             assert_eq!(section.values, [("port_rcv_data".to_owned(), 7), ("symbol_error".to_owned(), 0)]);
         }
         assert!(!quarantine.holds("mlx5_0"));
@@ -298,18 +299,19 @@ mod tests {
         // What is a directory cannot be read as a file, whoever asks.
         files.iter().for_each(|f| std::fs::create_dir_all(f).unwrap());
         let mut quarantine = Quarantine::default();
-        let mut look = |now| counters(dir.path(), section, now, &mut quarantine).values.len();
+        let mut folder = Dir::new(dir.path().join(section));
+        let mut look = |now| counters(&mut folder, section, now, &mut quarantine).values.len();
         assert_eq!([0.0, 10.0, 20.0].map(&mut look), [0; 3]);
         assert!(quarantine.holds("mlx5_0") && !quarantine.holds("mlx5"));
         assert_eq!(quarantine.permit(section, 79.0), Permit::Nothing);
         assert_eq!(quarantine.permit(section, 80.0), Permit::One("a".into()));
-        counters(dir.path(), section, 80.0, &mut quarantine);
+        counters(&mut folder, section, 80.0, &mut quarantine);
         assert_eq!(quarantine.permit(section, 199.0), Permit::Nothing, "twice as long");
         for file in &files {
             std::fs::remove_dir(file).unwrap();
             std::fs::write(file, "1\n").unwrap();
         }
-        let mut look = |now| counters(dir.path(), section, now, &mut quarantine).values.len();
+        let mut look = |now| counters(&mut folder, section, now, &mut quarantine).values.len();
         assert_eq!((look(150.0), look(200.0), look(210.0)), (0, 1, 3));
         assert!(!quarantine.holds("mlx5_0"));
     }
