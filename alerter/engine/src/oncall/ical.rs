@@ -45,6 +45,8 @@ pub struct Event {
     pub summary: String,
     /// Addresses, in small letters.
     pub attendees: Vec<String>,
+    /// Those of them who have said that they do not come.
+    pub declined: Vec<String>,
     start: When,
     length: Length,
     rule: Option<Rule>,
@@ -58,6 +60,7 @@ struct Draft {
     uid: String,
     summary: String,
     attendees: Vec<String>,
+    declined: Vec<String>,
     start: Option<When>,
     end: Option<When>,
     length: Option<Length>,
@@ -103,9 +106,9 @@ impl Calendar {
         Ok(calendar)
     }
 
-    fn warn(&mut self, skipped: usize, warning: String) {
+    pub(super) fn warn(&mut self, skipped: usize, warning: String) {
         self.skipped += skipped;
-        if self.warnings.len() < MAX_WARNINGS {
+        if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }
     }
@@ -173,9 +176,11 @@ impl Draft {
             "UID" => line.value.trim().clone_into(&mut self.uid),
             "SUMMARY" => self.summary = line.text(),
             "STATUS" => self.cancelled = line.value.trim().eq_ignore_ascii_case("CANCELLED"),
-            "ATTENDEE" if self.attendees.len() < MAX_LIST => {
+            "ATTENDEE" if self.attendees.len() + self.declined.len() < MAX_LIST => {
                 let address = line.value.trim().to_ascii_lowercase();
-                self.attendees.push(address.strip_prefix("mailto:").unwrap_or(&address).to_owned());
+                let declines = line.parameter("PARTSTAT").is_some_and(|p| p.eq_ignore_ascii_case("DECLINED"));
+                let list = if declines { &mut self.declined } else { &mut self.attendees };
+                list.push(address.strip_prefix("mailto:").unwrap_or(&address).to_owned());
             }
             "DTSTART" => self.start = Some(when()?),
             "DTEND" => self.end = Some(when()?),
@@ -222,6 +227,7 @@ impl Draft {
         let mut event = Event {
             summary: self.summary,
             attendees: self.attendees,
+            declined: self.declined,
             start,
             length,
             rule,

@@ -15,8 +15,10 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    pub(super) fn new(calendar: Calendar, read_at: Ts, users: &[User]) -> Self {
+    pub(super) fn new(mut calendar: Calendar, read_at: Ts, users: &[User]) -> Self {
+        let doubts: Vec<String> = calendar.events().iter().flat_map(|e| doubts(e, users)).collect();
         let users = calendar.events().iter().map(|e| whose(e, users)).collect();
+        doubts.into_iter().for_each(|doubt| calendar.warn(0, doubt));
         Self { calendar, users, read_at }
     }
 
@@ -48,22 +50,53 @@ impl Roster {
     }
 }
 
-/// The attendees, if any of them is a user; else the users whose names the summary is made of.
+/// The attendees, if any of them is a user; else the users whose names the summary is made of. Whoever has declined is not among them.
 fn whose(event: &Event, users: &[User]) -> Vec<String> {
     let invited = event.attendees.iter().filter_map(|mail| users.iter().find(|u| u.has_mail(mail)));
     let invited: Vec<String> = invited.map(|u| u.name.clone()).collect();
     if !invited.is_empty() {
         return invited;
     }
-    // `[L1] alice`, `On call: Alice Smith - primary`, `alice, bob`, `alice@example.com`.
-    let text = event.summary.replace(" and ", ",").replace(" - ", ",");
-    let parts = text.split([',', ';', '&', '+', '/', ':', '(', ')', '[', ']']).map(str::trim);
-    parts.filter_map(|part| users.iter().find(|u| u.is_called(part))).map(|u| u.name.clone()).collect()
+    let named =
+        parts(&event.summary).into_iter().filter_map(|part| users.iter().find(|u| u.is_called(&part)));
+    named.filter(|u| !u.declines(event)).map(|u| u.name.clone()).collect()
+}
+
+/// What a person should look at: who was left out.
+fn doubts(event: &Event, users: &[User]) -> Vec<String> {
+    let (summary, whose) = (&event.summary, whose(event, users));
+    let declined = users.iter().filter(|u| u.declines(event));
+    let declined =
+        declined.map(|u| format!("event {summary:?}: {} has declined, and is not on call by it", u.name));
+    let invited = event.attendees.iter().any(|mail| users.iter().any(|u| u.has_mail(mail)));
+    // `alice and bob swap`: nobody knows which of them it is.
+    let words: Vec<String> = if whose.is_empty() || invited { Vec::new() } else { parts(summary) };
+    let mentioned = |u: &&User| {
+        !whose.contains(&u.name)
+            && !u.declines(event)
+            && words.iter().any(|part| part.split_whitespace().any(|w| u.is_called(w)))
+    };
+    let beside = users.iter().filter(mentioned);
+    let beside = beside.map(|u| {
+        format!("event {summary:?}: names {} too, and only {} is on call by it", u.name, whose.join(", "))
+    });
+    declined.chain(beside).collect()
+}
+
+/// `[L1] alice`, `On call: Alice Smith - primary`, `alice, bob`, `alice@example.com`.
+fn parts(summary: &str) -> Vec<String> {
+    let text = summary.replace(" and ", ",").replace(" - ", ",");
+    let parts = text.split([',', ';', '&', '+', '/', ':', '(', ')', '[', ']']);
+    parts.map(|part| part.trim().to_owned()).collect()
 }
 
 impl User {
     fn has_mail(&self, mail: &str) -> bool {
         self.email.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(mail))
+    }
+
+    fn declines(&self, event: &Event) -> bool {
+        event.declined.iter().any(|mail| self.has_mail(mail))
     }
 
     fn is_called(&self, name: &str) -> bool {

@@ -154,6 +154,34 @@ fn events_are_those_of_users() {
 }
 
 #[test]
+fn whoever_is_left_out_of_an_event_is_said() {
+    for (lines, want, warning) in [
+        ("SUMMARY:shift|ATTENDEE;PARTSTAT=DECLINED:mailto:alice@example.com", "", "alice has declined"),
+        ("SUMMARY:alice|ATTENDEE;PARTSTAT=declined:mailto:Alice@example.com", "", "alice has declined"),
+        (
+            "SUMMARY:alice, bob|ATTENDEE;PARTSTAT=DECLINED:mailto:alice@example.com|ATTENDEE;PARTSTAT=ACCEPTED:mailto:bob@example.com",
+            "bob",
+            "event \"alice, bob\": alice has declined, and is not on call by it",
+        ),
+        (
+            "SUMMARY:alice and bob swap",
+            "alice",
+            "event \"alice and bob swap\": names bob too, and only alice is on call by it",
+        ),
+        ("SUMMARY:bob (for alice until noon)", "bob", "names alice too"),
+        ("SUMMARY:alice and bob", "alice bob", ""),
+        ("SUMMARY:alice swaps|ATTENDEE:mailto:bob@example.com", "bob", ""),
+    ] {
+        let mut o = oncall();
+        let text = calendar(&[&format!("DTSTART:20261201T090000|DTEND:20261201T170000|{lines}")]);
+        o.read_calendar("primary", &text, at("2026-12-01T00:00:00Z")).unwrap();
+        assert_eq!(o.duty("primary", at("2026-12-01T12:00:00Z")).unwrap().users.join(" "), want, "{lines}");
+        let said = o.calendar("primary").unwrap().warnings.join("; ");
+        assert!(said.contains(warning) && said.is_empty() == warning.is_empty(), "{lines}: {said}");
+    }
+}
+
+#[test]
 fn a_calendar_that_cannot_be_read_leaves_the_copy_and_its_age_is_told() {
     let mut o = oncall();
     let why = |o: &OnCall, when: &str| o.resolve("schedule:primary", at(when)).why;
