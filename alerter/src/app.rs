@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
+use rustix::process::Signal;
 use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::admin::{Admin, BY_SIGNAL, ReloadRequest};
@@ -19,6 +20,7 @@ use stepwatch_kit::logging::LogControl;
 use stepwatch_kit::serve::{self, Limits, ListenAddr, Pass};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -31,6 +33,7 @@ use crate::callbacks::{self, Callbacks};
 use crate::changes;
 use crate::clock::wall;
 use crate::config::{Config, File};
+use crate::errors::chain;
 use crate::ingest::{self, Ingest};
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::outbox::{self, Outbox, OutboxHandle};
@@ -141,7 +144,7 @@ impl App {
             started: wall(),
         };
         let router = bulkhead.before(api.router().merge(callbacks.router()));
-        let (admin, reloads) = Admin::new(log);
+        let (admin, reloads) = administer(&store, log);
         let router = gate.clone().protect(router.merge(admin.router()));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
@@ -278,6 +281,20 @@ impl Config {
     }
 }
 
+/// A limit on the size of files (`LimitFSIZE=`) is an error to whoever writes, as a full disk is, and not the end of the process.
+pub(crate) fn survive_limits() -> std::io::Result<()> {
+    // From the first of these on the signal does nothing, also when nobody listens.
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+}
+
+/// What operates it: not ready while the store takes nothing.
+fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRequest>) {
+    let (admin, reloads) = Admin::new(log);
+    let store = store.clone();
+    let waits = move || store.refusal().map(|why| format!("the store to take commits: {why}"));
+    (admin.needing(waits), reloads)
+}
+
 /// Callbacks are signed, and a token admits beside the users of the web configuration.
 fn limits(gate: &Gate, registry: &mut Registry) -> Limits {
     let gate = gate.clone();
@@ -346,7 +363,7 @@ async fn prune(store: Store, retention: Span, audit: AuditLog, stopping: Shutdow
         match store.prune(before).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot incidents older than storage.retention"),
-            Err(err) => tracing::warn!(%err, "cannot forget old incidents; trying again later"),
+            Err(err) => tracing::warn!(err = chain(&err), "cannot forget old incidents; trying again later"),
         }
         audit.prune().await;
         tokio::select! {

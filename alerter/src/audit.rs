@@ -19,6 +19,7 @@ use stepwatch_engine::time::{Span, Ts};
 pub use metrics::AuditMetrics;
 
 use crate::clock::wall;
+use crate::errors::chain;
 use crate::notify::line;
 use crate::store::Store;
 
@@ -186,7 +187,7 @@ impl AuditLog {
             }
         }
         if let Err(err) = self.store.write_audit(&entries).await {
-            tracing::error!(%err, entry = %entries[entries.len() - 1], "an entry of the audit log cannot be kept");
+            tracing::error!(err = chain(&err), entry = %entries[entries.len() - 1], "an entry of the audit log cannot be kept");
             return self.metrics.unwritten("store");
         }
         self.metrics.wrote(&entries);
@@ -199,7 +200,10 @@ impl AuditLog {
         match self.store.prune_audit(before, config.max_entries).await {
             Ok(gone) => self.metrics.forgot(gone),
             Err(err) => {
-                tracing::warn!(%err, "cannot forget old entries of the audit log; trying again later")
+                tracing::warn!(
+                    err = chain(&err),
+                    "cannot forget old entries of the audit log; trying again later"
+                )
             }
         }
     }

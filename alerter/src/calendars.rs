@@ -20,7 +20,8 @@ use stepwatch_kit::config::Secret;
 use tokio::task::JoinHandle;
 
 use crate::clock::wall;
-use crate::ingest::{client_builder, innermost};
+use crate::errors::innermost;
+use crate::ingest::client_builder;
 use crate::metrics::{CalendarMetrics, Name, ScheduleLabel};
 use crate::runtime::{Command, RuntimeHandle};
 

@@ -35,10 +35,11 @@ use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
 
 use crate::api::doc;
-use crate::app::{App, Options, RunError, StartError};
+use crate::app::{App, Options, RunError, StartError, survive_limits};
 use crate::backtest::{self, BacktestError};
 use crate::clock::wall;
 use crate::config::Config;
+use crate::errors::chain;
 use incidents::{Format, json};
 
 /// Watches training runs through their exporters, and tells people when something is wrong.
@@ -261,25 +262,11 @@ async fn run(args: RunArgs, log: LogControl) -> Result<(), CliError> {
     let config = args.config.ok_or_else(|| CliError::Other("--config FILE is required".into()))?;
     tracing::info!(version = build_info::VERSION, revision = build_info::GIT_SHA, "stepwatch-alerter");
     let shutdown = Shutdown::on_signals();
+    survive_limits().map_err(|e| CliError::Start(e.into()))?;
     let options = Options { config, listen: args.listen, web_config: args.web_config };
     let app = Box::pin(App::start(options, log)).await.map_err(|e| match e {
         StartError::Config(e) => CliError::Config(e),
         e => CliError::Start(e),
     })?;
     Ok(app.run(shutdown).await?)
-}
-
-/// The error and what caused it, outermost first.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut at = error.source();
-    while let Some(cause) = at {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        at = cause.source();
-    }
-    text
 }

@@ -332,12 +332,3 @@ pub(crate) fn shown_url(text: &str) -> String {
     url.set_fragment(None);
     url.to_string()
 }
-
-/// The end of an error's chain: what happened, without the layers it came through and without the URL.
-pub(crate) fn innermost(error: &dyn core::error::Error) -> String {
-    let mut at = error;
-    while let Some(source) = at.source() {
-        at = source;
-    }
-    at.to_string()
-}

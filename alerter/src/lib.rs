@@ -20,6 +20,7 @@ pub mod chart;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod errors;
 pub mod ingest;
 mod markup;
 pub mod metrics;

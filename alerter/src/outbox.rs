@@ -24,7 +24,7 @@ pub(crate) mod plan;
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -178,6 +178,7 @@ impl Outbox {
             clock: options.clock,
             random: options.random,
             alive: options.alive,
+            said: Mutex::default(),
         };
         let scheduler = Scheduler {
             courier: Arc::new(courier),
@@ -322,6 +323,10 @@ impl Scheduler {
     fn beat(&mut self, now: Instant) {
         let watchdog = self.watchdog.borrow_and_update().clone();
         let interval = watchdog.interval();
+        if self.courier.store.refusal().is_some() {
+            // Whether it still does is found out soon, also when there is nothing else to write.
+            self.beat_at = self.beat_at.min(now + SWEEP);
+        }
         if self.beat_at <= now {
             self.beat_at = now + interval;
             let (courier, told) = (Arc::clone(&self.courier), !self.nobody_told);

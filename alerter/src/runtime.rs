@@ -40,6 +40,7 @@ use tokio::time::Instant;
 use crate::audit::Entry;
 use crate::board::Board;
 use crate::clock::Clock;
+use crate::errors::chain;
 use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
@@ -182,6 +183,8 @@ struct Schedule {
     publish_due: Option<Instant>,
     /// The store refused, and is asked again then.
     retry: Option<(Instant, Duration)>,
+    /// For the reason that was logged last.
+    refused_for: String,
 }
 
 /// The other ends of the runtime's queues.
@@ -477,6 +480,7 @@ impl Runtime {
             Ok(()) => {
                 self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
                 if self.schedule.retry.take().is_some() {
+                    self.schedule.refused_for.clear();
                     tracing::warn!("the store takes commits again; nothing was lost");
                 }
                 if whole {
@@ -487,16 +491,16 @@ impl Runtime {
                 // What is left is stored together.
                 self.pending.whole = true;
                 self.metrics.commit_failures.inc();
-                let (first, pause) = match self.schedule.retry {
-                    None => (true, RETRY_FIRST),
-                    Some((_, pause)) => (false, (2 * pause).min(RETRY_LAST)),
-                };
+                let pause = self.schedule.retry.map_or(RETRY_FIRST, |(_, pause)| (2 * pause).min(RETRY_LAST));
                 self.schedule.retry = Some((Instant::now() + pause, pause));
-                let waiting = self.pending.effects.len();
-                if first {
-                    tracing::error!(%err, waiting, "the store refuses a commit: nothing new is sent until it takes it; retrying");
-                } else {
-                    tracing::warn!(%err, waiting, "the store still refuses");
+                let (why, waiting) = (chain(&err), self.pending.effects.len());
+                if why != self.schedule.refused_for {
+                    tracing::error!(
+                        err = why,
+                        waiting,
+                        "the store refuses a commit: nothing new is sent until it takes it; retrying"
+                    );
+                    self.schedule.refused_for = why;
                 }
             }
         }
@@ -544,7 +548,13 @@ impl Runtime {
 
 impl Schedule {
     fn new() -> Self {
-        Self { last_pass: Instant::now(), commit_due: None, publish_due: None, retry: None }
+        Self {
+            last_pass: Instant::now(),
+            commit_due: None,
+            publish_due: None,
+            retry: None,
+            refused_for: String::new(),
+        }
     }
 
     /// Something happened: it is kept and shown before long.

@@ -22,16 +22,18 @@ mod read;
 mod rows;
 #[cfg(test)]
 pub(crate) mod tests;
+mod write;
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::sqlite::SqlitePool;
 use stepwatch_engine::time::Ts;
-use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::sync::{Mutex, Notify};
 
 use self::busy::Busy;
+use self::write::{Durability, Refusal, Who, Writer};
 
 pub use audit::{AuditFilter, Audited};
 pub(crate) use callbacks::Counterpart;
@@ -51,6 +53,8 @@ struct Inner {
     writer: Mutex<Writer>,
     /// Where deliveries, and whatever is in no hurry, wait for their turn to wait for the writer.
     line: Mutex<()>,
+    /// Never held for long.
+    refusal: std::sync::Mutex<Option<Refusal>>,
     readers: SqlitePool,
     /// For what is found by a key: it takes no time, and a person may wait for it.
     finders: SqlitePool,
@@ -63,31 +67,9 @@ struct Inner {
     _lock: lock::FileLock,
 }
 
-/// The one connection that writes.
-#[derive(Debug)]
-struct Writer {
-    connection: SqliteConnection,
-    durability: Durability,
-}
-
 struct Reader<'a> {
     pool: &'a SqlitePool,
     _busy: Busy,
-}
-
-struct WriterGuard<'a> {
-    writer: MutexGuard<'a, Writer>,
-    _first: Option<MutexGuard<'a, ()>>,
-    _busy: Busy,
-}
-
-/// What a committed transaction survives, besides the death of this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Durability {
-    /// The loss of power: `synchronous=FULL`, one fsync a commit.
-    Power,
-    /// Not the loss of power, which falls back to an earlier commit, whole and in order: `synchronous=NORMAL`.
-    Process,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +100,11 @@ pub enum StoreError {
     Damaged { what: String, source: serde_json::Error },
     #[error("{what} in the store is {found:?}, which this version does not know")]
     Unknown { what: &'static str, found: String },
-    #[error("store")]
+    #[error(
+        "what was written to {path} is not there for its readers: was the file replaced? Then start again"
+    )]
+    Unseen { path: PathBuf },
+    #[error(transparent)]
     Sql(#[from] sqlx::Error),
 }
 
@@ -132,17 +118,10 @@ impl Deref for Reader<'_> {
     }
 }
 
-impl Deref for WriterGuard<'_> {
-    type Target = Writer;
-
-    fn deref(&self) -> &Writer {
-        &self.writer
-    }
-}
-
-impl DerefMut for WriterGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Writer {
-        &mut self.writer
+impl StoreError {
+    /// Whether the store takes nothing, as opposed to: not this.
+    fn is_refusal(&self) -> bool {
+        !matches!(self, Self::AmbiguousId(_) | Self::Damaged { .. } | Self::Unknown { .. })
     }
 }
 
@@ -170,27 +149,15 @@ impl Store {
         Reader { pool: &self.inner.finders, _busy: Busy::now() }
     }
 
-    /// Waits to write for whoever writes now, and for at most one of those who stand in line.
-    async fn writer(&self) -> WriterGuard<'_> {
-        let writer = self.inner.writer.lock().await;
-        WriterGuard { writer, _first: None, _busy: Busy::now() }
-    }
-
-    /// Waits for its turn to write: what is done for each message, of which a storm has thousands.
-    async fn writer_in_turn(&self) -> WriterGuard<'_> {
-        let first = Some(self.inner.line.lock().await);
-        let writer = self.inner.writer.lock().await;
-        WriterGuard { writer, _first: first, _busy: Busy::now() }
-    }
-
     /// Writes the log back into the database file and closes it. Dropping the last handle is safe too, only slower to reopen.
     pub async fn close(self) {
         self.inner.readers.close().await;
         self.inner.finders.close().await;
-        let mut writer = self.writer().await;
-        if let Err(err) =
-            sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut writer.connection).await
-        {
+        let mut writer = self.inner.writer.lock().await;
+        let _busy = Busy::now();
+        // After a refusal there may be none, and nothing to write back with.
+        let Some(connection) = writer.kept() else { return };
+        if let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await {
             tracing::warn!(%err, "cannot write the log back into the database file; the next start will");
         }
     }

@@ -4,6 +4,7 @@
 //! configuration took effect; the old one stays otherwise.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,17 @@ pub struct Admin {
     log: LogControl,
     reload: mpsc::Sender<ReloadRequest>,
     closed: Arc<Mutex<BTreeSet<String>>>,
+    needs: Vec<Need>,
+}
+
+/// What the service waits for, at the moment of asking.
+#[derive(Clone)]
+struct Need(Arc<dyn Fn() -> Option<String> + Send + Sync>);
+
+impl fmt::Debug for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Need")
+    }
 }
 
 /// Holds readiness back until it is opened or dropped.
@@ -55,7 +67,7 @@ impl Admin {
             Ok(hangups) => drop(tokio::spawn(reload_on_sighup(hangups, reload.clone()))),
             Err(err) => tracing::error!(%err, "cannot listen for SIGHUP: reload by POST /-/reload"),
         }
-        (Self { log, reload, closed: Arc::default() }, requests)
+        (Self { log, reload, closed: Arc::default(), needs: Vec::new() }, requests)
     }
 
     /// `/-/healthy`, `/-/ready`, `/-/reload` and `/-/log-level`.
@@ -76,8 +88,20 @@ impl Admin {
         Latch { name: name.to_owned(), closed: Arc::clone(&self.closed) }
     }
 
+    /// Nor is it ready while `waits_for` says for what it waits. Whoever asks for readiness may be anybody.
+    #[must_use]
+    pub fn needing(mut self, waits_for: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.needs.push(Need(Arc::new(waits_for)));
+        self
+    }
+
     pub fn is_ready(&self) -> bool {
-        lock(&self.closed).is_empty()
+        self.waits_for().is_empty()
+    }
+
+    fn waits_for(&self) -> Vec<String> {
+        let closed = lock(&self.closed).iter().cloned().collect::<Vec<_>>();
+        closed.into_iter().chain(self.needs.iter().filter_map(|need| (need.0)())).collect()
     }
 }
 
@@ -98,7 +122,7 @@ fn lock(closed: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
 }
 
 async fn ready(State(admin): State<Admin>) -> Response {
-    let waiting = lock(&admin.closed).iter().cloned().collect::<Vec<_>>().join(", ");
+    let waiting = admin.waits_for().join(", ");
     if waiting.is_empty() {
         return "ready\n".into_response();
     }

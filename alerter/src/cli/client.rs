@@ -10,7 +10,8 @@ use stepwatch_kit::config::Secret;
 
 use crate::api::auth::CLI_AGENT;
 use crate::api::view::ErrorBody;
-use crate::ingest::{innermost, shown_url};
+use crate::errors::innermost;
+use crate::ingest::shown_url;
 
 /// Longer than the alerter takes to make an acknowledgement durable or give up.
 const TIMEOUT: Duration = Duration::from_secs(15);

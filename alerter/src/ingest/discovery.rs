@@ -14,9 +14,10 @@ use futures_util::StreamExt as _;
 use stepwatch_kit::config::Secret;
 use tokio::sync::mpsc;
 
+use super::client_builder;
 use super::shown_url;
 use super::target::{MAX_TARGETS, Target, TargetGroup, flatten};
-use super::{client_builder, innermost};
+use crate::errors::innermost;
 use crate::metrics::{IngestMetrics, MechanismLabel, Word};
 use crate::notify::http::{redact, url_secrets};
 use crate::notify::line;

@@ -158,7 +158,7 @@ impl Exporters {
                 .map_err(|e| format!("tls: cert_file and key_file do not make an identity: {e}"))?;
             builder = builder.identity(identity);
         }
-        let client = builder.build().map_err(|e| format!("tls: {}", super::innermost(&e)))?;
+        let client = builder.build().map_err(|e| format!("tls: {}", crate::errors::innermost(&e)))?;
         let auth = match &self.basic_auth {
             Some(auth) => {
                 let secret = Secret::read(&auth.password_file).map_err(|e| format!("basic_auth: {e}"))?;

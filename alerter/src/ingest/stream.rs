@@ -17,7 +17,8 @@ use super::exporters::{CONNECT_TIMEOUT, Connection};
 use super::lines::{LineSplitter, TooLong};
 use super::status::SourceStatus;
 use super::target::Target;
-use super::{Feed, News, innermost};
+use super::{Feed, News};
+use crate::errors::innermost;
 use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
 use crate::notify::http::redact;
 

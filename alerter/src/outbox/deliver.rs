@@ -1,7 +1,7 @@
 //! One message from claim to mark.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -11,10 +11,12 @@ use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::crash;
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::backoff::{Random, backoff, retry_after};
 use super::destination::Sign;
 use super::{Feedback, OutboxMetrics, Outcome};
+use crate::errors::chain;
 use crate::notify::{Attempt, Failure, FailureClass, Notifier, Receipt};
 use crate::store::{Claim, DeliveryOutcome, Store, StoreError};
 use crate::watchdog::Watchdog;
@@ -34,6 +36,9 @@ const REMIND_SOONER: u32 = 4;
 /// How long to wait before telling the store again what it could not write down.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
+/// How often the same trouble with the store is logged.
+const SAID_AGAIN: Duration = Duration::from_mins(1);
+
 /// What every delivery shares.
 pub(super) struct Courier {
     pub(super) store: Store,
@@ -43,6 +48,8 @@ pub(super) struct Courier {
     pub(super) clock: Arc<dyn Fn() -> Ts + Send + Sync>,
     pub(super) random: Random,
     pub(super) alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
+    /// What was last logged of the store, and when.
+    pub(super) said: Mutex<Option<(Instant, String)>>,
 }
 
 /// What a task of the outbox did.
@@ -89,6 +96,7 @@ impl Courier {
             Ok(None) => Sign::None,
             Err(err) => {
                 self.store_error("claim a message", &err);
+                self.rest().await;
                 Sign::None
             }
         };
@@ -110,6 +118,7 @@ impl Courier {
             }
             Err(err) => {
                 self.store_error("leave out a message", &err);
+                self.rest().await;
                 Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false })
             }
         }
@@ -142,7 +151,10 @@ impl Courier {
                 self.conclude(&claim, Err(err)).await;
             }
             Ok(None) => {}
-            Err(err) => self.store_error("claim a message", &err),
+            Err(err) => {
+                self.store_error("claim a message", &err);
+                self.rest().await;
+            }
         }
         Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false })
     }
@@ -171,7 +183,8 @@ impl Courier {
         Done::Reported
     }
 
-    /// A sign of life, if there is life: the store takes a write, the engine's loop answers, and somebody is `told` of every page.
+    /// A sign of life, if there is life: the store takes a write, and whatever else waits for it; the engine's loop answers, and
+    /// somebody is `told` of every page.
     pub(super) async fn beat(&self, watchdog: &Watchdog, told: bool) -> Done {
         let result = match self.store.touch((self.clock)()).await {
             Err(err) => {
@@ -179,6 +192,10 @@ impl Courier {
                 "withheld"
             }
             Ok(()) if !watchdog.beats() => return Done::Reported,
+            Ok(()) if let Some(why) = self.store.refusal() => {
+                tracing::error!(why, "the store refuses a commit: no heartbeat");
+                "withheld"
+            }
             Ok(()) if !told => {
                 tracing::error!("a page has reached nobody: no heartbeat");
                 "withheld"
@@ -240,10 +257,10 @@ impl Courier {
         let now = (self.clock)();
         while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), now).await {
             self.store_error("mark a message", &err);
-            tokio::select! {
+            self.rest().await;
+            if self.shutdown.is_set() {
                 // Found claimed at the next start, and reconciled.
-                () = self.shutdown.wait() => return,
-                () = tokio::time::sleep(STORE_RETRY) => {}
+                return;
             }
         }
         crash::point("outbox.after_mark");
@@ -317,10 +334,24 @@ impl Courier {
         }
     }
 
+    /// Before the store is asked again: a lane that it refused is due at once.
+    async fn rest(&self) {
+        tokio::select! {
+            () = self.shutdown.wait() => {}
+            () = tokio::time::sleep(STORE_RETRY) => {}
+        }
+    }
+
+    /// Counts it, and says so where it is not what was said last: every lane meets the same refusal, again and again.
     pub(super) fn store_error(&self, doing: &str, err: &StoreError) {
         self.metrics.store_error();
-        let cause = std::error::Error::source(err).map(ToString::to_string);
-        tracing::error!(%err, cause, "the outbox could not {doing}");
+        let err = chain(err);
+        let said = format!("{doing}: {err}");
+        let mut last = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|(at, last)| *last != said || at.elapsed() > SAID_AGAIN) {
+            tracing::error!(err, "the outbox could not {doing}");
+            *last = Some((Instant::now(), said));
+        }
     }
 }
 

@@ -213,7 +213,7 @@ mod tests {
     use sqlx::Connection as _;
     use stepwatch_engine::external::Limits;
 
-    use super::super::tests::reopen;
+    use super::super::tests::{by_hand, reopen};
     use super::*;
     use crate::store::Commit;
     use crate::store::open::{MIGRATIONS, migrate};
@@ -266,11 +266,11 @@ mod tests {
                 }
                 13 => {
                     let sql = "ALTER TABLE meta RENAME TO gone";
-                    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+                    by_hand(&store, sql).await.unwrap();
                     let effects = vec![Effect::Alert(firing(round, 9))];
                     assert!(store.commit(&Commit { effects, ..Commit::default() }).await.is_err());
                     let sql = "ALTER TABLE gone RENAME TO meta";
-                    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+                    by_hand(&store, sql).await.unwrap();
                 }
                 _ => {}
             }

@@ -1,12 +1,12 @@
 //! The audit log as it is kept.
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite};
+use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_engine::time::Ts;
 
 use super::read::word;
 use super::rows::portions;
-use super::{Durability, Result, Store, text_of};
+use super::{Result, Store, Who, text_of};
 use crate::audit::Entry;
 
 /// Entries in one answer, unless the filter says otherwise.
@@ -37,11 +37,7 @@ pub struct Audited {
 impl Store {
     /// Keeps entries that belong to no other transaction.
     pub(crate) async fn write_audit(&self, entries: &[Entry]) -> Result<()> {
-        let mut writer = self.writer_in_turn().await;
-        writer.set_durability(Durability::Power).await?;
-        let mut tx = writer.connection.begin().await?;
-        put_audit(&mut tx, entries).await?;
-        Ok(tx.commit().await?)
+        self.write(Who::InTurn, async |tx| put_audit(tx, entries).await).await
     }
 
     /// Entries that pass the filter, the latest first.
@@ -74,13 +70,13 @@ impl Store {
 
     /// Forgets what came before `before`, and the oldest of more than `max`. Returns how many entries went.
     pub(crate) async fn prune_audit(&self, before: Ts, max: u32) -> Result<u64> {
-        let mut writer = self.writer_in_turn().await;
-        writer.set_durability(Durability::Power).await?;
         let sql =
             "DELETE FROM audit WHERE at_ms < $1 OR seq <= (SELECT COALESCE(MAX(seq), 0) FROM audit) - $2";
-        let gone =
-            sqlx::query(sql).bind(before.0).bind(i64::from(max)).execute(&mut writer.connection).await?;
-        Ok(gone.rows_affected())
+        self.write(Who::InTurn, async |tx| {
+            let gone = sqlx::query(sql).bind(before.0).bind(i64::from(max)).execute(tx).await?;
+            Ok(gone.rows_affected())
+        })
+        .await
     }
 }
 

@@ -1,9 +1,8 @@
 //! What services told us: which word was acted upon, and what they call our incidents.
 
-use sqlx::Connection as _;
 use stepwatch_engine::time::Ts;
 
-use super::{Durability, Result, Store};
+use super::{Result, Store, Who};
 
 /// A service's own name of an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,15 +22,15 @@ impl Store {
 
     /// Remembers that a word was acted upon, and forgets those of before `forget`.
     pub(crate) async fn mark_heard(&self, service: &str, id: &str, now: Ts, forget: Ts) -> Result<()> {
-        let mut writer = self.writer().await;
-        writer.set_durability(Durability::Power).await?;
-        let mut tx = writer.connection.begin().await?;
-        let sql = "INSERT INTO callbacks (service, id, at_ms) VALUES ($1, $2, $3) ON CONFLICT (service, id) DO NOTHING";
-        sqlx::query(sql).bind(service).bind(id).bind(now.0).execute(&mut *tx).await?;
-        let sql = "DELETE FROM callbacks WHERE service = $1 AND at_ms < $2";
-        sqlx::query(sql).bind(service).bind(forget.0).execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(())
+        self.write(Who::Prompt, async |tx| {
+            let sql = "INSERT INTO callbacks (service, id, at_ms) VALUES ($1, $2, $3) \
+                       ON CONFLICT (service, id) DO NOTHING";
+            sqlx::query(sql).bind(service).bind(id).bind(now.0).execute(&mut *tx).await?;
+            let sql = "DELETE FROM callbacks WHERE service = $1 AND at_ms < $2";
+            sqlx::query(sql).bind(service).bind(forget.0).execute(tx).await?;
+            Ok(())
+        })
+        .await
     }
 
     pub(crate) async fn counterpart(&self, service: &str, id: &str) -> Result<Option<Counterpart>> {
@@ -43,14 +42,15 @@ impl Store {
 
     /// Keeps what a service calls an incident; `spoke_at` only ever grows.
     pub(crate) async fn keep_counterpart(&self, service: &str, id: &str, of: &Counterpart) -> Result<()> {
-        let mut writer = self.writer().await;
-        writer.set_durability(Durability::Power).await?;
         let sql = "INSERT INTO counterparts (service, id, incident, spoke_ms) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (service, id) DO UPDATE SET incident = excluded.incident, \
                    spoke_ms = CASE WHEN excluded.spoke_ms > counterparts.spoke_ms THEN excluded.spoke_ms \
                    ELSE counterparts.spoke_ms END";
-        let insert = sqlx::query(sql).bind(service).bind(id).bind(&of.incident).bind(of.spoke_at.0);
-        insert.execute(&mut writer.connection).await?;
-        Ok(())
+        self.write(Who::Prompt, async |tx| {
+            let insert = sqlx::query(sql).bind(service).bind(id).bind(&of.incident).bind(of.spoke_at.0);
+            insert.execute(tx).await?;
+            Ok(())
+        })
+        .await
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{Connection as _, QueryBuilder, Sqlite};
+use sqlx::{QueryBuilder, Sqlite};
 use stepwatch_engine::StatePart;
 use stepwatch_engine::effect::{Action, Effect, Notification};
 use stepwatch_engine::incident::IncidentRecord;
@@ -13,7 +13,7 @@ use stepwatch_wire::Cursor;
 use super::alerts::put_silence;
 use super::audit::put_audit;
 use super::rows::{list, portions};
-use super::{Durability, Result, Store, StoreError, Writer, name_of, text_of};
+use super::{Durability, Result, Store, StoreError, Who, name_of, text_of};
 use crate::audit::Entry;
 
 /// Incidents that one transaction forgets: whoever has something to say waits for no more.
@@ -51,33 +51,30 @@ impl Store {
     /// Keeps a batch. When this returns, it survives the loss of power if it holds an effect.
     pub async fn commit(&self, commit: &Commit) -> Result<()> {
         let posts: Vec<&Notification> = commit.effects.iter().filter_map(notification).collect();
-        {
-            let mut writer = self.writer().await;
-            writer.set_durability(commit.durability()).await?;
-            let mut tx = writer.connection.begin().await?;
-            put_incidents(&mut tx, &commit.effects, commit.at).await?;
-            append_timelines(&mut tx, &commit.effects).await?;
-            post_all(&mut tx, &posts, commit.at).await?;
+        let written = self.write(Who::Engine(commit.durability()), async |tx| {
+            put_incidents(tx, &commit.effects, commit.at).await?;
+            append_timelines(tx, &commit.effects).await?;
+            post_all(tx, &posts, commit.at).await?;
             for effect in &commit.effects {
                 if let Effect::Silence(silence) = effect {
-                    put_silence(&mut tx, silence).await?;
+                    put_silence(tx, silence).await?;
                 }
             }
-            let rows = self.put_alerts(&mut tx, &commit.effects).await?;
-            put_state(&mut tx, &commit.state).await?;
-            put_cursors(&mut tx, &commit.cursors, commit.at).await?;
+            let rows = self.put_alerts(tx, &commit.effects).await?;
+            put_state(tx, &commit.state).await?;
+            put_cursors(tx, &commit.cursors, commit.at).await?;
             for keys in portions(&commit.reported) {
                 let mut update =
                     QueryBuilder::<Sqlite>::new("UPDATE outbox SET reported = 1 WHERE idem_key IN ");
                 list(&mut update, keys);
                 update.build().execute(&mut *tx).await?;
             }
-            put_audit(&mut tx, &commit.audit).await?;
-            put_alive(&mut tx, commit.at).await?;
+            put_audit(tx, &commit.audit).await?;
+            put_alive(tx, commit.at).await?;
             stepwatch_kit::crash::point("store.before_commit");
-            tx.commit().await?;
-            self.know(rows);
-        }
+            Ok(rows)
+        });
+        self.know(written.await?);
         stepwatch_kit::crash::point("store.after_commit");
         if !posts.is_empty() {
             self.post();
@@ -98,48 +95,31 @@ impl Store {
     }
 
     async fn prune_some(&self, before: Ts) -> Result<u64> {
-        let mut writer = self.writer_in_turn().await;
-        writer.set_durability(Durability::Power).await?;
-        let mut tx = writer.connection.begin().await?;
-        let old = text_of(before);
-        let sql =
-            "SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1 ORDER BY id LIMIT $2";
-        let ids: Vec<String> =
-            sqlx::query_scalar(sql).bind(&old).bind(PRUNE_AT_ONCE).fetch_all(&mut *tx).await?;
-        for ids in portions(&ids) {
-            for (table, id) in [
-                ("timeline", "incident"),
-                ("outbox", "incident"),
-                ("counterparts", "incident"),
-                ("lanes", "incident"),
-                ("incidents", "id"),
-            ] {
-                let mut delete = QueryBuilder::<Sqlite>::new(format!("DELETE FROM {table} WHERE {id} IN "));
-                list(&mut delete, ids);
-                delete.build().execute(&mut *tx).await?;
+        self.write(Who::InTurn, async |tx| {
+            let old = text_of(before);
+            let sql =
+                "SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1 ORDER BY id LIMIT $2";
+            let ids: Vec<String> =
+                sqlx::query_scalar(sql).bind(&old).bind(PRUNE_AT_ONCE).fetch_all(&mut *tx).await?;
+            for ids in portions(&ids) {
+                for (table, id) in [
+                    ("timeline", "incident"),
+                    ("outbox", "incident"),
+                    ("counterparts", "incident"),
+                    ("lanes", "incident"),
+                    ("incidents", "id"),
+                ] {
+                    let mut delete =
+                        QueryBuilder::<Sqlite>::new(format!("DELETE FROM {table} WHERE {id} IN "));
+                    list(&mut delete, ids);
+                    delete.build().execute(&mut *tx).await?;
+                }
             }
-        }
-        sqlx::query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
-        sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(ids.len() as u64)
-    }
-}
-
-impl Writer {
-    pub(super) async fn set_durability(&mut self, wanted: Durability) -> Result<()> {
-        if self.durability == wanted {
-            return Ok(());
-        }
-        // Until the switch is known to have happened, assume the weaker: this future may be dropped half way.
-        self.durability = Durability::Process;
-        let pragma = match wanted {
-            Durability::Power => "PRAGMA synchronous = FULL",
-            Durability::Process => "PRAGMA synchronous = NORMAL",
-        };
-        sqlx::raw_sql(pragma).execute(&mut self.connection).await?;
-        self.durability = wanted;
-        Ok(())
+            sqlx::query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
+            sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(tx).await?;
+            Ok(ids.len() as u64)
+        })
+        .await
     }
 }
 

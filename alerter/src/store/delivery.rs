@@ -1,15 +1,15 @@
 //! What the outbox asks of the store. Every state change is one transaction that survives the loss of power.
 
 use sqlx::AssertSqlSafe;
+use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Connection as _, Row as _};
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::incident::State;
 use stepwatch_engine::time::{Span, Ts};
 
 use super::commit::put_alive;
 use super::read::word;
-use super::{DeliveryState, Durability, Result, Store, StoreError, text_of};
+use super::{DeliveryState, Result, Store, StoreError, Who, text_of};
 use crate::outbox::plan::{LaneRow, is_held, plan};
 
 /// No wait is longer. A row that claims to wait longer was written before the clock was set back, and is due.
@@ -114,9 +114,7 @@ impl Store {
     pub(crate) async fn recover_attempts(&self) -> Result<u64> {
         let sql = "UPDATE outbox SET state = 'ambiguous', attempts = attempts + 1, next_ms = 0, \
                    error = 'the alerter stopped while this was being sent' WHERE state = 'attempting'";
-        let mut writer = self.writer().await;
-        writer.set_durability(Durability::Power).await?;
-        Ok(sqlx::query(sql).execute(&mut writer.connection).await?.rows_affected())
+        self.write(Who::Prompt, async |tx| Ok(sqlx::query(sql).execute(tx).await?.rows_affected())).await
     }
 
     /// Outcomes the engine was never known to have taken in, oldest first.
@@ -202,9 +200,11 @@ impl Store {
             "UPDATE outbox AS o SET state = 'pending', next_ms = 0, reported = 0, done_at = NULL \
              WHERE o.receiver = $1 AND o.done_at <= $2 AND {REFUSED}"
         );
-        let mut writer = self.writer().await;
-        let update = sqlx::query(AssertSqlSafe(sql)).bind(receiver).bind(text_of(before));
-        Ok(update.execute(&mut writer.connection).await?.rows_affected())
+        self.write(Who::Prompt, async |tx| {
+            let update = sqlx::query(AssertSqlSafe(sql)).bind(receiver).bind(text_of(before));
+            Ok(update.execute(tx).await?.rows_affected())
+        })
+        .await
     }
 
     /// Marks the head of a lane as being sent and returns it; `None` if there is nothing to send.
@@ -215,77 +215,76 @@ impl Store {
         wakes: bool,
         now: Ts,
     ) -> Result<Option<Claim>> {
-        let mut writer = self.writer_in_turn().await;
-        writer.set_durability(Durability::Power).await?;
-        let mut tx = writer.connection.begin().await?;
-        let rows = lane(&mut tx, incident, receiver).await?;
-        if rows.iter().any(|row| row.attempting) {
-            return Ok(None);
-        }
-        let (standing, hidden) = standing(&mut tx, incident).await?;
-        let mut lane: Vec<LaneRow> = rows.iter().map(|row| row.lane.clone()).collect();
-        for row in &mut lane {
-            row.held = hidden && row.may_be_held();
-        }
-        let heard = heard(&mut tx, incident, receiver).await?;
-        if standing != State::Resolved && is_held(&lane, heard) {
-            return Ok(None);
-        }
-        let plan = plan(&lane, standing, wakes, heard);
-        for row in &lane[..plan.superseded] {
-            let why = if hidden { "hidden before it could be told" } else { "already acknowledged" };
-            let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = $3 WHERE idem_key = $1";
-            let update = sqlx::query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);
-            update.execute(&mut *tx).await?;
-        }
-        let claim = match rows.into_iter().nth(plan.superseded) {
-            None => None,
-            Some(head) => {
-                let memory = memory(&mut tx, incident, receiver).await?;
-                let searches = head.lane.ambiguous && memory.is_none();
-                let neighbour = if searches { neighbour(&mut tx, receiver).await? } else { None };
-                let mut notification = head.lane.notification;
-                let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
-                sqlx::query(sql).bind(&notification.idem_key).execute(&mut *tx).await?;
-                if let Some(words) = plan.words {
-                    notification.message = words;
-                }
-                let (ambiguous, attempts) = (head.lane.ambiguous, head.attempts);
-                Some(Claim {
-                    notification,
-                    ambiguous,
-                    attempts,
-                    created_at: head.created_at,
-                    memory,
-                    neighbour,
-                })
+        self.write(Who::InTurn, async |tx| {
+            let rows = lane(tx, incident, receiver).await?;
+            if rows.iter().any(|row| row.attempting) {
+                return Ok(None);
             }
-        };
-        tx.commit().await?;
-        Ok(claim)
+            let (standing, hidden) = standing(tx, incident).await?;
+            let mut lane: Vec<LaneRow> = rows.iter().map(|row| row.lane.clone()).collect();
+            for row in &mut lane {
+                row.held = hidden && row.may_be_held();
+            }
+            let heard = heard(tx, incident, receiver).await?;
+            if standing != State::Resolved && is_held(&lane, heard) {
+                return Ok(None);
+            }
+            let plan = plan(&lane, standing, wakes, heard);
+            for row in &lane[..plan.superseded] {
+                let why = if hidden { "hidden before it could be told" } else { "already acknowledged" };
+                let sql =
+                    "UPDATE outbox SET state = 'superseded', done_at = $2, error = $3 WHERE idem_key = $1";
+                let update = sqlx::query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);
+                update.execute(&mut *tx).await?;
+            }
+            let claim = match rows.into_iter().nth(plan.superseded) {
+                None => None,
+                Some(head) => {
+                    let memory = memory(tx, incident, receiver).await?;
+                    let searches = head.lane.ambiguous && memory.is_none();
+                    let neighbour = if searches { neighbour(tx, receiver).await? } else { None };
+                    let mut notification = head.lane.notification;
+                    let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
+                    sqlx::query(sql).bind(&notification.idem_key).execute(&mut *tx).await?;
+                    if let Some(words) = plan.words {
+                        notification.message = words;
+                    }
+                    let (ambiguous, attempts) = (head.lane.ambiguous, head.attempts);
+                    Some(Claim {
+                        notification,
+                        ambiguous,
+                        attempts,
+                        created_at: head.created_at,
+                        memory,
+                        neighbour,
+                    })
+                }
+            };
+            Ok(claim)
+        })
+        .await
     }
 
     /// Drops the head of a lane for want of a budget; false if it must be told: a page, or the answer to what was told.
     pub(crate) async fn leave_out(&self, incident: &str, receiver: &str, now: Ts) -> Result<bool> {
-        let mut writer = self.writer_in_turn().await;
-        writer.set_durability(Durability::Power).await?;
-        let mut tx = writer.connection.begin().await?;
-        let rows = lane(&mut tx, incident, receiver).await?;
-        let Some(head) = rows.first().filter(|_| rows.iter().all(|r| !r.attempting)) else {
-            return Ok(false);
-        };
-        let n = &head.lane.notification;
-        let sql = "SELECT COUNT(*) FROM outbox WHERE incident = $1 AND receiver = $2 AND state = 'delivered'";
-        let told: i64 = sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(&mut *tx).await?;
-        let ends = matches!(n.action, Action::Ack | Action::Resolve);
-        if n.page || head.lane.ambiguous || (ends && told > 0) {
-            return Ok(false);
-        }
-        let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'left out: the budget of this receiver is used up' \
-                   WHERE idem_key = $1";
-        sqlx::query(sql).bind(&n.idem_key).bind(text_of(now)).execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(true)
+        self.write(Who::InTurn, async |tx| {
+            let rows = lane(tx, incident, receiver).await?;
+            let Some(head) = rows.first().filter(|_| rows.iter().all(|r| !r.attempting)) else {
+                return Ok(false);
+            };
+            let n = &head.lane.notification;
+            let sql = "SELECT COUNT(*) FROM outbox WHERE incident = $1 AND receiver = $2 AND state = 'delivered'";
+            let told: i64 = sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(&mut *tx).await?;
+            let ends = matches!(n.action, Action::Ack | Action::Resolve);
+            if n.page || head.lane.ambiguous || (ends && told > 0) {
+                return Ok(false);
+            }
+            let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'left out: the budget of this receiver is used up' \
+                       WHERE idem_key = $1";
+            sqlx::query(sql).bind(&n.idem_key).bind(text_of(now)).execute(&mut *tx).await?;
+            Ok(true)
+        })
+        .await
     }
 
     /// Records what became of a claimed row, and what its notifier wants to remember.
@@ -296,43 +295,42 @@ impl Store {
         memory: Option<&str>,
         now: Ts,
     ) -> Result<()> {
-        let mut writer = self.writer_in_turn().await;
-        writer.set_durability(Durability::Power).await?;
-        let mut tx = writer.connection.begin().await?;
-        if let Some(memory) = memory {
-            let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
-                       ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory, \
-                       updated_ms = excluded.updated_ms";
-            let insert = sqlx::query(sql).bind(&n.incident).bind(&n.receiver);
-            insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
-        }
-        if let DeliveryOutcome::Retry { next, counts: false, .. } = outcome {
-            let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-            sqlx::query(sql).bind(pause_of(&n.receiver)).bind(next.0.to_string()).execute(&mut *tx).await?;
-        }
-        let (state, next, counts, error) = match outcome {
-            DeliveryOutcome::Delivered => ("delivered", None, true, None),
-            DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
-            DeliveryOutcome::Retry { next, ambiguous: true, counts, error } => {
-                ("ambiguous", Some(next.0), *counts, Some(error))
+        self.write(Who::InTurn, async |tx| {
+            if let Some(memory) = memory {
+                let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
+                           ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory, \
+                           updated_ms = excluded.updated_ms";
+                let insert = sqlx::query(sql).bind(&n.incident).bind(&n.receiver);
+                insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
             }
-            DeliveryOutcome::Retry { next, ambiguous: false, counts, error } => {
-                ("pending", Some(next.0), *counts, Some(error))
+            if let DeliveryOutcome::Retry { next, counts: false, .. } = outcome {
+                let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+                sqlx::query(sql).bind(pause_of(&n.receiver)).bind(next.0.to_string()).execute(&mut *tx).await?;
             }
-        };
-        let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
-                   done_at = $6 WHERE idem_key = $1";
-        sqlx::query(sql)
-            .bind(&n.idem_key)
-            .bind(state)
-            .bind(next.unwrap_or(0))
-            .bind(i64::from(counts))
-            .bind(error)
-            .bind(next.is_none().then(|| text_of(now)))
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(())
+            let (state, next, counts, error) = match outcome {
+                DeliveryOutcome::Delivered => ("delivered", None, true, None),
+                DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
+                DeliveryOutcome::Retry { next, ambiguous: true, counts, error } => {
+                    ("ambiguous", Some(next.0), *counts, Some(error))
+                }
+                DeliveryOutcome::Retry { next, ambiguous: false, counts, error } => {
+                    ("pending", Some(next.0), *counts, Some(error))
+                }
+            };
+            let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
+                       done_at = $6 WHERE idem_key = $1";
+            sqlx::query(sql)
+                .bind(&n.idem_key)
+                .bind(state)
+                .bind(next.unwrap_or(0))
+                .bind(i64::from(counts))
+                .bind(error)
+                .bind(next.is_none().then(|| text_of(now)))
+                .execute(&mut *tx)
+                .await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Calls for a person that wait since before `before`, of incidents that nobody has taken.
@@ -358,9 +356,9 @@ impl Store {
         Ok(rows.into_iter().map(page).collect())
     }
 
-    /// Writes down that we are alive.
+    /// Writes down that we are alive, where others can read it.
     pub(crate) async fn touch(&self, now: Ts) -> Result<()> {
-        put_alive(&mut self.writer().await.connection, now).await
+        self.write(Who::Heart, async |tx| put_alive(tx, now).await).await
     }
 
     /// The time of the last [`Store::touch`] or commit; `None` if there was none.
@@ -384,17 +382,20 @@ impl Store {
 
     /// The receiver may answer again: nothing to it waits any longer than it asked for.
     pub(crate) async fn release(&self, receiver: &str, asked_until: Option<Ts>) -> Result<()> {
-        let mut writer = self.writer().await;
-        let mut tx = writer.connection.begin().await?;
-        let sql = "UPDATE outbox SET next_ms = $2 WHERE receiver = $1 AND next_ms > $2 \
-                   AND state IN ('pending', 'ambiguous')";
-        let until = asked_until.unwrap_or(Ts(0));
-        sqlx::query(sql).bind(receiver).bind(until.0).execute(&mut *tx).await?;
-        if asked_until.is_none() {
-            sqlx::query("DELETE FROM meta WHERE key = $1").bind(pause_of(receiver)).execute(&mut *tx).await?;
-        }
-        tx.commit().await?;
-        Ok(())
+        self.write(Who::Prompt, async |tx| {
+            let sql = "UPDATE outbox SET next_ms = $2 WHERE receiver = $1 AND next_ms > $2 \
+                       AND state IN ('pending', 'ambiguous')";
+            let until = asked_until.unwrap_or(Ts(0));
+            sqlx::query(sql).bind(receiver).bind(until.0).execute(&mut *tx).await?;
+            if asked_until.is_none() {
+                sqlx::query("DELETE FROM meta WHERE key = $1")
+                    .bind(pause_of(receiver))
+                    .execute(&mut *tx)
+                    .await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Until when receivers asked to be left alone, of those that did and whose time is not over.

@@ -40,7 +40,10 @@ impl FileLock {
             }
             Err(err) => return Err(fail("lock")(err.into())),
         }
-        sign(&mut file).map_err(fail("write the lock file"))?;
+        if let Err(err) = sign(&mut file) {
+            // On a full disk, say. What is held is the lock and not its text.
+            tracing::warn!(%err, path = %path.display(), "cannot write into the lock file whose it is");
+        }
         Ok(Self { _file: file })
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, Notify};
 
 use super::busy::Busy;
 use super::lock::FileLock;
-use super::{Durability, Inner, Result, Store, StoreError, Writer, filesystem};
+use super::{Inner, Result, Store, StoreError, Writer, filesystem};
 
 /// A schema version, its name and how it comes from the one before.
 type Step = (i64, &'static str, &'static str);
@@ -64,6 +64,7 @@ impl Store {
         let open = |source| StoreError::Open { path: path.clone(), source };
         let mut connection = options.connect().await.map_err(open)?;
         migrate(&mut connection, &path, MIGRATIONS).await?;
+        let writer = Mutex::new(Writer::new(options.clone(), connection));
         let options = options.read_only(true);
         let pool = |connections| {
             SqlitePoolOptions::new()
@@ -75,10 +76,9 @@ impl Store {
                 .connect_lazy_with(options.clone())
         };
         let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
-        let writer = Mutex::new(Writer { connection, durability: Durability::Power });
         let (posted, line) = (Notify::new(), Mutex::new(()));
-        let alerts = std::sync::Mutex::default();
-        let inner = Inner { path, writer, line, readers, finders, alerts, posted, _lock: lock };
+        let (alerts, refusal) = (std::sync::Mutex::default(), std::sync::Mutex::default());
+        let inner = Inner { path, writer, line, refusal, readers, finders, alerts, posted, _lock: lock };
         Ok(Self { inner: Arc::new(inner) })
     }
 }

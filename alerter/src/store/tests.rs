@@ -1,3 +1,7 @@
+mod refusal;
+
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
 use stepwatch_engine::matcher::Labels;
@@ -13,6 +17,13 @@ async fn open() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().join("deep/er/alerter.db")).await.unwrap();
     (dir, store)
+}
+
+/// On a connection of its own.
+pub(super) async fn by_hand(store: &Store, sql: &'static str) -> Result<()> {
+    let mut connection = SqliteConnectOptions::new().filename(store.path()).connect().await?;
+    sqlx::raw_sql(sql).execute(&mut connection).await?;
+    Ok(())
 }
 
 /// Opens again after every handle was dropped. The last tasks that held one may still be going.
@@ -138,7 +149,7 @@ async fn a_cursor_that_does_not_read_costs_only_itself() {
     commit.cursors = ["a", "b"].map(|s| (s.into(), Cursor { boot: "b00t".into(), seq: 42 })).into();
     store.commit(&commit).await.unwrap();
     let sql = "UPDATE cursors SET cursor = 'nonsense' WHERE source = 'a'";
-    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+    by_hand(&store, sql).await.unwrap();
     assert_eq!(store.load_cursors().await.unwrap(), commit.cursors[1..]);
 }
 
@@ -249,7 +260,7 @@ async fn a_newer_schema_is_refused() {
     let (_dir, store) = open().await;
     let sql = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
                VALUES (9999, 'future', 1, x'00', 0)";
-    sqlx::query(sql).execute(&mut store.inner.writer.lock().await.connection).await.unwrap();
+    by_hand(&store, sql).await.unwrap();
     let path = store.path().to_owned();
     store.close().await;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -343,7 +354,7 @@ async fn a_row_that_does_not_read_does_not_stop_its_lane() {
     let id = page("chat", 1, Action::Trigger).incident;
     store.commit(&effects(vec![n(1), n(2)])).await.unwrap();
     let sql = "UPDATE outbox SET notification = '{\"kind\":\"of the future\"}' WHERE seq = 1";
-    sqlx::query(sql).execute(&mut store.inner.writer.lock().await.connection).await.unwrap();
+    by_hand(&store, sql).await.unwrap();
     let claim = store.claim(&id, "chat", false, Ts(0)).await.unwrap().unwrap();
     assert_eq!(claim.notification.seq, 2);
     assert_eq!(states(&store, &id).await, [(1, DeliveryState::Failed), (2, DeliveryState::Attempting)]);
@@ -369,7 +380,7 @@ async fn a_commit_without_effects_does_not_wait_for_the_disk() {
     let (_dir, store) = open().await;
     let mode = async || -> i64 {
         let mut writer = store.inner.writer.lock().await;
-        sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut writer.connection).await.unwrap()
+        sqlx::query_scalar("PRAGMA synchronous").fetch_one(writer.kept().unwrap()).await.unwrap()
     };
     let (full, normal) = (2, 1);
     assert_eq!(mode().await, full);
@@ -420,7 +431,7 @@ async fn what_is_due_is_not_held() {
     }
     store.commit(&Commit { effects, at: Ts(1000), ..Commit::default() }).await.unwrap();
     let sql = "UPDATE outbox SET state = 'delivered' WHERE seq = 1";
-    sqlx::query(sql).execute(&mut store.writer().await.connection).await.unwrap();
+    by_hand(&store, sql).await.unwrap();
     let due = store.due_lanes("chat", Ts(2000), 1000).await.unwrap();
     assert!(due.len() > 64, "{}", due.len());
     let due: Vec<String> = due.into_iter().map(|lane| lane.incident).collect();

@@ -99,3 +99,22 @@ async fn the_log_level_goes_round() {
     assert_eq!(call(&admin, "PUT", "/-/log-level", &huge).await.0, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(call(&admin, "GET", "/-/log-level", "").await.1, "debug\n");
 }
+
+#[tokio::test]
+async fn not_ready_while_something_is_waited_for() {
+    let full = Arc::new(Mutex::new(None));
+    let asked = Arc::clone(&full);
+    let (admin, _requests) = Admin::new(LogControl::detached());
+    let admin = admin.needing(move || asked.lock().unwrap().clone());
+    assert!(admin.is_ready());
+    *full.lock().unwrap() = Some("room on the disk".to_owned());
+    let latch = admin.latch("a start");
+    let (status, why) = call(&admin, "GET", "/-/ready", "").await;
+    assert_eq!(
+        (status, why.as_str()),
+        (StatusCode::SERVICE_UNAVAILABLE, "waiting for a start, room on the disk\n")
+    );
+    latch.open();
+    *full.lock().unwrap() = None;
+    assert_eq!(call(&admin, "GET", "/-/ready", "").await.0, StatusCode::OK);
+}

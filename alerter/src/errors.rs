@@ -1,0 +1,27 @@
+//! What an error says to people: one line of text, made of it and of what caused it.
+
+use core::error::Error;
+
+/// The error and what caused it, outermost first.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(cause) = at {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        at = cause.source();
+    }
+    text
+}
+
+/// The end of an error's chain: what happened, without the layers it came through, and without the path or URL.
+pub(crate) fn innermost(error: &dyn Error) -> String {
+    let mut at = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
+}

@@ -1,0 +1,179 @@
+//! The one way in which anything is written: a whole transaction of the one connection that writes.
+//!
+//! What a transaction that failed leaves behind depends on what failed, and on when: a full disk may have ended it, or left it
+//! open, so that whatever is "committed" afterwards is part of something that never ends. Therefore a connection is only kept
+//! from one transaction that ended well to the next. After anything else, also after a caller that went away half way, it is
+//! closed, which rolls back, and the next transaction opens another.
+//!
+//! The first transaction after a failure proves itself, and so does every sign of life: another connection must read what it
+//! wrote. The store refuses ([`Store::refusal`]) until then.
+
+use std::sync::PoisonError;
+
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+
+use super::busy::Busy;
+use super::{Result, Store, StoreError};
+use crate::errors::innermost;
+
+/// Who writes, which says what it waits for and what it survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// The engine's loop: it waits for whoever writes now, and for at most one of those who stand in line.
+    Engine(Durability),
+    /// Whoever has reason to be as quick.
+    Prompt,
+    /// Stands in line: what is done for each message, of which a storm has thousands.
+    InTurn,
+    /// A sign of life. Only what can be read back is one.
+    Heart,
+}
+
+/// What a committed transaction survives, besides the death of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// The loss of power: `synchronous=FULL`, one fsync a commit.
+    Power,
+    /// Not the loss of power, which falls back to an earlier commit, whole and in order: `synchronous=NORMAL`.
+    Process,
+}
+
+/// Where the connection that writes is between two transactions.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// To open another one.
+    options: SqliteConnectOptions,
+    /// `None` while a transaction has it, and after one that did not end well.
+    kept: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    connection: SqliteConnection,
+    durability: Durability,
+}
+
+/// That the store takes nothing.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    why: String,
+    /// What the engine decided waits for it. That anything smaller is taken then means little.
+    engine: bool,
+}
+
+impl Store {
+    /// Why the store takes nothing, if it does not: since a transaction failed, until one did not.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        refusal.as_ref().map(|refusal| refusal.why.clone())
+    }
+
+    /// Does `work` in one transaction. When this returns a value it is kept; when it returns an error nothing is, or nothing that can
+    /// be read.
+    pub(super) async fn write<T>(
+        &self,
+        who: Who,
+        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
+    ) -> Result<T> {
+        let _first = match who {
+            Who::InTurn => Some(self.inner.line.lock().await),
+            _ => None,
+        };
+        let mut writer = self.inner.writer.lock().await;
+        let _busy = Busy::now();
+        let done = self.transaction(&mut writer, who, work).await;
+        self.note(who, done.as_ref().err());
+        done
+    }
+
+    async fn transaction<T>(
+        &self,
+        writer: &mut Writer,
+        who: Who,
+        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
+    ) -> Result<T> {
+        let mut open = match writer.kept.take() {
+            Some(open) => open,
+            None => Open::new(&writer.options).await?,
+        };
+        open.survive(if let Who::Engine(durability) = who { durability } else { Durability::Power }).await?;
+        let tx = &mut open.connection;
+        // What is read in it is then as new as what is written, also if a connection that was given up commits late.
+        sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
+        let value = work(&mut *tx).await?;
+        let proof = if who == Who::Heart || self.refusal().is_some() { Some(prove(tx).await?) } else { None };
+        sqlx::query("COMMIT").execute(&mut *tx).await?;
+        if proof.is_some() && proof != self.proof().await? {
+            return Err(StoreError::Unseen { path: self.inner.path.clone() });
+        }
+        writer.kept = Some(open);
+        Ok(value)
+    }
+
+    fn note(&self, who: Who, failed: Option<&StoreError>) {
+        let mut refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = matches!(who, Who::Engine(_));
+        let waits = refusal.as_ref().is_some_and(|refusal| refusal.engine);
+        match failed {
+            Some(err) if engine || err.is_refusal() => {
+                *refusal = Some(Refusal { why: innermost(err), engine: engine || waits });
+            }
+            Some(_) => {}
+            None if engine || !waits => *refusal = None,
+            None => {}
+        }
+    }
+
+    /// What [`prove`] wrote last, as others see it.
+    async fn proof(&self) -> Result<Option<i64>> {
+        let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'proof'";
+        Ok(sqlx::query_scalar(sql).fetch_optional(&*self.finder()).await?)
+    }
+}
+
+impl Writer {
+    /// Begins with a connection that is open.
+    pub(super) fn new(options: SqliteConnectOptions, connection: SqliteConnection) -> Self {
+        // A file that went away does not come back as an empty one.
+        let options = options.create_if_missing(false);
+        Self { options, kept: Some(Open { connection, durability: Durability::Power }) }
+    }
+
+    /// As after a transaction that did not end well.
+    #[cfg(test)]
+    pub(super) fn lose(&mut self) {
+        self.kept = None;
+    }
+
+    pub(super) fn kept(&mut self) -> Option<&mut SqliteConnection> {
+        self.kept.as_mut().map(|open| &mut open.connection)
+    }
+}
+
+impl Open {
+    async fn new(options: &SqliteConnectOptions) -> Result<Self> {
+        Ok(Self { connection: options.connect().await?, durability: Durability::Power })
+    }
+
+    async fn survive(&mut self, wanted: Durability) -> Result<()> {
+        if self.durability == wanted {
+            return Ok(());
+        }
+        let pragma = match wanted {
+            Durability::Power => "PRAGMA synchronous = FULL",
+            Durability::Process => "PRAGMA synchronous = NORMAL",
+        };
+        sqlx::raw_sql(pragma).execute(&mut self.connection).await?;
+        self.durability = wanted;
+        Ok(())
+    }
+}
+
+/// Writes a number that was never written before.
+async fn prove(tx: &mut SqliteConnection) -> Result<i64> {
+    let sql = "INSERT INTO meta (key, value) VALUES ('proof', '1') \
+               ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) \
+               RETURNING CAST(value AS INTEGER)";
+    Ok(sqlx::query_scalar(sql).fetch_one(tx).await?)
+}
