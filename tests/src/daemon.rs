@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -119,10 +119,29 @@ impl Daemon {
         self.signal(Signal::CONT)
     }
 
+    /// From now on every write to a file fails, as on a disk that is full, while what is on it can be read.
+    pub fn fill_disk(&self) -> anyhow::Result<()> {
+        self.limit_files(Some(0))
+    }
+
+    /// There is room again.
+    pub fn empty_disk(&self) -> anyhow::Result<()> {
+        self.limit_files(getrlimit(Resource::Fsize).current)
+    }
+
+    fn limit_files(&self, current: Option<u64>) -> anyhow::Result<()> {
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        prlimit(Some(self.running()?), Resource::Fsize, Rlimit { current, maximum })?;
+        Ok(())
+    }
+
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        Ok(kill_process(self.running()?, signal)?)
+    }
+
+    fn running(&self) -> anyhow::Result<Pid> {
         let pid = self.pid().and_then(|p| Pid::from_raw(i32::try_from(p).ok()?));
-        let pid = pid.with_context(|| format!("{} has ended", self.name))?;
-        Ok(kill_process(pid, signal)?)
+        pid.with_context(|| format!("{} has ended", self.name))
     }
 }
 

@@ -2,10 +2,10 @@
 //! what must hold whatever happened.
 //!
 //! A round is a few acts (troubles begin and end, people answer, ask for quiet, change the configuration) and one blow: `kill -9`
-//! at any moment or at a crash point, a process that stands still, a wall clock that jumps by an hour. Slack and PagerDuty are
-//! unwell in some of them. The seed is printed; `STEPWATCH_SEED` repeats a sequence of acts and blows, though not the
-//! moments at which the machine does them. `STEPWATCH_LONG=1` makes it 500 rounds, `STEPWATCH_ROUNDS` any number; many rounds are
-//! shared out among worlds that know nothing of each other, because most of a round is waiting.
+//! at any moment or at a crash point, a process that stands still, a disk that is full for a moment, a wall clock that jumps by
+//! an hour. Slack and PagerDuty are unwell in some of them. The seed is printed; `STEPWATCH_SEED` repeats a sequence of acts and
+//! blows, though not the moments at which the machine does them. `STEPWATCH_LONG=1` makes it 500 rounds, `STEPWATCH_ROUNDS` any
+//! number; many rounds are shared out among worlds that know nothing of each other, because most of a round is waiting.
 
 mod acts;
 mod blows;
@@ -65,6 +65,7 @@ struct Tally {
     kills: usize,
     points: usize,
     freezes: usize,
+    full: usize,
     jumps: usize,
     faults: usize,
     reloads: usize,
@@ -79,6 +80,7 @@ impl AddAssign for Tally {
         self.kills += other.kills;
         self.points += other.points;
         self.freezes += other.freezes;
+        self.full += other.full;
         self.jumps += other.jumps;
         self.faults += other.faults;
         self.reloads += other.reloads;
@@ -109,11 +111,12 @@ async fn whatever_happens() {
     }
     let took = started.elapsed().as_secs();
     say::figure(&format!(
-        "{rounds} rounds in {took} s (seed {seed}): killed {} times at random and {} at crash points, stopped {}, clock set {}, \
+        "{rounds} rounds in {took} s (seed {seed}): killed {} times at random and {} at crash points, stopped {}, disk full {}, clock set {}, \
          {} faults of receivers, {} reloads, {} answers, {} silences; {} incidents, {} pages: none lost, none doubled",
         t.kills,
         t.points,
         t.freezes,
+        t.full,
         t.jumps,
         t.faults,
         t.reloads,

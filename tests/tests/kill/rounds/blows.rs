@@ -24,6 +24,10 @@ pub(super) enum Blow {
     /// By itself, at the so-manieth pass of a place; killed before to be told so.
     Point(String),
     Freeze(u64, Duration),
+    /// The disk is full from then on, for so long.
+    Full(u64, Duration),
+    /// The same, and the process is killed before there is room.
+    FullAndKill(u64, Duration),
     /// The wall clock is set to so many seconds ahead.
     Clock(u64, i64),
     /// The same, and the process is killed then.
@@ -34,9 +38,12 @@ impl Blow {
     pub(super) fn pick(random: &mut Random) -> Self {
         let after = random.range(0, 300);
         let hours = [-HOUR, 0, HOUR][random.range(0, 3) as usize];
+        let full = Duration::from_millis(random.range(0, 600));
         match random.range(0, 100) {
             0..8 => Self::None,
-            8..45 => Self::Kill(after),
+            8..33 => Self::Kill(after),
+            33..40 => Self::Full(after, full),
+            40..45 => Self::FullAndKill(after, full),
             45..72 => {
                 let points = crash_points();
                 let n = random.range(0, points.len() as u64) as usize;
@@ -65,6 +72,17 @@ impl Blow {
                     alerter.daemon.thaw().unwrap();
                 }
                 return false;
+            }
+            Self::Full(after, pause) | Self::FullAndKill(after, pause) => {
+                wait(after).await;
+                if alerter.daemon.fill_disk().is_ok() {
+                    tokio::time::sleep(*pause).await;
+                }
+                if matches!(self, Self::Full(..)) {
+                    // It may have died of something before.
+                    let _ = alerter.daemon.empty_disk();
+                    return false;
+                }
             }
             Self::Clock(after, ahead) | Self::ClockAndKill(after, ahead) => {
                 wait(after).await;
@@ -95,6 +113,10 @@ impl World {
             }
             Blow::Kill(_) => self.tally.kills += 1,
             Blow::Freeze(..) => self.tally.freezes += 1,
+            Blow::Full(..) => self.tally.full += 1,
+            Blow::FullAndKill(..) => {
+                (self.tally.full, self.tally.kills) = (self.tally.full + 1, self.tally.kills + 1)
+            }
             Blow::Clock(..) => self.tally.jumps += 1,
             Blow::ClockAndKill(..) => {
                 (self.tally.jumps, self.tally.kills) = (self.tally.jumps + 1, self.tally.kills + 1)

@@ -1,0 +1,179 @@
+//! A disk that is full for a while: nothing is called done that is not, everybody is told that nothing is, and it heals by itself.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use stepwatch_fakes::{FakePulse, Pulse};
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::{Alerter, Stack, StackOptions, exposition, http, poll_until};
+
+/// Tells of an alert that pages, and returns the status of the answer; `None` if none came.
+async fn fire(alertmanager: &str, name: &str) -> Option<u16> {
+    let alert = json!([{"labels": {"alertname": name, "severity": "critical", "instance": "gpu-1:9100"}}]);
+    let told = http::client().post(format!("{alertmanager}/api/v2/alerts")).json(&alert).timeout(PATIENCE);
+    told.send().await.ok().map(|answer| answer.status().as_u16())
+}
+
+async fn readiness(alerter: &Alerter) -> (u16, String) {
+    let url = format!("{}/-/ready", alerter.url());
+    match http::client().get(url).timeout(PATIENCE).send().await {
+        Ok(answer) => (answer.status().as_u16(), answer.text().await.unwrap_or_default()),
+        Err(err) => (0, err.to_string()),
+    }
+}
+
+async fn wait_ready(alerter: &Alerter, status: u16) -> String {
+    let what = format!("readiness to be {status}");
+    let asked = async || Some(readiness(alerter).await).filter(|(now, _)| *now == status);
+    poll_until(&what, PATIENCE, asked).await.unwrap().1
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.as_slice(), output.stderr.as_slice()].concat()).into_owned()
+}
+
+async fn silence(alerter: &Alerter, name: &str) -> Output {
+    let matcher = format!("alertname=\"{name}\"");
+    let args = ["silences", "add", &matcher, "--for", "1h", "--comment", "known", "--by", "ann"];
+    alerter.cli(&args).await.unwrap()
+}
+
+async fn silences(alerter: &Alerter) -> String {
+    said(&alerter.cli(&["silences", "list", "--format", "json"]).await.unwrap())
+}
+
+/// The state of the incident that an alert of this name opened.
+async fn state(alerter: &Alerter, name: &str) -> Option<String> {
+    let incidents = alerter.incidents().await.ok()?;
+    let found: Vec<&Value> =
+        incidents.iter().filter(|i| i["summary"].as_str().is_some_and(|s| s.contains(name))).collect();
+    assert!(found.len() <= 1, "{found:#?}");
+    Some(found.first()?["state"].as_str()?.to_owned())
+}
+
+async fn withheld(alerter: &Alerter) -> f64 {
+    let name = "stepwatch_alerter_heartbeats_total";
+    let page = alerter.metrics().await.unwrap_or_default();
+    exposition::value(&page, name, &[("result", "withheld")]).unwrap_or_default()
+}
+
+fn lines(alerter: &Alerter, what: &str) -> Vec<String> {
+    alerter.daemon.log().into_iter().filter(|line| line.contains(what)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there_is_room() {
+    let switch = FakePulse::start().await;
+    let alerter = format!("watchdog: {{url: \"{}{}\", interval: 5s}}\n", switch.url(), Pulse::PATH);
+    let options = StackOptions { alerter, blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    let url = stack.alerter.url();
+    assert_eq!(fire(&url, "EarlyAlert").await, Some(200));
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    let early = pd.pages[0].dedup_key.clone();
+    switch.wait_for(|s| !s.beats.is_empty(), PATIENCE).await.unwrap();
+
+    stack.alerter.daemon.fill_disk().unwrap();
+    let alerter = &stack.alerter;
+    let (fired, acked, silenced) =
+        tokio::join!(fire(&url, "LateAlert"), alerter.ack(&early, "ann"), silence(alerter, "EarlySilence"));
+    assert_eq!(fired, Some(503));
+    let (acked, silenced) = (acked.unwrap(), silenced);
+    assert!(!acked.status.success(), "{}", said(&acked));
+    assert!(!silenced.status.success(), "{}", said(&silenced));
+    let why = wait_ready(alerter, 503).await;
+    assert!(why.contains("the store to take commits") && why.contains("disk I/O error"), "{why}");
+    assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("open"));
+    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
+    // The heart stands still: of those that were on their way one may have arrived.
+    let beats = async |n: f64| (withheld(alerter).await >= n).then_some(());
+    poll_until("a heartbeat to be withheld", PATIENCE, async || beats(1.0).await).await.unwrap();
+    let before = switch.with(|s| s.beats.len());
+    poll_until("more of them", PATIENCE, async || beats(2.0).await).await.unwrap();
+    assert_eq!(switch.with(|s| s.beats.len()), before);
+    wait_ready(alerter, 503).await;
+    let refused = lines(alerter, "the store refuses a commit: nothing new is sent");
+    assert!(refused.len() == 1 && refused[0].contains("disk I/O error"), "said once, and why: {refused:#?}");
+    assert_eq!(lines(alerter, "takes commits again"), Vec::<String>::new());
+
+    stack.alerter.daemon.empty_disk().unwrap();
+    wait_ready(alerter, 200).await;
+    stack.alerter.daemon.logged(|line| line.contains("takes commits again")).await.unwrap();
+    let alerter = &stack.alerter;
+    // Everything that waited is committed, told and shown.
+    stack.pagerduty.wait_for(|pd| pd.pages.len() == 2, PATIENCE).await.unwrap();
+    assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("acknowledged"));
+    assert!(silences(alerter).await.contains("EarlySilence"));
+    assert_eq!(lines(alerter, "takes commits again").len(), 1);
+    let late = stack.pagerduty.with(|pd| pd.pages[1].dedup_key.clone());
+    let acked = alerter.ack(&late, "ann").await.unwrap();
+    assert!(acked.status.success(), "{}", said(&acked));
+    let silenced = silence(alerter, "LateSilence").await;
+    assert!(silenced.status.success(), "{}", said(&silenced));
+    switch.wait_for(|s| s.beats.len() > before, PATIENCE).await.unwrap();
+
+    stack.alerter.daemon.kill().await.unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    for name in ["EarlyAlert", "LateAlert"] {
+        assert_eq!(state(&stack.alerter, name).await.as_deref(), Some("acknowledged"), "{name}");
+    }
+    let kept = silences(&stack.alerter).await;
+    assert!(kept.contains("EarlySilence") && kept.contains("LateSilence"), "{kept}");
+    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 2, "each told once");
+}
+
+/// The disk is full for a moment, again and again, while alerts come in; the process is killed in the middle of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_answered_between_full_disks_survives_them() {
+    let alerter = "storm: {enabled: false}\n".into();
+    let options = StackOptions { alerter, blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    let (answered, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
+    let tell = {
+        let (url, answered, stop) = (stack.alerter.url(), Arc::clone(&answered), Arc::clone(&stop));
+        async move {
+            for n in 0.. {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let name = format!("Alert{n:05}");
+                if fire(&url, &name).await == Some(200) {
+                    answered.lock().unwrap().insert(name);
+                }
+            }
+        }
+    };
+    let telling = tokio::spawn(tell);
+    let count = || answered.lock().unwrap().len();
+    for _ in 0..4 {
+        let before = count();
+        poll_until("answers", PATIENCE, async || (count() >= before + 3).then_some(())).await.unwrap();
+        stack.alerter.daemon.fill_disk().unwrap();
+        wait_ready(&stack.alerter, 503).await;
+        stack.alerter.daemon.empty_disk().unwrap();
+        wait_ready(&stack.alerter, 200).await;
+    }
+    stack.alerter.daemon.fill_disk().unwrap();
+    wait_ready(&stack.alerter, 503).await;
+    stop.store(true, Ordering::SeqCst);
+    stack.alerter.daemon.kill().await.unwrap();
+    telling.await.unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+
+    let alerts = http::get_json(&format!("{}/api/v2/alerts", stack.alerter.url())).await.unwrap();
+    let name = |a: &Value| a["labels"]["alertname"].as_str().unwrap().to_owned();
+    let kept: BTreeSet<String> = alerts.as_array().unwrap().iter().map(name).collect();
+    let answered = answered.lock().unwrap().clone();
+    let lost: Vec<&String> = answered.difference(&kept).collect();
+    assert!(lost.is_empty(), "{lost:?} of {answered:?}");
+    let told = |pd: &stepwatch_fakes::PagerDuty| {
+        answered.iter().all(|name| pd.pages.iter().any(|page| page.summary.contains(name.as_str())))
+    };
+    stack.pagerduty.wait_for(told, PATIENCE).await.unwrap();
+}
