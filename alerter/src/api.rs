@@ -40,8 +40,9 @@ use utoipa_axum::routes;
 use crate::clock::wall;
 use crate::ingest::SourceTable;
 use crate::runtime::RuntimeHandle;
+use crate::seldom::Seldom;
 use crate::store::Store;
-pub(crate) use alertmanager::MAX_ALERTS_BODY;
+pub(crate) use alertmanager::{MAX_ALERTS_BODY, REFUSALS_TOLD_EVERY};
 use auth::Caller;
 pub use auth::Scope;
 use error::ApiError;
@@ -55,6 +56,8 @@ pub struct Api {
     pub sources: SourceTable,
     pub registry: Arc<Registry>,
     pub started: Ts,
+    /// Alerts that were not taken, and lines of the log about them.
+    pub refused_alerts: Arc<Seldom>,
 }
 
 impl Api {

@@ -28,6 +28,7 @@ pub mod notify;
 pub mod outbox;
 pub mod postmortem;
 pub mod runtime;
+pub mod seldom;
 pub mod store;
 pub mod templates;
 #[cfg(test)]

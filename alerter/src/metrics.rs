@@ -108,6 +108,7 @@ pub struct RuntimeMetrics {
     pub opened: Family<OpenedLabels, Counter>,
     pub alerts_received: Counter,
     pub alerts_invalid: Counter,
+    pub alerts_cut: Counter,
     pub alerts_refused: Counter,
     pub alerts: Gauge,
     pub silences: Family<StateLabel, Gauge>,
@@ -168,6 +169,7 @@ impl Default for RuntimeMetrics {
             // 1 us of an idle pass to 1 s of a backlog after an outage.
             alerts_received: Counter::default(),
             alerts_invalid: Counter::default(),
+            alerts_cut: Counter::default(),
             alerts_refused: Counter::default(),
             alerts: Gauge::default(),
             silences: Family::default(),
@@ -302,6 +304,11 @@ impl RuntimeMetrics {
             "alerts_invalid",
             "Alerts that were refused because of what they say",
             self.alerts_invalid.clone(),
+        );
+        r.register(
+            "alerts_cut",
+            "Alerts taken with a label or an annotation that was too long, or one too many, and is not kept whole",
+            self.alerts_cut.clone(),
         );
         r.register(
             "alerts_refused",

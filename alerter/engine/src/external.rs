@@ -8,6 +8,7 @@
 
 mod alert;
 mod common;
+mod fit;
 pub mod group;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,10 @@ pub(super) struct Named(pub(super) String);
 #[derive(Debug)]
 pub(super) struct Sent<T>(pub(super) T);
 
+/// The body, a list in JSON: what of it reads, and what does not, with the reason.
+#[derive(Debug)]
+pub(super) struct Each<T>(pub(super) Vec<Result<T, (serde_json::Value, serde_json::Error)>>);
+
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
     type Rejection = ApiError;
 
@@ -43,18 +47,44 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        // A page in a browser can post a form across sites, but not this content type.
-        let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
-        if !content_type.is_some_and(is_json) {
-            return Err(ApiError {
-                status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                message: "send JSON with content-type: application/json".into(),
-            });
-        }
-        let body = Bytes::from_request(request, state).await.map_err(unreceived)?;
-        let sent = serde_json::from_slice(&body);
-        sent.map(Self).map_err(|e| ApiError::bad_request(format!("the body does not read: {e}")))
+        let sent = serde_json::from_slice(&body(request, state).await?);
+        sent.map(Self).map_err(|e| unreadable(&e))
     }
+}
+
+/// Each is read for itself: one that does not read keeps nobody from the others.
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Each<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let body = body(request, state).await?;
+        match serde_json::from_slice::<Vec<T>>(&body) {
+            Ok(all) => Ok(Self(all.into_iter().map(Ok).collect())),
+            Err(e) if e.is_data() => {
+                let all: Vec<serde_json::Value> =
+                    serde_json::from_slice(&body).map_err(|e| unreadable(&e))?;
+                let read = |value: serde_json::Value| T::deserialize(&value).map_err(|e| (value, e));
+                Ok(Self(all.into_iter().map(read).collect()))
+            }
+            Err(e) => Err(unreadable(&e)),
+        }
+    }
+}
+
+async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+    // A page in a browser can post a form across sites, but not this content type.
+    let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+    if !content_type.is_some_and(is_json) {
+        return Err(ApiError {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            message: "send JSON with content-type: application/json".into(),
+        });
+    }
+    Bytes::from_request(request, state).await.map_err(unreceived)
+}
+
+fn unreadable(err: &serde_json::Error) -> ApiError {
+    ApiError::bad_request(format!("the body does not read: {err}"))
 }
 
 fn is_json(content_type: &str) -> bool {

@@ -8,6 +8,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::fit;
 use crate::matcher::Labels;
 use crate::time::Ts;
 
@@ -15,7 +16,7 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 /// Labels that one has, for which room is made at first.
 const PAIRS_USUAL: usize = 12;
 
-/// What an alert may bring.
+/// What is kept of an alert; what is beyond is cut ([`super::fit`]), and the alert taken all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Labels, and annotations.
@@ -61,8 +62,6 @@ pub enum AlertError {
     EndsBeforeStart,
     #[error("invalid label set: {0} is not a name")]
     BadName(String),
-    #[error("{0}")]
-    OverLimit(String),
 }
 
 impl Default for Limits {
@@ -143,7 +142,7 @@ impl FromIterator<(Box<str>, Box<str>)> for LabelSet {
 }
 
 impl Alert {
-    /// Checks what was told.
+    /// Checks what was told, and cuts what is too long.
     pub fn new(
         labels: LabelSet,
         annotations: LabelSet,
@@ -151,39 +150,40 @@ impl Alert {
         generator_url: impl Into<Box<str>>,
         limits: &Limits,
     ) -> Result<Self, AlertError> {
+        Self::fitted(labels, annotations, starts_at, generator_url, limits).map(|(alert, _)| alert)
+    }
+
+    /// The same, and how many of its texts were cut or left out.
+    pub fn fitted(
+        labels: LabelSet,
+        annotations: LabelSet,
+        starts_at: Ts,
+        generator_url: impl Into<Box<str>>,
+        limits: &Limits,
+    ) -> Result<(Self, u64), AlertError> {
         if labels.is_empty() {
             return Err(AlertError::NoLabels);
         }
-        for (what, set, value_max) in
-            [("labels", &labels, limits.text), ("annotations", &annotations, limits.annotation)]
-        {
-            if set.len() > limits.pairs {
-                let (n, max) = (set.len(), limits.pairs);
-                return Err(AlertError::OverLimit(format!("{n} {what}, the limit is {max}")));
-            }
-            for (name, value) in set.iter() {
-                if name.is_empty() || name.chars().any(char::is_control) {
-                    return Err(AlertError::BadName(format!("{name:?}")));
-                }
-                if is_longer(name, limits.text) || is_longer(value, value_max) {
-                    let name: String = name.chars().take(40).collect();
-                    let why = format!("{what}: {name:?} has a name or a value of too many characters");
-                    return Err(AlertError::OverLimit(why));
-                }
-            }
+        if let Some((name, _)) = labels.iter().find(|(name, _)| !is_name(name)) {
+            return Err(AlertError::BadName(format!("{:?}", name.chars().take(40).collect::<String>())));
         }
+        let (labels, labels_cut) = fit::labels(labels, limits);
+        let (annotations, annotations_cut) = fit::annotations(annotations, limits);
         let mut generator_url = generator_url.into();
-        if generator_url.len() > limits.annotation {
+        // Half an address leads nowhere.
+        let address = generator_url.len() <= limits.annotation;
+        if !address {
             generator_url = Box::default();
         }
-        Ok(Self {
+        let alert = Self {
             fingerprint: fingerprint(labels.iter()),
             labels,
             annotations,
             within: LabelSet::default(),
             starts_at,
             generator_url,
-        })
+        };
+        Ok((alert, labels_cut + annotations_cut + u64::from(!address)))
     }
 
     /// Told by somebody who has a say of nothing else: it is another alert than that of the same labels that somebody without limits
@@ -229,8 +229,8 @@ impl Alert {
     }
 }
 
-fn is_longer(text: &str, chars: usize) -> bool {
-    text.len() > chars && text.chars().count() > chars
+pub(super) fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.chars().any(char::is_control)
 }
 
 /// The fingerprint of a set of labels in the order of their names, as Prometheus and Alertmanager make it.

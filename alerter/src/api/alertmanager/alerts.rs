@@ -24,10 +24,11 @@ use super::{Refused, Result};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
-use crate::api::extract::Sent;
+use crate::api::extract::Each;
 use crate::audit::Entry;
 use crate::board::Routing;
 use crate::clock::wall;
+use crate::notify::line;
 use crate::runtime::{AlertBatch, Heard};
 use crate::store;
 
@@ -37,10 +38,17 @@ const MAX_INCIDENTS: u32 = 100_000;
 const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 /// Mistakes told of one request.
 const MAX_MISTAKES: usize = 10;
+/// Characters of the name of an alert in one of them.
+const MAX_NAME: usize = 100;
+/// A sender tells the same again each minute: the log need not.
+pub(crate) const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// What reads, or the value that does not.
+type Posted = core::result::Result<PostableAlert, (serde_json::Value, serde_json::Error)>;
 
 /// Takes alerts that fire, or are over. Durable when it is answered.
 ///
-/// As Alertmanager: what is valid is taken, also if something else in the request is not.
+/// As Alertmanager: what is valid is taken, also if something else in the request is not. What is longer than is kept is taken, and cut.
 #[utoipa::path(
     post,
     path = "/api/v2/alerts",
@@ -55,46 +63,87 @@ const MAX_MISTAKES: usize = 10;
 pub(super) async fn take(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    posted: core::result::Result<Sent<Vec<PostableAlert>>, ApiError>,
+    posted: core::result::Result<Each<PostableAlert>, ApiError>,
 ) -> Result<StatusCode> {
-    let Sent(posted) = posted?;
-    let (now, limits) = (wall(), Limits::default());
-    let mut mistakes = Vec::new();
-    let mut told = Vec::with_capacity(posted.len());
-    let (mut invalid, mut foreign) = (0, 0u64);
-    let routing = api.runtime.board.routing();
-    for alert in posted {
-        match read(alert, now, &limits).map(|(one, ends_at)| (within(&caller, &routing, one), ends_at)) {
-            Ok((None, _)) => foreign += 1,
-            Ok((Some(alert), ends_at)) => told.push(Told { alert: alert.into(), ends_at }),
-            Err(e) => {
-                invalid += 1;
-                if mistakes.len() < MAX_MISTAKES {
-                    mistakes.push(e.to_string());
-                }
-            }
-        }
-    }
+    let Each(posted) = posted?;
+    let Read { told, cut, invalid, mistakes, foreign } =
+        Read::of(posted, &caller, &api.runtime.board.routing());
     api.runtime.metrics.alerts_invalid.inc_by(invalid + foreign);
+    api.runtime.metrics.alerts_cut.inc_by(cut);
+    let beyond = caller.reach().filter(|_| foreign > 0).map(|reach| {
+        format!("{foreign} alerts refused: this token is limited to {reach}, by the labels run and team")
+    });
+    let mistakes = mistakes.join("; ");
+    if let Some(refused) = api.refused_alerts.count(invalid + foreign) {
+        let why = if mistakes.is_empty() { beyond.as_deref().unwrap_or_default() } else { &mistakes };
+        tracing::warn!(refused, why, "alerts were refused: nobody is told of them");
+    }
     let heard = if told.is_empty() {
         Heard::default()
     } else {
         let entry = caller.audit("", "alerts", &format!("{} alerts", told.len()));
         api.tell(told, entry).await?
     };
-    if let Some(reach) = caller.reach().filter(|_| foreign > 0) {
-        let why =
-            format!("{foreign} alerts refused: this token is limited to {reach}, by the labels run and team");
+    if let Some(why) = beyond {
         return Err(Refused(StatusCode::FORBIDDEN, why));
     }
     if !mistakes.is_empty() {
-        return Err(Refused::bad(mistakes.join("; ")));
+        return Err(Refused::bad(mistakes));
     }
     if heard.refused > 0 {
         let why = format!("{} alerts refused: alerts.max_alerts fire already", heard.refused);
         return Err(Refused(StatusCode::TOO_MANY_REQUESTS, why));
     }
     Ok(StatusCode::OK)
+}
+
+/// What of a request is taken, and what is not.
+#[derive(Default)]
+struct Read {
+    told: Vec<Told>,
+    /// So many of those are not kept whole.
+    cut: u64,
+    invalid: u64,
+    /// What is wrong with the first of the invalid ones.
+    mistakes: Vec<String>,
+    /// Beyond the say of their teller.
+    foreign: u64,
+}
+
+impl Read {
+    fn of(posted: Vec<Posted>, caller: &Caller, routing: &Routing) -> Self {
+        let (now, limits) = (wall(), Limits::default());
+        let mut all = Self { told: Vec::with_capacity(posted.len()), ..Self::default() };
+        for (number, posted) in (1..).zip(posted) {
+            let posted = match posted {
+                Ok(posted) => posted,
+                Err((value, why)) => {
+                    all.mistake(&why, value["labels"]["alertname"].as_str(), number);
+                    continue;
+                }
+            };
+            let name = posted.labels.get("alertname").map(str::to_owned);
+            match read(posted, now, &limits) {
+                Ok((alert, ends_at, cut)) => {
+                    all.cut += u64::from(cut > 0);
+                    match within(caller, routing, alert) {
+                        Some(alert) => all.told.push(Told { alert: alert.into(), ends_at }),
+                        None => all.foreign += 1,
+                    }
+                }
+                Err(why) => all.mistake(&why, name.as_deref(), number),
+            }
+        }
+        all
+    }
+
+    fn mistake(&mut self, why: &dyn core::fmt::Display, name: Option<&str>, number: usize) {
+        self.invalid += 1;
+        if self.mistakes.len() < MAX_MISTAKES {
+            let name = name.map(|name| format!(" {:?}", line(name, MAX_NAME))).unwrap_or_default();
+            self.mistakes.push(format!("{why} (alert {number}{name})"));
+        }
+    }
 }
 
 impl Api {
@@ -126,12 +175,12 @@ fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
     reach.admits(&labels).then(|| alert.told_within(limits))
 }
 
-/// An alert, and when it ends.
+/// An alert, when it ends, and how many of its texts were cut.
 fn read(
     posted: PostableAlert,
     now: Ts,
     limits: &Limits,
-) -> core::result::Result<(Alert, Option<Ts>), AlertError> {
+) -> core::result::Result<(Alert, Option<Ts>, u64), AlertError> {
     let (starts_at, ends_at) = (posted.starts_at.0, posted.ends_at.0);
     let starts_at = starts_at.or(ends_at).unwrap_or(now);
     if ends_at.is_some_and(|at| at < starts_at) {
@@ -139,7 +188,8 @@ fn read(
     }
     let (annotations, url) =
         (posted.annotations.unwrap_or_default(), posted.generator_url.unwrap_or_default());
-    Ok((Alert::new(posted.labels, annotations, starts_at, url, limits)?, ends_at))
+    let (alert, cut) = Alert::fitted(posted.labels, annotations, starts_at, url, limits)?;
+    Ok((alert, ends_at, cut))
 }
 
 /// What fires: those alerts, and our own incidents.

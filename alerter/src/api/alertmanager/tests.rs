@@ -95,8 +95,17 @@ async fn what_is_valid_is_taken_beside_what_is_not() {
     let (status, body) = post(&app, &[alert("Good", &[]), backwards, nameless]).await;
     assert_eq!(status, 400);
     let body: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(body, "start time must be before end time; at least one label pair required");
+    assert_eq!(
+        body,
+        "start time must be before end time (alert 2 \"Backwards\"); at least one label pair required (alert 3)"
+    );
     assert_eq!(names(&app.json("/api/v2/alerts").await), ["Good"]);
+    let mut odd = alert("Odd", &[]);
+    odd["startsAt"] = json!("now");
+    let (status, body) = post(&app, &[odd, alert("Fine", &[]), json!({"labels": {"a": 1}}), json!(7)]).await;
+    assert_eq!(status, 400, "{body}");
+    assert!(body.contains("(alert 1 \\\"Odd\\\")") && body.contains("(alert 4)"), "{body}");
+    assert_eq!(names(&app.json("/api/v2/alerts").await), ["Fine", "Good"]);
     for (kind, body, status) in [
         (JSON, "{", 400),
         (JSON, r#"[{"labels":{"a":1}}]"#, 400),
@@ -112,7 +121,32 @@ async fn what_is_valid_is_taken_beside_what_is_not() {
         assert_eq!(app.post("/api/v2/alerts", kind, body).await.0, status, "{body}");
     }
     let metrics = app.get("/metrics").await.1;
-    assert!(metrics.contains("stepwatch_alerter_alerts_invalid_total 2"), "{metrics}");
+    assert!(metrics.contains("stepwatch_alerter_alerts_invalid_total 7"), "{metrics}");
+}
+
+#[tokio::test]
+async fn whoever_says_more_than_is_kept_is_heard() {
+    let app = TestApp::start().await;
+    let long = "path ".repeat(300);
+    let mut wordy = alert("Wordy", &[("path", &format!("{long}1"))]);
+    wordy["annotations"]["description"] = json!("so ".repeat(1400));
+    let twin = alert("Wordy", &[("path", &format!("{long}2"))]);
+    let many: Vec<(String, String)> = (0..80).map(|n| (format!("l{n}"), "x".to_owned())).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    let alerts = [wordy, twin, alert("Many", &many)];
+    assert_eq!(post(&app, &alerts).await, (200, String::new()));
+    // Told again, as Prometheus does, they are the same.
+    assert_eq!(post(&app, &alerts).await.0, 200);
+    let shown = app.json("/api/v2/alerts").await;
+    assert_eq!(names(&shown), ["Many", "Wordy", "Wordy"]);
+    let texts = shown.to_string();
+    assert!(texts.contains("so so …\"") && texts.contains("labels_left_out"), "{texts}");
+    let incidents = app.json("/api/v1/incidents").await;
+    assert_eq!(incidents["incidents"].as_array().unwrap().len(), 2, "{incidents}");
+    app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
+    let metrics = app.get("/metrics").await.1;
+    assert!(metrics.contains("stepwatch_alerter_alerts_cut_total 6"), "{metrics}");
+    assert!(metrics.contains("stepwatch_alerter_alerts_invalid_total 0"), "{metrics}");
 }
 
 #[tokio::test]
