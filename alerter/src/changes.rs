@@ -65,7 +65,7 @@ async fn tell(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bo
                 tracing::warn!(receiver, error, "a change of a run is refused");
                 return false;
             }
-            FailureClass::Transient => {
+            FailureClass::Transient | FailureClass::Partly => {
                 Duration::from_millis(backoff(attempt, false, random()).0.unsigned_abs())
             }
             FailureClass::RateLimited { retry_after: asked } => retry_after(asked, random()),

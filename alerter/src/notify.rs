@@ -143,6 +143,8 @@ pub enum FailureClass {
     Permanent,
     /// The receiver is unwell or out of reach.
     Transient,
+    /// The receiver is well and some of those whom it is for have it; what is kept as memory says who. The others are tried again.
+    Partly,
     /// The receiver is well and wants to be left alone, perhaps for so long.
     RateLimited { retry_after: Option<Duration> },
 }

@@ -173,7 +173,7 @@ async fn send(
         Ok(Ok(receipt)) => Ok(receipt.memory.or_else(|| memory.map(str::to_owned))),
         Ok(Err(failure)) => Err(match failure.class {
             FailureClass::Permanent => format!("refused: {}", failure.error),
-            FailureClass::Transient => format!("failed: {}", failure.error),
+            FailureClass::Transient | FailureClass::Partly => format!("failed: {}", failure.error),
             FailureClass::RateLimited { .. } => format!("rate limited: {}", failure.error),
         }),
     }

@@ -5,8 +5,11 @@
 //! first message, because some mailboxes take another subject for another conversation; how things stand is the first line.
 //!
 //! One connection a message: incidents are rare, and a relay that closed an idle connection costs a retry.
+//!
+//! The relay answers for each recipient on its own ([`relay`]). Who has the message is kept, and only the others are tried again.
 
 mod html;
+mod relay;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -14,34 +17,33 @@ mod tls;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
-use lettre::transport::smtp::Error as SmtpError;
 use lettre::transport::smtp::authentication::Credentials;
-use lettre::transport::smtp::client::{Certificate, Tls, TlsParameters};
+use lettre::transport::smtp::client::{Certificate, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
-use lettre::{AsyncSmtpTransport, AsyncTransport as _, Message as Mail, Tokio1Executor};
+use lettre::{Address, Message as Mail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::message::{Message, Status};
-use stepwatch_kit::config::Secret;
 
+use self::relay::{Answers, Encryption, Relay};
 use super::text::{clean, hex, line, shorten};
 use super::{Attempt, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
 
-/// One command and its answer; a relay that scans for viruses takes its time over the last one.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
 /// A relay that is flooded starts to refuse.
 const PACE: Pace = Pace { per_second: 2.0, burst: 10.0 };
 const RECIPIENTS_MAX: usize = 50;
 const SUBJECT_MAX: usize = 180;
 const TEXT_MAX: usize = 4000;
 const ERROR_MAX: usize = 400;
+/// How often those who do not have a message yet are tried while others have it: some ten minutes, and two of a page, whose next word
+/// must not wait for a mailbox that asks for five; it goes to all of them again.
+const PARTLY_MAX: u32 = 12;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -79,12 +81,11 @@ pub enum TlsMode {
 }
 
 pub struct Email {
-    transport: AsyncSmtpTransport<Tokio1Executor>,
+    relay: Relay,
     from: Mailbox,
     to: Vec<Mailbox>,
     /// After the `@` of our message ids.
     domain: String,
-    password: Option<Secret>,
 }
 
 /// What is kept for a lane: the conversation.
@@ -92,6 +93,19 @@ pub struct Email {
 struct Thread {
     first: String,
     subject: String,
+    /// A message that not everybody has yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    part: Option<Part>,
+}
+
+/// How far a message has come.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Part {
+    /// The idempotency key.
+    key: String,
+    /// Those who have it, and those who never will.
+    done: Vec<String>,
+    tries: u32,
 }
 
 impl std::fmt::Debug for Email {
@@ -118,18 +132,14 @@ impl Config {
             (None, None) => None,
             _ => return Err("username and password_file (or password_env) go together".into()),
         };
-        let mut transport = self.transport()?;
-        if let Some(credentials) = credentials {
-            transport = transport.credentials(credentials);
-        }
-        if let Some(hello) = &self.hello {
-            transport = transport.hello_name(ClientId::Domain(line(hello, 255)));
-        }
+        let hello = self.hello.as_ref().map_or_else(ClientId::default, |h| ClientId::Domain(line(h, 255)));
+        let (host, port, encryption) = self.relay()?;
         let domain = from.email.domain().to_owned();
-        Ok(Email { transport: transport.build(), from, to, domain, password })
+        let relay = Relay { host, port, encryption, hello, credentials, password };
+        Ok(Email { relay, from, to, domain })
     }
 
-    fn transport(&self) -> Result<lettre::transport::smtp::AsyncSmtpTransportBuilder, String> {
+    fn relay(&self) -> Result<(String, u16, Encryption), String> {
         let usual = match self.tls {
             TlsMode::Starttls => 587,
             TlsMode::Tls => 465,
@@ -141,13 +151,12 @@ impl Config {
         let (Some(url), Some(host)) = (url, host) else {
             return Err(format!("smarthost: {:?} must be host:port", self.smarthost));
         };
-        let tls = match self.tls {
-            TlsMode::None => Tls::None,
-            TlsMode::Starttls => Tls::Required(self.tls_parameters(&host)?),
-            TlsMode::Tls => Tls::Wrapper(self.tls_parameters(&host)?),
+        let encryption = match self.tls {
+            TlsMode::None => Encryption::Never,
+            TlsMode::Starttls => Encryption::Required(self.tls_parameters(&host)?),
+            TlsMode::Tls => Encryption::Wrapper(self.tls_parameters(&host)?),
         };
-        let builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host);
-        Ok(builder.port(url.port().unwrap_or(usual)).timeout(Some(COMMAND_TIMEOUT)).tls(tls))
+        Ok((host, url.port().unwrap_or(usual), encryption))
     }
 
     fn tls_parameters(&self, host: &str) -> Result<TlsParameters, String> {
@@ -184,39 +193,74 @@ impl Notifier for Email {
 impl Email {
     async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
+        let own = self.message_id(&n.idem_key);
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Thread>(m).ok());
-        let mail =
-            self.compose(n, known.as_ref()).map_err(|err| Failure::permanent(format!("email: {err}")))?;
-        let thread = known
-            .unwrap_or_else(|| Thread { first: self.message_id(&n.idem_key), subject: subject(&n.message) });
-        let receipt = Receipt { memory: serde_json::to_string(&thread).ok() };
-        match self.transport.send(mail.clone()).await {
-            Ok(_) => Ok(receipt),
-            // One address that the relay refuses must not keep the others from being told.
-            Err(err) if err.is_permanent() && self.to.len() > 1 => {
-                self.one_by_one(&mail, &err).await.map(|()| receipt)
-            }
-            Err(err) => Err(self.judge(&err)),
+        // Whoever gets the first message late gets the same as the others.
+        let before = known.as_ref().filter(|thread| thread.first != own);
+        let mail = self.compose(n, before).map_err(|err| Failure::permanent(format!("email: {err}")))?;
+        let thread = known.unwrap_or_else(|| Thread { first: own, subject: subject(&n.message), part: None });
+        let part = thread.part.clone().filter(|part| part.key == n.idem_key);
+        let done = part.as_ref().map(|part| part.done.as_slice()).unwrap_or_default();
+        let to = self.to.iter().map(|to| to.email.clone());
+        let to: Vec<Address> = to.filter(|to| !done.contains(&to.to_string())).collect();
+        let answers =
+            if to.is_empty() { Answers::default() } else { self.deliver(&to, &mail.formatted()).await? };
+        for (to, error) in &answers.refused {
+            tracing::error!(%to, error, "the relay refuses an address of a receiver");
         }
+        Self::weigh(n, thread, part, answers)
     }
 
-    /// Succeeds if anybody was told. All headers stay, so that everybody sees to whom it went.
-    async fn one_by_one(&self, mail: &Mail, refusal: &SmtpError) -> Result<(), Failure> {
-        let mut worst = self.judge(refusal);
-        let mut told = false;
-        for to in &self.to {
-            let envelope =
-                lettre::address::Envelope::new(Some(self.from.email.clone()), vec![to.email.clone()]);
-            let Ok(envelope) = envelope else { continue };
-            match self.transport.send_raw(&envelope, &mail.formatted()).await {
-                Ok(_) => told = true,
-                Err(err) => {
-                    worst = self.judge(&err);
-                    tracing::error!(to = %to.email, error = worst.error, "the relay refuses an address of a receiver");
-                }
+    /// Whether the message is delivered. It is when somebody has it and of all others it is known that they cannot.
+    fn weigh(
+        n: &Notification,
+        thread: Thread,
+        part: Option<Part>,
+        answers: Answers,
+    ) -> Result<Receipt, Failure> {
+        let Answers { accepted, refused, deferred } = answers;
+        let memory = |part| serde_json::to_string(&Thread { part, ..thread }).ok();
+        let told = part.is_some() || !accepted.is_empty();
+        let Some((late, error)) = deferred.first() else {
+            return match refused.into_iter().next() {
+                Some((_, error)) if !told => Err(Failure::permanent(error)),
+                _ => Ok(Receipt { memory: memory(None) }),
+            };
+        };
+        if !told {
+            return Err(Failure::transient(error.clone(), false));
+        }
+        let mut part = part.unwrap_or_else(|| Part { key: n.idem_key.clone(), done: Vec::new(), tries: 0 });
+        let done = accepted.iter().chain(refused.iter().map(|(address, _)| address));
+        part.done.extend(done.map(ToString::to_string));
+        part.tries += 1;
+        if part.tries >= PARTLY_MAX {
+            for (to, error) in &deferred {
+                tracing::error!(%to, error, "an address of a receiver does not take a message that others have: given up");
+            }
+            return Ok(Receipt { memory: memory(None) });
+        }
+        let error = format!("others have it, {late} does not yet: {error}");
+        Err(Failure { class: FailureClass::Partly, error, ambiguous: false, memory: memory(Some(part)) })
+    }
+
+    /// A message that is refused as a whole is tried for each of them: it may be the rules of one mailbox that refuse it.
+    async fn deliver(&self, to: &[Address], mail: &[u8]) -> Result<Answers, Failure> {
+        let from = &self.from.email;
+        let whole = self.relay.send(from, to, mail).await;
+        let Err(failure) = &whole else { return whole };
+        if failure.class != FailureClass::Permanent || to.len() == 1 {
+            return whole;
+        }
+        let mut all = Answers::default();
+        for one in to {
+            match self.relay.send(from, std::slice::from_ref(one), mail).await {
+                Ok(answers) => all.extend(answers),
+                Err(f) if f.class == FailureClass::Permanent => all.refused.push((one.clone(), f.error)),
+                Err(f) => all.deferred.push((one.clone(), f.error)),
             }
         }
-        if told { Ok(()) } else { Err(worst) }
+        Ok(all)
     }
 
     fn compose(&self, n: &Notification, thread: Option<&Thread>) -> Result<Mail, lettre::error::Error> {
@@ -248,26 +292,6 @@ impl Email {
     /// `<hash@domain>`: the key may hold characters that have no place there.
     fn message_id(&self, key: &str) -> String {
         format!("<{}@{}>", &hex(&Sha256::digest(key.as_bytes()))[..32], self.domain)
-    }
-
-    fn judge(&self, err: &SmtpError) -> Failure {
-        let mut text = err.to_string();
-        let mut cause = std::error::Error::source(err);
-        while let Some(c) = cause {
-            text = format!("{text}: {c}");
-            cause = c.source();
-        }
-        if let Some(password) = &self.password {
-            text = text.replace(password.expose(), "<secret>");
-        }
-        let error = format!("email: {}", line(&text, ERROR_MAX));
-        if err.is_permanent() {
-            return Failure { class: FailureClass::Permanent, error, ambiguous: false, memory: None };
-        }
-        // A relay that says "later" has not taken it; neither has one that was never reached, or never trusted.
-        let untold = err.is_tls() || err.is_client() || text.to_lowercase().contains("connection error");
-        let refused = err.is_transient() || untold;
-        Failure::transient(error, !refused)
     }
 }
 

@@ -298,6 +298,7 @@ impl Courier {
                 let wait = retry_after(asked, (self.random)());
                 (Span::millis(wait.as_millis() as i64), false, "rate_limited")
             }
+            FailureClass::Partly => (backoff(claim.attempts + 1, n.page, (self.random)()), true, "partly"),
             FailureClass::Transient => {
                 let failures = claim.attempts + 1;
                 if failures >= ATTEMPTS_MAX && !self.promised(n).await {
@@ -385,7 +386,7 @@ async fn attempt(notifier: &dyn Notifier, claim: &Claim) -> Result<Receipt, Fail
 /// What the result says about the receiver.
 fn sign(result: &Result<Receipt, Failure>, random: Random) -> Sign {
     match result.as_ref().map_err(|failure| failure.class) {
-        Ok(_) | Err(FailureClass::Permanent) => Sign::Alive,
+        Ok(_) | Err(FailureClass::Permanent | FailureClass::Partly) => Sign::Alive,
         Err(FailureClass::Transient) => Sign::Unwell,
         Err(FailureClass::RateLimited { retry_after: asked }) => Sign::Pause(retry_after(asked, random())),
     }

@@ -64,6 +64,8 @@ pub struct Smtp {
     pub accounts: BTreeMap<String, String>,
     /// Addresses that do not exist.
     pub unknown: BTreeSet<String>,
+    /// Addresses that are asked to come again later.
+    pub later: BTreeSet<String>,
     pub mails: Vec<Mail>,
     /// Copies of what had arrived.
     pub duplicates: usize,
@@ -267,6 +269,9 @@ impl Session {
         };
         if state.borrow().unknown.contains(&to) {
             return format!("550 5.1.1 <{to}>: Recipient address rejected: User unknown");
+        }
+        if state.borrow().later.contains(&to) {
+            return format!("450 4.2.0 <{to}>: Recipient address rejected: Greylisted");
         }
         self.to.push(to);
         "250 2.1.5 Ok".into()

@@ -1,5 +1,7 @@
 //! Against a relay that refuses what relays refuse: what does the mailbox look like in the end?
 
+use std::time::Duration;
+
 use stepwatch_fakes::{FakeSmtp, SmtpFault};
 use tempfile::TempDir;
 
@@ -141,6 +143,63 @@ async fn an_address_that_does_not_exist_does_not_silence_the_others() {
     });
     let failure = bench.try_send(&page("mail", 2, Action::Trigger), None).await.unwrap_err();
     assert_eq!(failure.class, FailureClass::Permanent);
+}
+
+#[tokio::test]
+async fn an_address_that_must_wait_does_not_keep_the_others_waiting() {
+    let to = ["slow@example.com", "gone@example.com", "oncall@example.com"].map(str::to_owned).to_vec();
+    let bench = Bench::with(|config| Config { to, ..config }).await;
+    bench.relay.change(|s| {
+        s.unknown.insert("gone@example.com".into());
+        s.later.insert("slow@example.com".into());
+    });
+    let n = page("mail", 1, Action::Trigger);
+    let first = bench.try_send(&n, None).await.unwrap_err();
+    assert_eq!((first.class, first.ambiguous), (FailureClass::Partly, false), "{}", first.error);
+    assert!(
+        first.error.contains("others have it, slow@example.com does not yet: email: "),
+        "{}",
+        first.error
+    );
+    // After a restart too nobody gets it twice, and it is the same message.
+    let again = bench.try_send(&n, first.memory.as_deref()).await.unwrap_err();
+    bench.relay.change(|s| s.later.clear());
+    let receipt = bench.try_send(&n, again.memory.as_deref()).await.unwrap();
+    let next = page("mail", 2, Action::Ack);
+    bench.try_send(&next, receipt.memory.as_deref()).await.unwrap();
+    bench.relay.with(|s| {
+        let to: Vec<String> = s.mails.iter().map(|m| m.to.join(" ")).collect();
+        assert_eq!(to, ["oncall@example.com", "slow@example.com", "slow@example.com oncall@example.com"]);
+        assert_eq!((s.duplicates, s.refused.len()), (0, 0), "{:?}", s.refused);
+        assert_eq!(
+            (s.mails[0].id(), s.mails[0].header("subject")),
+            (s.mails[1].id(), s.mails[1].header("subject"))
+        );
+        assert_eq!(s.mails[1].header("references"), "", "a first message is no answer to itself");
+        assert_eq!(s.mails[2].header("references"), s.mails[0].id());
+    });
+}
+
+#[tokio::test]
+async fn an_address_that_must_wait_for_ever_is_given_up_once_others_have_it() {
+    let to = ["slow@example.com", "oncall@example.com"].map(str::to_owned).to_vec();
+    let bench = Bench::with(|config| Config { to, ..config }).await;
+    bench.relay.change(|s| {
+        s.later.insert("slow@example.com".into());
+    });
+    let n = page("mail", 1, Action::Trigger);
+    let (mut memory, mut tries) = (None, 1);
+    while let Err(failure) = bench.try_send(&n, memory.as_deref()).await {
+        assert_eq!(failure.class, FailureClass::Partly);
+        (memory, tries) = (failure.memory, tries + 1);
+    }
+    assert_eq!((tries, bench.relay.with(|s| s.mails.len())), (PARTLY_MAX, 1));
+    // Where nobody has it there is nothing to be content with.
+    bench.relay.change(|s| {
+        s.later.insert("oncall@example.com".into());
+    });
+    let failure = bench.try_send(&page("mail", 2, Action::Trigger), memory.as_deref()).await.unwrap_err();
+    assert_eq!((failure.class, failure.ambiguous), (FailureClass::Transient, false), "{}", failure.error);
 }
 
 #[tokio::test]
