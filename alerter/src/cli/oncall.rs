@@ -14,6 +14,7 @@ use super::table::{Table, plain};
 use crate::api::oncall::{CalendarView, DAYS_DEFAULT, DAYS_MAX, OnCallView, ScheduleView};
 use crate::clock::wall;
 use crate::config::Config;
+use crate::config::oncall::NO_FALLBACK;
 
 #[derive(Debug, Args)]
 pub(super) struct OnCallArgs {
@@ -79,7 +80,7 @@ fn one(s: &ScheduleView, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "{} ({})", plain(&s.schedule), plain(&s.time_zone))?;
     let mut facts = Table::facts().indented(2);
     let until = s.until.map_or_else(String::new, |until| format!(", until {}", zone.show(until.0)));
-    let fallback = if s.fallback.is_empty() { "nobody else is told".into() } else { s.fallback.join(", ") };
+    let fallback = if s.fallback.is_empty() { NO_FALLBACK.into() } else { s.fallback.join(", ") };
     let who = if s.on_call.is_empty() {
         format!("NOBODY{until}; told instead: {fallback}")
     } else {

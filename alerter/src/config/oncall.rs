@@ -18,6 +18,8 @@ use crate::notify::slack::is_user_id;
 const MIN_REFRESH: Span = Span::secs(30);
 /// How far ahead gaps are looked for.
 const LOOK_AHEAD: Span = Span::secs(28 * 86_400);
+/// Who is told when nobody is on call and there is no fallback: a level never tells nobody.
+pub(crate) const NO_FALLBACK: &str = "the others of the level, or every receiver if it names no others";
 /// Gaps told one by one.
 const GAPS_TOLD: usize = 10;
 
@@ -274,7 +276,7 @@ impl File {
             let mut gaps = oncall.shifts(name, now, now + LOOK_AHEAD);
             gaps.retain(|shift| shift.users.is_empty());
             let hours = gaps.iter().map(|g| (g.to - g.from).as_secs_f64()).sum::<f64>() / 3600.0;
-            let instead = if s.fallback.is_empty() { "nobody" } else { &s.fallback.join(", ") };
+            let instead = if s.fallback.is_empty() { NO_FALLBACK } else { &s.fallback.join(", ") };
             for gap in gaps.iter().take(GAPS_TOLD) {
                 let (from, to, long) =
                     (s.time_zone.show(gap.from), s.time_zone.show(gap.to), gap.to - gap.from);

@@ -26,6 +26,22 @@ fn json_is_what_the_api_answers() {
 }
 
 #[test]
+fn whoever_is_told_when_nobody_is_on_call_is_named() {
+    let mut view = answer(Some("office"), "2026-10-24T15:00:00Z", 1).unwrap();
+    let line = |view: &OnCallView| {
+        let mut out = Vec::new();
+        table(view, Ts(0), &mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().find(|l| l.contains("NOBODY")).map(str::to_owned)
+    };
+    view.schedules[0].on_call.clear();
+    view.schedules[0].fallback = vec!["chat".into()];
+    assert!(line(&view).unwrap().ends_with("; told instead: chat"), "{view:?}");
+    view.schedules[0].fallback.clear();
+    let told = "; told instead: the others of the level, or every receiver if it names no others";
+    assert!(line(&view).unwrap().ends_with(told), "{view:?}");
+}
+
+#[test]
 fn a_schedule_that_is_not_is_named() {
     let error = answer(Some("tertiary"), "2026-10-24T00:00", 1).unwrap_err();
     assert_eq!(error, "there is no schedule \"tertiary\"; those that exist: primary, office");
