@@ -235,6 +235,7 @@ impl Callbacks {
             Word::Escalate => self.ask(entry, |reply| Command::Escalate { incident, by, reply }).await,
             Word::Note(what) => {
                 let entry = entry.saying(&what);
+                let incident = record.clone();
                 self.ask(entry, |reply| Command::Note { incident, by, what, reply }).await
             }
             Word::Silence(length) => return self.silence(&record, by, length).await,

@@ -112,7 +112,8 @@ pub enum Command {
         reply: oneshot::Sender<Answer>,
     },
     Note {
-        incident: String,
+        /// As it was found, open or resolved.
+        incident: Box<IncidentRecord>,
         by: String,
         what: String,
         reply: oneshot::Sender<Answer>,

@@ -113,7 +113,7 @@ impl Engine {
             Input::Resolve { incident, by } => self.book.resolve_by_hand(now, incident, by, out),
             Input::Escalate { incident, by } => self.book.escalate(now, incident, by, out),
             Input::Unack { incident, by } => self.book.unack(now, incident, by, out),
-            Input::Note { incident, by, what } => self.book.note(now, incident, by, what, out),
+            Input::Note { incident, by, what } => out.push(by_actor(now, incident, by, what.to_owned())),
             Input::Own { check, severity, fault } => self.book.own(now, check, severity, fault, out),
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));

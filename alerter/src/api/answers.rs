@@ -144,7 +144,7 @@ pub(super) async fn escalate(
     answer(&api, &caller, &id, Said::new("escalate", body)?, escalate).await
 }
 
-/// Notes something in an incident's history. Durable when it is answered.
+/// Notes something in an incident's history, also after its end, when the account of it is written. Durable when it is answered.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/notes",
@@ -154,7 +154,7 @@ pub(super) async fn escalate(
     request_body = Note,
     responses(
         (status = 200, description = "The incident", body = IncidentView),
-        BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
+        BadRequest, NotFound, TooLarge, NotJson, Broken
     )
 )]
 pub(super) async fn note(
@@ -168,8 +168,12 @@ pub(super) async fn note(
         return Err(ApiError::bad_request(format!("note: must be a line of 1 to {MAX_NOTE} characters")));
     }
     let what = note.trim().to_owned();
-    let keep = |incident, by, reply| Command::Note { incident, by, what, reply };
-    answer(&api, &caller, &id, said, keep).await
+    let record = api.find(&caller, &id).await?;
+    let (by, entry) = (caller.signs(&said.by), caller.audit(&said.by, said.word, &record.id));
+    tracing::info!(incident = record.id, by, word = said.word, "a person's word");
+    let incident = Box::new(record.clone());
+    api.ask(entry, |reply| Command::Note { incident, by, what, reply }).await?;
+    Ok(Json(record.into()))
 }
 
 impl Said {

@@ -490,6 +490,9 @@ async fn incidents_are_answered_from_a_shell() {
     assert_eq!((status, &escalated["state"]), (0, &"open".into()), "{out}");
     let (status, _, _) = ask(&["incidents", "resolve", &id, "--by", "bob"]).await;
     assert_eq!(status, 0);
+    // The account of it is written afterwards.
+    let (status, out, _) = ask(&["incidents", "note", &id, "a cable was loose", "--by", "alice"]).await;
+    assert!(status == 0 && out.ends_with("noted by alice\n"), "{out}");
     for word in ["escalate", "unack"] {
         let (status, _, err) = ask(&["incidents", word, &id, "--by", "bob"]).await;
         assert!(status == 1 && err.contains("was resolved at"), "{word}: {err}");

@@ -39,8 +39,9 @@ impl Runtime {
                 self.person(now, &incident, input, reply);
             }
             Command::Note { incident, by, what, reply } => {
-                let input = Input::Note { incident: &incident, by: &by, what: &what };
-                self.person(now, &incident, input, reply);
+                let input = Input::Note { incident: &incident.id, by: &by, what: &what };
+                self.engine.handle(now, input, &mut self.pending.effects);
+                self.pending.replies.push((reply, incident));
             }
             Command::Audited { entry, command } => return self.audited(*entry, *command),
             Command::Ping { reply } => {

@@ -74,13 +74,6 @@ impl Book {
         self.finish(id, out);
     }
 
-    /// Kept in the history of an open incident.
-    pub(crate) fn note(&mut self, now: Ts, id: &str, by: &str, what: &str, out: &mut Vec<Effect>) {
-        if self.open.contains_key(id) {
-            out.push(by_actor(now, id, by, what.to_owned()));
-        }
-    }
-
     pub(crate) fn resolve_by_hand(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         let raised = i.raised.clone();
