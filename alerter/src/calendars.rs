@@ -227,7 +227,12 @@ impl Watched {
     async fn complain(&mut self, error: String) -> Result<(), ()> {
         let schedule = &self.source.schedule;
         if self.told.as_ref() != Some(&error) {
-            tracing::warn!(schedule, error, "the calendar does not read; the last good copy stays in force");
+            let stays = if self.read_at.is_some() {
+                "the last good copy stays in force"
+            } else {
+                "there is no earlier copy"
+            };
+            tracing::warn!(schedule, error, "the calendar does not read; {stays}");
             self.told = Some(error.clone());
         }
         let age = wall() - self.since;

@@ -38,7 +38,7 @@ pub(super) struct ClientArgs {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    #[error("--url {0:?} is not an http:// or https:// URL")]
+    #[error("--url {0:?} is not an http:// or https:// URL, as in http://127.0.0.1:9766")]
     Url(String),
     #[error("--ca-file {path}: {why}")]
     Ca { path: String, why: String },
@@ -68,7 +68,7 @@ enum Proof {
 
 impl ClientArgs {
     pub(super) fn client(&self) -> Result<Client, ClientError> {
-        let bad = || ClientError::Url(shown_url(&self.url));
+        let bad = || ClientError::Url(typed(&self.url));
         let base = url::Url::parse(&self.url).ok().filter(url::Url::has_host).ok_or_else(bad)?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(bad());
@@ -95,6 +95,14 @@ impl ClientArgs {
         let password = || Secret::new(std::env::var(PASSWORD_VARIABLE).unwrap_or_default());
         Ok(std::env::var(USER_VARIABLE).ok().map(|user| Proof::User(user, password())))
     }
+}
+
+/// What was typed in the place of an address, without what may be a user and a password.
+fn typed(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
 impl Client {
@@ -175,5 +183,25 @@ impl Client {
             Ok(told) => ClientError::Refused(super::table::plain(&told.error)),
             Err(_) => ClientError::Strange { url, why: status.to_string() },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_none_is_shown_as_it_was_typed_without_secrets() {
+        for (given, shown) in [
+            ("127.0.0.1:18200", "127.0.0.1:18200"),
+            ("alerter", "alerter"),
+            ("ftp://alerter/x", "ftp://alerter/x"),
+            ("alice:secret@alerter:9766", "alerter:9766"),
+            ("htp://alice:sec@ret@alerter:9766/?token=secret", "htp://alerter:9766/"),
+        ] {
+            let args = ClientArgs { url: given.into(), ca_file: None, token_file: None };
+            let error = args.client().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--url {shown:?} is not")), "{error}");
+        }
     }
 }

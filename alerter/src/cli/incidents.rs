@@ -277,6 +277,19 @@ fn told(i: &IncidentView, now: Ts) -> String {
     }
 }
 
+/// The number behind it. What has no scale of its own has no score.
+fn value(i: &IncidentView) -> String {
+    if i.kind == Kind::AlertStorm {
+        return format!(
+            "{} incidents more than the {} that are told one by one",
+            short(i.value),
+            short(i.expected)
+        );
+    }
+    let score = if i.score.is_nan() { String::new() } else { format!(", score {}", short(i.score)) };
+    format!("{} = {}, expected {}{score}", i.signal, short(i.value), short(i.expected))
+}
+
 pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
     let i = &d.incident;
     let severity = i.severity.as_str();
@@ -292,8 +305,7 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
         t.row(["description", text]);
     }
     if i.kind != Kind::PrometheusAlert {
-        let (value, expected, score) = (short(i.value), short(i.expected), short(i.score));
-        t.row(["value", &format!("{} = {value}, expected {expected}, score {score}", i.signal)]);
+        t.row(["value", &value(i)]);
     }
     if !i.run.is_empty() {
         t.row(["step", &steps(i)]);

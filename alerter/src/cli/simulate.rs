@@ -26,6 +26,8 @@ use crate::templates::Failed;
 
 /// Who answers in a simulation.
 const ANSWERS: &str = "simulation";
+/// How the engine calls the first route.
+const OUR_ROUTE: &str = "routes[0]";
 /// Deadlines gone through; a ladder of many repeats has an end.
 const MAX_ROUNDS: usize = 1000;
 
@@ -200,6 +202,9 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
         engine.tick(at, &mut effects);
         keep(at, &mut effects);
     }
+    if let Some(policy) = &args.policy {
+        entries.iter_mut().for_each(|entry| entry.by_policy(policy));
+    }
     Ok(Story {
         at: When(begin),
         severity: args.severity,
@@ -230,6 +235,13 @@ impl Entry {
             }
         };
         Some(Self::new(at, begin, what))
+    }
+
+    /// The one route of a rehearsed policy is ours, and in no configuration.
+    fn by_policy(&mut self, policy: &str) {
+        if let What::Decided { why } = &mut self.what {
+            *why = why.replace(OUR_ROUTE, &format!("--policy {policy}"));
+        }
     }
 
     fn new(at: Ts, begin: Ts, what: What) -> Self {

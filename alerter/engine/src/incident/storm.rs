@@ -61,7 +61,7 @@ impl Tally {
     fn words(&self, within: Span) -> String {
         let mut kinds: Vec<_> = self.kinds.iter().map(|(kind, n)| (*n, kind.title())).collect();
         kinds.sort_by_key(|(n, title)| (core::cmp::Reverse(*n), *title));
-        let kinds: Vec<_> = kinds.iter().map(|(n, title)| format!("{n} {title}")).collect();
+        let kinds: Vec<_> = kinds.iter().map(|(n, title)| format!("{n} × {title}")).collect();
         let so_far = if self.open < self.total {
             format!(", {} of them open still", self.open)
         } else {

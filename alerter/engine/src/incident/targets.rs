@@ -45,12 +45,10 @@ impl Book {
         for item in &level.notify {
             let resolution = self.oncall.resolve(item, now);
             let receivers: Vec<&str> = resolution.targets.iter().map(|t| t.receiver.as_str()).collect();
-            let words = match resolution.why.as_str() {
-                "" => item.clone(),
-                why => format!(
-                    "{why} by {}",
-                    if receivers.is_empty() { "nothing".into() } else { receivers.join(", ") }
-                ),
+            let words = match (resolution.why.as_str(), receivers.is_empty()) {
+                ("", _) => item.clone(),
+                (why, true) => why.to_owned(),
+                (why, false) => format!("{why} by {}", receivers.join(", ")),
             };
             found.push(words.clone());
             for target in resolution.targets {

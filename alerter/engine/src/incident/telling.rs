@@ -25,6 +25,9 @@ const BACKLOG: Span = Span::secs(10);
 /// Rounds told at one moment: a ladder of waits of nothing has an end, and a mistake of ours too.
 const MAX_ROUNDS: usize = 1000;
 
+/// Why a storm takes its way.
+const OF_STORM: &str = "that of the incidents in it";
+
 /// What one receiver has been told.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Lane {
@@ -145,7 +148,10 @@ impl Book {
         // A reload may have taken the route away since.
         let way =
             labels.and_then(|l| self.router.ways(&self.config, l).into_iter().find(|w| w.route == route));
-        let (matched, policy) = way.map(|way| (way.because, way.policy)).unwrap_or_default();
+        // A storm takes the way of what is in it, which its own labels need not lead to.
+        let storm = self.open.get(id).is_some_and(|i| i.storm.is_some());
+        let of_others = || (if storm { OF_STORM.to_owned() } else { String::new() }, None);
+        let (matched, policy) = way.map_or_else(of_others, |way| (way.because, way.policy));
         Path { route: route.to_owned(), matched, policy, level, again, chosen: Vec::new(), asked }
     }
 

@@ -11,6 +11,7 @@ const MAX_MATCHERS: usize = 32;
 /// Characters of a comment, and of an author.
 const MAX_COMMENT: usize = 2000;
 const MAX_AUTHOR: usize = 200;
+const MINUTE: Span = Span::secs(60);
 
 /// Under `silences:`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -153,7 +154,9 @@ impl Silences {
         }
         let length = w.ends_at - starts_at.max(now);
         if length > config.max_duration {
-            return Some(format!("{length} is longer than silences.max_duration, {}", config.max_duration));
+            // What was asked for, which has got a little shorter on its way here.
+            let asked = Span::millis((length.0 + MINUTE.0 - 1) / MINUTE.0 * MINUTE.0);
+            return Some(format!("{asked} is longer than silences.max_duration, {}", config.max_duration));
         }
         text("comment", &w.comment, MAX_COMMENT).or_else(|| text("author", &w.created_by, MAX_AUTHOR))
     }

@@ -59,6 +59,8 @@ fn what_is_refused_and_why() {
         (wanted(&["run=~\".*\""], None, 10), "must not match the empty string"),
         (wanted(&["run=a", "node!=b"], None, 10), "silences.min_matchers asks for 2"),
         (wanted(&two, None, 101), "longer than silences.max_duration, 1m 40s"),
+        // As it was asked for, a second before it came here.
+        (wanted(&two, None, 7199), "2h is longer than"),
         (wanted(&two, Some(20), 20), "after the start"),
         (wanted(&two, Some(-20), -10), "in the past"),
         (Wanted { comment: "  ".into(), ..wanted(&two, None, 10) }, "comment: must say"),

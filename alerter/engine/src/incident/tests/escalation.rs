@@ -61,6 +61,20 @@ fn whoever_stands_in_and_does_not_exist_calls_nobody_twice() {
 }
 
 #[test]
+fn a_level_that_names_nobody_tells_everybody_and_says_so() {
+    let mut config = two_levels();
+    config.policies[0].levels[0].notify = vec!["schedule:primary".into()];
+    let mut w = World::new(config);
+    w.raise("r", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First), ("phone", Trigger, Reason::First)]);
+    assert!(
+        w.has_said("level 1 notified (there is no schedule primary, so every receiver)"),
+        "{:#?}",
+        w.history
+    );
+}
+
+#[test]
 fn tickets_are_gathered_and_pages_are_not() {
     let mut w = World::new(EngineConfig { batch_window: Span::secs(60), ..two_levels() });
     w.raise("r", Kind::Straggler, Ticket);

@@ -35,6 +35,20 @@ fn incidents_that_come_slowly_are_no_storm() {
 }
 
 #[test]
+fn a_storm_says_why_it_takes_its_way() {
+    let storm_at = Storm { incidents: 2, within: Span::secs(60), ..Storm::default() };
+    let mut config = EngineConfig { storm: storm_at, ..two_levels() };
+    // No label of the storm leads there.
+    config.routes[0].matchers = vec!["kind=\"hang\"".into()];
+    let mut w = World::new(config);
+    burst(&mut w, &["a", "b", "c"]);
+    let id = storm(&w).unwrap().id.clone();
+    let path = w.sent.iter().find(|n| n.incident == id).and_then(|n| n.path.clone()).unwrap();
+    assert_eq!((path.route.as_str(), path.matched.as_str()), ("routes[0]", "that of the incidents in it"));
+    assert!(storm(&w).unwrap().summary.ends_with(": 1 × hang"), "{:?}", storm(&w));
+}
+
+#[test]
 fn one_incident_that_is_looked_at_again_and_again_is_no_storm() {
     let mut w = storms();
     burst(&mut w, &["a"]);
