@@ -25,6 +25,11 @@ const MAX_FILTER_BYTES: usize = 4 << 10;
 /// In a [`ReloadRequest`]: a process on the same machine asked.
 pub const BY_SIGNAL: &str = "SIGHUP";
 
+const HEALTHY: &str = "/-/healthy";
+const READY: &str = "/-/ready";
+/// Always open: whoever supervises a process knows no password, and would take being asked for one for a process that is unwell.
+pub const PROBES: [&str; 2] = [HEALTHY, READY];
+
 /// Someone asks the program to read its configuration again. Answer with what came of it.
 #[derive(Debug)]
 pub struct ReloadRequest {
@@ -73,8 +78,8 @@ impl Admin {
     /// `/-/healthy`, `/-/ready`, `/-/reload` and `/-/log-level`.
     pub fn router(&self) -> Router {
         Router::new()
-            .route("/-/healthy", get(|| async { "healthy\n" }))
-            .route("/-/ready", get(ready))
+            .route(HEALTHY, get(|| async { "healthy\n" }))
+            .route(READY, get(ready))
             .route("/-/reload", post(reload))
             .route("/-/log-level", get(log_level).put(set_log_level))
             .layer(DefaultBodyLimit::max(MAX_FILTER_BYTES))

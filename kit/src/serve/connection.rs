@@ -27,6 +27,7 @@ use tower::ServiceExt;
 use super::sniff::Sniffed;
 use super::stall::StallGuard;
 use super::{Limits, WebUser};
+use crate::admin::PROBES;
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
 
@@ -218,15 +219,18 @@ async fn answer(
 }
 
 async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) -> Response<Body> {
-    if let Some(Err(seconds)) = server.web.as_ref().map(WebConfig::admit) {
+    let path = request.uri().path();
+    let probe = PROBES.contains(&path);
+    // A probe that is told to wait is one that failed.
+    if !probe && let Some(Err(seconds)) = server.web.as_ref().map(WebConfig::admit) {
         server.limits.metrics.refused_over_rate();
         return closing(too_often(seconds));
     }
-    let signed = server.limits.signed_paths.contains(&request.uri().path());
+    let open = probe || server.limits.signed_paths.contains(&path);
     let mut user = None;
     // A token is looked at first: it costs no bcrypt.
     let passes = || server.limits.pass.as_ref().is_some_and(|pass| pass.admits(request.headers()));
-    if let Some(web) = server.web.as_ref().filter(|_| !signed && !passes()) {
+    if let Some(web) = server.web.as_ref().filter(|_| !open && !passes()) {
         match web.authorize(request.headers()).await {
             Ok(known) => user = known,
             Err(denied) => return closing(denied),

@@ -7,6 +7,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 
 use super::*;
+use crate::admin::Admin;
+use crate::logging::LogControl;
 use crate::serve::{Limits, Pass, ServeMetrics, WebUser, bind, serve};
 use crate::shutdown::{Shutdown, Trigger};
 
@@ -176,6 +178,27 @@ async fn users_are_asked_and_headers_added() {
     let admitted = client.get(&url).basic_auth("alice", Some("secret")).send().await.unwrap();
     assert_eq!(admitted.status(), 200);
     assert_eq!(admitted.headers()["x-frame-options"], "deny");
+}
+
+/// A probe of Kubernetes has no password.
+#[tokio::test]
+async fn probes_are_open_beside_the_users_and_nothing_else_is() {
+    let pki = Pki::new();
+    let web = pki.web(&format!("basic_auth_users: {{alice: {}}}\n", hash("secret")));
+    let listener = bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (trigger, shutdown) = Shutdown::manual();
+    let (admin, _reloads) = Admin::new(LogControl::detached());
+    let task = tokio::spawn(serve(listener, admin.router(), Limits::default(), Some(web), shutdown));
+    let client = pki.client(None);
+    let status =
+        async |path: &str| client.get(format!("{url}{path}")).send().await.unwrap().status().as_u16();
+    assert_eq!((status("/-/healthy").await, status("/-/ready").await), (200, 200));
+    for closed in ["/-/log-level", "/-/healthy/", "/-//ready", "/metrics", "/"] {
+        assert_eq!(status(closed).await, 401, "{closed}");
+    }
+    trigger.fire();
+    task.await.unwrap().unwrap();
 }
 
 /// A program's own tokens admit beside the users, and are told apart from them.

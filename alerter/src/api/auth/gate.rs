@@ -17,6 +17,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use stepwatch_kit::admin::PROBES;
 use stepwatch_kit::serve::WebUser;
 
 use super::caller::{Caller, Who};
@@ -30,8 +31,6 @@ use crate::{api, callbacks};
 pub(crate) const CLI_AGENT: &str = concat!("stepwatch-alerter-cli/", env!("CARGO_PKG_VERSION"));
 const CLI_NAME: &str = "stepwatch-alerter-cli/";
 
-/// Whoever supervises the process knows no token.
-const OPEN: [&str; 2] = ["/-/healthy", "/-/ready"];
 const OPERATING: &str = "/-/";
 const ALERTS: &str = "/api/v2/alerts";
 /// A question that takes a body.
@@ -127,7 +126,7 @@ impl Gate {
         let path = request.uri().path();
         let caller = |who| Caller::new(who, door, remote);
         // Whoever serves these asks for a signature instead.
-        if OPEN.contains(&path) || callbacks::PATHS.contains(&path) {
+        if PROBES.contains(&path) || callbacks::PATHS.contains(&path) {
             return Ok(caller(Who::Anybody));
         }
         let Some(who) = self.identify(request) else {
