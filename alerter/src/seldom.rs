@@ -41,7 +41,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_at_once_and_then_all_together() {
-        let seldom = Seldom::new(Duration::from_secs(60));
+        let seldom = Seldom::new(Duration::from_mins(1));
         assert_eq!((seldom.count(0), seldom.count(2), seldom.count(3)), (None, Some(2), None));
         tokio::time::advance(Duration::from_secs(59)).await;
         assert_eq!(seldom.count(4), None);

@@ -41,7 +41,7 @@ const MAX_MISTAKES: usize = 10;
 /// Characters of the name of an alert in one of them.
 const MAX_NAME: usize = 100;
 /// A sender tells the same again each minute: the log need not.
-pub(crate) const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const REFUSALS_TOLD_EVERY: Duration = Duration::from_mins(1);
 
 /// What reads, or the value that does not.
 type Posted = core::result::Result<PostableAlert, (serde_json::Value, serde_json::Error)>;

@@ -11,8 +11,8 @@ use super::families::{
     SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION,
 };
 use super::known::Known;
-use super::{Useless, nvlink};
 use super::pass::{GpuReading, Reading};
+use super::{Useless, nvlink};
 use crate::collector::Context;
 use crate::condition::Conditions;
 use crate::family::Family;
