@@ -6,7 +6,7 @@
 //!
 //! One connection a message: incidents are rare, and a relay that closed an idle connection costs a retry.
 //!
-//! The relay answers for each recipient on its own ([`relay`]). Who has the message is kept, and only the others are tried again.
+//! The relay answers for each recipient on its own (`relay`). Who has the message is kept, and only the others are tried again.
 
 mod html;
 mod relay;
