@@ -174,6 +174,14 @@ impl External {
         members.filter_map(|fingerprint| self.firing.get(fingerprint)).map(|m| &m.firing.alert)
     }
 
+    /// The alert whose words are told: the worst that came to the group since it was judged, or the first.
+    pub fn spokesman(&self, key: &str) -> Option<&Arc<Alert>> {
+        let group = self.groups.get(key)?;
+        let newest = group.newcomer.filter(|n| n.severity == group.severity);
+        let newest = newest.and_then(|n| self.get(n.fingerprint)).map(|firing| &firing.alert);
+        newest.or_else(|| self.members(key).next())
+    }
+
     /// The labels that all alerts of a group have alike.
     pub fn common_labels(&self, key: &str) -> Labels {
         self.groups.get(key).map(|g| g.common.labels()).unwrap_or_default()

@@ -175,7 +175,12 @@ pub enum Change {
 impl Change {
     /// It holds.
     pub fn raises(self) -> bool {
-        matches!(self, Self::Raise | Self::Another | Self::More)
+        self == Self::Raise || self.says_more()
+    }
+
+    /// It held before, of less.
+    pub fn says_more(self) -> bool {
+        matches!(self, Self::Another | Self::More)
     }
 }
 

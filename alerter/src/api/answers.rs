@@ -222,7 +222,8 @@ async fn answer(
     }
     // It resolved between the look and the word.
     let record = api.find(caller, &incident).await?;
-    said.settled(&record).unwrap_or(Ok(())).map(|()| Json(record.into()))
+    let lost = || Err(ApiError::unavailable("what is known of the incident is being stored: ask again"));
+    said.settled(&record).unwrap_or_else(lost).map(|()| Json(record.into()))
 }
 
 impl Api {

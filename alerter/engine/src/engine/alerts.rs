@@ -70,11 +70,8 @@ impl Engine {
     fn condition(&self, now: Ts, key: &str) -> Option<(Party, Verdict)> {
         let external = &self.book.external;
         let group = external.group(key)?;
-        let mut members = external.members(key);
-        // What is new is what is talked about.
         let newcomer = group.newcomer.filter(|n| n.severity == group.severity);
-        let newest = newcomer.and_then(|n| external.get(n.fingerprint)).map(|firing| &firing.alert);
-        let first = newest.or_else(|| members.next());
+        let first = external.spokesman(key);
         let run = self.runs.get(&group.run);
         let mut summary = run.map(|run| RunSummary::of(&run.facts)).unwrap_or_default();
         summary.name.clone_from(&group.run);

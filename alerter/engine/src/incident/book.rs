@@ -345,6 +345,8 @@ impl Book {
     ) {
         let weighed = !party.is_node() || self.sickness(&party.run.name).is_some();
         let Some(i) = self.open.get_mut(id) else { return };
+        let another = v.change == Change::Another && i.knows_less_than(subject, party);
+        let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
         i.meet(now, party);
         if i.resolve_at.take().is_some() {
             i.record.flaps += 1;
@@ -352,7 +354,6 @@ impl Book {
             self.came_back(now, id, v, out);
         }
         let Some(i) = self.open.get_mut(id) else { return };
-        let another = v.change == Change::Another;
         let news = another || i.is_news(subject, v.kind);
         i.raised.insert((subject.clone(), v.kind), v.severity);
         i.known.entry(subject.clone()).or_default().insert(v.kind);
@@ -388,7 +389,7 @@ impl Book {
             let what = if another { v.what() } else { v.kind.title() };
             let words = format!("after it was acknowledged: {what}");
             self.announce(now, id, v.ts, &Why::new(Reason::News, words), out);
-        } else if (another || v.change == Change::More) && v.severity == had_severity {
+        } else if (another || more) && v.severity == had_severity {
             let words = format!("also {}", v.what());
             self.tell_all(now, id, Action::Update, Why::new(Reason::News, words), out);
         } else if news && !leads && v.severity == had_severity {
@@ -512,6 +513,18 @@ impl Incident {
     /// Whether `kind` is another trouble than any that this incident has been about.
     fn is_news(&self, subject: &Subject, kind: Kind) -> bool {
         self.known.get(subject).is_some_and(|known| is_news(kind, known))
+    }
+
+    /// Whether what is said to be of another device or node is more than whoever knows this incident knows. That an alert fires again
+    /// is not, nor that one tells what was found here before it.
+    fn knows_less_than(&self, subject: &Subject, party: &Party) -> bool {
+        let nodes = &self.record.nodes;
+        let elsewhere = match party.scope {
+            Scope::Alert(_) if nodes.len() >= MAX_SUSPECTS => self.resolve_at.is_none(),
+            Scope::Alert(_) => party.nodes.iter().any(|node| !nodes.contains(node)),
+            _ => true,
+        };
+        elsewhere && self.known.contains_key(subject)
     }
 
     pub(super) fn new(record: IncidentRecord, summary: RunSummary, subjects: BTreeSet<Subject>) -> Self {

@@ -242,7 +242,8 @@ impl Book {
 
     /// Hides what new sources explain, and shows what former ones did.
     pub(crate) fn explain_others(&mut self, now: Ts, out: &mut Vec<Effect>) {
-        while !self.inhibition.changed.is_empty() {
+        // Each look may change what the next one explains; what is left is looked at with the next input.
+        for _ in 0..MAX_CHAIN {
             for place in core::mem::take(&mut self.inhibition.changed) {
                 for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {
                     self.look_again(now, &target, out);

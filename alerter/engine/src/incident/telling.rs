@@ -219,7 +219,7 @@ impl Book {
             _ => Status::Firing,
         };
         let alert = i.subjects.iter().find_map(|subject| match &subject.scope {
-            Scope::Alert(key) => self.external.members(key).next(),
+            Scope::Alert(key) => self.external.spokesman(key),
             _ => None,
         });
         let about = About { record: &i.record, run: &i.summary, alert: alert.map(AsRef::as_ref) };

@@ -198,3 +198,43 @@ fn what_is_restored_is_no_news() {
     fires(&mut w, &[DOWN, &[("node", "n2"), ("device", "sda")]].concat());
     assert_eq!(words(&mut w).iter().filter(|(action, _)| *action == Action::Trigger).count(), 0);
 }
+
+fn up(w: &mut World, node: &str) {
+    let mut told = alert(w, &[DOWN, &[("node", node)]].concat());
+    told.ends_at = Some(w.now);
+    w.input(Input::Alerts { told: &[told] });
+}
+
+fn calls(w: &mut World) -> usize {
+    words(w).iter().filter(|(action, _)| *action == Action::Trigger).count()
+}
+
+#[test]
+fn an_alert_that_comes_back_is_not_another() {
+    let mut w = World::new(two_levels());
+    down(&mut w, "n1");
+    let id = w.records.keys().next().unwrap().clone();
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    assert_eq!(calls(&mut w), 1);
+    for _ in 0..9 {
+        up(&mut w, "n1");
+        w.forward(Span::secs(20));
+        down(&mut w, "n1");
+        w.forward(Span::secs(20));
+    }
+    assert_eq!((calls(&mut w), w.records.len(), w.records[&id].state), (0, 1, State::Acknowledged));
+    down(&mut w, "n2");
+    assert_eq!(calls(&mut w), 1);
+}
+
+#[test]
+fn an_alert_that_tells_what_is_known_calls_nobody() {
+    let mut w = World::new(two_levels());
+    w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::NodeFault, Severity::Page);
+    let id = w.records.keys().next().unwrap().clone();
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    assert_eq!(calls(&mut w), 1);
+    fires(&mut w, DEAD);
+    w.forward(Span::secs(600));
+    assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
+}
