@@ -1,7 +1,7 @@
 //! How many requests are taken at all: the token bucket of the exporter toolkit.
 //!
-//! One bucket for everybody and every path, asked before who calls: a request that it refuses costs neither a password's hash nor a
-//! handler. So it also refuses the supervisor that asks whether the program is alive.
+//! One bucket for everybody and every path but the probes, asked before who calls: a request that it refuses costs neither a
+//! password's hash nor a handler.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -184,7 +184,8 @@ async fn users_are_asked_and_headers_added() {
 #[tokio::test]
 async fn probes_are_open_beside_the_users_and_nothing_else_is() {
     let pki = Pki::new();
-    let web = pki.web(&format!("basic_auth_users: {{alice: {}}}\n", hash("secret")));
+    let users = format!("basic_auth_users: {{alice: {}}}\n", hash("secret"));
+    let web = pki.web(&format!("{users}rate_limit: {{interval: 1h, burst: 5}}\n"));
     let listener = bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (trigger, shutdown) = Shutdown::manual();
@@ -197,6 +198,8 @@ async fn probes_are_open_beside_the_users_and_nothing_else_is() {
     for closed in ["/-/log-level", "/-/healthy/", "/-//ready", "/metrics", "/"] {
         assert_eq!(status(closed).await, 401, "{closed}");
     }
+    assert_eq!(status("/").await, 429, "the sixth in an hour");
+    assert_eq!((status("/-/healthy").await, status("/-/ready").await), (200, 200));
     trigger.fire();
     task.await.unwrap().unwrap();
 }
