@@ -49,9 +49,11 @@ async fn exporter_reference() -> String {
 /// a page shows only those that have a sample.
 fn alerter_registrations() -> BTreeSet<String> {
     let mut found = BTreeSet::from(["stepwatch_alerter_build_info".to_owned()]);
-    for path in files("alerter/src", "rs") {
+    for path in [files("alerter/src", "rs"), files("kit/src", "rs")].concat() {
         let text = std::fs::read_to_string(path).unwrap();
-        let calls = text.split("register(").skip(1).filter_map(|c| c.trim_start().strip_prefix('"'));
+        let calls = text.split("register(").skip(1).map(str::trim_start);
+        let calls =
+            calls.filter_map(|c| c.strip_prefix("format!(\"{program}_").or_else(|| c.strip_prefix('"')));
         let names = calls.filter_map(|c| c.split('"').next());
         found.extend(
             names.map(|n| format!("stepwatch_alerter_{}", n.trim_start_matches("stepwatch_alerter_"))),
