@@ -45,6 +45,8 @@ const MEMORY: &str = "affinity";
 const SAVE_SECONDS: f64 = 3600.0;
 /// More NICs than any node has.
 const MAX_NICS: usize = 64;
+/// Where the kernel shows RDMA devices.
+const RDMA: &str = "class/infiniband";
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -85,6 +87,8 @@ struct Nic {
     model: String,
     /// Empty where there is none.
     guid: String,
+    /// Whether it is an RDMA device, and no interface of Ethernet.
+    rdma: bool,
 }
 
 /// A NIC of the fabric, and its rail.
@@ -105,10 +109,13 @@ impl Reader {
 
     /// The fabric. A node with GPUs and without RDMA devices has its Ethernet for one.
     fn fabric(&mut self, cx: &Context<'_>) -> Result<Vec<Railed>, CollectError> {
-        let mut nics = self.nics(cx.roots, "class/infiniband");
+        let mut nics = self.nics(cx.roots, RDMA);
         let mut roles = None;
         if nics.is_empty() && !inventory(cx.roots).is_empty() {
-            nics = self.nics(cx.roots, "class/net");
+            // While the drivers of RDMA devices are loaded anew there are none; what is left is for management.
+            if !self.remembers_rdma(cx) {
+                nics = self.nics(cx.roots, "class/net");
+            }
         } else if self.rails.is_empty() {
             roles = Some(self.rdma.roles(cx)?);
         }
@@ -142,6 +149,11 @@ impl Reader {
         Ok(nics.into_iter().zip(rails).collect())
     }
 
+    fn remembers_rdma(&mut self, cx: &Context<'_>) -> bool {
+        let load = || memory::load(cx.roots.state.as_deref(), MEMORY);
+        self.rails.is_empty() && self.known.get_or_insert_with(load).has_rdma()
+    }
+
     fn nics(&self, roots: &Roots, class: &str) -> Vec<Nic> {
         let dir = roots.sys(class);
         let names = roots::list(&dir).unwrap_or_default();
@@ -160,7 +172,7 @@ impl Reader {
                 .map(|f| roots::read(&dir.join(&name).join("device").join(f)).unwrap_or_default());
             let guid = roots::read(&dir.join(&name).join("node_guid")).unwrap_or_default();
             let guid = if guid.bytes().all(|b| matches!(b, b'0' | b':')) { String::new() } else { guid };
-            Some(Nic { model: [told, pci].concat().join(" "), name, place, guid })
+            Some(Nic { model: [told, pci].concat().join(" "), name, place, guid, rdma: class == RDMA })
         };
         names.into_iter().filter(wanted).filter_map(nic).take(MAX_NICS).collect()
     }
@@ -389,6 +401,32 @@ mod tests {
         let page = node.bench().collect(&mut reader(&Config::default()));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap0s6", "", "node", "0"]), Some(1.0));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap16s6", "", "sys", "1"]), Some(1.0));
+    }
+
+    #[test]
+    fn ethernet_is_no_fabric_while_the_drivers_of_rdma_devices_are_loaded_anew() {
+        let (node, _) = node();
+        let bench = node.bench();
+        for (name, pci) in [("eno1", "0000:01:00.0"), ("eno2", "0000:02:00.0"), ("eno3", "0000:03:00.0")] {
+            let device = format!("sys/devices/pci0000:00/{pci}");
+            node.write(&format!("{device}/vendor"), "0x8086");
+            node.write(&format!("{device}/net/{name}/mtu"), "1500");
+            node.link(&format!("{device}/net/{name}/device"), &device);
+            node.link(&format!("sys/class/net/{name}"), &format!("{device}/net/{name}"));
+        }
+        let mut reader = reader(&Config::default());
+        let before = rails(&bench.collect(&mut reader));
+        assert_eq!(before, ["0 mlx5_0", "1 mlx5_1", "2 mlx5_9"]);
+        let class = node.0.path().join("sys/class/infiniband");
+        let apart = node.0.path().join("apart");
+        std::fs::rename(&class, &apart).unwrap();
+        assert!(rails(&bench.collect(&mut reader)).is_empty());
+        let mut started = self::reader(&Config::default());
+        assert!(matches!(started.probe(&bench.context()), Ok(Support::Unsupported(_))));
+        std::fs::rename(&apart, &class).unwrap();
+        for mut reader in [reader, started, self::reader(&Config::default())] {
+            assert_eq!(rails(&bench.collect(&mut reader)), before);
+        }
     }
 
     #[test]

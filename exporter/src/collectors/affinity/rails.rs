@@ -22,6 +22,7 @@ struct Rail {
     guid: String,
     pci: String,
     model: String,
+    rdma: bool,
     seen_at: f64,
 }
 
@@ -31,8 +32,9 @@ const SAME: [fn(&Rail, &Nic) -> bool; 3] =
 
 impl Rail {
     fn of(nic: &Nic, now: f64) -> Self {
-        let Nic { guid, place, model, .. } = nic;
-        Self { guid: guid.clone(), pci: place.address.clone(), model: model.clone(), seen_at: now }
+        let Nic { guid, place, model, rdma, .. } = nic;
+        let (guid, pci, model) = (guid.clone(), place.address.clone(), model.clone());
+        Self { guid, pci, model, rdma: *rdma, seen_at: now }
     }
 
     fn has_guid_of(&self, nic: &Nic) -> bool {
@@ -51,6 +53,11 @@ impl Rail {
 impl Rails {
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Whether any was an RDMA device; only these have GUIDs.
+    pub(super) fn has_rdma(&self) -> bool {
+        self.0.iter().any(|rail| rail.rdma || !rail.guid.is_empty())
     }
 
     pub(super) fn knows(&self, nic: &Nic) -> bool {
@@ -123,6 +130,7 @@ mod tests {
                 numa_node: None,
             },
             model: "CX7".into(),
+            rdma: true,
         };
         names.iter().map(nic).collect()
     }
@@ -175,5 +183,8 @@ mod tests {
         let rails: Rails = serde_json::from_str(r#"[{"pci": "0000:1b:00.0"}]"#).unwrap();
         assert_eq!(rails.clone().number(1.0, &nics(&["b2"])), [0]);
         assert_eq!(rails.gone(&nics(&["b2"])).count(), 1);
+        assert!(!rails.has_rdma());
+        let rails: Rails = serde_json::from_str(r#"[{"guid": "b"}]"#).unwrap();
+        assert!(rails.has_rdma());
     }
 }
