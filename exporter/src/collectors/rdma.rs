@@ -50,6 +50,9 @@ const MEMORY: &str = "rdma";
 const SAVE_SECONDS: f64 = 600.0;
 /// What devices are is looked up anew this often, and sooner where a port could not be read or a device came or went.
 const INVENTORY_SECONDS: f64 = 60.0;
+/// The kernel shows a device before it has made all its ports. So it is looked up again this long after it came, and every so often while
+/// it has none: well before a port that only was not seen yet has dropped.
+const SETTLE_SECONDS: f64 = 10.0;
 /// A sample for peers this often.
 const HEALTH_SECONDS: f64 = 30.0;
 
@@ -127,6 +130,8 @@ pub struct Reader {
     devices: Vec<Device>,
     /// When they were looked up; it has to be done again where something could not be read since.
     inventory_at: f64,
+    /// When they were looked up, if it was too early to trust it.
+    unsettled_at: Option<f64>,
     /// Directories of the ports, by their path below the folder of all devices, and what was read there since the last slow pass.
     dirs: HashMap<String, (Dir, PortState)>,
     /// Folders of counters, likewise.
@@ -214,6 +219,7 @@ impl Reader {
             names: Vec::new(),
             devices: Vec::new(),
             inventory_at: f64::NEG_INFINITY,
+            unsettled_at: None,
             dirs: HashMap::new(),
             folders: HashMap::new(),
             routed: Vec::new(),
@@ -252,17 +258,22 @@ impl Reader {
             failing: false,
         });
         let due = self.config.counters_interval.as_duration().as_secs_f64();
-        let slow = names != self.names || !self.counted.at.is_some_and(|at| (0.0..due).contains(&(now - at)));
-        if slow {
-            if names != self.names || !(0.0..INVENTORY_SECONDS).contains(&(now - self.inventory_at)) {
-                self.devices = device::inventory(cx.roots, &names);
-                self.inventory_at = now;
-                self.dirs.clear();
-                self.folders.clear();
-                self.quarantine.retain(|device| names.iter().any(|n| n == device));
-                memory.known.settle(now, &self.devices);
-                self.names = names;
-            }
+        let renamed = names != self.names;
+        let slow = renamed || !self.counted.at.is_some_and(|at| (0.0..due).contains(&(now - at)));
+        let unsettled = self.unsettled_at.is_some_and(|at| !(0.0..SETTLE_SECONDS).contains(&(now - at)));
+        let old = slow && !(0.0..INVENTORY_SECONDS).contains(&(now - self.inventory_at));
+        if renamed || unsettled || old {
+            self.devices = device::inventory(cx.roots, &names);
+            self.inventory_at = now;
+            let settled = !renamed && self.devices.iter().all(Device::is_complete);
+            self.unsettled_at = (!settled).then_some(now);
+            self.dirs.clear();
+            self.folders.clear();
+            self.quarantine.retain(|device| names.iter().any(|n| n == device));
+            memory.known.settle(now, &self.devices);
+            self.names = names;
+        }
+        if slow || unsettled {
             self.dirs.values_mut().for_each(|(_, before)| *before = PortState::default());
             self.routed = device::management_interfaces(cx.roots);
         }
@@ -306,6 +317,8 @@ impl Reader {
     /// What each device is for, by name: the fabric if any port is. One look, of which nothing is remembered, for who does not judge them.
     pub(super) fn roles(&mut self, cx: &Context<'_>) -> Result<BTreeMap<String, Role>, CollectError> {
         let now = unix_now();
+        // Those of devices that are gone are not to be kept open.
+        self.dirs.clear();
         self.devices = device::inventory(cx.roots, &self.names(cx)?);
         self.routed = device::management_interfaces(cx.roots);
         let mut known: Known = memory::load(cx.roots.state.as_deref(), MEMORY);

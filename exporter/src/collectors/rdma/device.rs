@@ -87,6 +87,11 @@ impl Device {
         }
     }
 
+    /// Whether it has ports, and each says what it is: not so while the kernel still registers it.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.ports.is_empty() && self.ports.iter().all(|port| !port.link_layer.is_empty())
+    }
+
     pub(super) fn medium(&self, port: &Port) -> Medium {
         match port.link_layer.as_str() {
             _ if self.driver == "efa" => Medium::Efa,

@@ -177,6 +177,65 @@ fn a_card_that_was_taken_out_on_purpose_is_forgotten_when_the_node_is_complete_w
 }
 
 #[test]
+fn a_device_that_is_seen_before_its_ports_is_looked_up_again_before_they_drop() {
+    // Counters may be read less often than that.
+    for counters in [10, 300] {
+        let config = Config { counters_interval: Period::secs(counters), ..Config::default() };
+        let mut node = Node::of_eight(config);
+        node.look(START);
+        node.remove(3);
+        let ports = node.device(3).join("infiniband/mlx5_3/ports");
+        let later = ports.with_file_name("later");
+        assert_eq!(node.look(START + 100.0), ["mlx5_3/1 down 0"]);
+        std::fs::rename(&ports, &later).unwrap();
+        node.port(3, "", "");
+        std::fs::remove_dir_all(&ports).unwrap();
+        assert!(node.look(START + 101.0).is_empty());
+        std::fs::create_dir_all(ports.join("1")).unwrap();
+        assert!(node.look(START + 102.0).is_empty());
+        assert!(node.look(START + 111.0).is_empty(), "a port that says nothing yet");
+        std::fs::remove_dir_all(&ports).unwrap();
+        std::fs::rename(&later, &ports).unwrap();
+        assert_eq!(node.look(START + 121.0), ["mlx5_3/1 up 1"], "{counters}");
+        let labels = ["mlx5_3", "1", "InfiniBand", "", "fabric"];
+        assert_eq!(node.value(&PORT_INFO, &labels), Some(1.0));
+        assert_eq!(node.reader.unsettled_at, None);
+    }
+}
+
+#[test]
+fn a_second_port_that_comes_after_the_first_and_a_device_that_never_has_any() {
+    let mut node = Node::of_eight(Config::default());
+    std::fs::remove_dir_all(node.device(7).join("infiniband/mlx5_7/ports")).unwrap();
+    node.look(START);
+    let ports = node.device(0).join("infiniband/mlx5_0/ports");
+    std::fs::create_dir(ports.join("2")).unwrap();
+    for file in ["state", "phys_state", "rate", "link_layer"] {
+        std::fs::copy(ports.join("1").join(file), ports.join("2").join(file)).unwrap();
+    }
+    for second in 1..10 {
+        node.look(START + f64::from(second));
+        assert_eq!(node.reader.inventory_at, START, "not every second");
+    }
+    assert_eq!(node.value(&UP, &["mlx5_0", "2"]), None);
+    node.look(START + 10.0);
+    assert_eq!(node.value(&UP, &["mlx5_0", "2"]), Some(1.0));
+    assert_eq!(node.value(&PORTS_EXPECTED, &[]), Some(8.0));
+}
+
+#[test]
+fn roles_keep_nothing_open_of_devices_that_are_gone() {
+    let mut node = Node::of_eight(Config::default());
+    let count = |node: &mut Node| {
+        let roles = node.reader.roles(&node.bench.context()).unwrap();
+        (roles.len(), node.reader.dirs.len())
+    };
+    assert_eq!(count(&mut node), (8, 8));
+    node.remove(3);
+    assert_eq!(count(&mut node), (7, 7));
+}
+
+#[test]
 fn a_node_without_its_driver_is_not_one_without_ports() {
     let mut node = Node::of_eight(Config::default());
     node.look(START);
