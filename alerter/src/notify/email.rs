@@ -41,9 +41,11 @@ const RECIPIENTS_MAX: usize = 50;
 const SUBJECT_MAX: usize = 180;
 const TEXT_MAX: usize = 4000;
 const ERROR_MAX: usize = 400;
-/// How often those who do not have a message yet are tried while others have it: some ten minutes, and two of a page, whose next word
-/// must not wait for a mailbox that asks for five; it goes to all of them again.
+/// How often those who do not have a message yet are tried while others have it: some ten minutes.
 const PARTLY_MAX: u32 = 12;
+/// The same for a page: at most a minute of waiting. Its next word must not wait for a mailbox that asks for five (it goes to all of
+/// them again), and a page that somebody has must not come to look like one that nobody took.
+const PARTLY_PAGE_MAX: u32 = 7;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -203,12 +205,22 @@ impl Email {
         let done = part.as_ref().map(|part| part.done.as_slice()).unwrap_or_default();
         let to = self.to.iter().map(|to| to.email.clone());
         let to: Vec<Address> = to.filter(|to| !done.contains(&to.to_string())).collect();
-        let answers =
-            if to.is_empty() { Answers::default() } else { self.deliver(&to, &mail.formatted()).await? };
+        let whole =
+            if to.is_empty() { Ok(Answers::default()) } else { self.deliver(&to, &mail.formatted()).await };
+        let (answers, unwell) = match whole {
+            Ok(answers) => (answers, None),
+            Err(failure) if part.is_none() => return Err(failure),
+            // It is about those who are left: the others have it.
+            Err(failure) => (Answers::to_all(to, &failure), Some(failure)),
+        };
         for (to, error) in &answers.refused {
             tracing::error!(%to, error, "the relay refuses an address of a receiver");
         }
-        Self::weigh(n, thread, part, answers)
+        Self::weigh(n, thread, part, answers).map_err(|partly| match unwell {
+            // A relay that is down is to be probed as one that is down, whoever has the message.
+            Some(Failure { class, ambiguous, .. }) => Failure { class, ambiguous, ..partly },
+            None => partly,
+        })
     }
 
     /// Whether the message is delivered. It is when somebody has it and of all others it is known that they cannot.
@@ -234,7 +246,8 @@ impl Email {
         let done = accepted.iter().chain(refused.iter().map(|(address, _)| address));
         part.done.extend(done.map(ToString::to_string));
         part.tries += 1;
-        if part.tries >= PARTLY_MAX {
+        let most = if n.page { PARTLY_PAGE_MAX } else { PARTLY_MAX };
+        if part.tries >= most {
             for (to, error) in &deferred {
                 tracing::error!(%to, error, "an address of a receiver does not take a message that others have: given up");
             }

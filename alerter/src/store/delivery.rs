@@ -106,8 +106,9 @@ const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NU
     OR MAX(CASE WHEN o.despite_quiet = 0 AND o.action IN ('trigger', 'update') THEN 1 ELSE 0 END) = 0 \
     OR MAX(CASE WHEN o.despite_quiet = 1 AND o.action = 'trigger' THEN 1 ELSE 0 END) = 1 \
     OR MAX(CASE WHEN o.action = 'ack' THEN 1 ELSE 0 END) = 1 \
-    AND EXISTS (SELECT 1 FROM outbox h WHERE h.incident = o.incident AND h.receiver = $1 \
-    AND h.state IN ('delivered', 'ambiguous')))";
+    AND (EXISTS (SELECT 1 FROM outbox h WHERE h.incident = o.incident AND h.receiver = $1 \
+    AND h.state IN ('delivered', 'ambiguous')) \
+    OR EXISTS (SELECT 1 FROM lanes m WHERE m.incident = o.incident AND m.receiver = $1)))";
 
 impl Store {
     /// To be called once, before anything is sent: what was being sent when the process died may have arrived.
@@ -273,10 +274,8 @@ impl Store {
                 return Ok(false);
             };
             let n = &head.lane.notification;
-            let sql = "SELECT COUNT(*) FROM outbox WHERE incident = $1 AND receiver = $2 AND state = 'delivered'";
-            let told: i64 = sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(&mut *tx).await?;
             let ends = matches!(n.action, Action::Ack | Action::Resolve);
-            if n.page || head.lane.ambiguous || (ends && told > 0) {
+            if n.page || head.lane.ambiguous || (ends && heard(tx, incident, receiver).await?) {
                 return Ok(false);
             }
             let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'left out: the budget of this receiver is used up' \
@@ -483,11 +482,13 @@ async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, b
     found.map_or(Ok((State::Open, false)), |(state, hidden)| Ok((word("incident state", &state)?, hidden)))
 }
 
-/// Whether the receiver has, or may have, heard of the incident.
+/// Whether the receiver has, or may have, heard of the incident. What a notifier remembers of it says so too: where only some of
+/// those whom a message is for have it, its row still waits.
 async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
-    let sql = "SELECT COUNT(*) FROM outbox WHERE incident = $1 AND receiver = $2 AND state IN ('delivered', 'ambiguous')";
-    let rows: i64 = sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(tx).await?;
-    Ok(rows > 0)
+    let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE incident = $1 AND receiver = $2 \
+               AND state IN ('delivered', 'ambiguous')) \
+               OR EXISTS (SELECT 1 FROM lanes WHERE incident = $1 AND receiver = $2)";
+    Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(tx).await?)
 }
 
 async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Option<String>> {

@@ -410,10 +410,12 @@ async fn what_is_due_is_not_held() {
         (Action::Update, true),
         (Action::Ack, true),
     ];
+    // Some of those whom a message is for may have it: that is remembered, and the message waits.
+    let befores = ["unheard", "told", "partly"];
     let (_dir, store) = open().await;
     let mut effects = Vec::new();
     for hides in [false, true] {
-        for before in [false, true] {
+        for before in befores {
             for n in 0..1_usize << rows.len() {
                 let id = format!("01LANE-{hides}-{before}-{n:02}");
                 let record = incident(&id, State::Open);
@@ -423,26 +425,53 @@ async fn what_is_due_is_not_held() {
                     let base = page("chat", seq, action);
                     post(Notification { incident: id.clone(), idem_key, despite_quiet, ..base })
                 };
-                effects.extend(before.then(|| of(1, Action::Trigger, false)));
+                effects.extend((before == "told").then(|| of(1, Action::Trigger, false)));
                 let chosen = rows.iter().enumerate().filter(|(bit, _)| n >> bit & 1 == 1);
                 effects.extend(chosen.map(|(bit, (action, despite))| of(bit as u32 + 2, *action, *despite)));
             }
         }
     }
     store.commit(&Commit { effects, at: Ts(1000), ..Commit::default() }).await.unwrap();
-    let sql = "UPDATE outbox SET state = 'delivered' WHERE seq = 1";
+    let sql = "UPDATE outbox SET state = 'delivered' WHERE seq = 1; \
+               INSERT INTO lanes (incident, receiver, memory, updated_ms) \
+               SELECT id, 'chat', '{}', 1000 FROM incidents WHERE id LIKE '01LANE-%-partly-%'";
     by_hand(&store, sql).await.unwrap();
     let due = store.due_lanes("chat", Ts(2000), 1000).await.unwrap();
     assert!(due.len() > 64, "{}", due.len());
     let due: Vec<String> = due.into_iter().map(|lane| lane.incident).collect();
     for hides in [false, true] {
-        for before in [false, true] {
+        for before in befores {
             for n in 1..1_usize << rows.len() {
                 let id = format!("01LANE-{hides}-{before}-{n:02}");
                 let claimed = store.claim(&id, "chat", false, Ts(2000)).await.unwrap().is_some();
                 assert_eq!(claimed, due.contains(&id), "{id}");
                 assert!(claimed || hides, "{id}");
+                // Whoever knows of it hears that somebody has taken it.
+                let ack = n >> (rows.len() - 1) & 1 == 1;
+                assert!(claimed || !ack || before == "unheard", "{id}");
             }
         }
+    }
+}
+
+/// Half of the mailboxes had the page when a silence began: they hear the end.
+#[tokio::test]
+async fn whoever_has_a_part_of_it_hears_the_end() {
+    for some_have_it in [false, true] {
+        let (_dir, store) = open().await;
+        let n = page("mail", 1, Action::Trigger);
+        let begun = vec![put(incident(&n.incident, State::Open)), post(n.clone())];
+        store.commit(&effects(begun)).await.unwrap();
+        let claim = store.claim(&n.incident, "mail", true, Ts(2000)).await.unwrap().unwrap();
+        let outcome =
+            DeliveryOutcome::Retry { next: Ts(2000), ambiguous: false, counts: true, error: "later".into() };
+        let memory = some_have_it.then_some("{}");
+        store.settle(&claim.notification, &outcome, memory, Ts(2000)).await.unwrap();
+        let over = hidden(incident(&n.incident, State::Resolved));
+        let ended = vec![put(over), post(page("mail", 2, Action::Resolve))];
+        store.commit(&effects(ended)).await.unwrap();
+        let next = store.claim(&n.incident, "mail", true, Ts(3000)).await.unwrap();
+        let next = next.map(|claim| claim.notification.action);
+        assert_eq!(next, some_have_it.then_some(Action::Resolve));
     }
 }

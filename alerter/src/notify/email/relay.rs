@@ -127,6 +127,15 @@ impl Relay {
 }
 
 impl Answers {
+    /// What a failure of the whole message says of each.
+    pub(super) fn to_all(to: Vec<Address>, failure: &Failure) -> Self {
+        let all = to.into_iter().map(|to| (to, failure.error.clone())).collect();
+        if failure.class == FailureClass::Permanent {
+            return Self { refused: all, ..Self::default() };
+        }
+        Self { deferred: all, ..Self::default() }
+    }
+
     pub(super) fn extend(&mut self, more: Self) {
         self.accepted.extend(more.accepted);
         self.refused.extend(more.refused);

@@ -187,19 +187,52 @@ async fn an_address_that_must_wait_for_ever_is_given_up_once_others_have_it() {
     bench.relay.change(|s| {
         s.later.insert("slow@example.com".into());
     });
-    let n = page("mail", 1, Action::Trigger);
-    let (mut memory, mut tries) = (None, 1);
-    while let Err(failure) = bench.try_send(&n, memory.as_deref()).await {
-        assert_eq!(failure.class, FailureClass::Partly);
-        (memory, tries) = (failure.memory, tries + 1);
+    let mut memory = None;
+    for (is_page, most, mails) in [(false, PARTLY_MAX, 1), (true, PARTLY_PAGE_MAX, 2)] {
+        let n = Notification { page: is_page, ..page("mail", mails, Action::Trigger) };
+        let mut tries = 1;
+        while let Err(failure) = bench.try_send(&n, memory.as_deref()).await {
+            assert_eq!(failure.class, FailureClass::Partly);
+            (memory, tries) = (failure.memory, tries + 1);
+        }
+        assert_eq!((tries, bench.relay.with(|s| s.mails.len())), (most, mails as usize));
     }
-    assert_eq!((tries, bench.relay.with(|s| s.mails.len())), (PARTLY_MAX, 1));
     // Where nobody has it there is nothing to be content with.
     bench.relay.change(|s| {
         s.later.insert("oncall@example.com".into());
     });
-    let failure = bench.try_send(&page("mail", 2, Action::Trigger), memory.as_deref()).await.unwrap_err();
+    let failure = bench.try_send(&page("mail", 3, Action::Trigger), memory.as_deref()).await.unwrap_err();
     assert_eq!((failure.class, failure.ambiguous), (FailureClass::Transient, false), "{}", failure.error);
+}
+
+#[tokio::test]
+async fn a_relay_that_fails_takes_nothing_back_from_those_who_have_it() {
+    let to = ["slow@example.com", "oncall@example.com"].map(str::to_owned).to_vec();
+    let bench = Bench::with(|config| Config { to, ..config }).await;
+    bench.relay.change(|s| {
+        s.later.insert("slow@example.com".into());
+    });
+    let n = page("mail", 1, Action::Trigger);
+    let first = bench.try_send(&n, None).await.unwrap_err();
+    assert_eq!(first.class, FailureClass::Partly);
+    // Out of order, it counts as such, and so does the try.
+    let (mut memory, mut tries) = (first.memory.clone(), 2);
+    loop {
+        bench.relay.change(|s| s.faults.push_back(SmtpFault::Mail(451)));
+        let Err(failure) = bench.try_send(&n, memory.as_deref()).await else { break };
+        assert_eq!((failure.class, failure.ambiguous), (FailureClass::Transient, false));
+        assert!(failure.memory.is_some() && failure.error.starts_with("others have it"), "{failure:?}");
+        (memory, tries) = (failure.memory, tries + 1);
+    }
+    assert_eq!(tries, PARTLY_PAGE_MAX);
+    // Refusals are about whoever is left.
+    bench.relay.change(|s| s.faults.push_back(SmtpFault::Mail(554)));
+    bench.try_send(&n, first.memory.as_deref()).await.unwrap();
+    bench.relay.change(|s| drop(s.accounts.insert(FakeSmtp::USER.into(), "changed".into())));
+    let receipt = bench.try_send(&n, first.memory.as_deref()).await.unwrap();
+    let thread: Thread = serde_json::from_str(&receipt.memory.unwrap()).unwrap();
+    assert!(thread.part.is_none());
+    assert_eq!(bench.relay.with(|s| s.mails.len()), 1);
 }
 
 #[tokio::test]
