@@ -16,7 +16,7 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 /// Labels that one has, for which room is made at first.
 const PAIRS_USUAL: usize = 12;
 
-/// What is kept of an alert; what is beyond is cut ([`super::fit`]), and the alert taken all the same.
+/// What is kept of an alert; what is beyond is cut (`fit.rs`), and the alert taken all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Labels, and annotations.
