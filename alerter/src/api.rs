@@ -61,6 +61,17 @@ pub struct Api {
 }
 
 impl Api {
+    pub fn new(store: Store, runtime: RuntimeHandle, sources: SourceTable, registry: Registry) -> Self {
+        Self {
+            store,
+            runtime,
+            sources,
+            registry: Arc::new(registry),
+            started: wall(),
+            refused_alerts: Arc::new(Seldom::new(REFUSALS_TOLD_EVERY)),
+        }
+    }
+
     pub fn router(self) -> Router {
         Router::from(routes())
             .fallback(unknown)

@@ -24,8 +24,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::api::Api;
 use crate::api::auth::Gate;
-use crate::api::{self, Api};
 use crate::audit::{self, AuditLog, Door, Entry};
 use crate::bulkhead::Bulkhead;
 use crate::calendars::Calendars;
@@ -38,7 +38,6 @@ use crate::ingest::{self, Ingest};
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
-use crate::seldom::Seldom;
 use crate::store::{Store, StoreError};
 use crate::watchdog::Watchdog;
 
@@ -137,14 +136,7 @@ impl App {
         let limits = limits(&gate, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
         let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &audit, &stopping);
-        let api = Api {
-            store: store.clone(),
-            runtime: handle.clone(),
-            sources: ingest.table(),
-            registry: Arc::new(registry),
-            started: wall(),
-            refused_alerts: Arc::new(Seldom::new(api::REFUSALS_TOLD_EVERY)),
-        };
+        let api = Api::new(store.clone(), handle.clone(), ingest.table(), registry);
         let router = bulkhead.before(api.router().merge(callbacks.router()));
         let (admin, reloads) = administer(&store, log);
         let router = gate.clone().protect(router.merge(admin.router()));
