@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stepwatch_exporter::app::{self, App, Setup};
 use stepwatch_exporter::cli::{Cli, Command, ConfigCommand, Format, ReferenceFormat};
 use stepwatch_exporter::commands::{check, reference};
@@ -90,12 +91,23 @@ fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
     stepwatch_sys::heap::share(HEAPS);
     let config = setup.config()?;
     let log = stepwatch_kit::logging::init();
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     runtime.block_on(async {
         let shutdown = Shutdown::on_signals();
         App::bind(setup, config).await?.run(log, shutdown).await
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lets this process open as many files as it is allowed to. The usual limit is for programs that wait with `select`; a page that cannot
+/// be served because hundreds of log files are being followed would be lost to it.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// A reader that closes the pipe early has what it wants.

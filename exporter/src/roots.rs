@@ -107,7 +107,7 @@ impl Dir {
         &self.path
     }
 
-    /// From here on it is the directory that then has the path.
+    /// Closes all that is open of it. From here on it is the directory that then has the path.
     pub fn reopen(&mut self) {
         self.open = None;
         self.watched.clear();

@@ -81,6 +81,11 @@ impl Exporter {
         Ok((daemon, addr))
     }
 
+    /// The machine that it sees.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     /// The SEQPACKET socket.
     pub fn ingest(&self) -> PathBuf {
         self.dir.join("ingest.sock")

@@ -17,6 +17,7 @@ mod nvlink;
 mod ours;
 mod pass;
 mod read;
+mod resets;
 mod unresponsive;
 mod xid;
 
@@ -120,6 +121,7 @@ pub struct Reader {
     watch: events::Watcher,
     bundle: bundle::Bundle,
     health: health::Health,
+    resets: resets::Resets,
     xids: xid::Xids,
 }
 
@@ -169,6 +171,7 @@ impl Reader {
             watch: events::Watcher::default(),
             bundle: bundle::Bundle::new(config.expected_nvlinks),
             health: health::Health::default(),
+            resets: resets::Resets::default(),
             xids: xid::Xids::default(),
         }
     }
@@ -251,6 +254,7 @@ impl Reader {
                 self.known.see(unix_now(), cx, reading.gpus.iter().map(|gpu| &gpu.id));
                 self.slow.retain(|uuid, _| reading.gpus.iter().any(|gpu| gpu.id.uuid == *uuid));
                 self.want_resets(&reading);
+                self.resets.look(cx, &reading);
                 self.reading = Some(reading);
                 self.find_others();
             }
@@ -330,6 +334,7 @@ impl Reader {
             out.set(&LOST, &[uuid], gpu.lost || gpu.needs_reset);
             out.set(&UNRESPONSIVE, &[uuid], gpu.aside.is_some());
             out.set(&FAILURES, &[uuid], gpu.failures);
+            self.resets.write(uuid, out);
         }
         if let Some(uuid) = self.hanging.as_ref().filter(|_| self.reading.is_none()) {
             out.set(&UNRESPONSIVE, &[uuid], true);

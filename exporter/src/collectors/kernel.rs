@@ -55,11 +55,17 @@ pub static XIDS: Family = Family::counter(
     &["gpu", "xid"],
     "XID errors since the boot, those of MIG instances included; 0 from the beginning for every GPU and known code. The PCI address stands for a GPU whose UUID nobody knows",
 );
-pub static XIDS_AT_RESET: Family = Family::gauge(
-    "gpu_xid_errors_at_reset",
+pub static NONFATAL_XIDS: Family = Family::counter(
+    "gpu_xid_nonfatal_errors_total",
     "",
     &["gpu", "xid"],
-    "XID errors that the GPU had had since the boot when the driver last reset it; those after it are what `gpu_xid_errors_total` has more",
+    "XID errors of NVLink 5 (144 to 150) since the boot whose line says Nonfatal, from the first one on; gpu_xid_errors_total counts them too, and from 0",
+);
+pub static LAST_XID: Family = Family::gauge(
+    "gpu_xid_last_timestamp_seconds",
+    "seconds",
+    &["gpu", "xid"],
+    "Unix time of the last XID error of this code since the boot, those that say Nonfatal aside; what is before gpu_last_reset_timestamp_seconds is history",
 );
 pub static MIG_XIDS: Family = Family::counter(
     "gpu_mig_xid_errors_total",
@@ -71,7 +77,7 @@ pub static SXIDS: Family = Family::counter(
     "gpu_nvswitch_sxid_errors_total",
     "",
     &["nvswitch", "sxid", "severity"],
-    "SXID errors of NVSwitches since the boot, from the first one on; `severity` is what the line says: fatal, non_fatal, correctable, or unknown where it says nothing. kernel_events_total counts them from 0, but for what was corrected",
+    "SXID errors of NVSwitches since the boot, from the first one on; `severity` is what the line says: fatal, non_fatal, correctable, or unknown where it says nothing. kernel_events_total counts them from 0, but for what was corrected and what is a mere note",
 );
 pub static EVENTS: Family = Family::counter(
     "kernel_events_total",
@@ -114,7 +120,8 @@ pub static SUPPRESSED: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[
     &XIDS,
-    &XIDS_AT_RESET,
+    &NONFATAL_XIDS,
+    &LAST_XID,
     &MIG_XIDS,
     &SXIDS,
     &EVENTS,

@@ -91,6 +91,9 @@ pub static CONDITION: Family = Family::gauge(
 /// `type` of an Ethernet interface.
 const ARPHRD_ETHER: u32 = 1;
 const MAX_DEVICES: usize = 256;
+/// Interfaces whose files stay open from one pass to the next, a dozen each: a container may open a thousand in all, and a node whose cards
+/// are shared out as virtual functions has hundreds of interfaces.
+const MAX_KEPT_OPEN: usize = 32;
 /// What an interface is, is looked up anew this often.
 const IDENTITY_SECONDS: f64 = 10.0;
 
@@ -192,7 +195,16 @@ impl Reader {
     fn pass(&mut self, now: f64, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
         self.list(now, cx.roots)?;
         let read = self.interfaces.iter_mut().filter(|(_, interface)| interface.wanted).take(MAX_DEVICES);
-        let looked: Vec<Looked> = read.map(|(name, interface)| interface.look(name)).collect();
+        let looked: Vec<Looked> = read
+            .enumerate()
+            .map(|(n, (name, interface))| {
+                let looked = interface.look(name);
+                if n >= MAX_KEPT_OPEN {
+                    interface.close();
+                }
+                looked
+            })
+            .collect();
         let interfaces = &self.interfaces;
         let due = !(0.0..self.ask_every).contains(&(now - self.asked_at));
         if due {
@@ -289,6 +301,11 @@ impl Interface {
             downs: counted.or(carrier_changes.map(|n| n / 2)),
             statistics: STATISTICS.iter().map(|(file, _)| self.statistics.watch_number(file)).collect(),
         }
+    }
+
+    fn close(&mut self) {
+        self.dir.reopen();
+        self.statistics.reopen();
     }
 
     fn write(&self, device: &str, out: &mut Samples) {

@@ -29,6 +29,8 @@ families! {
     LOST gauge "gpu_lost" "" GPU, "Whether the GPU was there and no longer answers: it fell off the bus, needs a reset or answers nothing but errors";
     UNRESPONSIVE gauge "gpu_unresponsive" "" GPU,
         "Whether the GPU answers so slowly that it is set aside: nothing of it is read until a sign of life, asked for now and then, comes quickly";
+    LAST_RESET gauge "gpu_last_reset_timestamp_seconds" "seconds" GPU,
+        "Unix time, give or take seconds, at which the GPU was last reset or its driver loaded anew: from then on its counter of energy counts. Absent where none was noticed, which takes a counter that was seen before";
     UNUSABLE gauge "gpu_unusable_info" "" &["gpu", "index", "pci", "error"],
         "GPU that NVML counts and cannot open, and why (reset_required, gpu_is_lost, irq_issue); always 1. UUID and address are empty where it cannot be told which one it is";
     PERSISTENCE gauge "gpu_persistence_mode" "" GPU, "Whether the driver keeps the GPU up while nobody uses it";

@@ -11,7 +11,9 @@ use super::catalogue;
 use super::nvidia::{Sxid, Xid};
 use super::record::PRIORITIES;
 use super::signs::Sign;
-use super::{EVENTS, LOST, MALFORMED, MIG_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS, XIDS_AT_RESET};
+use super::{
+    EVENTS, LAST_XID, LOST, MALFORMED, MIG_XIDS, NONFATAL_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS,
+};
 use crate::samples::Samples;
 
 /// Series of one family that the log can make; beyond it the code is counted as `other`.
@@ -46,8 +48,10 @@ pub(super) struct Counts {
     mig: BTreeMap<String, Codes>,
     /// By NVSwitch and severity, with a space between.
     sxids: BTreeMap<String, Codes>,
-    /// By GPU, of those that were reset: what it, and every address that may be its, had been counted when it last was.
-    resets: BTreeMap<String, BTreeMap<String, Codes>>,
+    /// Those of `xids` whose line says that they are not fatal.
+    nonfatal: BTreeMap<String, Codes>,
+    /// By GPU and code, Unix time of the last one, but for what is not fatal.
+    last: BTreeMap<String, BTreeMap<u32, f64>>,
     /// UUID by PCI address, also of GPUs that are no longer there.
     gpus: BTreeMap<String, String>,
     /// Conditions that hold.
@@ -80,26 +84,24 @@ impl Counts {
         *self.events.entry(sign.as_str().to_owned()).or_default() += 1;
     }
 
-    pub(super) fn xid(&mut self, xid: &Xid<'_>) {
+    /// One more XID error, at Unix time `ts`.
+    pub(super) fn xid(&mut self, ts: f64, xid: &Xid<'_>) {
         let gpu = self.gpu(&xid.pci).to_owned();
         if let Some(instance) = xid.gpu_instance {
             let compute = xid.compute_instance.map(|ci| ci.to_string()).unwrap_or_default();
             count(&mut self.mig, &format!("{gpu} {instance} {compute}"), xid.code);
         }
         count(&mut self.xids, &gpu, xid.code);
-    }
-
-    /// The driver has reset this GPU: what was counted of it before is over.
-    pub(super) fn reset(&mut self, uuid: &str) {
-        if self.resets.len() >= MAX_GPUS && !self.resets.contains_key(uuid) {
+        // What is beyond the limit there is not kept here either.
+        if self.xids.get(&gpu).is_none_or(|codes| !codes.contains_key(&xid.code)) {
             return;
         }
-        // Of one whose address is not known yet, what was counted by an address may turn out to be its own.
-        let placed = self.gpus.values().any(|known| known == uuid);
-        let may_be = |gpu: &str| gpu == uuid || (!placed && !gpu.starts_with("GPU-"));
-        let counted = self.xids.iter().filter(|(gpu, _)| may_be(gpu));
-        let counted = counted.map(|(gpu, codes)| (gpu.clone(), codes.clone())).collect();
-        self.resets.insert(uuid.to_owned(), counted);
+        if xid.is_nonfatal() {
+            count(&mut self.nonfatal, &gpu, xid.code);
+        } else {
+            let last = self.last.entry(gpu).or_default().entry(xid.code).or_insert(ts);
+            *last = last.max(ts);
+        }
     }
 
     pub(super) fn sxid(&mut self, sxid: &Sxid<'_>) {
@@ -123,13 +125,14 @@ impl Counts {
         if self.gpus.len() < MAX_GPUS || self.gpus.contains_key(pci) {
             self.gpus.insert(pci.to_owned(), uuid.to_owned());
         }
-        if let Some(codes) = self.xids.remove(pci) {
-            add(self.xids.entry(uuid.to_owned()).or_default(), codes);
-        }
-        for (gpu, counted) in &mut self.resets {
-            if let Some(codes) = counted.remove(pci).filter(|_| gpu == uuid) {
+        for counted in [&mut self.xids, &mut self.nonfatal] {
+            if let Some(codes) = counted.remove(pci) {
                 add(counted.entry(uuid.to_owned()).or_default(), codes);
             }
+        }
+        for (code, ts) in self.last.remove(pci).unwrap_or_default() {
+            let last = self.last.entry(uuid.to_owned()).or_default().entry(code).or_insert(ts);
+            *last = last.max(ts);
         }
         let of_address: Vec<String> =
             self.mig.keys().filter(|key| key.split(' ').next() == Some(pci)).cloned().collect();
@@ -189,9 +192,11 @@ impl Counts {
             let unknown = counted.iter().filter(|(code, _)| !catalogue::knows(**code));
             unknown.for_each(|(code, count)| out.set(&XIDS, &[gpu, &label(*code)], *count));
         }
-        for (gpu, counted) in &self.resets {
-            let codes = counted.get(gpu).unwrap_or(&none);
-            codes.iter().for_each(|(code, count)| out.set(&XIDS_AT_RESET, &[gpu, &label(*code)], *count));
+        for (gpu, codes) in &self.nonfatal {
+            codes.iter().for_each(|(code, count)| out.set(&NONFATAL_XIDS, &[gpu, &label(*code)], *count));
+        }
+        for (gpu, codes) in &self.last {
+            codes.iter().for_each(|(code, ts)| out.set(&LAST_XID, &[gpu, &label(*code)], *ts));
         }
         for (key, codes) in &self.mig {
             let mut parts = key.split(' ');
@@ -253,8 +258,12 @@ mod tests {
     const PCI: &str = "0000:3b:00.0";
 
     fn xid(counts: &mut Counts, line: &str) {
+        xid_at(counts, 1.0, line);
+    }
+
+    fn xid_at(counts: &mut Counts, ts: f64, line: &str) {
         let Some(Found::Nvidia(Line::Xid(xid))) = recognise(line) else { panic!("{line}") };
-        counts.xid(&xid);
+        counts.xid(ts, &xid);
     }
 
     fn page(counts: &Counts) -> Samples {
@@ -285,35 +294,30 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_over_what_came_before_it_on_its_own_gpu() {
-        let line = |slot: &str, code: u32| format!("NVRM: Xid (PCI:0000:{slot}:00): {code}, x");
-        let at_reset = |counts: &Counts, gpu: &str| page(counts).get(&XIDS_AT_RESET, &[gpu, "95"]);
-        // Whether its address is known before or after.
-        for early in [true, false] {
-            let mut counts = Counts::of_boot("b");
-            if early {
-                counts.learn(PCI, "GPU-1");
-                counts.learn("0000:3c:00.0", "GPU-2");
-            }
-            xid(&mut counts, &line("3b", 95));
-            xid(&mut counts, &line("3c", 95));
-            counts.reset("GPU-1");
-            xid(&mut counts, &line("3b", 95));
-            let text = serde_json::to_string(&counts).unwrap();
-            let mut counts: Counts = serde_json::from_str(&text).unwrap();
-            counts.learn("0000:3c:00.0", "GPU-2");
-            counts.learn(PCI, "GPU-1");
-            assert_eq!(page(&counts).get(&XIDS, &["GPU-1", "95"]), Some(2.0), "{early}");
-            assert_eq!(
-                (at_reset(&counts, "GPU-1"), at_reset(&counts, "GPU-2"), at_reset(&counts, PCI)),
-                (Some(1.0), None, None),
-                "{early}"
-            );
-            counts.reset("GPU-1");
-            assert_eq!(at_reset(&counts, "GPU-1"), Some(2.0), "{early}");
-        }
+    fn when_each_was_last_and_which_were_not_fatal() {
+        let line = |slot: &str, what: &str| format!("NVRM: Xid (PCI:0000:{slot}:00): {what}");
+        let mut counts = Counts::of_boot("b");
+        counts.learn("0000:3c:00.0", "GPU-2");
+        xid_at(&mut counts, 20.0, &line("3b", "95, x"));
+        xid_at(&mut counts, 30.0, &line("3c", "95, x"));
+        xid_at(&mut counts, 40.0, &line("3b", "145, RLW_RXPIPE Nonfatal XC0 i0 Link 08 (0x004505c6)"));
+        xid_at(&mut counts, 50.0, &line("3c", "145, RLW_RXPIPE Fatal   XC0 i0 Link 08 (0x004505c6)"));
+        xid_at(&mut counts, 60.0, &line("3c", "145, RLW_RXPIPE Nonfatal XC0 i0 Link 08 (0x004505c6)"));
+        let text = serde_json::to_string(&counts).unwrap();
+        let mut counts: Counts = serde_json::from_str(&text).unwrap();
+        counts.learn(PCI, "GPU-1");
+        xid_at(&mut counts, 10.0, &line("3b", "95, x"));
+        let out = page(&counts);
+        let of = |family, gpu: &str| ["95", "145"].map(|code| out.get(family, &[gpu, code]));
+        assert_eq!(of(&XIDS, "GPU-1"), [Some(2.0), Some(1.0)]);
+        assert_eq!(of(&XIDS, "GPU-2"), [Some(1.0), Some(2.0)]);
+        assert_eq!(of(&NONFATAL_XIDS, "GPU-1"), [None, Some(1.0)]);
+        assert_eq!(of(&NONFATAL_XIDS, "GPU-2"), [None, Some(1.0)]);
+        assert_eq!(of(&LAST_XID, "GPU-1"), [Some(20.0), None]);
+        assert_eq!(of(&LAST_XID, "GPU-2"), [Some(30.0), Some(50.0)]);
+        assert_eq!((of(&LAST_XID, PCI), of(&NONFATAL_XIDS, PCI)), ([None; 2], [None; 2]));
         let old: Counts = serde_json::from_str(r#"{"boot":"b","xids":{"GPU-1":{"95":1}}}"#).unwrap();
-        assert_eq!(at_reset(&old, "GPU-1"), None);
+        assert_eq!(page(&old).get(&LAST_XID, &["GPU-1", "95"]), None);
     }
 
     #[test]
@@ -326,5 +330,6 @@ mod tests {
         let out = page(&counts);
         assert_eq!(out.get(&XIDS, &[PCI, "other"]), Some(5.0));
         assert_eq!(out.get(&XIDS, &["other", "other"]), Some(1.0));
+        assert_eq!(out.rows(&LAST_XID).count(), MAX_SERIES);
     }
 }

@@ -206,10 +206,15 @@ impl Xid<'_> {
     pub(super) fn verdict(&self) -> (Level, &'static str) {
         let known = catalogue::find(self.code);
         match self.code {
-            144..=150 if self.detail.contains("Nonfatal") => (Level::Warn, "none"),
+            _ if self.is_nonfatal() => (Level::Warn, "none"),
             RECOVERY => self.recovery().map_or((Level::Warn, "contact_support"), |r| (r.level, r.action)),
             _ => (known.level, known.action),
         }
+    }
+
+    /// An error of NVLink 5 whose line says so.
+    pub(super) fn is_nonfatal(&self) -> bool {
+        (144..=150).contains(&self.code) && self.detail.contains("Nonfatal")
     }
 
     /// What to do, for a person: what the driver wants, where it is for the line to say.

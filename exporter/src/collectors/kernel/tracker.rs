@@ -107,7 +107,7 @@ impl Tracker {
         match found {
             Line::Xid(xid) => {
                 self.counts.event(Sign::Xid);
-                self.counts.xid(&xid);
+                self.counts.xid(ts, &xid);
                 let known = self.counts.knows(&xid.pci);
                 self.stranger |= !known;
                 let gpu = known.then(|| self.counts.gpu(&xid.pci));
@@ -151,9 +151,6 @@ impl Tracker {
         roots: &Roots,
     ) {
         self.counts.event(sign);
-        if sign == Sign::GpuReset {
-            self.counts.reset(facts.device);
-        }
         let oom = self.oom.take_if(|oom| sign == Sign::OomKill && facts.pid == Some(oom.pid));
         let fresh = record.sequence >= self.tell_from;
         // Its text is kept with a condition also where nobody is told of the beginning.

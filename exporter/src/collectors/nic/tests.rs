@@ -42,6 +42,30 @@ fn reads_what_is_there_and_leaves_out_what_is_not() {
 }
 
 #[test]
+fn hundreds_of_interfaces_do_not_use_up_the_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = MAX_KEPT_OPEN * 3;
+    for n in 0..count {
+        let counters = STATISTICS.iter().map(|(file, _)| (format!("statistics/{file}"), "7"));
+        let counters: Vec<_> = counters.collect();
+        let files: Vec<_> = counters.iter().map(|(file, text)| (file.as_str(), *text)).collect();
+        interface(dir.path(), &format!("eth{n:03}"), true, &files);
+    }
+    let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
+    let mut reader = Reader::new(&Config { ethtool: Vec::new(), ..Config::default() });
+    let open = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        files.filter(|f| fs::read_link(f.path()).is_ok_and(|to| to.starts_with(dir.path()))).count()
+    };
+    for _ in 0..2 {
+        let page = bench.collect(&mut reader);
+        assert_eq!(page.rows(&RX_BYTES).filter(|row| row.value == 7.0).count(), count);
+        assert!(open() > MAX_KEPT_OPEN * STATISTICS.len(), "those of the first are kept: {}", open());
+        assert!(open() <= MAX_KEPT_OPEN * (STATISTICS.len() + 8), "{} are open", open());
+    }
+}
+
+#[test]
 fn a_link_that_goes_down_is_an_event_at_once() {
     let dir = tempfile::tempdir().unwrap();
     interface(dir.path(), "eth0", true, &[]);

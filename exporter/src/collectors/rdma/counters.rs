@@ -59,7 +59,7 @@ pub static SATURATED: Family = Family::gauge(
     "rdma_port_counter_saturated",
     "",
     &["device", "port", "counter"],
-    "Counter that stands still at the highest value it can hold, so that it is not exported until somebody clears it (`perfquery -R`); 1 while it does, absent otherwise",
+    "Counter that stands still at the highest value it can hold, so that it is not exported until somebody clears it (on InfiniBand `perfquery -R`); 1 while it does, absent otherwise",
 );
 
 static KINDS: &[&str] = &[

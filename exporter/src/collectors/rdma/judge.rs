@@ -347,7 +347,7 @@ fn unreadable(device: &str) -> Event {
 /// Why the errors of a port that had too many cannot be said to be over.
 fn at_its_end(counter: &str) -> String {
     format!(
-        "had errors, and cannot say whether it still has: {counter} stands at the highest value that it can hold; clear it (`perfquery -R`)"
+        "had errors, and cannot say whether it still has: {counter} stands at the highest value that it can hold; clear it (on InfiniBand `perfquery -R`)"
     )
 }
 

@@ -1,8 +1,8 @@
 //! What checks of hardware say, from the values that collectors give.
 
-use super::tests::{Tree, told};
+use super::tests::told;
 use super::*;
-use crate::collectors::kernel::{EVENTS, SXIDS, XIDS, XIDS_AT_RESET};
+use crate::collectors::kernel::{EVENTS, LAST_XID, NONFATAL_XIDS, SXIDS, XIDS};
 use crate::collectors::{gpu as families, rdma as ports};
 use crate::samples::Samples;
 
@@ -239,10 +239,6 @@ fn the_kernel_log_since_the_boot() {
         for (event, count) in events {
             samples.set(&EVENTS, &[event], *count);
         }
-        // All that there was, by the time of a reset.
-        for (code, count) in xids.iter().filter(|_| events.iter().any(|(event, _)| *event == "gpu_reset")) {
-            samples.set(&XIDS_AT_RESET, &["GPU-a", code], *count);
-        }
         samples.set(&SXIDS, &["0", "12028", "fatal"], sxid);
         samples.set(&SXIDS, &["0", "11001", "non_fatal"], 3u64);
         for (code, switches) in [("10005", 9), ("10004", 9), ("10007", 7), ("27002", 7)] {
@@ -262,34 +258,43 @@ fn the_kernel_log_since_the_boot() {
         1
     ));
     insta::assert_snapshot!(says(&[], &[("mce_logged", 5)], 2));
-    // A reset cures what asks for one, and nothing else.
-    insta::assert_snapshot!(says(&[("48", 1), ("79", 1)], &[("gpu_reset", 1)], 0));
 }
 
 #[test]
-fn a_reset_cures_its_own_gpu_of_what_came_before_it() {
-    let log = |after: &str| {
-        let line = |(n, line): (usize, &str)| format!("4,{n},{n}000000,-;{line}\n");
-        let lines = [
-            "NVRM: GPU at PCI:0000:3b:00: GPU-2f3c",
-            "NVRM: Xid (PCI:0000:3b:00): 95, Uncontained: FBHUB",
-            "nvidia-smi: GPU reset executed: GPU-2f3c, success: true",
-            "NVRM: GPU at PCI:0000:5d:00: GPU-9999",
-            after,
-        ];
-        let log: String = lines.into_iter().enumerate().map(line).collect();
-        Tree::new(&[("kmsg", &log)]).only(&["kernel"]).check()
-    };
-    let report = log("NVRM: Xid (PCI:0000:5d:00): 95, Uncontained: FBHUB");
-    assert_eq!(report.exit, 1, "{}", report.text(false));
-    insta::assert_snapshot!(report.text(true), @r"
-    warning   kernel GPU GPU-2f3c had XID 95 (Uncontained ECC error); it was reset since; Drain and reset the GPU now; results of all jobs on it since are not to be trusted
-    unhealthy kernel GPU GPU-9999 had XID 95 (Uncontained ECC error); Drain and reset the GPU now; results of all jobs on it since are not to be trusted
+fn a_reset_cures_its_own_gpu_of_what_asks_for_one_and_came_before_it() {
+    let mut samples = Samples::default();
+    for (gpu, code, last) in [
+        ("GPU-a", "79", Some(10.0)),
+        ("GPU-a", "95", Some(10.0)),
+        ("GPU-a", "119", Some(30.0)),
+        ("GPU-a", "120", None),
+        ("GPU-b", "95", Some(10.0)),
+    ] {
+        samples.set(&XIDS, &[gpu, code], 2u64);
+        samples.maybe(&LAST_XID, &[gpu, code], last);
+    }
+    samples.set(&families::LAST_RESET, &["GPU-a"], 20.0);
+    insta::assert_snapshot!(told(&kernel::CHECK, samples), @r"
+    warning   kernel GPU GPU-a had XID 95 (Uncontained ECC error) 2 times; it was reset since; nothing to do unless it returns
+    unhealthy kernel GPU GPU-a had XID 79 (GPU has fallen off the bus) 2 times; Drain the node, power-cycle it; if it returns, reseat or replace the board and look at power and PCIe
+    unhealthy kernel GPU GPU-a had XID 119 (GSP firmware did not answer in time) 2 times; Drain and reset the GPU, or restart the node if the reset hangs; update the driver
+    unhealthy kernel GPU GPU-a had XID 120 (GSP firmware error) 2 times; Drain and reset the GPU; save nvidia-bug-report first; update the driver
+    unhealthy kernel GPU GPU-b had XID 95 (Uncontained ECC error) 2 times; Drain and reset the GPU now; results of all jobs on it since are not to be trusted
     ");
-    let report = log("NVRM: Xid (PCI:0000:3b:00): 95, Uncontained: FBHUB");
-    assert_eq!(report.exit, 1, "{}", report.text(false));
-    insta::assert_snapshot!(report.text(true), @"unhealthy kernel GPU GPU-2f3c had XID 95 (Uncontained ECC error) since it was last reset; Drain and reset the GPU now; results of all jobs on it since are not to be trusted");
-    assert_eq!(log("nothing").exit, 0);
+}
+
+#[test]
+fn errors_of_nvlink_that_are_not_fatal_are_no_reason_to_drain() {
+    let mut samples = Samples::default();
+    for (code, count, nonfatal) in [("145", 3u64, Some(3u64)), ("149", 3, Some(2)), ("150", 1, None)] {
+        samples.set(&XIDS, &["GPU-a", code], count);
+        nonfatal.into_iter().for_each(|n| samples.set(&NONFATAL_XIDS, &["GPU-a", code], n));
+    }
+    insta::assert_snapshot!(told(&kernel::CHECK, samples), @r"
+    warning   kernel GPU GPU-a had XID 145 (NVLink 5: RLW error) 3 times, not fatal; nothing to do unless it returns
+    unhealthy kernel GPU GPU-a had XID 149 (NVLink 5: NETIR error) 3 times; Nonfatal: watch. Fatal: drain and reset the GPU, look at the link that is named
+    unhealthy kernel GPU GPU-a had XID 150 (NVLink 5: MSE error); Nonfatal: watch. Fatal: drain and reset the GPU, look at the link that is named
+    ");
 }
 
 #[test]

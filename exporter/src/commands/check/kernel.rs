@@ -3,8 +3,10 @@
 use super::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
+use crate::collectors::gpu::LAST_RESET;
 use crate::collectors::kernel::catalogue::{self, Level};
-use crate::collectors::kernel::{EVENTS, SXIDS, XIDS, XIDS_AT_RESET};
+use crate::collectors::kernel::{EVENTS, LAST_XID, NONFATAL_XIDS, SXIDS, XIDS};
+use crate::family::Family;
 use crate::samples::Row;
 
 pub(super) const CHECK: Check = Check {
@@ -90,23 +92,25 @@ fn xids(node: &Node<'_>, found: &mut Findings) {
         let xid = catalogue::find(code);
         let gpu = row.label("gpu");
         let same = |of: &Row<'_>| of.label("gpu") == gpu && of.label("xid") == row.label("xid");
-        let before = node.rows(&XIDS_AT_RESET).find(same).map_or(0.0, |of| of.value);
-        let curable = CURED_BY_RESET.contains(&xid.action);
-        let after = if curable { row.value - before } else { row.value };
+        let of_same = |family: &'static Family| node.rows(family).find(same).map(|of| of.value);
+        let reset = node.rows(&LAST_RESET).find(|of| of.label("gpu") == gpu).map(|of| of.value);
+        let is_over = of_same(&LAST_XID).zip(reset).is_some_and(|(last, reset)| last < reset);
+        let cured = is_over && CURED_BY_RESET.contains(&xid.action);
+        let only_nonfatal = of_same(&NONFATAL_XIDS).is_some_and(|nonfatal| nonfatal >= row.value);
         let verdict = match xid.level {
-            Level::Error if after > 0.0 => Verdict::Unhealthy,
+            Level::Error if !cured && !only_nonfatal => Verdict::Unhealthy,
             Level::Error | Level::Warn => Verdict::Warning,
             Level::Info => continue,
         };
-        let (count, since) = match () {
-            () if after <= 0.0 => (row.value, "; it was reset since"),
-            () if curable && before > 0.0 => (after, " since it was last reset"),
-            () => (row.value, ""),
-        };
-        let times = if count > 1.0 { format!(" {count:.0} times") } else { String::new() };
+        let mut times = if row.value > 1.0 { format!(" {:.0} times", row.value) } else { String::new() };
+        let mut action = xid.hint;
+        if cured || only_nonfatal {
+            times += if cured { "; it was reset since" } else { ", not fatal" };
+            action = "nothing to do unless it returns";
+        }
         found
-            .add(verdict, format!("{} had XID {code} ({}){times}{since}", node.gpu(gpu), xid.name))
+            .add(verdict, format!("{} had XID {code} ({}){times}", node.gpu(gpu), xid.name))
             .device(gpu)
-            .action(xid.hint);
+            .action(action);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use stepwatch_fake_nvml::{Code, Effect, Fault, Fleet, NvmlEvent, Quantity, Script, calls, library};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{exposition, poll_until};
+use stepwatch_tests::{bins, daemon, exposition, poll_until};
 
 use crate::node::{Node, of_gpus};
 
@@ -100,6 +100,61 @@ async fn a_gpu_that_does_not_come_back_from_a_restart() {
     assert_eq!(node.post("/-/nvml/release").await.0, 200);
     assert_eq!(node.post("/-/nvml/acquire").await.0, 200);
     node.event("the GPU is back", |e| is(e, "gpu_lost", 0, Some(&gpu))).await;
+    node.decent();
+}
+
+/// Nothing but the counter of energy says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_is_reset_is_well_again() {
+    let node = start(&script()).await;
+    let (gpu, other) = (FLEET.uuid(2), FLEET.uuid(1));
+    let lines = [1, 2].map(|i| {
+        let place = FLEET.pci(i);
+        let place = place.trim_end_matches(".0");
+        let line = |n, text: &str| format!("4,{n},1000000,-;NVRM: {text}\n");
+        line(2 * i, &format!("GPU at PCI:{place}: {}", FLEET.uuid(i)))
+            + &line(2 * i + 1, &format!("Xid (PCI:{place}): 95, Uncontained: FBHUB"))
+    });
+    // The check reads the log by itself, and has to know that it is not from just now.
+    std::fs::write(node.dir.path().join("proc/uptime"), "86400.00 1.00\n").unwrap();
+    std::fs::write(node.dir.path().join("kmsg"), lines.concat()).unwrap();
+    let counted = |page: &str, gpu: &str| {
+        exposition::value(page, "gpu_xid_errors_total", &[("gpu", gpu), ("xid", "95")]) == Some(1.0)
+    };
+    node.page_where("the errors are counted", |page| counted(page, &gpu) && counted(page, &other)).await;
+    let check = async || {
+        let mut check = daemon::command(bins::path(bins::EXPORTER).unwrap());
+        let machine = node.exporter.machine();
+        check.args(["check", "--quiet", "--only=gpus,kernel", "--timeout=20s", "--config"]);
+        check.arg(node.dir.path().join("exporter/exporter.yml")).args(&machine.args);
+        check.envs(machine.env.iter().map(|(name, value)| (name, value)));
+        let output = check.output().await.unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, said) = check().await;
+    assert!(status == Some(1) && said.matches("unhealthy kernel").count() == 2, "{said}");
+    // It is seen to be as it was for as long as the errors are old.
+    let asked = || node.calls().of("nvmlDeviceGetTotalEnergyConsumption");
+    let before = asked();
+    poll_until("all are read twice more", PATIENCE, async || (asked() >= before + 12).then_some(()))
+        .await
+        .unwrap();
+    let anew = Quantity::Growing { at: 20_000.0, per_second: 0.0, per_read: 700.0 };
+    node.stage.set(&script().one(2, "energy", anew)).unwrap();
+    let event = node.event("the GPU was reset", |e| is(e, "gpu_reset", 1, None)).await;
+    assert_eq!(
+        (&event["gpu"], &event["level"], &event["once"]),
+        (&gpu.clone().into(), &"info".into(), &"true".into())
+    );
+    let reset = |page: &str, gpu: &str| {
+        exposition::value(page, "gpu_last_reset_timestamp_seconds", &[("gpu", gpu)]).is_some()
+    };
+    let page = node.page_where("when it was reset", |page| reset(page, &gpu)).await;
+    assert!(!reset(&page, &other), "{page}");
+    let (status, said) = check().await;
+    assert!(status == Some(1) && said.matches("unhealthy kernel").count() == 1, "{said}");
+    assert!(said.contains(&format!("warning   kernel GPU 2 ({})", FLEET.pci(2))), "{said}");
+    assert!(said.contains("XID 95 (Uncontained ECC error); it was reset since"), "{said}");
     node.decent();
 }
 

@@ -22,7 +22,7 @@ fn a_counter_at_its_end_is_no_number_and_what_was_wrong_is_not_over() {
     assert_eq!(
         told.text.as_deref(),
         Some(
-            "InfiniBand port mlx5_1/1 had errors, and cannot say whether it still has: symbol_error stands at the highest value that it can hold; clear it (`perfquery -R`)"
+            "InfiniBand port mlx5_1/1 had errors, and cannot say whether it still has: symbol_error stands at the highest value that it can hold; clear it (on InfiniBand `perfquery -R`)"
         )
     );
     assert_eq!((short(told).as_str(), told.level.as_deref()), ("mlx5_1/1 errors 0", Some("warn")));

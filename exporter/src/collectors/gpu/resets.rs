@@ -1,0 +1,230 @@
+//! Which GPUs were reset, or had their driver loaded anew: what they suffered before is history.
+//!
+//! The driver writes no line about it. But the energy that a GPU has used is counted from that moment on, so a counter that stands lower
+//! than it did has begun anew, and how high it stands tells how long ago.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::events::Subject;
+use super::families::{ENERGY, LAST_RESET, POWER};
+use super::pass::{GpuReading, Reading};
+use crate::collector::Context;
+use crate::hub::Origin;
+use crate::memory;
+use crate::samples::Samples;
+
+/// Name of what is remembered.
+const MEMORY: &str = "gpu-resets";
+/// How high the counters stand is saved this often.
+const SAVE_SECONDS: f64 = 60.0;
+/// More GPUs than any node ever has.
+const MAX_GPUS: usize = 64;
+/// A counter that is lower by less is an inexact one.
+const INEXACT_JOULES: f64 = 100.0;
+/// How long ago a reset was is not known any better than this.
+const INEXACT_SECONDS: f64 = 5.0;
+
+#[derive(Debug, Default)]
+pub(super) struct Resets {
+    /// By UUID.
+    gpus: BTreeMap<String, Gpu>,
+    loaded: bool,
+    saved_at: f64,
+    failing: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Gpu {
+    uuid: String,
+    /// What the counter said last.
+    joules: f64,
+    /// Unix time at which it did.
+    at: f64,
+    /// And of the last reset.
+    reset_at: Option<f64>,
+    /// A lower number, which has to grow before it is believed: a GPU that is about to die may say anything.
+    #[serde(skip)]
+    lower: Option<f64>,
+}
+
+impl Resets {
+    /// Takes in how high the counters stand, tells of those that began anew, and writes when each did.
+    pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading) {
+        let state = cx.roots.state.as_deref();
+        if !std::mem::replace(&mut self.loaded, true) {
+            let remembered: Vec<Gpu> = memory::load(state, MEMORY);
+            let known = remembered.into_iter().filter(|gpu| gpu.at <= reading.time);
+            self.gpus = known.take(MAX_GPUS).map(|gpu| (gpu.uuid.clone(), gpu)).collect();
+        }
+        let mut news = false;
+        for read in reading.gpus.iter().filter(|gpu| gpu.is_read()) {
+            let uuid = &read.id.uuid;
+            let Some(joules) = read.fast.get(&ENERGY, &[uuid]) else { continue };
+            let power = read.fast.get(&POWER, &[uuid]);
+            if self.gpus.len() >= MAX_GPUS && !self.gpus.contains_key(uuid) {
+                self.forget_oldest();
+            }
+            let new = || Gpu { uuid: uuid.clone(), joules, at: read.time, ..Gpu::default() };
+            let gpu = self.gpus.entry(uuid.clone()).or_insert_with(new);
+            if gpu.take(joules, power, read.time) {
+                news = true;
+                cx.hub.publish(Origin::Node, reset(read));
+            }
+        }
+        if news || !(0.0..SAVE_SECONDS).contains(&(reading.time - self.saved_at)) {
+            self.saved_at = reading.time;
+            let remembered: Vec<&Gpu> = self.gpus.values().collect();
+            let saved = memory::save(state, MEMORY, &remembered);
+            if let Err(error) = &saved
+                && !self.failing
+            {
+                tracing::warn!(%error, "cannot save when GPUs were reset; a restart will not know");
+            }
+            self.failing = saved.is_err();
+        }
+    }
+
+    /// Of a GPU that is there now.
+    pub(super) fn write(&self, uuid: &str, out: &mut Samples) {
+        out.maybe(&LAST_RESET, &[uuid], self.gpus.get(uuid).and_then(|gpu| gpu.reset_at));
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.gpus.values().min_by(|a, b| a.at.total_cmp(&b.at));
+        if let Some(uuid) = oldest.map(|gpu| gpu.uuid.clone()) {
+            self.gpus.remove(&uuid);
+        }
+    }
+}
+
+impl Gpu {
+    /// Whether its counter has begun anew.
+    fn take(&mut self, joules: f64, power: Option<f64>, time: f64) -> bool {
+        if joules + INEXACT_JOULES >= self.joules {
+            (self.joules, self.at, self.lower) = (self.joules.max(joules), time, None);
+            return false;
+        }
+        if self.lower.is_none_or(|lower| joules <= lower) {
+            self.lower = Some(joules);
+            return false;
+        }
+        // As long ago as the energy lasts at the power that it draws now.
+        let seconds = power.filter(|watts| *watts > 0.0).map_or(0.0, |watts| joules / watts);
+        let reset_at = (time - seconds - INEXACT_SECONDS).max(self.at);
+        *self = Self {
+            uuid: std::mem::take(&mut self.uuid),
+            joules,
+            at: time,
+            reset_at: Some(reset_at),
+            lower: None,
+        };
+        true
+    }
+}
+
+fn reset(gpu: &GpuReading) -> Event {
+    let who = Subject::of(&gpu.id, gpu.time);
+    let mut event =
+        who.event(Kind::Hw, "info", format!("{} was reset, or its driver was loaded anew", who.name));
+    event.name = Some("gpu_reset".into());
+    event.code = Some(1);
+    event.extra.insert("once".into(), Value::Text("true".into()));
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{read, reading};
+    use super::*;
+    use crate::roots::Roots;
+    use crate::testing::Bench;
+
+    /// A node whose one GPU says so much energy at a time, drawing so much power.
+    fn look(resets: &mut Resets, bench: &Bench, time: f64, joules: Option<f64>, watts: f64) -> Option<f64> {
+        let mut gpu = read(0);
+        gpu.time = time;
+        gpu.fast.maybe(&ENERGY, &["GPU-0"], joules);
+        gpu.fast.set(&POWER, &["GPU-0"], watts);
+        resets.look(&bench.context(), &Reading { time, ..reading(vec![gpu]) });
+        let mut out = Samples::default();
+        resets.write("GPU-0", &mut out);
+        out.get(&LAST_RESET, &["GPU-0"])
+    }
+
+    fn remembering() -> (tempfile::TempDir, Bench) {
+        let dir = tempfile::tempdir().unwrap();
+        let bench = Bench::new(Roots { state: Some(dir.path().into()), ..Roots::default() });
+        (dir, bench)
+    }
+
+    #[test]
+    fn a_counter_that_begins_anew_is_a_reset_once_it_grows() {
+        let (_dir, bench) = remembering();
+        let resets = &mut Resets::default();
+        assert_eq!(look(resets, &bench, 1000.0, Some(5e6), 700.0), None);
+        assert_eq!(look(resets, &bench, 1001.0, None, 700.0), None, "it does not answer");
+        assert_eq!(look(resets, &bench, 1900.0, Some(0.0), 100.0), None, "anybody can say nothing");
+        assert_eq!(look(resets, &bench, 1901.0, Some(0.0), 100.0), None);
+        assert!(bench.published().is_empty());
+        assert_eq!(
+            look(resets, &bench, 1920.0, Some(1500.0), 100.0),
+            Some(1900.0),
+            "15 s ago, and 5 for caution"
+        );
+        let events = bench.published();
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].name.as_deref(), Some("gpu_reset"));
+        assert_eq!(events[0].extra["gpu"], Value::Text("GPU-0".into()));
+        assert_eq!(look(resets, &bench, 1921.0, Some(1600.0), 100.0), Some(1900.0));
+        assert!(bench.published().is_empty(), "it was told");
+    }
+
+    #[test]
+    fn what_is_no_reset() {
+        let (_dir, bench) = remembering();
+        let resets = &mut Resets::default();
+        for (time, joules) in
+            [(1.0, 5e6), (2.0, 5e6 - 90.0), (3.0, 0.0), (4.0, 0.0), (5.0, 5e6 + 10.0), (6.0, 4e6)]
+        {
+            assert_eq!(look(resets, &bench, time, Some(joules), 100.0), None, "{time}");
+        }
+        assert_eq!(look(resets, &bench, 7.0, Some(5e6 + 20.0), 100.0), None, "it was a slip");
+        assert!(bench.published().is_empty());
+    }
+
+    #[test]
+    fn remembered_over_a_restart_and_found_while_nobody_looked() {
+        let (_dir, bench) = remembering();
+        look(&mut Resets::default(), &bench, 1000.0, Some(5e6), 100.0);
+        let resets = &mut Resets::default();
+        look(resets, &bench, 5000.0, Some(60_000.0), 100.0);
+        assert_eq!(look(resets, &bench, 5001.0, Some(60_100.0), 100.0), Some(4395.0), "ten minutes ago");
+        assert_eq!(look(&mut Resets::default(), &bench, 5002.0, Some(60_200.0), 100.0), Some(4395.0));
+        assert_eq!(bench.published().len(), 1);
+        let resets = &mut Resets::default();
+        look(resets, &bench, 5100.0, Some(50_000.0), 10.0);
+        assert_eq!(
+            look(resets, &bench, 5101.0, Some(50_100.0), 10.0),
+            Some(5002.0),
+            "never before it was last seen"
+        );
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let (_dir, bench) = remembering();
+        let mut resets = Resets::default();
+        for index in 0..2 * MAX_GPUS as u32 {
+            let mut gpu = read(index);
+            gpu.time = 1000.0 + f64::from(index);
+            gpu.fast.set(&ENERGY, &[&gpu.id.uuid], 1e6);
+            resets.look(&bench.context(), &reading(vec![gpu]));
+        }
+        assert_eq!(resets.gpus.len(), MAX_GPUS);
+        assert!(resets.gpus.contains_key("GPU-127") && !resets.gpus.contains_key("GPU-0"));
+    }
+}
