@@ -403,6 +403,8 @@ class Signals(Launches):
             until(lambda: [state(p) for p in pids] == ["T", "T"], "both stopped")
             os.kill(process.pid, signal.SIGCONT)
             until(lambda: "T" not in [state(p) for p in pids], "both going on")
+            # Until it has its handler back, a stop is the launcher's alone.
+            until(lambda: catches(process.pid, signal.SIGTSTP), "ready for the next")
         self.assertEqual(self.ran(process, b"\n")[0], 6)
 
 
@@ -476,6 +478,12 @@ class Terminal(Launches):
 def state(pid):
     with open("/proc/%d/stat" % pid) as f:
         return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def catches(pid, number):
+    with open("/proc/%d/status" % pid) as f:
+        (caught,) = [line.split()[1] for line in f if line.startswith("SigCgt:")]
+    return int(caught, 16) >> (number - 1) & 1 == 1
 
 
 def members(group):
