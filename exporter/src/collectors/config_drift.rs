@@ -5,6 +5,7 @@
 //! is all that most questions need; the values are there to name the key that differs. They are short and plain, or a hash. Contents of files and what
 //! could be a secret leave this node in no form.
 
+mod file;
 mod libraries;
 mod node;
 mod run;
@@ -58,7 +59,7 @@ pub static LEFT_OUT: Family = Family::gauge(
     "config_left_out",
     "",
     &["reason"],
-    "Settings that are not told: too many, or of a name that could be that of a secret; and runs over the limit",
+    "Settings that are not told: too many, or of a name or value that could be that of a secret; and runs over the limit",
 );
 pub static UNREADABLE: Family = Family::gauge(
     "config_unreadable_processes",

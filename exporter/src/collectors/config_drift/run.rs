@@ -8,7 +8,8 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::value::{Settings, hash, is_secret, shown};
+use super::file::{Named, Starter, contents_of};
+use super::value::{Settings, is_secret, is_secret_value, shown};
 use crate::roots::Roots;
 use crate::sources::processes;
 
@@ -124,18 +125,15 @@ const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
 const MAX_VARIABLES: usize = 256;
 const MAX_ARGUMENTS: usize = 4096;
 const MAX_FILES: usize = 8;
-/// As much of a file as is compared.
-const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_CMDLINE_BYTES: u64 = 256 * 1024;
 
 /// What one process was started with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Started {
     pub(super) variables: BTreeMap<String, String>,
-    /// Variables that were left out because their names are those of secrets.
+    /// Variables that were left out because they may be secrets.
     pub(super) secret: usize,
-    /// Names for people, and where the files are.
-    files: Vec<(String, PathBuf)>,
+    files: Vec<Named>,
 }
 
 impl Started {
@@ -146,18 +144,9 @@ impl Started {
         let mut cmdline = Vec::new();
         let file = fs::File::open(roots.proc(pid.to_string()).join("cmdline")).ok()?;
         file.take(MAX_CMDLINE_BYTES).read_to_end(&mut cmdline).ok()?;
-        let cwd = processes::cwd(roots, pid);
-        for argument in files(&cmdline) {
-            let path = Path::new(&argument);
-            let here = match (path.is_absolute(), &cwd) {
-                (true, _) => processes::seen_from_here(roots, pid, path),
-                (false, Some(cwd)) => cwd.join(path),
-                (false, None) => continue,
-            };
-            let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
-            if here.is_file() && found.files.len() < MAX_FILES {
-                found.files.push((shown(&name.unwrap_or_default()), here));
-            }
+        if let Some(starter) = Starter::of(roots, pid) {
+            let arguments = files(&cmdline);
+            found.files = arguments.iter().filter_map(|a| starter.file(a)).take(MAX_FILES).collect();
         }
         Some(found)
     }
@@ -166,7 +155,7 @@ impl Started {
         let mut found = Self::default();
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         for (name, value) in pairs.filter(|(name, _)| is_setting(name)) {
-            if is_secret(name) {
+            if is_secret(name) || is_secret_value(value) {
                 found.secret += 1;
             } else if found.variables.len() < MAX_VARIABLES {
                 found.variables.entry(name.to_owned()).or_insert_with(|| shown(value));
@@ -185,8 +174,8 @@ pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
             found.insert(format!("env.{name}"), value.clone());
         }
     }
-    for (name, path) in first.files.iter().filter(|file| others.iter().all(|p| p.files.contains(file))) {
-        found.extend(contents(path).map(|value| (format!("file.{name}"), value)));
+    for file in first.files.iter().filter(|file| others.iter().all(|p| p.files.contains(file))) {
+        found.extend(file.contents().map(|value| (format!("file.{}", file.name), value)));
     }
     found.extend(files_of(more));
     found
@@ -196,18 +185,9 @@ pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
 pub(super) fn files_of(paths: &[PathBuf]) -> Settings {
     let named = |path: &PathBuf| {
         let name = path.file_name()?.to_string_lossy().into_owned();
-        Some((format!("file.{name}"), contents(path)?))
+        Some((format!("file.{name}"), contents_of(path)?))
     };
     paths.iter().take(MAX_FILES).filter_map(named).collect()
-}
-
-/// A hash and the size: what a file says is nobody's business.
-fn contents(path: &Path) -> Option<String> {
-    let file = fs::File::open(path).ok()?;
-    let length = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(format!("{} {length} bytes", hash(&bytes)))
 }
 
 fn is_setting(name: &str) -> bool {
@@ -257,6 +237,7 @@ fn ending(argument: &str) -> Option<&str> {
 pub(super) fn fuzz(bytes: &[u8]) {
     let started = Started::of(bytes);
     assert!(started.variables.keys().all(|name| is_setting(name) && !is_secret(name)));
+    assert!(started.variables.values().all(|value| !is_secret_value(value)));
     assert!(files(bytes).len() <= MAX_FILES);
     let _ = settings(&[&started, &started], &[]);
 }
@@ -273,6 +254,8 @@ mod tests {
                 "NCCL_API_KEY=canary",
                 "TORCH_HUB_TOKEN=canary",
                 "WANDB_API_KEY=canary",
+                "OMPI_MCA_btl_x=ada:canary@proxy:3128",
+                "XLA_FLAGS=--dump_to=gs://b?sig=canary",
                 "CUDA_VISIBLE_DEVICES=3",
                 "LD_PRELOAD=",
                 "NCCL_IB_HCA=again",
@@ -284,7 +267,7 @@ mod tests {
         );
         let want = [("LD_PRELOAD", ""), ("NCCL_IB_HCA", "mlx5_0,mlx5_3")];
         assert_eq!(started.variables, want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-        assert_eq!(started.secret, 2);
+        assert_eq!(started.secret, 4);
     }
 
     #[test]

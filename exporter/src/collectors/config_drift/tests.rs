@@ -44,6 +44,7 @@ impl Node {
     fn trainer(&self, pid: u32, run: &str, environ: &[&str], cmdline: &[&str]) {
         let stat = format!("{pid} (python3) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {pid}00 1 1 0");
         self.write(&format!("proc/{pid}/stat"), &stat);
+        self.write(&format!("proc/{pid}/status"), "Name:\tpython3\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n");
         self.write(&format!("proc/{pid}/environ"), &environ.join("\0"));
         self.write(&format!("proc/{pid}/cmdline"), &cmdline.join("\0"));
         let maps = format!("7f1c-7f1d r-xp 00000000 08:02 99 {}\n", self.at("lib/libnccl.so.2.21.5"));

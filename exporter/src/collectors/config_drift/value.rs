@@ -1,7 +1,7 @@
 //! What a setting looks like outside: short and plain as it is, everything else as the beginning of its hash.
 //!
 //! Two nodes are compared by it, and a person reads it; neither needs the contents of a file or a list of paths. What may be a secret never gets
-//! here at all: see [`is_secret`].
+//! here at all: see [`is_secret`] and [`is_secret_value`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,33 @@ const SECRET: &[&str] = &[
     "SESSION",
     "SIGNATURE",
     "CERT",
+    "JWT",
+    "BEARER",
+    "DSN",
 ];
+/// And those that do so only by themselves: a `PATH` is none.
+const SECRET_WORDS: &[&str] = &["PAT", "SAS", "PW"];
+/// How tokens begin that say of themselves what they are: of Hugging Face, GitHub, GitLab, Slack, OpenAI, Amazon, Google, NVIDIA, and JSON Web Tokens.
+const TOKENS: &[&str] = &[
+    "hf_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xox",
+    "sk-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "nvapi-",
+    "eyJ",
+];
+/// The shortest that a token is.
+const MIN_TOKEN: usize = 12;
+/// What comes before a secret within a value.
+const GIVEN: &[&str] =
+    &["token=", "sig=", "signature=", "key=", "password=", "passwd=", "pwd=", "secret=", "auth="];
 
 /// Partitions of InfiniBand are called keys, and unlock nothing.
 const NO_SECRET: &[&str] = &["NCCL_IB_PKEY", "UCX_IB_PKEY"];
@@ -37,12 +63,7 @@ pub(super) type Settings = BTreeMap<String, String>;
 pub(super) fn shown(value: &str) -> String {
     let value = value.trim();
     let plain = value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) && value.len() <= MAX_CHARS;
-    // An address may carry a password.
-    if plain && !(value.contains("://") && value.contains('@')) {
-        value.to_owned()
-    } else {
-        hash(value.as_bytes())
-    }
+    if plain { value.to_owned() } else { hash(value.as_bytes()) }
 }
 
 pub(super) fn hash(bytes: &[u8]) -> String {
@@ -62,7 +83,19 @@ pub(super) fn fingerprint(settings: &Settings) -> String {
 /// Whether a variable of this name may hold a secret; rather one too many.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
-    SECRET.iter().any(|word| name.contains(word)) && !NO_SECRET.contains(&name.as_str())
+    let has_word = name.split('_').any(|word| SECRET_WORDS.contains(&word));
+    (has_word || SECRET.iter().any(|word| name.contains(word))) && !NO_SECRET.contains(&name.as_str())
+}
+
+/// Whether a value may hold a secret, whatever its name is: an address with a password or a query, or what looks like a token. Not even its
+/// hash is told then: a short password is found by trying.
+pub(super) fn is_secret_value(value: &str) -> bool {
+    let of_somebody = value.split_once(':').is_some_and(|(_, rest)| rest.contains('@'));
+    let asks = value.split_once("://").is_some_and(|(_, rest)| rest.contains('?'));
+    let lower = value.to_ascii_lowercase();
+    let mut words = value.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')));
+    let is_token = |word: &str| word.len() >= MIN_TOKEN && TOKENS.iter().any(|t| word.starts_with(t));
+    of_somebody || asks || GIVEN.iter().any(|given| lower.contains(given)) || words.any(is_token)
 }
 
 /// `a, b`: how devices are set up, not how many: one that is gone leaves nothing else set up otherwise.
@@ -78,9 +111,7 @@ mod tests {
     #[test]
     fn short_and_plain_or_hashed() {
         assert_eq!(shown(" mlx5_0,mlx5_1\n"), "mlx5_0,mlx5_1");
-        for hidden in
-            ["a".repeat(MAX_CHARS + 1), "söme".into(), "http://u:hunter2@proxy".into(), "a\nb".into()]
-        {
+        for hidden in ["a".repeat(MAX_CHARS + 1), "söme".into(), "a\nb".into()] {
             let value = shown(&hidden);
             assert!(value.len() == 12 && value.bytes().all(|b| b.is_ascii_hexdigit()), "{value}");
         }
@@ -88,11 +119,56 @@ mod tests {
 
     #[test]
     fn names_of_secrets() {
-        for name in ["NCCL_API_KEY", "TORCH_HUB_TOKEN", "cuda_password", "UCX_AUTH", "FI_CREDENTIALS"] {
+        for name in [
+            "NCCL_API_KEY",
+            "TORCH_HUB_TOKEN",
+            "cuda_password",
+            "UCX_AUTH",
+            "FI_CREDENTIALS",
+            "NCCL_NET_JWT",
+            "TORCH_HF_PAT",
+        ] {
             assert!(is_secret(name), "{name}");
         }
-        for name in ["NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "NCCL_IB_PKEY", "PYTORCH_CUDA_ALLOC_CONF"] {
+        for name in [
+            "NCCL_DEBUG",
+            "OMP_NUM_THREADS",
+            "UCX_TLS",
+            "NCCL_IB_PKEY",
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "NCCL_CONF_PATH",
+        ] {
             assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_that_are_secrets() {
+        for value in [
+            "https://mirror/x?token=hf_abcdefghijkl",
+            "https://mirror/x?anything",
+            "ada:PW@proxy:3128",
+            "http://ada:PW@proxy",
+            "--dump_to=gs://b?sig=x",
+            "--password=x",
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.sig",
+            "a,hf_abcdefghijkl",
+        ] {
+            assert!(is_secret_value(value), "{value}");
+        }
+        for value in [
+            "mlx5_0:1,mlx5_1:1",
+            "expandable_segments:True,max_split_size_mb:512",
+            "=eth0,eth1",
+            "--xla_gpu_enable_latency_hiding_scheduler=true",
+            "/opt/amazon/ofi/lib:/usr/lib",
+            "gs://bucket/dump",
+            "tcp://10.0.0.1:3000",
+            "^openib",
+            "sk-lake",
+            "",
+        ] {
+            assert!(!is_secret_value(value), "{value}");
         }
     }
 
