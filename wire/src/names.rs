@@ -74,3 +74,9 @@ pub mod hello {
     /// `true` from a file: what follows was written by a new process, which went on with the run.
     pub const RESUMED: &str = "resumed";
 }
+
+/// Values of settings that an exporter tells of a run.
+pub mod setting {
+    /// Of one that the ranks of a node do not agree on: whichever rank is where, so nodes are not to be compared by it.
+    pub const DIFFERS_BY_RANK: &str = "(differs by rank)";
+}

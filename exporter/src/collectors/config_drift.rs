@@ -144,6 +144,8 @@ struct Run {
 #[derive(Debug, Default)]
 struct Libraries {
     of: Option<(u32, u64)>,
+    /// Of that process, all that it ever had loaded.
+    loaded: Settings,
     found: Settings,
     tries: u32,
     next: Option<Instant>,
@@ -279,22 +281,23 @@ impl Run {
 }
 
 impl Libraries {
-    /// Looks again until the libraries for communication are loaded; what an earlier process had stands until then.
+    /// Looks several times, because what a process communicates through is loaded when it begins to. What an earlier process had stands
+    /// until this one has NCCL.
     fn look(&mut self, cx: &Context<'_>, process: Option<(u32, u64)>, now: Instant) {
         let Some(process) = process else { return };
         if self.of != Some(process) {
             (self.of, self.tries, self.next) = (Some(process), 0, Some(now));
+            self.loaded.clear();
         }
         if self.next.is_none_or(|next| now < next) {
             return;
         }
         self.tries += 1;
-        let found = libraries::versions(cx.roots, process.0).unwrap_or_default();
-        let whole = found.contains_key("nccl");
+        self.loaded.extend(libraries::versions(cx.roots, process.0).unwrap_or_default());
         let last = self.tries >= MAX_TRIES;
-        self.next = (!whole && !last).then(|| now + LIBRARIES_AGAIN * 2u32.pow(self.tries - 1));
-        if whole || last || !self.found.contains_key("nccl") {
-            self.found = found;
+        self.next = (!last).then(|| now + LIBRARIES_AGAIN * 2u32.pow(self.tries - 1));
+        if last || self.loaded.contains_key("nccl") || !self.found.contains_key("nccl") {
+            self.found.clone_from(&self.loaded);
         }
     }
 }

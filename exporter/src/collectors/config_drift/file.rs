@@ -13,7 +13,6 @@ use rustix::io::Errno;
 
 use super::value::{hash, shown};
 use crate::roots::{self, Roots};
-use crate::sources::processes;
 
 /// As much of a file as is compared.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;

@@ -1,12 +1,15 @@
 //! How a run is set up on this node: libraries, variables of the environment, the script and the configuration files that its processes were
 //! started with.
 //!
-//! What differs between the ranks of this node is a rank's own affair and left out: it says nothing of how this node differs from others.
+//! What differs between the ranks of this node is a rank's own affair: a file is left out, of a variable it is told that it does, because the
+//! node that has only one of those ranks does not see it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+
+use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 
 use super::file::{Named, Starter, contents_of};
 use super::value::{Settings, is_secret, is_secret_value, shown};
@@ -169,10 +172,11 @@ impl Started {
 pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
     let mut found = Settings::new();
     let Some((first, others)) = processes.split_first() else { return found };
-    for (name, value) in &first.variables {
-        if others.iter().all(|p| p.variables.get(name) == Some(value)) {
-            found.insert(format!("env.{name}"), value.clone());
-        }
+    for name in processes.iter().flat_map(|p| p.variables.keys()) {
+        let value = first.variables.get(name);
+        let same = others.iter().all(|p| p.variables.get(name) == value);
+        let value = value.filter(|_| same).map_or(DIFFERS_BY_RANK, String::as_str);
+        found.insert(format!("env.{name}"), value.to_owned());
     }
     for file in first.files.iter().filter(|file| others.iter().all(|p| p.files.contains(file))) {
         found.extend(file.contents().map(|value| (format!("file.{}", file.name), value)));
@@ -325,11 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_ranks_is_left_out() {
+    fn what_differs_between_ranks_is_said_to() {
         let of = |variables: &[&str]| Started::of(variables.join("\0").as_bytes());
         let a = of(&["NCCL_DEBUG=INFO", "UCX_NET_DEVICES=mlx5_0", "NVTE_X=1"]);
         let b = of(&["UCX_NET_DEVICES=mlx5_1", "NVTE_X=1"]);
-        assert_eq!(settings(&[&a, &b], &[]), [("env.NVTE_X".to_owned(), "1".to_owned())].into());
+        let differs = "(differs by rank)";
+        let want = [("env.NCCL_DEBUG", differs), ("env.NVTE_X", "1"), ("env.UCX_NET_DEVICES", differs)];
+        assert_eq!(settings(&[&a, &b], &[]), want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        assert_eq!(settings(&[&b, &a], &[]), settings(&[&a, &b], &[]));
         assert_eq!(settings(&[&a], &[]).len(), 3);
         assert!(settings(&[], &[]).is_empty());
     }

@@ -170,7 +170,7 @@ fn a_run_by_its_environment_libraries_and_files() {
     }
     let file = text(run, "file.llama.yaml").unwrap().to_owned();
     assert!(file.ends_with(" 18 bytes") && text(run, "file.train.py").is_some(), "{file}");
-    assert_eq!(text(run, "env.UCX_NET_DEVICES"), None, "a rank's own");
+    assert_eq!(text(run, "env.UCX_NET_DEVICES"), Some("(differs by rank)"));
     assert_eq!(run.rank, Some(11), "one of the ranks here");
     assert_eq!(page.get(&LEFT_OUT, &["secret"]), Some(1.0));
     assert!(!format!("{page:?} {told:?}").contains("canary"));
@@ -181,6 +181,32 @@ fn a_run_by_its_environment_libraries_and_files() {
     let told = node.told();
     assert_eq!(told.len(), 1);
     assert!(told[0].text.as_deref().unwrap().starts_with(&format!("file.llama.yaml was {file} and is ")));
+}
+
+/// `import torch` loads NCCL; what it talks through comes with the first communicator.
+#[test]
+fn libraries_that_are_loaded_later() {
+    let node = Node::new();
+    node.trainer(11, "r", &[], &["python3"]);
+    let now = Instant::now();
+    let cx = node.bench.context();
+    let mut libraries = Libraries::default();
+    let versions = |libraries: &mut Libraries, pid: u32, after: Duration| {
+        libraries.look(&cx, Some((pid, 1)), now + after);
+        libraries.found.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(versions(&mut libraries, 11, Duration::ZERO), ["nccl"]);
+    let line = |name: &str| format!("7f1c-7f1d r-xp 00000000 08:02 99 {}\n", node.at(name));
+    let later = line("lib/libnccl.so.2.21.5") + &line("lib/libibverbs.so.1.14.50.0");
+    node.write("proc/11/maps", &later);
+    assert_eq!(versions(&mut libraries, 11, LIBRARIES_AGAIN), ["libibverbs", "nccl"]);
+    // One that has just begun says less than the one before it, for now.
+    node.trainer(12, "r", &[], &["python3"]);
+    node.write("proc/12/maps", "");
+    assert_eq!(versions(&mut libraries, 12, LIBRARIES_AGAIN * 2), ["libibverbs", "nccl"]);
+    node.write("proc/12/maps", &line("lib/libnccl.so.2.22.3"));
+    assert_eq!(versions(&mut libraries, 12, LIBRARIES_AGAIN * 3), ["nccl"]);
+    assert_eq!(libraries.found["nccl"], "2.22.3");
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn reset(gpu: &GpuReading) -> Event {
         who.event(Kind::Hw, "info", format!("{} was reset, or its driver was loaded anew", who.name));
     event.name = Some("gpu_reset".into());
     event.code = Some(1);
-    event.extra.insert("once".into(), Value::Text("true".into()));
+    event.extra.insert("once".into(), Value::Bool(true));
     event
 }
 

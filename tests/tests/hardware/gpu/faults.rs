@@ -144,7 +144,7 @@ async fn a_gpu_that_is_reset_is_well_again() {
     let event = node.event("the GPU was reset", |e| is(e, "gpu_reset", 1, None)).await;
     assert_eq!(
         (&event["gpu"], &event["level"], &event["once"]),
-        (&gpu.clone().into(), &"info".into(), &"true".into())
+        (&gpu.clone().into(), &"info".into(), &true.into())
     );
     let reset = |page: &str, gpu: &str| {
         exposition::value(page, "gpu_last_reset_timestamp_seconds", &[("gpu", gpu)]).is_some()
