@@ -16,6 +16,8 @@ use crate::topology;
 const MAX_GPUS: usize = 64;
 /// Vendor on the PCI bus.
 const NVIDIA: &str = "0x10de";
+/// What the kernel driver is called on the bus.
+const DRIVER: &str = "nvidia";
 /// Class of a GPU that has no screen. One that has may be there for its screen.
 const CONTROLLER_3D: &str = "0x0302";
 
@@ -62,6 +64,23 @@ pub fn withheld(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     };
     let withheld: BTreeSet<String> = addresses.iter().filter(withheld).cloned().collect();
     if withheld.len() < addresses.len() { withheld } else { BTreeSet::new() }
+}
+
+/// Whether the kernel driver has the GPU at this place, as the bus tells: from its list a container's runtime may take those that it does
+/// not give.
+pub fn has_driver(roots: &Roots, pci: &str) -> bool {
+    let driver = roots.sys("bus/pci/devices").join(pci).join("driver");
+    topology::target(&driver).is_some_and(|driver| driver == DRIVER)
+}
+
+/// Of those addresses, the ones of GPUs that the driver has never got to answer since it was loaded: it lists them without a UUID.
+pub fn unborn(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
+    let dir = roots.proc("driver/nvidia/gpus");
+    let unborn = |pci: &&String| {
+        let text = roots::read(&dir.join(pci).join("information")).unwrap_or_default();
+        field(&text, "GPU UUID").is_some_and(|uuid| uuid.contains('?'))
+    };
+    addresses.iter().filter(unborn).cloned().collect()
 }
 
 fn is_withheld(device: &Path) -> bool {
@@ -145,6 +164,21 @@ mod tests {
         assert_eq!(withheld(&roots, &addresses), addresses[1..].iter().cloned().collect());
         std::fs::write(device(2), "").unwrap();
         assert_eq!(withheld(&roots, &addresses), [addresses[1].clone()].into());
+    }
+
+    #[test]
+    fn those_that_the_driver_has_not_got_to_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let addresses = ["0000:1b:00.0", "0000:2b:00.0", "0000:3b:00.0"].map(str::to_owned);
+        for (pci, text) in
+            addresses.iter().zip([TEXT, &TEXT.replace("3c6e8a4b", "????????"), "Model:\t H100\n"])
+        {
+            let place = dir.path().join("driver/nvidia/gpus").join(pci);
+            std::fs::create_dir_all(&place).unwrap();
+            std::fs::write(place.join("information"), text).unwrap();
+        }
+        let roots = Roots { procfs: dir.path().into(), ..Roots::default() };
+        assert_eq!(unborn(&roots, &addresses), [addresses[1].clone()].into());
     }
 
     proptest::proptest! {

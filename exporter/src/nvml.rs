@@ -23,7 +23,7 @@ pub use ears::{Heard, Xid};
 pub use heartbeat::{Call, Cost, Spent};
 pub use patience::Aside;
 pub use routes::routes;
-pub use session::{Gpu, Identity, Live, Mig, OpenError, Session};
+pub use session::{Computing, Gpu, Identity, Live, Mig, OpenError, Session};
 
 use crate::hub::unix_now;
 use crate::lock::Locked as _;

@@ -31,6 +31,7 @@ use stepwatch_kit::config::Period;
 pub use decode::GFM_DISCONNECTED;
 pub use families::*;
 use known::Known;
+pub use ours::Devices;
 use pass::{Answer, Passed, Plan, Reading};
 
 use super::kernel;
@@ -63,6 +64,8 @@ pub struct Config {
     pub slow_interval: Period,
     /// A call into the driver that takes longer is stuck; a GPU whose answers take longer is set aside.
     pub stuck_after: Period,
+    /// Which GPUs of the node are missed when they do not answer.
+    pub devices: Devices,
     /// How many GPUs the node should have; those that it had when absent.
     pub expected: Option<usize>,
     /// How many NVLinks of each GPU should be up; the most that were, of a GPU of the same model, when absent.
@@ -78,6 +81,7 @@ impl Default for Config {
             interval: Period::secs(1),
             slow_interval: Period::secs(30),
             stuck_after: Period::secs(5),
+            devices: Devices::Visible,
             expected: None,
             expected_nvlinks: None,
             fec_history: false,
@@ -141,6 +145,8 @@ struct Listed {
     addresses: Vec<String>,
     /// Those of them whose devices may not be opened here.
     withheld: BTreeSet<String>,
+    /// And those that the driver has not got to answer.
+    unborn: BTreeSet<String>,
     driver: Option<String>,
     /// GPUs on the bus that nobody has put to another use; counted only while the driver is not loaded.
     idle: usize,
@@ -184,9 +190,11 @@ impl Reader {
         }
         let driver = driver_version(cx.roots);
         let addresses = gpus::addresses(cx.roots);
+        let withheld = self.withheld(cx.roots, &addresses);
         self.listed = Listed {
             gpus: inventory(cx.roots),
-            withheld: gpus::withheld(cx.roots, &addresses),
+            withheld,
+            unborn: gpus::unborn(cx.roots, &addresses),
             addresses,
             idle: if driver.is_none() { gpus::idle(cx.roots) } else { 0 },
             driver,
@@ -396,8 +404,8 @@ impl Useless {
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         self.listed.read = None;
-        self.list(cx);
         self.remember(cx);
+        self.list(cx);
         self.ask(cx);
         let read = self.reading.as_ref().map(|r| r.gpus.len() + r.unusable.len());
         let count = read.unwrap_or(0).max(self.ours().1.len());

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use stepwatch_sys::nvml::{Nvml as Library, XidEvent, XidEvents};
 
-use super::session::{Gpu, Identity};
+use super::session::{Gpu, Identity, REFUSED_FOR};
 
 /// XID errors that are taken at a time; more wait.
 const MAX_XIDS: usize = 64;
 /// A GPU that could not be taken in is tried again after this time: it costs the others their set.
 const DEAF_FOR: Duration = Duration::from_mins(10);
+/// And one that refused after this time: it may have refused for want of a permission that was given since.
+const MUTE_FOR: Duration = REFUSED_FOR;
 
 /// An XID error, as NVML tells of it: without its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +43,8 @@ pub(super) struct Ears {
     set: Option<XidEvents>,
     /// Indices of the GPUs in the set.
     within: BTreeSet<u32>,
-    /// And of those that have no such events.
-    mute: BTreeSet<u32>,
+    /// Those that have no such events or may not be listened to, and since when they said so.
+    mute: BTreeMap<u32, Instant>,
     /// Those that could not be taken in, and since when.
     deaf: BTreeMap<u32, Instant>,
     failures: u64,
@@ -56,10 +58,11 @@ impl Ears {
         if gpus.iter().any(lost) {
             self.forget();
         }
-        // One that is back is no longer deaf.
+        // One that is back is asked anew.
         let gone: Vec<u32> = gpus.iter().filter(|gpu| gpu.lost).map(|gpu| gpu.id.index).collect();
-        self.deaf.retain(|index, _| !gone.contains(index));
-        self.listen(library, gpus, Instant::now());
+        let now = Instant::now();
+        self.forgive(&gone, now);
+        self.listen(library, gpus, now);
         let gpus = &*gpus;
         let by_index =
             |index: u32| gpus.iter().find(|gpu| gpu.id.index == index).map(|gpu| Arc::clone(&gpu.id));
@@ -100,12 +103,18 @@ impl Ears {
         self.within.clear();
     }
 
+    fn forgive(&mut self, gone: &[u32], now: Instant) {
+        for (those, time) in [(&mut self.deaf, DEAF_FOR), (&mut self.mute, MUTE_FOR)] {
+            those
+                .retain(|index, since| !gone.contains(index) && now.saturating_duration_since(*since) < time);
+        }
+    }
+
     /// Takes in those that are not in the set. One that cannot be listened to must not hide the others.
     fn listen(&mut self, library: &Library, gpus: &mut [Gpu], now: Instant) {
         let Self { within, mute, deaf, .. } = self;
-        deaf.retain(|_, since| now.saturating_duration_since(*since) < DEAF_FOR);
         let is_new =
-            |index: &u32| !within.contains(index) && !mute.contains(index) && !deaf.contains_key(index);
+            |index: &u32| !within.contains(index) && !mute.contains_key(index) && !deaf.contains_key(index);
         let mut new: Vec<u32> =
             gpus.iter().filter(|gpu| gpu.may_be_asked()).map(|gpu| gpu.id.index).filter(is_new).collect();
         while let Some(index) = new.pop() {
@@ -113,7 +122,7 @@ impl Ears {
             let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.id.index == index) else { continue };
             match gpu.listen(set) {
                 Ok(()) => _ = self.within.insert(index),
-                Err(error) if error.unsupported() => _ = self.mute.insert(index),
+                Err(error) if error.unsupported() => _ = self.mute.insert(index, now),
                 Err(error) => {
                     tracing::warn!(%error, gpu = index, "cannot listen to a GPU for XID errors");
                     self.failures += 1;
@@ -134,5 +143,28 @@ impl Ears {
             }
         }
         self.set.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn none_is_left_out_for_ever() {
+        let now = Instant::now();
+        let said = |times: [u32; 2]| times.map(|index| (index, now)).into();
+        let left_out = |ears: &Ears| {
+            [&ears.mute, &ears.deaf].map(|those| those.keys().copied().collect::<Vec<_>>()).concat()
+        };
+        let mut ears = Ears { mute: said([0, 1]), deaf: said([2, 3]), ..Ears::default() };
+        ears.forgive(&[], now);
+        assert_eq!(left_out(&ears), [0, 1, 2, 3]);
+        ears.forgive(&[1, 3], now);
+        assert_eq!(left_out(&ears), [0, 2], "what is lost may come back as another");
+        ears.forgive(&[], now + DEAF_FOR);
+        assert_eq!(left_out(&ears), [0]);
+        ears.forgive(&[], now + MUTE_FOR);
+        assert!(left_out(&ears).is_empty(), "it may be given the permission");
     }
 }

@@ -112,6 +112,11 @@ impl Patience {
         }
     }
 
+    /// It is lost, and was quick to say so: that it was slow before is over.
+    pub(super) fn forget(&mut self) {
+        self.state = State::Asked;
+    }
+
     /// A pass over the whole GPU is over. True where it is asked again as before.
     pub(super) fn passed(&mut self, now: Instant) -> bool {
         let back = matches!(self.state, State::Trial(_));
@@ -195,6 +200,18 @@ mod tests {
         let later = soon + Duration::from_secs(601);
         patience.judge(took(8.0), later);
         assert_eq!(left_alone(&patience, later), 30);
+    }
+
+    #[test]
+    fn one_that_is_lost_on_trial_is_not_slow_as_well() {
+        let now = Instant::now();
+        let mut patience = Patience::new(LIMIT);
+        patience.judge(took(8.0), now);
+        patience.sign(true, took(0.1), now);
+        patience.forget();
+        assert!(patience.aside().is_none() && patience.may_ask() && !patience.passed(now));
+        assert!(patience.judge(took(8.0), now), "until it is slow again");
+        assert_eq!(left_alone(&patience, now), 60);
     }
 
     #[test]

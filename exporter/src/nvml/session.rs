@@ -23,7 +23,7 @@ const MAX_GPUS: u32 = 64;
 /// An attempt to open NVML may take a while, and disturbs a driver that is coming up.
 const RETRY: Duration = Duration::from_secs(10);
 /// What was refused is asked again after this time: some of it depends on the state that a GPU is in.
-const REFUSED_FOR: Duration = Duration::from_hours(1);
+pub(super) const REFUSED_FOR: Duration = Duration::from_hours(1);
 /// Processes of a GPU that are looked at.
 const MAX_PROCESSES: u32 = 256;
 /// What one GPU may take of a pass, where nobody has said.
@@ -39,8 +39,18 @@ pub struct Session {
     library: Option<PathBuf>,
     beat: Arc<Heartbeat>,
     patience: Duration,
+    /// Somebody makes passes over the GPUs.
+    passes: bool,
     live: Option<Live>,
     failed: Option<(Instant, OpenError)>,
+}
+
+/// Who computes on the GPUs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Computing {
+    pub pids: BTreeSet<u32>,
+    /// Minor numbers of the GPUs of which nobody can tell; none of one whose number is not known.
+    pub silent: BTreeSet<Option<u32>>,
 }
 
 /// Why NVML is not open.
@@ -138,12 +148,12 @@ pub struct Mig {
 
 impl Session {
     pub(super) fn new(library: Option<PathBuf>, beat: Arc<Heartbeat>) -> Self {
-        Self { library, beat, patience: PATIENCE, live: None, failed: None }
+        Self { library, beat, patience: PATIENCE, passes: false, live: None, failed: None }
     }
 
     /// From here on one GPU may take so much of a pass. Begins a pass.
     pub fn begin(&mut self, patience: Duration) {
-        self.patience = patience;
+        (self.patience, self.passes) = (patience, true);
         self.beat.count_anew(None);
         for gpu in self.live.iter_mut().flat_map(|live| &mut live.gpus) {
             gpu.patience.limit(patience);
@@ -191,12 +201,34 @@ impl Session {
         self.live.as_mut().ok_or_else(|| OpenError::Other("NVML is closed".into()))
     }
 
-    /// Processes that compute on any GPU.
-    pub fn computing(&mut self) -> Result<BTreeSet<u32>, OpenError> {
-        let gpus = &mut self.live()?.gpus;
-        gpus.iter_mut().filter(|gpu| gpu.instances.is_empty()).for_each(Gpu::find_instances);
-        // One GPU that fell off the bus must not hide the others.
-        Ok(gpus.iter_mut().filter_map(Gpu::processes).flatten().collect())
+    /// Processes that compute on any GPU. Where nobody makes passes, this is one: else none that is set aside, or lost, would be back.
+    pub fn computing(&mut self) -> Result<Computing, OpenError> {
+        let alone = !self.passes;
+        let live = self.live()?;
+        // One that is another's does not concern us.
+        let ours = live.unusable.iter().filter(|(_, error)| !error.not_ours());
+        let mut found = Computing { silent: ours.map(|_| None).collect(), ..Computing::default() };
+        for gpu in &mut live.gpus {
+            if alone {
+                gpu.begin(Instant::now());
+                gpu.sign_of_life();
+                gpu.ask_again(Instant::now());
+            } else {
+                gpu.count_anew();
+            }
+            if gpu.instances.is_empty() {
+                gpu.find_instances();
+            }
+            // One GPU that fell off the bus must not hide the others.
+            match gpu.processes() {
+                Some(pids) => found.pids.extend(pids),
+                None => _ = found.silent.insert(gpu.id.minor.parse().ok()),
+            }
+            if alone {
+                gpu.end();
+            }
+        }
+        Ok(found)
     }
 }
 

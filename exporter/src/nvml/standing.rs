@@ -29,20 +29,30 @@ pub(super) struct Tally {
 }
 
 impl Gpu {
+    /// What it is asked from here on is judged by itself.
+    pub(super) fn count_anew(&self) {
+        self.beat.count_anew(Some(self.id.index));
+    }
+
     /// Begins a pass over it. True where the pass must be a whole one: it was set aside, and has given a sign of life.
     pub fn begin(&mut self, now: Instant) -> bool {
-        self.beat.count_anew(Some(self.id.index));
+        self.count_anew();
         (self.tally.answers, self.tally.errors) = (0, 0);
         if !self.patience.is_due(now) {
             return false;
         }
         let answer = self.device.temperature();
         let alive = answer.as_ref().map_or_else(Error::unsupported, |_| true);
-        self.patience.sign(alive, self.spent(), Instant::now());
+        let spent = self.spent();
         if let Err(error) = answer.as_ref()
             && !alive
         {
             self.failed(error);
+        }
+        if self.lost && !alive && spent.total <= self.patience.most() {
+            self.patience.forget();
+        } else {
+            self.patience.sign(alive, spent, Instant::now());
         }
         if self.half_known && self.patience.may_ask() {
             let late = || self.spent().total > self.patience.most();
@@ -140,6 +150,9 @@ impl Gpu {
 
     pub(super) fn lose(&mut self, with: Option<String>) {
         (self.lost, self.lost_with) = (true, with);
+        if self.patience.may_ask() {
+            self.patience.forget();
+        }
         self.samples.clear();
     }
 }

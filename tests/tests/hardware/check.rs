@@ -165,6 +165,11 @@ async fn some_of_the_gpus_of_a_node() {
             std::fs::remove_file(node.dir.path().join(format!("node/dev/nvidia{other}"))).unwrap();
         }
         assert_eq!(node.wrong().await, (0, String::new()), "{what}");
+        // With the file of the exporter of the whole node.
+        let file = node.dir.path().join("exporter.yml");
+        let config = std::fs::read_to_string(&file).unwrap() + "collectors: {gpu: {devices: all}}\n";
+        std::fs::write(file, config).unwrap();
+        assert_eq!(node.wrong().await, (0, String::new()), "{what}");
         node.stage.set(&Script { lost: vec![2], ..script }).unwrap();
         let (status, said) = node.wrong().await;
         assert!(status == 1 && said.contains("3 of 4 GPUs answer"), "{what}: {said}");

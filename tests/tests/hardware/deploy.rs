@@ -305,7 +305,14 @@ async fn the_configuration_in_the_manifest_is_right() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("exporter.yml");
     let map = &documents("kubernetes/exporter.yml")[0];
-    std::fs::write(&file, map["data"]["exporter.yml"].as_str().unwrap()).unwrap();
+    let config = map["data"]["exporter.yml"].as_str().unwrap();
+    std::fs::write(&file, config).unwrap();
+    // It asks for all GPUs of the node, and misses those that it is not given.
+    let set = documents("kubernetes/exporter.yml").pop().unwrap();
+    let env = pod(&set)["containers"][0]["env"].as_array().unwrap();
+    assert!(env.iter().any(|e| e["name"] == "NVIDIA_VISIBLE_DEVICES" && e["value"] == "all"));
+    let config: Value = stepwatch_kit::config::parse("exporter.yml", config).unwrap();
+    assert_eq!(config["collectors"]["gpu"]["devices"], "all");
     let exporter = bins::path(bins::EXPORTER).unwrap();
     let output = runs(&exporter, &["config", "check", file.to_str().unwrap()]).await;
     assert!(output.status.success(), "{}", text(&output));

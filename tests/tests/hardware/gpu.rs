@@ -1,5 +1,6 @@
 //! GPUs, by the real way through the driver's library.
 
+mod computing;
 mod faults;
 mod hang;
 mod values;

@@ -2,7 +2,9 @@
 //!
 //! In a container, or a control group as Slurm's, the list of the kernel driver names all GPUs of the node, and NVML some: it does not
 //! count the others, or counts them and has no permission. A GPU whose device may not be opened here is another's and not lost; one
-//! that fell off the bus still has a device that may be opened.
+//! that fell off the bus still has a device that may be opened. But a container's runtime makes devices of what NVML lists when the
+//! container starts: one that was ours and that the driver cannot bring up any more is nobody's, and lost. What else a runtime leaves
+//! out can be told from what it gives to others only by whoever says that all GPUs are meant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,8 +14,23 @@ use stepwatch_sys::nvml::Error;
 use super::families::{INFO, LOST, RECOVERY, UNUSABLE};
 use super::pass::Reading;
 use super::{Reader, read};
+use crate::gpus;
 use crate::nvml::Identity;
+use crate::roots::Roots;
 use crate::samples::{Row, Samples, Value};
+
+/// Which GPUs of a node are this process's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Devices {
+    /// Those whose devices it may open: a container may have been given a part of the node.
+    Visible,
+    /// All of them: a device that it may not open is one that is missing.
+    All,
+    /// Those that are visible, of a job: which the exporter of the node has had is no matter.
+    #[serde(skip)]
+    Job,
+}
 
 /// A GPU that NVML counts and has no handle for, though it is not another's.
 struct Unusable<'a> {
@@ -26,19 +43,45 @@ struct Unusable<'a> {
 }
 
 impl Reader {
+    /// Where the GPUs are whose devices this process may not open, those of the list and those that this node has had.
+    pub(super) fn withheld(&self, roots: &Roots, listed: &[String]) -> BTreeSet<String> {
+        let mut withheld = BTreeSet::new();
+        if self.config.devices != Devices::All && !listed.is_empty() {
+            let had = self.known.gpus().values().map(|id| &id.pci).filter(|pci| !listed.contains(pci));
+            withheld.extend(had.filter(|pci| gpus::has_driver(roots, pci)).cloned());
+            withheld.append(&mut gpus::withheld(roots, listed));
+        }
+        withheld
+    }
+
     /// Finds out which GPUs are given to others. Without a reading, those that were stay so.
     pub(super) fn find_others(&mut self) {
-        let withheld = &self.listed.withheld;
+        if self.config.devices == Devices::All {
+            return;
+        }
+        let withheld = |pci: &str| self.listed.withheld.contains(pci) && !self.is_sick(pci);
         let Some(reading) = &self.reading else {
-            self.others.extend(withheld.iter().cloned());
+            let withheld: Vec<String> =
+                self.listed.withheld.iter().filter(|pci| withheld(pci)).cloned().collect();
+            self.others.extend(withheld);
             return;
         };
         let unread = self.unread(reading);
         let refused = reading.unusable.iter().filter(|(_, error)| error.not_ours()).count();
         // NVML has no place for what it may not use: only all of them are told apart from those that are lost.
         let all = refused >= unread.len();
-        self.others =
-            unread.into_iter().filter(|pci| all || withheld.contains(*pci)).map(str::to_owned).collect();
+        self.others = unread.into_iter().filter(|pci| all || withheld(pci)).map(str::to_owned).collect();
+    }
+
+    /// One that this exporter has had, and that the driver cannot bring up: it was given to nobody.
+    fn is_sick(&self, pci: &str) -> bool {
+        let had = || self.known.gpus().values().any(|id| id.pci == pci);
+        self.config.devices == Devices::Visible && self.listed.unborn.contains(pci) && had()
+    }
+
+    /// Whether NVML refuses a GPU because it is another's.
+    fn is_others(&self, error: &Error) -> bool {
+        self.config.devices != Devices::All && error.not_ours()
     }
 
     /// Where the GPUs are that the kernel driver lists, or that this node has had, and that NVML does not answer for.
@@ -89,7 +132,7 @@ impl Reader {
 
     fn unusable(&self) -> Vec<Unusable<'_>> {
         let Some(reading) = &self.reading else { return Vec::new() };
-        let broken: Vec<_> = reading.unusable.iter().filter(|(_, error)| !error.not_ours()).collect();
+        let broken: Vec<_> = reading.unusable.iter().filter(|(_, error)| !self.is_others(error)).collect();
         let mut places: Vec<&str> = self.unread(reading).into_iter().collect();
         places.retain(|pci| !self.others.contains(*pci));
         // NVML numbers GPUs by their places.
@@ -144,7 +187,6 @@ mod tests {
     use super::super::tests::{read as gpu, reading};
     use super::super::{Collector as _, Config, kernel};
     use super::*;
-    use crate::roots::Roots;
     use crate::testing::Bench;
 
     fn code(code: u32) -> Error {
@@ -164,6 +206,10 @@ mod tests {
 
     impl Host {
         fn new(given: std::ops::Range<u32>) -> Self {
+            Self::with(given, Devices::Visible)
+        }
+
+        fn with(given: std::ops::Range<u32>, devices: Devices) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let write = |path: PathBuf, text: &str| {
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -181,10 +227,27 @@ mod tests {
             let bench = Bench::new(Roots {
                 procfs: dir.path().join("proc"),
                 dev: dir.path().join("dev"),
+                sysfs: dir.path().join("sys"),
+                state: Some(dir.path().into()),
                 nvml_library: Some("/nonexistent/libnvidia-ml.so.1".into()),
                 ..Roots::default()
             });
-            Self { dir, bench, reader: Reader::new(&Config::default(), &kernel::Config::default()) }
+            let config = Config { devices, ..Config::default() };
+            Self { dir, bench, reader: Reader::new(&config, &kernel::Config::default()) }
+        }
+
+        /// The exporter is started again, in a container that was not given this one.
+        fn restart_without(&mut self, index: u32, devices: Devices) {
+            std::fs::remove_file(self.dir.path().join(format!("dev/nvidia{index}"))).unwrap();
+            self.reader = Reader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
+        }
+
+        /// The driver cannot bring it up.
+        fn sicken(&self, index: u32) {
+            let id = gpu(index).id;
+            let file = self.dir.path().join("proc/driver/nvidia/gpus").join(&id.pci).join("information");
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(file, text.replace(&id.uuid, "GPU-????????-????-????-????-????????????")).unwrap();
         }
 
         /// What is told when NVML answers for these, and does not for others.
@@ -242,6 +305,69 @@ mod tests {
             let told: Vec<_> = events.iter().map(|e| (e.name.as_deref(), &e.extra["pci"])).collect();
             assert_eq!(told, [(Some("gpu_lost"), &stepwatch_wire::Value::Text(lost))]);
         }
+    }
+
+    /// Seven answer where there were eight, and it is said of the fourth that it is lost.
+    fn one_is_lost((out, events): &(Samples, Vec<Event>)) {
+        assert_eq!((out.get(&COUNT, &[]), out.get(&EXPECTED, &[])), (Some(7.0), Some(8.0)));
+        assert_eq!(out.get(&LOST, &["GPU-3"]), Some(1.0));
+        let told: Vec<_> = events.iter().map(|e| (e.name.as_deref(), &e.extra["gpu"])).collect();
+        assert_eq!(told, [(Some("gpu_lost"), &stepwatch_wire::Value::Text("GPU-3".into()))]);
+    }
+
+    fn without_the_fourth() -> Vec<GpuReading> {
+        (0..8).filter(|index| *index != 3).map(gpu).collect()
+    }
+
+    #[test]
+    fn one_that_a_container_was_not_given_is_lost_where_all_are_meant() {
+        let mut host = Host::with(0..8, Devices::All);
+        all_is_well(&host.look((0..8).map(gpu).collect(), Vec::new()), 8.0);
+        host.restart_without(3, Devices::All);
+        one_is_lost(&host.look(without_the_fourth(), Vec::new()));
+        let (out, _) = host.look(without_the_fourth(), vec![(3, code(NO_PERMISSION))]);
+        let pci = gpu(3).id.pci.clone();
+        assert_eq!(out.get(&UNUSABLE, &["GPU-3", "3", &pci, "no_permission"]), Some(1.0), "which, and why");
+    }
+
+    #[test]
+    fn gpus_that_a_containers_runtime_hides_are_not_lost_and_one_that_left_the_bus_is() {
+        let mut host = Host::new(0..8);
+        all_is_well(&host.look((0..8).map(gpu).collect(), Vec::new()), 8.0);
+        for index in 4..8 {
+            let pci = gpu(index).id.pci.clone();
+            std::fs::remove_dir_all(host.dir.path().join("proc/driver/nvidia/gpus").join(&pci)).unwrap();
+            let device = host.dir.path().join("sys/bus/pci/devices").join(&pci);
+            std::fs::create_dir_all(&device).unwrap();
+            std::os::unix::fs::symlink("../../../../bus/pci/drivers/nvidia", device.join("driver")).unwrap();
+        }
+        for devices in [Devices::Visible, Devices::Job] {
+            host.reader = Reader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
+            all_is_well(&host.look((0..4).map(gpu).collect(), Vec::new()), 4.0);
+        }
+        let left = host.dir.path().join("sys/bus/pci/devices").join(&gpu(6).id.pci);
+        std::fs::remove_dir_all(left).unwrap();
+        let (out, _) = host.look((0..4).map(gpu).collect(), Vec::new());
+        assert_eq!((out.get(&COUNT, &[]), out.get(&EXPECTED, &[])), (Some(4.0), Some(5.0)));
+        assert_eq!(out.get(&LOST, &["GPU-6"]), Some(1.0));
+    }
+
+    #[test]
+    fn one_that_was_ours_and_that_the_driver_cannot_bring_up_is_nobody_elses() {
+        let mut host = Host::new(0..8);
+        all_is_well(&host.look((0..8).map(gpu).collect(), Vec::new()), 8.0);
+        host.restart_without(3, Devices::Visible);
+        all_is_well(&host.look(without_the_fourth(), Vec::new()), 7.0);
+        host.sicken(3);
+        one_is_lost(&host.look(without_the_fourth(), Vec::new()));
+        // What the exporter of the node has had is nothing to a job.
+        host.reader =
+            Reader::new(&Config { devices: Devices::Job, ..Config::default() }, &kernel::Config::default());
+        assert_eq!(host.look(without_the_fourth(), Vec::new()).0.get(&EXPECTED, &[]), Some(7.0));
+        // And one that never was ours may be as it is.
+        let mut host = Host::new(0..4);
+        host.sicken(7);
+        all_is_well(&host.look((0..4).map(gpu).collect(), Vec::new()), 4.0);
     }
 
     #[test]

@@ -36,7 +36,10 @@ impl Watcher {
         for gpu in reading.gpus.iter().filter(|gpu| of.is_none_or(|id| id.uuid != gpu.id.uuid)) {
             self.waits(cx, &gpu.id, gpu.aside.as_ref(), false);
         }
-        let gone = |uuid: &String| !uuid.is_empty() && reading.gpus.iter().all(|gpu| gpu.id.uuid != *uuid);
+        // One that has just hung need not have been read before.
+        let hangs = |uuid: &String| of.is_some_and(|id| id.uuid == *uuid);
+        let read = |uuid: &String| reading.gpus.iter().any(|gpu| gpu.id.uuid == *uuid);
+        let gone = |uuid: &String| !uuid.is_empty() && !hangs(uuid) && !read(uuid);
         for uuid in self.conditions.keys(NAME).into_iter().filter(gone) {
             let id = seen.get(&uuid).cloned();
             let id = id.unwrap_or_else(|| Arc::new(Identity { uuid, ..Identity::default() }));

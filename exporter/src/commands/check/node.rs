@@ -10,7 +10,7 @@ use stepwatch_wire::Event;
 
 use super::Options;
 use super::learned::Learned;
-use crate::collectors::{COLLECTORS, gpu};
+use crate::collectors::{COLLECTORS, CollectorsConfig, gpu};
 use crate::config::{Config, SourceConfig};
 use crate::family::Family;
 use crate::hub::{Hub, Parts};
@@ -62,7 +62,8 @@ impl<'a> Node<'a> {
         let learned = Learned::copy(&config.state_dir);
         let roots = Roots { state: learned.dir(), ..roots.clone() };
         let entries = COLLECTORS.iter().filter(|entry| wanted.contains(&entry.name));
-        let schedule = Schedule::start(entries, &config.collectors, &Arc::new(roots), &hub);
+        let collectors = for_a_job(&config.collectors);
+        let schedule = Schedule::start(entries, &collectors, &Arc::new(roots), &hub);
         schedule.wait_first_pass_until(Some(end));
         let mut samples = Samples::default();
         schedule.write(&mut samples, &mut Samples::default());
@@ -173,6 +174,13 @@ fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 
     let (done, result) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("check".into()).spawn(move || done.send(work())).ok()?;
     result.recv_timeout(limit.max(LAST_CHANCE)).ok()
+}
+
+/// A check may run in a job that was given a part of the node, with the configuration of an exporter that has all of it.
+fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
+    let mut config = config.clone();
+    config.gpu.devices = gpu::Devices::Job;
+    config
 }
 
 /// Lets the hub know of the checkpoints that lie in the configured directories, as the source that watches them would: how much room

@@ -125,15 +125,26 @@ pub(crate) fn written(roots: &Roots, pid: u32) -> Vec<OpenFile> {
     found
 }
 
-/// Whether the process has one of the devices of a GPU open: what every process that computes on one does.
-pub(crate) fn holds_gpu(roots: &Roots, pid: u32) -> bool {
-    open_devices(roots, pid).any(|device| is_gpu(&device))
+/// Whether the process has the device of a GPU open, as every process that computes on one does. `of` are minor numbers of NVIDIA GPUs,
+/// where any other GPU will not do. One that only looks at GPUs holds the driver, and not the memory that CUDA shares with them.
+pub(crate) fn holds_gpu(roots: &Roots, pid: u32, of: Option<&BTreeSet<u32>>) -> bool {
+    let devices: Vec<PathBuf> = open_devices(roots, pid).collect();
+    let holds = |name: &str| devices.iter().any(|device| device.as_os_str() == name);
+    let only_looks = holds("/dev/nvidiactl") && !holds("/dev/nvidia-uvm");
+    let is_one = |device: &PathBuf| match of {
+        Some(minors) => minor(device).is_some_and(|minor| minors.contains(&minor)),
+        None => is_gpu(device),
+    };
+    !only_looks && devices.iter().any(is_one)
 }
 
 /// Minor numbers of the NVIDIA GPUs that the process has open.
 pub(crate) fn open_gpus(roots: &Roots, pid: u32) -> BTreeSet<u32> {
-    let minor = |device: PathBuf| device.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok();
-    open_devices(roots, pid).filter_map(minor).collect()
+    open_devices(roots, pid).filter_map(|device| minor(&device)).collect()
+}
+
+fn minor(device: &Path) -> Option<u32> {
+    device.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
 }
 
 fn open_devices(roots: &Roots, pid: u32) -> impl Iterator<Item = PathBuf> {

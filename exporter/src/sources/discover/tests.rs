@@ -239,21 +239,34 @@ int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **device) { *device = (void *)(long)(i + 1); return 0; }
 int nvmlDeviceGetUUID(void *device, char *out, unsigned n) { out[0] = '0' + (char)(long)device; out[n - 1] = out[1] = 0; return 0; }
+#ifdef MINOR
+int nvmlDeviceGetMinorNumber(void *device, unsigned *n) { *n = (unsigned)(long)device - 1; return 0; }
+#endif
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *n, process *out) {
+#ifdef LOST
+  if ((long)device == 2) return 15;
+#endif
   if (out == 0 || *n < 1) { *n = 1; return 7; }
   out->pid = 40 + (unsigned)(long)device; out->memory = 1; out->gi = out->ci = 0xffffffffu; *n = 1;
   return 0;
 }
 "#;
 
+/// Builds it, with these macros defined.
+fn fake_nvml(host: &Host, defined: &[&str]) -> PathBuf {
+    host.write("nvml.c", FAKE_NVML);
+    let library = host.path("libnvidia-ml.so.1");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(host.path("nvml.c"));
+    let built = cc.args(defined.iter().map(|name| format!("-D{name}"))).status();
+    assert!(built.is_ok_and(|s| s.success()), "the linker of every Rust program");
+    library
+}
+
 #[tokio::test]
 async fn nvml_knows_who_computes() {
     let host = Host::new();
-    host.write("nvml.c", FAKE_NVML);
-    let library = host.path("libnvidia-ml.so.1");
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(host.path("nvml.c")).status();
-    assert!(built.is_ok_and(|s| s.success()), "the linker of every Rust program");
+    let library = fake_nvml(&host, &[]);
     for pid in [41, 42, 43] {
         host.process(pid, 1, &[&format!("RANK={pid}"), "STEPWATCH_RUN=r"], &[]);
     }
@@ -261,6 +274,27 @@ async fn nvml_knows_who_computes() {
     d.look(Instant::now());
     let ranks: Vec<_> = d.published().into_iter().filter_map(|e| e.rank).collect();
     assert_eq!(ranks, [41, 42], "and not 43");
+}
+
+#[tokio::test]
+async fn who_holds_a_gpu_that_cannot_answer_computes_on_it() {
+    for (defined, wanted) in [(&["LOST", "MINOR"][..], &[41, 42][..]), (&["LOST"], &[41, 42, 43])] {
+        let host = Host::new();
+        let library = fake_nvml(&host, defined);
+        let driver = [(3, "/dev/nvidiactl"), (4, "/dev/nvidia-uvm")];
+        for (pid, gpu) in [(42, "/dev/nvidia1"), (43, "/dev/nvidia0")] {
+            let open = [&driver[..], &[(5, gpu)]].concat();
+            host.process(pid, 1, &[&format!("RANK={pid}"), "STEPWATCH_RUN=r"], &open);
+        }
+        host.process(41, 1, &["RANK=41", "STEPWATCH_RUN=r"], &[]);
+        // One that only looks at GPUs.
+        let open = [(3, "/dev/nvidiactl"), (4, "/dev/nvidia0"), (5, "/dev/nvidia1")];
+        host.process(44, 1, &["RANK=44"], &open);
+        let mut d = host.with("{}", Roots { nvml_library: Some(library), ..host.roots() });
+        d.look(Instant::now());
+        let ranks: Vec<_> = d.published().into_iter().filter_map(|e| e.rank).collect();
+        assert_eq!(ranks, wanted, "{defined:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Which processes train: those that compute on a GPU, and those in control groups that the configuration names.
 //!
 //! NVML knows who computes on NVIDIA GPUs, in any container. Without NVML, or while it does not answer, whoever holds a GPU's device
-//! open is taken, which the driver need not be asked for.
+//! open is taken, which the driver need not be asked for; where NVML answers, so is whoever holds one of the GPUs that it cannot
+//! answer for: what happens on a sick GPU is what one wants to see.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::processes::{self, Tree};
-use crate::nvml::Nvml;
+use crate::nvml::{Computing, Nvml};
 use crate::roots::Roots;
 
 /// Control groups that patterns may mean, and those within them.
@@ -31,9 +32,16 @@ impl Trainers {
     }
 
     pub(super) fn find(&self, roots: &Roots, tree: &Tree) -> BTreeSet<u32> {
+        let holders = |of| tree.pids().filter(move |pid| processes::holds_gpu(roots, *pid, of));
         let mut found = match self.by_nvml(roots) {
-            Some(pids) => pids,
-            None => tree.pids().filter(|pid| processes::holds_gpu(roots, *pid)).collect(),
+            Some(Computing { mut pids, silent }) if !silent.is_empty() => {
+                // One that nobody knows by its number could be any.
+                let known: Option<BTreeSet<u32>> = silent.into_iter().collect();
+                pids.extend(holders(known.as_ref()));
+                pids
+            }
+            Some(computing) => computing.pids,
+            None => holders(None).collect(),
         };
         found.extend(self.cgroups.iter().flat_map(|pattern| by_cgroup(roots, pattern)));
         found.retain(|pid| tree.started(*pid).is_some());
@@ -41,7 +49,7 @@ impl Trainers {
     }
 
     /// `None` without NVML, or when it does not answer.
-    fn by_nvml(&self, roots: &Roots) -> Option<BTreeSet<u32>> {
+    fn by_nvml(&self, roots: &Roots) -> Option<Computing> {
         self.nvml.ask(roots.nvml_library.as_deref(), WAIT, |session| session.computing().ok())?
     }
 }

@@ -433,6 +433,33 @@ async fn a_slow_gpu_is_set_aside_and_the_others_stay() {
     }
 }
 
+/// It fell off the bus in the pass that was to show whether it is quick again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_is_lost_is_not_slow_as_well() {
+    let node = start(&script()).await;
+    let gpu = FLEET.uuid(2);
+    let is = |page: &str, family: &str| exposition::value(page, family, &[("gpu", &gpu)]);
+    let mut slow = script();
+    slow.faults.push(Fault::new("nvmlDevice*", Effect::DelayMs(1500)).on(2));
+    node.stage.set(&slow).unwrap();
+    node.page_where("it is set aside", |page| is(page, "gpu_unresponsive") == Some(1.0)).await;
+    let mut gone = script();
+    // All but the sign of life.
+    for call in ["nvmlDeviceGetPower*", "nvmlDeviceGetField*", "nvmlDeviceGetMemory*", "nvmlDeviceGetClock*"]
+    {
+        gone.faults.push(Fault::new(call, Effect::Fail(Code::GpuIsLost)).on(2));
+    }
+    node.stage.set(&gone).unwrap();
+    node.page_where("it is lost", |page| is(page, "gpu_lost") == Some(1.0)).await;
+    all_pages(&node, 20, |page| {
+        assert_eq!((is(page, "gpu_lost"), is(page, "gpu_unresponsive")), (Some(1.0), Some(0.0)));
+    })
+    .await;
+    node.stage.set(&script()).unwrap();
+    node.page_where("it is back", |page| powered(page) == 4 && is(page, "gpu_lost") == Some(0.0)).await;
+    node.decent();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_that_answers_nothing_but_errors_does_not_answer() {
     let node = start(&script()).await;

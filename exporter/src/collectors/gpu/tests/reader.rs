@@ -213,6 +213,11 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
             .contains("GPU 2 (NVIDIA H100 80GB HBM3, 0000:2b:00.0) answers too slowly")
     );
     assert_eq!(look(None, true, Some(&reading(vec![read(0)]))).len(), 1, "it is not there any more");
+    // It has no handle, is tried again, and hangs.
+    let others = reading(vec![read(0)]);
+    assert_eq!(told(&look(call(Some(2)), true, Some(&others))), [("nvml_stuck", Some(1), Some("error"))]);
+    assert!(look(call(Some(2)), true, Some(&others)).is_empty(), "it hangs still");
+    assert_eq!(told(&look(None, true, Some(&others))), [("nvml_stuck", Some(0), Some("info"))]);
     // A call of the driver as a whole.
     assert_eq!(look(call(None), false, None).len(), 1);
     assert!(look(None, false, Some(&reading(vec![read(0)]))).is_empty(), "the answer came late");
