@@ -43,8 +43,12 @@ pub static INODES: Family = Family::gauge(
 );
 pub static FREE_INODES: Family =
     Family::gauge("disk_free_inodes", "", MOUNT, "Files that the file system still has room for");
-pub static READ_ONLY: Family =
-    Family::gauge("disk_read_only", "", MOUNT, "Whether the file system can only be read");
+pub static READ_ONLY: Family = Family::gauge(
+    "disk_read_only",
+    "",
+    MOUNT,
+    "Whether the file system can only be read on this node, not only where the exporter sees it",
+);
 pub static INFO: Family = Family::gauge(
     "disk_info",
     "",
@@ -235,7 +239,7 @@ impl Reader {
 }
 
 /// Directories that get checkpoints, and the state directory: something is written there, or will be.
-fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<String> {
+pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<String> {
     let mut all: Vec<String> = cx.hub.source_names("checkpoints");
     all.extend(runs.iter().filter_map(rooms::directory));
     all.extend(cx.roots.state.iter().map(|dir| dir.to_string_lossy().into_owned()));

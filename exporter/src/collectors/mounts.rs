@@ -3,6 +3,7 @@
 //! A dead server holds whoever touches it, this exporter too. So each mount is asked by a thread of its own that may wait in the kernel for
 //! ever (`prober`), and nothing else here ever touches a mount. Local file systems are told of elsewhere.
 
+mod choice;
 pub(crate) mod lustre;
 mod nfs;
 pub(crate) mod prober;
@@ -10,7 +11,7 @@ pub(crate) mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, StatVfs};
@@ -18,8 +19,10 @@ use rustix::io::Errno;
 use stepwatch_kit::config::Period;
 use stepwatch_wire::{Event, Kind, Value};
 
+use self::choice::{Choice, Wanted};
 use self::prober::{Prober, Told};
 use self::table::Mount;
+use super::disk;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
@@ -52,8 +55,12 @@ pub static FREE: Family = Family::gauge(
 );
 pub static FREE_INODES: Family =
     Family::gauge("mount_free_inodes", "", MOUNT, "Files that the network file system has room for");
-pub static READ_ONLY: Family =
-    Family::gauge("mount_read_only", "", MOUNT, "Whether the network file system is mounted read-only");
+pub static READ_ONLY: Family = Family::gauge(
+    "mount_read_only",
+    "",
+    MOUNT,
+    "Whether the network file system is read-only on this node, not only where the exporter sees it",
+);
 pub static INFO: Family = Family::gauge(
     "mount_info",
     "",
@@ -64,7 +71,13 @@ pub static UNWATCHED: Family = Family::gauge(
     "mount_unwatched",
     "",
     &[],
-    "Network file systems that are not asked, because they are too many or too many do not answer",
+    "Network file systems that are not asked, because they are too many or too many do not answer; without those of automounters",
+);
+pub static UNWATCHED_AUTOMOUNTS: Family = Family::gauge(
+    "mount_unwatched_automounts",
+    "",
+    &[],
+    "Network file systems that an automounter mounted and that are not asked: asked, they would never expire",
 );
 
 pub static FAMILIES: &[&Family] = &[
@@ -76,6 +89,7 @@ pub static FAMILIES: &[&Family] = &[
     &READ_ONLY,
     &INFO,
     &UNWATCHED,
+    &UNWATCHED_AUTOMOUNTS,
     &nfs::REQUESTS,
     &nfs::RETRANSMISSIONS,
     &nfs::TIMEOUTS,
@@ -109,6 +123,8 @@ pub struct Config {
     pub timeout: Period,
     /// Types of file systems to ask; `*` stands for anything.
     pub types: Vec<String>,
+    /// Mounts to ask whatever their type, and although an automounter mounted them.
+    pub include: Vec<String>,
     /// Mounts to leave alone; `*` stands for anything.
     pub exclude: Vec<String>,
 }
@@ -142,6 +158,7 @@ impl Default for Config {
             interval: Period::secs(5),
             timeout: Period::secs(10),
             types: TYPES.map(str::to_owned).into(),
+            include: Vec::new(),
             exclude: Vec::new(),
         }
     }
@@ -154,8 +171,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 #[derive(Debug)]
 pub struct Reader {
     config: Config,
-    types: Vec<glob::Pattern>,
-    exclude: Vec<glob::Pattern>,
+    wanted: Wanted,
     prober: Prober<Answer>,
     nfs: nfs::Nfs,
     lustre: lustre::Lustre,
@@ -219,10 +235,8 @@ fn look(path: &Path) -> Answer {
 
 impl Reader {
     pub fn new(config: &Config) -> Self {
-        let patterns = |texts: &[String]| texts.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
         Self {
-            types: patterns(&config.types),
-            exclude: patterns(&config.exclude),
+            wanted: Wanted::new(config),
             config: config.clone(),
             prober: Prober::new(look),
             nfs: nfs::Nfs::default(),
@@ -231,16 +245,11 @@ impl Reader {
         }
     }
 
-    fn wants(&self, mount: &Mount) -> bool {
-        is_network(&self.types, &mount.fstype) && !self.exclude.iter().any(|p| p.matches(&mount.name()))
-    }
-
-    /// The mounts to ask, and how many more there are.
-    fn watched<'a>(&self, all: &'a [Mount]) -> (Vec<&'a Mount>, usize) {
-        let mut mounts = table::file_systems(all.iter().filter(|m| self.wants(m)));
-        let over = mounts.len().saturating_sub(MAX_MOUNTS);
-        mounts.truncate(MAX_MOUNTS);
-        (mounts, over)
+    fn choose<'a>(&self, cx: &Context<'_>, all: &'a [Mount]) -> Choice<'a> {
+        let runs = cx.hub.checkpoints();
+        let logs = cx.hub.source_names("tail").into_iter().filter(|path| path.starts_with('/'));
+        let used = disk::directories(cx, &runs).into_iter().chain(logs).map(PathBuf::from);
+        self.wanted.choose(all, &used.collect::<Vec<_>>())
     }
 
     fn judge(&mut self, cx: &Context<'_>, mount: &Mount, told: &Told<Answer>, out: &mut Samples) {
@@ -294,8 +303,8 @@ fn event(mount: &Mount, late: Option<Duration>, gone: Option<Errno>) -> Event {
     event
 }
 
-fn unmounted(name: &str) -> Event {
-    let text = format!("{name} is not mounted any more");
+fn forgotten(name: &str, mounted: bool) -> Event {
+    let text = format!("{name} is not {} any more", if mounted { "watched" } else { "mounted" });
     let mut event = Event { ts: Some(unix_now()), text: Some(text), ..Event::new(Kind::Hw) };
     event.extra.insert("mount".into(), Value::Text(name.to_owned()));
     event
@@ -305,29 +314,42 @@ fn is_network(types: &[glob::Pattern], fstype: &str) -> bool {
     types.iter().any(|p| p.matches(fstype)) && !EXCLUDED_TYPES.contains(&fstype)
 }
 
+impl Config {
+    /// Whether file systems of this type are of the network: a type that was left out of the configuration still is.
+    pub(crate) fn is_network(&self, fstype: &str) -> bool {
+        let types = TYPES.into_iter().chain(self.types.iter().map(String::as_str));
+        is_network(&types.filter_map(|p| glob::Pattern::new(p).ok()).collect::<Vec<_>>(), fstype)
+    }
+}
+
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let Some(all) = table::probe(cx.roots)? else {
             return Ok(Support::Unsupported("there is no table of mounts".into()));
         };
-        let (mounts, _) = self.watched(&all);
-        Ok(if mounts.is_empty() && !lustre::is_there(cx.roots) {
+        let Choice { mounts, left_alone, .. } = self.choose(cx, &all);
+        Ok(if mounts.is_empty() && left_alone == 0 && !lustre::is_there(cx.roots) {
             Support::Unsupported("no network file system is mounted".into())
         } else {
-            let named = mounts.iter().map(|m| format!("{} ({})", m.name(), m.fstype));
-            Support::Supported(named.collect::<Vec<_>>().join(" "))
+            let named = mounts.iter().take(MAX_MOUNTS).map(|m| format!("{} ({})", m.name(), m.fstype));
+            let alone = (left_alone > 0).then(|| format!("({left_alone} automounted ones are left alone)"));
+            Support::Supported(named.chain(alone).collect::<Vec<_>>().join(" "))
         })
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
         let all = table::read(cx.roots)?;
-        let (mounts, over) = self.watched(&all);
+        let Choice { mounts, expected, left_alone } = self.choose(cx, &all);
+        let asked = &mounts[..mounts.len().min(MAX_MOUNTS)];
         // Another mount at the same place is asked anew.
         let key = |mount: &Mount| format!("{} {}", mount.id, mount.name());
-        let paths: Vec<_> = mounts.iter().map(|m| (key(m), m.path.clone())).collect();
+        let paths: Vec<_> = asked.iter().map(|m| (key(m), m.path.clone())).collect();
         let told: BTreeMap<_, _> = self.prober.ask(&paths, PATIENCE);
-        out.set(&UNWATCHED, &[], over + mounts.len().saturating_sub(told.len()));
-        for mount in &mounts {
+        let (expected, others) = mounts.split_at(expected);
+        let untold = |mounts: &[&Mount]| mounts.iter().filter(|m| !told.contains_key(&key(m))).count();
+        out.set(&UNWATCHED, &[], untold(expected));
+        out.set(&UNWATCHED_AUTOMOUNTS, &[], untold(others) + left_alone);
+        for mount in asked {
             let name = mount.name();
             out.set(&INFO, &[&name, &mount.fstype, &mount.source], 1u64);
             out.set(&READ_ONLY, &[&name, &mount.fstype], mount.read_only());
@@ -335,9 +357,10 @@ impl Collector for Reader {
                 self.judge(cx, mount, told, out);
             }
         }
-        let names: BTreeSet<String> = mounts.iter().map(|m| m.name()).collect();
+        let names: BTreeSet<String> = asked.iter().map(|m| m.name()).collect();
         for gone in self.conditions.keys(STUCK).iter().filter(|name| !names.contains(*name)) {
-            self.conditions.tell(cx, STUCK, gone, false, || unmounted(gone));
+            let mounted = all.iter().any(|m| m.name() == **gone);
+            self.conditions.tell(cx, STUCK, gone, false, || forgotten(gone, mounted));
         }
         self.nfs.collect(cx.roots, &names, out);
         self.lustre.collect(cx, &mut self.conditions, Instant::now(), out);
@@ -411,6 +434,46 @@ mod tests {
         }
         let (_dir, bench) = tree("22 1 259:1 / / rw - ext4 /dev/sda1 rw\n");
         assert!(matches!(reader.probe(&bench.context()), Ok(Support::Unsupported(_))));
+    }
+
+    #[test]
+    fn automounted_homes_are_not_touched_and_keep_nothing_else_from_being_watched() {
+        let lines = "22 1 259:1 / / rw - ext4 /dev/sda1 rw\n23 22 0:40 / /fsx rw - autofs systemd-1 rw,timeout=0,direct\n\
+            24 23 0:41 / /fsx rw - lustre 10.0.0.1@tcp:/fsx rw\n25 22 0:42 / /home rw - autofs auto.home rw,timeout=300\n\
+            26 22 0:43 / /scratch ro,relatime - nfs4 srv:/scratch rw,vers=4.2\n"
+            .to_owned();
+        let home = |n| format!("{n} 25 0:{n} / /home/u{n} rw - nfs4 srv:/home/u{n} rw\n");
+        let lines = lines + &(100..170).map(home).collect::<Vec<_>>().concat();
+        let (dir, bench) = tree(&lines);
+        let mut reader = Reader::new(&Config::default());
+        let asked = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
+        let notes = std::sync::Arc::clone(&asked);
+        reader.prober = Prober::new(move |path: &Path| {
+            notes.locked().insert(path.to_owned());
+            Answer::Refused
+        });
+        assert_eq!(
+            reader.probe(&bench.context()).unwrap(),
+            Support::Supported("/scratch (nfs4) /fsx (lustre) (70 automounted ones are left alone)".into())
+        );
+        let page = bench.collect(&mut reader);
+        for (family, labels, want) in [
+            (&INFO, &["/scratch", "nfs4", "srv:/scratch"][..], Some(1.0)),
+            (&INFO, &["/home/u100", "nfs4", "srv:/home/u100"], None),
+            (&READ_ONLY, &["/scratch", "nfs4"], Some(0.0)),
+            (&UNWATCHED, &[], Some(0.0)),
+            (&UNWATCHED_AUTOMOUNTS, &[], Some(70.0)),
+        ] {
+            assert_eq!(page.get(family, labels), want, "{} {labels:?}", family.name);
+        }
+        assert!(asked.locked().iter().all(|path| !path.starts_with("/home")), "{:?}", asked.locked());
+        // As many that stay, and the volumes of pods: the first of the order of paths are not the first that matter.
+        let fixed = lines.replace("/home/", "/cvol/a/").replace("timeout=300", "timeout=0");
+        std::fs::write(dir.path().join("self/mountinfo"), fixed).unwrap();
+        let page = bench.collect(&mut reader);
+        assert_eq!(page.get(&INFO, &["/scratch", "nfs4", "srv:/scratch"]), Some(1.0));
+        assert_eq!(page.get(&UNWATCHED, &[]), Some(7.0), "of 71, of which 64 are asked");
+        assert_eq!(page.get(&UNWATCHED_AUTOMOUNTS, &[]), Some(1.0));
     }
 
     #[test]

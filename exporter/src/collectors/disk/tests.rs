@@ -196,6 +196,34 @@ fn file_systems_that_turn_read_only() {
     assert_eq!(node.told()[0].2, "/scratch is not watched any more");
 }
 
+/// A hardened unit and a container see mounts that are read-only for them, of file systems that are not.
+#[test]
+fn mounts_that_are_read_only_for_the_exporter_alone() {
+    let mut node = Node::new(&Config::default());
+    let hardened = |table: &str| table.replace(" rw - ", " ro,nosuid,relatime - ");
+    node.mount(&hardened(TABLE));
+    node.room("/scratch", "/scratch", 5);
+    let page = node.page(3);
+    assert_eq!((page.get(&READ_ONLY, &["/"]), page.get(&READ_ONLY, &["/scratch"])), (Some(0.0), Some(0.0)));
+    let told = node.told();
+    assert_eq!(told, [("disk_filling".into(), 1, "/scratch is full: 5.0 GB are free, 0.5 %".into())]);
+    node.mount(&hardened(&TABLE.replace("rw,errors", "ro,errors")));
+    let page = node.page(3);
+    assert_eq!(page.get(&READ_ONLY, &["/"]), Some(1.0));
+    let told = node.told();
+    assert_eq!((told.len(), &*told[0].0, told[0].1), (1, "filesystem_readonly", 1), "{told:?}");
+}
+
+#[test]
+fn an_image_that_is_full_is_as_it_should_be() {
+    let mut node = Node::new(&Config::default());
+    node.mount("22 1 7:0 / / rw,relatime - squashfs /dev/loop0 ro,errors=continue\n");
+    node.room("/", "/", 0);
+    let page = node.page(1);
+    assert_eq!(page.get(&READ_ONLY, &["/"]), Some(1.0));
+    assert!(node.told().is_empty());
+}
+
 #[test]
 fn an_nvme_drive_that_is_not_live_twice() {
     let mut node = Node::new(&Config::default());

@@ -80,8 +80,7 @@ impl Nfs {
             self.last.clear();
             return;
         }
-        let mut mounts = parse(&String::from_utf8_lossy(&text));
-        mounts.retain(|mount, _| wanted.contains(mount));
+        let mounts = parse(&String::from_utf8_lossy(&text), |mount| wanted.contains(mount));
         for (mount, operations) in &mounts {
             for (operation, counts) in operations {
                 let labels: &[&str] = &[mount, operation];
@@ -123,7 +122,7 @@ impl Counts {
     }
 }
 
-fn parse(text: &str) -> Mounts {
+fn parse(text: &str, wanted: impl Fn(&str) -> bool) -> Mounts {
     let mut mounts = Mounts::new();
     let mut within: Option<&mut BTreeMap<&'static str, Counts>> = None;
     let mut operations = false;
@@ -131,7 +130,8 @@ fn parse(text: &str) -> Mounts {
         if line.starts_with("device ") {
             operations = false;
             let room = mounts.len() < MAX_MOUNTS;
-            within = nfs_mount(line).filter(|m| room || mounts.contains_key(m)).map(|m| {
+            let counts = |m: &String| wanted(m) && (room || mounts.contains_key(m));
+            within = nfs_mount(line).filter(counts).map(|m| {
                 let mount = mounts.entry(m).or_default();
                 // A mount on top of another counts alone.
                 mount.clear();
@@ -182,7 +182,7 @@ fn operation(line: &str) -> Option<(&'static str, Counts)> {
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(text: &str) {
-    assert!(parse(text).values().all(|m| m.len() <= SHOWN.len() + 1));
+    assert!(parse(text, |_| true).values().all(|m| m.len() <= SHOWN.len() + 1));
 }
 
 #[cfg(test)]
@@ -234,6 +234,14 @@ mod tests {
     }
 
     #[test]
+    fn home_directories_leave_room_for_the_mount_that_is_wanted() {
+        let home = |n| format!("device srv:/home/{n} mounted on /home/{n} with fstype nfs4 statvers=1.1\n");
+        let homes = (0..70).map(home).collect::<Vec<_>>().concat();
+        let mounts = parse(&(homes + &stats(7, 7)), |mount| mount == "/mnt/my data");
+        assert_eq!(mounts.into_keys().collect::<Vec<_>>(), ["/mnt/my data"]);
+    }
+
+    #[test]
     fn an_old_kernel_counts_no_errors() {
         let (name, counts) = operation("\tREAD: 1 1 0 2 3 4 5 6").unwrap();
         assert_eq!((name, counts.counts_errors, counts.executed), ("READ", false, 6));
@@ -242,10 +250,10 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics(text: String, at in 0usize..700, with: char) {
-            let _ = parse(&text);
+            let _ = parse(&text, |_| true);
             let good = stats(7, 7);
             let mutated: String = good.chars().enumerate().map(|(i, c)| if i == at { with } else { c }).collect();
-            proptest::prop_assert!(parse(&mutated).values().all(|m| m.len() <= SHOWN.len() + 1));
+            proptest::prop_assert!(parse(&mutated, |_| true).values().all(|m| m.len() <= SHOWN.len() + 1));
         }
     }
 }

@@ -22,10 +22,26 @@ pub(crate) struct Mount {
     pub(crate) path: PathBuf,
     pub(crate) fstype: String,
     pub(crate) source: String,
-    /// Of the mount, and of the file system.
+    pub(crate) automount: Automount,
+    /// Of the mount in this process's namespace, and of the file system itself.
     options: String,
     super_options: String,
 }
+
+/// Whether an automounter mounted it, and takes it away again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Automount {
+    #[default]
+    No,
+    /// When it was first touched; it stays.
+    Stays,
+    /// It goes when nobody has touched it for a while.
+    Expires,
+}
+
+/// File systems that nobody can write to, whatever their mounts say.
+const NEVER_WRITTEN: [&str; 5] = ["squashfs", "erofs", "iso9660", "cramfs", "romfs"];
+const AUTOFS: &str = "autofs";
 
 impl Mount {
     /// As a label or in a message.
@@ -33,18 +49,25 @@ impl Mount {
         self.path.to_string_lossy().into_owned()
     }
 
+    /// The file system itself: a service manager or a container runtime makes mounts read-only for this process alone.
     pub(crate) fn read_only(&self) -> bool {
-        has(&self.options, "ro") || self.read_only_inside()
-    }
-
-    /// The file system is read-only, whatever its mount says.
-    fn read_only_inside(&self) -> bool {
-        ["ro", "emergency_ro", "shutdown"].iter().any(|option| has(&self.super_options, option))
+        has(&self.super_options, "ro") || self.stopped()
     }
 
     /// Read-only although it was mounted to be written: how the kernel leaves a file system after an error.
     pub(crate) fn fell_read_only(&self) -> bool {
-        has(&self.options, "rw") && self.read_only_inside()
+        let meant = has(&self.options, "rw") && !NEVER_WRITTEN.contains(&self.fstype.as_str());
+        self.stopped() || meant && has(&self.super_options, "ro")
+    }
+
+    fn stopped(&self) -> bool {
+        ["emergency_ro", "shutdown"].iter().any(|option| has(&self.super_options, option))
+    }
+
+    /// Whether a path is for an automounter to mount, or was mounted by one.
+    pub(crate) fn automounts(&self, path: &Path) -> bool {
+        self.fstype == AUTOFS && path.starts_with(&self.path)
+            || self.automount > Automount::No && path == self.path
     }
 }
 
@@ -72,16 +95,29 @@ pub(crate) fn probe(roots: &Roots) -> Result<Option<Vec<Mount>>, CollectError> {
 
 pub(crate) fn parse(bytes: &[u8]) -> Vec<Mount> {
     let lines = bytes.split(|b| *b == b'\n').take(MAX_MOUNTS);
-    let mounts = lines.filter_map(line).map(|mount| (mount.path.clone(), mount));
-    mounts.collect::<BTreeMap<_, _>>().into_values().collect()
+    let all: Vec<Mount> = lines.filter_map(line).collect();
+    // What it mounts lies below an automounter, or on top of it.
+    let automounters = all.iter().filter(|m| m.fstype == AUTOFS).map(|m| {
+        let stays = has(&m.super_options, "timeout=0");
+        (m.path.clone(), if stays { Automount::Stays } else { Automount::Expires })
+    });
+    let automounters: BTreeMap<PathBuf, Automount> = automounters.collect();
+    let mut mounts = BTreeMap::new();
+    for mut mount in all {
+        let above = mount.path.ancestors().filter_map(|dir| automounters.get(dir));
+        mount.automount = above.max().copied().unwrap_or_default();
+        mounts.insert(mount.path.clone(), mount);
+    }
+    mounts.into_values().collect()
 }
 
-/// One mount for each file system: the shortest path. A volume that is bound into a hundred containers is one.
+/// One mount for each file system: one that no automounter made where there is one, of these the shortest path. A volume that is bound
+/// into a hundred containers is one.
 pub(crate) fn file_systems<'a>(mounts: impl IntoIterator<Item = &'a Mount>) -> Vec<&'a Mount> {
     let mut found: BTreeMap<&str, &Mount> = BTreeMap::new();
+    let rank = |mount: &Mount| (mount.automount, mount.path.as_os_str().len());
     for mount in mounts {
-        let longer = |other: &&Mount| other.path.as_os_str().len() > mount.path.as_os_str().len();
-        if found.get(&*mount.device).is_none_or(longer) {
+        if found.get(&*mount.device).is_none_or(|other| rank(other) > rank(mount)) {
             found.insert(&mount.device, mount);
         }
     }
@@ -109,7 +145,17 @@ fn line(line: &[u8]) -> Option<Mount> {
     let mut next = || fields.next();
     let (fstype, source) = (text(next()?), text(next()?));
     let super_options = next().map(text).unwrap_or_default();
-    path.is_absolute().then_some(Mount { id, device, path, fstype, source, options, super_options })
+    let automount = Automount::default();
+    path.is_absolute().then_some(Mount {
+        id,
+        device,
+        path,
+        fstype,
+        source,
+        automount,
+        options,
+        super_options,
+    })
 }
 
 fn text(field: &[u8]) -> String {
@@ -146,6 +192,10 @@ mod tests {
         31 22 0:50 / /mnt/my\\040data/sub/again ro,relatime - nfs4 10.0.0.1:/vol rw,vers=4.2\n\
         32 22 259:2 / /scratch rw,relatime master:3 propagate_from:1 - xfs /dev/nvme1n1 ro,attr2\n\
         33 32 0:60 / /scratch ro - tmpfs tmpfs\n\
+        35 22 0:70 / /home rw,relatime shared:9 - autofs /etc/auto.home rw,fd=6,pgrp=9,timeout=300,minproto=5,indirect\n\
+        36 35 0:50 / /home/al rw,relatime - nfs4 10.0.0.1:/vol rw,vers=4.2\n\
+        37 22 0:71 / /fsx rw,relatime - autofs systemd-1 rw,fd=40,pgrp=1,timeout=0,minproto=5,maxproto=5,direct\n\
+        38 37 0:72 / /fsx rw,relatime - lustre 10.0.0.2@tcp:/fsx ro,flock\n\
         bad line\n34 22 0:61 / relative rw - tmpfs tmpfs rw\n";
 
     #[test]
@@ -156,16 +206,32 @@ mod tests {
             seen,
             [
                 ("/".to_owned(), "ext4", false),
+                ("/fsx".to_owned(), "lustre", true),
+                ("/home".to_owned(), "autofs", false),
+                ("/home/al".to_owned(), "nfs4", false),
                 ("/mnt/my data".to_owned(), "nfs4", false),
-                ("/mnt/my data/sub/again".to_owned(), "nfs4", true),
-                ("/scratch".to_owned(), "tmpfs", true),
+                ("/mnt/my data/sub/again".to_owned(), "nfs4", false),
+                ("/scratch".to_owned(), "tmpfs", false),
             ]
         );
-        assert_eq!(mounts[1].source, "10.0.0.1:/vol\\x");
+        assert_eq!(mounts[4].source, "10.0.0.1:/vol\\x");
         let one_each: Vec<_> = file_systems(&mounts).iter().map(|m| m.id).collect();
-        assert_eq!(one_each, [22, 30, 33]);
+        assert_eq!(one_each, [22, 38, 35, 30, 33]);
         assert_eq!(containing(&mounts, Path::new("/mnt/my data/x")).unwrap().id, 30);
         assert_eq!(containing(&mounts, Path::new("/mnt/my database")).unwrap().id, 22);
+    }
+
+    #[test]
+    fn what_an_automounter_mounted() {
+        let mounts = parse(TEXT.as_bytes());
+        let of = |path: &str| mounts.iter().find(|m| m.path == Path::new(path)).unwrap().automount;
+        assert_eq!(
+            ["/", "/fsx", "/home/al", "/mnt/my data"].map(of),
+            [Automount::No, Automount::Stays, Automount::Expires, Automount::No]
+        );
+        let automounts = |path: &str| mounts.iter().any(|m| m.automounts(Path::new(path)));
+        assert!(automounts("/home/not/yet") && automounts("/home/al") && automounts("/fsx"));
+        assert!(!automounts("/homes") && !automounts("/scratch"));
     }
 
     #[test]
@@ -173,9 +239,16 @@ mod tests {
         let of = |options: &str| parse(format!("1 0 8:1 / /d {options}\n").as_bytes()).remove(0);
         assert!(of("rw - ext4 /dev/sda1 ro,errors=remount-ro").fell_read_only());
         assert!(of("rw - ext4 /dev/sda1 rw,emergency_ro").fell_read_only());
-        let meant = of("ro - ext4 /dev/sda1 ro");
-        assert!(meant.read_only() && !meant.fell_read_only());
-        assert!(!of("rw - ext4 /dev/sda1 rw,errors=remount-ro").read_only());
+        assert!(of("ro - ext4 /dev/sda1 rw,shutdown").fell_read_only());
+        for meant in ["ro - ext4 /dev/sda1 ro", "rw - squashfs /dev/loop0 ro,errors=continue"] {
+            assert!(of(meant).read_only() && !of(meant).fell_read_only(), "{meant}");
+        }
+        // The second as a process of a hardened unit or a read-only volume sees it.
+        for well in
+            ["rw - ext4 /dev/sda1 rw,errors=remount-ro", "ro,nosuid,relatime - ext4 /dev/sda1 rw,stripe=8"]
+        {
+            assert!(!of(well).read_only() && !of(well).fell_read_only(), "{well}");
+        }
     }
 
     proptest::proptest! {

@@ -31,6 +31,9 @@ const TOLD_ELSEWHERE: &[&str] = &[
     "sram_threshold",
 ];
 
+/// Of a file system of the network that is full, all nodes tell alike, and all of them would be lost for it.
+const FILLING: &str = "disk_filling";
+
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     for event in node.events().iter().filter(|e| holds(e)) {
@@ -43,6 +46,8 @@ fn run(node: &Node<'_>) -> Findings {
         if TOLD_ELSEWHERE.contains(&name) {
             continue;
         }
+        let of_all_nodes = name == FILLING && device(event).is_some_and(|mount| node.is_shared(mount));
+        let verdict = if of_all_nodes { Verdict::Warning } else { verdict };
         let told = found.add(verdict, event.text.as_deref().unwrap_or(name));
         told.device(device(event).unwrap_or(name));
     }
@@ -65,8 +70,12 @@ fn device(event: &Event) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::heard;
+    use stepwatch_wire::Value;
+
+    use super::super::tests::{heard, says};
     use super::*;
+    use crate::collectors::disk::INFO;
+    use crate::samples::Samples;
 
     #[test]
     fn what_holds_is_told_by_how_bad_it_is() {
@@ -96,5 +105,30 @@ mod tests {
         unhealthy conditions mlx5_0/1 it is
         ");
         insta::assert_snapshot!(heard(&CHECK, Vec::new()), @"ok        conditions none");
+    }
+
+    #[test]
+    fn a_file_system_of_all_nodes_that_is_full() {
+        let mut samples = Samples::default();
+        samples.set(&INFO, &["/ckpt", "nfs4", "srv:/ckpt"], 1u64);
+        samples.set(&INFO, &["/local", "xfs", "/dev/md0"], 1u64);
+        let full = |name: &str, mount: &str| {
+            let mut event = Event {
+                name: Some(name.into()),
+                code: Some(1),
+                level: Some("error".into()),
+                text: Some(format!("{name}: {mount}")),
+                ..Event::new(Kind::Hw)
+            };
+            event.extra.insert("mount".into(), Value::Text(mount.into()));
+            event
+        };
+        let events =
+            vec![full(FILLING, "/ckpt"), full(FILLING, "/local"), full("filesystem_readonly", "/ckpt")];
+        insta::assert_snapshot!(says(&CHECK, samples, events), @r"
+        warning   conditions disk_filling: /ckpt
+        unhealthy conditions disk_filling: /local
+        unhealthy conditions filesystem_readonly: /ckpt
+        ");
     }
 }

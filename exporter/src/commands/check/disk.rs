@@ -1,13 +1,15 @@
 //! Room on disks: for the next checkpoints, and for the state of this exporter.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfs;
 
 use super::Check;
 use super::node::Node;
-use super::report::Findings;
-use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, FREE_INODES, SIZE};
+use super::report::{Findings, Verdict};
+use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, FREE_INODES, READ_ONLY, SIZE};
+use crate::collectors::mounts::table::Mount;
 
 pub(super) const CHECK: Check = Check {
     name: "disk",
@@ -34,14 +36,17 @@ fn run(node: &Node<'_>) -> Findings {
     })
 }
 
+/// How bad a file system is that is full. One of the network is full for all nodes: to take this one out of service mends nothing.
+fn full(shared: bool) -> Verdict {
+    if shared { Verdict::Warning } else { Verdict::Unhealthy }
+}
+
 fn checkpoints(node: &Node<'_>, found: &mut Findings) {
     for row in node.rows(&CHECKPOINTS_LEFT) {
         let (run, mount, left) = (row.label("run"), row.label("mount"), row.value);
         if left < 1.0 {
-            found
-                .unhealthy(format!("the next checkpoint of {run} does not fit on {mount}"))
-                .device(mount)
-                .action("delete old checkpoints");
+            let text = format!("the next checkpoint of {run} does not fit on {mount}");
+            found.add(full(node.is_shared(mount)), text).device(mount).action("delete old checkpoints");
         } else if left < FEW_CHECKPOINTS {
             found
                 .warning(format!("{mount} has room for {left:.0} more checkpoints of {run}"))
@@ -57,20 +62,23 @@ fn checkpoints(node: &Node<'_>, found: &mut Findings) {
     }
 }
 
-/// Of file systems that are full to the last, whatever is on them: a job that needs /tmp or /dev/shm dies there.
+/// Of file systems that are full to the last, whatever is on them: a job that needs /tmp or /dev/shm dies there. One that can only be
+/// read is an image and always full; of one that should be written, the collector has told.
 fn local(node: &Node<'_>, found: &mut Findings) {
     for row in node.rows(&FREE) {
         let mount = row.label("mount");
         let of =
             |family| node.rows(family).find(|other| other.label("mount") == mount).map(|other| other.value);
+        if of(&READ_ONLY) == Some(1.0) {
+            continue;
+        }
+        let verdict = full(node.is_shared(mount));
         let share = of(&SIZE).map_or(1.0, |size| row.value / size.max(1.0));
         if row.value == 0.0 {
-            found.unhealthy(format!("{mount} is full")).device(mount).action("make room");
+            found.add(verdict, format!("{mount} is full")).device(mount).action("make room");
         } else if of(&FREE_INODES) == Some(0.0) {
-            found
-                .unhealthy(format!("{mount} has room, and none for another file: it is out of inodes"))
-                .device(mount)
-                .action("delete small files");
+            let text = format!("{mount} has room, and none for another file: it is out of inodes");
+            found.add(verdict, text).device(mount).action("delete small files");
         } else if share < MIN_FREE_SHARE {
             found
                 .warning(format!("{mount} is {:.1} % full", (1.0 - share) * 100.0))
@@ -83,10 +91,12 @@ fn local(node: &Node<'_>, found: &mut Findings) {
 fn state_room(node: &Node<'_>, found: &mut Findings) {
     let state = node.config.state_dir.clone();
     let shown = state.display().to_string();
-    let room = node.in_time(move || {
+    let room = node.in_time(move || -> io::Result<(PathBuf, StatVfs)> {
         // Before the first start the directory is not there yet; the file system it will be on is.
         let dir = state.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
-        rustix::fs::statvfs(dir)
+        let real = std::fs::canonicalize(dir)?;
+        let room = rustix::fs::statvfs(&real)?;
+        Ok((real, room))
     });
     match room {
         None => {
@@ -95,24 +105,32 @@ fn state_room(node: &Node<'_>, found: &mut Findings) {
         Some(Err(error)) => {
             found.unknown(format!("cannot tell the room of {shown}: {error}"));
         }
-        Some(Ok(stat)) => {
-            judge_state(&shown, &stat, found);
+        Some(Ok((real, stat))) => {
+            let mount = node.mount_of(&real);
+            // Nothing can be kept there, however much room it has.
+            if mount.is_some_and(Mount::read_only) {
+                return;
+            }
+            let shared = mount.is_some_and(|m| node.config.collectors.mounts.is_network(&m.fstype));
+            judge_state(&shown, &stat, full(shared), found);
         }
     }
 }
 
-fn judge_state(shown: &str, stat: &StatVfs, found: &mut Findings) {
+fn judge_state(shown: &str, stat: &StatVfs, verdict: Verdict, found: &mut Findings) {
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     if free < MIN_FREE_BYTES {
-        found
-            .unhealthy(format!("{} MiB free for {shown}", free >> 20))
-            .action("make room, or move state_dir");
+        let text = format!("{} MiB free for {shown}", free >> 20);
+        found.add(verdict, text).action("make room, or move state_dir");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{Tree, told};
     use super::*;
+    use crate::collectors::disk::INFO;
+    use crate::samples::Samples;
 
     #[test]
     fn a_node_is_unfit_for_want_of_bytes_and_not_of_percents() {
@@ -133,8 +151,51 @@ mod tests {
             [(150 << 30, 7600 << 30, true), (300 << 20, 1 << 40, true), (200 << 20, 1 << 30, false)]
         {
             let mut found = Findings::default();
-            judge_state("/state", &stat(free, total), &mut found);
+            judge_state("/state", &stat(free, total), full(false), &mut found);
             assert_eq!(found.named("disk").count(), usize::from(!fit), "{free} of {total}");
         }
+    }
+
+    #[test]
+    fn a_state_directory_on_an_image_or_on_a_server_takes_no_node_away() {
+        let mut tree = Tree::new(&[]).only(&["disk"]);
+        // A directory without any room, wherever this runs.
+        tree.config.state_dir = "/proc/stepwatch".into();
+        let says = |mount: &str| {
+            tree.write("proc/self/mountinfo", &format!("22 1 0:21 / /proc {mount}"));
+            let report = tree.check();
+            report.findings.into_iter().find(|f| f.text.contains("/proc/stepwatch")).map(|f| f.verdict)
+        };
+        assert_eq!(says("rw - ext4 /dev/sda1 rw"), Some(Verdict::Unhealthy));
+        assert_eq!(says("ro - ext4 /dev/sda1 rw"), Some(Verdict::Unhealthy), "for this process alone");
+        assert_eq!(says("rw - squashfs /dev/loop0 ro"), None);
+        assert_eq!(says("rw - nfs4 srv:/root rw"), Some(Verdict::Warning));
+    }
+
+    #[test]
+    fn what_is_full_for_all_nodes_and_what_is_always_full() {
+        let says = |fstype: &str, read_only: bool, inodes: bool| {
+            let mut samples = Samples::default();
+            samples.set(&INFO, &["/ckpt", fstype, "source"], 1u64);
+            samples.set(&READ_ONLY, &["/ckpt"], read_only);
+            samples.set(&CHECKPOINTS_LEFT, &["llama", "/ckpt"], u64::from(read_only));
+            samples.set(&SIZE, &["/ckpt"], 1000u64);
+            samples.set(&FREE, &["/ckpt"], if inodes { 900u64 } else { 0 });
+            samples.set(&FREE_INODES, &["/ckpt"], 0u64);
+            told(&CHECK, samples)
+        };
+        insta::assert_snapshot!(says("nfs4", false, false), @r"
+        warning   disk the next checkpoint of llama does not fit on /ckpt; delete old checkpoints
+        warning   disk /ckpt is full; make room
+        ");
+        insta::assert_snapshot!(says("lustre", false, true), @r"
+        warning   disk the next checkpoint of llama does not fit on /ckpt; delete old checkpoints
+        warning   disk /ckpt has room, and none for another file: it is out of inodes; delete small files
+        ");
+        insta::assert_snapshot!(says("xfs", false, false), @r"
+        unhealthy disk the next checkpoint of llama does not fit on /ckpt; delete old checkpoints
+        unhealthy disk /ckpt is full; make room
+        ");
+        insta::assert_snapshot!(says("squashfs", true, false), @"warning   disk /ckpt has room for 1 more checkpoints of llama; delete old checkpoints");
     }
 }

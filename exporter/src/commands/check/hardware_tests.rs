@@ -359,7 +359,7 @@ fn pcie_links() {
 #[test]
 fn disks_and_mounts() {
     use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, SIZE};
-    use crate::collectors::mounts::{INFO, RESPONSIVE};
+    use crate::collectors::mounts::{INFO, RESPONSIVE, UNWATCHED, UNWATCHED_AUTOMOUNTS};
     let disk = |left: u64, free: u64| {
         let mut samples = Samples::default();
         samples.set(&CHECKPOINTS_LEFT, &["llama", "/ckpt"], left);
@@ -385,4 +385,14 @@ fn disks_and_mounts() {
     unknown   mounts /slow (nfs4 from server:/x) has not answered yet
     unhealthy mounts /home (nfs4 from server:/x) does not answer; see whether its server is up; what touches it waits in the kernel
     ");
+    let many = |fixed: u64, automounted: u64| {
+        let mut samples = Samples::default();
+        samples.set(&INFO, &["/data", "nfs4", "server:/x"], 1u64);
+        samples.set(&RESPONSIVE, &["/data", "nfs4"], true);
+        samples.set(&UNWATCHED, &[], fixed);
+        samples.set(&UNWATCHED_AUTOMOUNTS, &[], automounted);
+        told(&mounts::CHECK, samples)
+    };
+    insta::assert_snapshot!(many(0, 70), @"ok        mounts /data answer");
+    insta::assert_snapshot!(many(7, 0), @"warning   mounts 7 more network file systems are not asked: they are too many; name those that no job needs in collectors.mounts.exclude");
 }

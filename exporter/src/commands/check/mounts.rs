@@ -3,7 +3,7 @@
 use super::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::mounts::{INFO, RESPONSIVE};
+use crate::collectors::mounts::{INFO, RESPONSIVE, UNWATCHED};
 
 pub(super) const CHECK: Check =
     Check { name: "mounts", about: "network file systems answer", needs: &["mounts"], run };
@@ -27,6 +27,12 @@ fn run(node: &Node<'_>) -> Findings {
                 found.unknown(format!("{what} has not answered yet")).device(mount);
             }
         }
+    }
+    // Those that were asked answer, or it is said above which do not. A node with more mounts than are asked is like that for good, and is
+    // not to be lost for it.
+    if let Some(row) = node.set(&UNWATCHED).next() {
+        let text = format!("{} more network file systems are not asked: they are too many", row.value);
+        found.warning(text).action("name those that no job needs in collectors.mounts.exclude");
     }
     found.or_ok(|| if well.is_empty() { "none".into() } else { format!("{} answer", well.join(" ")) })
 }

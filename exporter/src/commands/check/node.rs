@@ -10,7 +10,8 @@ use stepwatch_wire::Event;
 
 use super::Options;
 use super::learned::Learned;
-use crate::collectors::{COLLECTORS, CollectorsConfig, gpu};
+use crate::collectors::mounts::table::{self, Mount};
+use crate::collectors::{COLLECTORS, CollectorsConfig, disk, gpu};
 use crate::config::{Config, SourceConfig};
 use crate::family::Family;
 use crate::hub::{Hub, Parts};
@@ -33,6 +34,7 @@ pub(super) struct Node<'a> {
     samples: Samples,
     collectors: Vec<Status>,
     events: Vec<Event>,
+    mounts: Vec<Mount>,
     unsized_checkpoints: Vec<String>,
     /// The GPU whose calls took most, by index, where NVML was asked.
     slowest: Option<(u32, Spent)>,
@@ -59,6 +61,8 @@ impl<'a> Node<'a> {
         });
         let unsized_checkpoints =
             if wanted.contains(&"disk") { tell_checkpoints(config, &hub, end) } else { Vec::new() };
+        // Without it nothing is known of any mount, and the collectors say so.
+        let mounts = table::read(roots).unwrap_or_default();
         let learned = Learned::copy(&config.state_dir);
         let roots = Roots { state: learned.dir(), ..roots.clone() };
         let entries = COLLECTORS.iter().filter(|entry| wanted.contains(&entry.name));
@@ -71,7 +75,7 @@ impl<'a> Node<'a> {
         let reference = options.reference.as_deref();
         let slowest = hub.nvml().slowest();
         let events = published(&hub);
-        Self { config, reference, samples, collectors, events, unsized_checkpoints, slowest, end }
+        Self { config, reference, samples, collectors, events, mounts, unsized_checkpoints, slowest, end }
     }
 
     /// What was looked at elsewhere.
@@ -90,6 +94,7 @@ impl<'a> Node<'a> {
             samples,
             collectors: Vec::new(),
             events,
+            mounts: Vec::new(),
             unsized_checkpoints,
             slowest: None,
             end: Instant::now(),
@@ -151,6 +156,22 @@ impl<'a> Node<'a> {
     /// The GPU that took so long that nobody else was asked.
     pub(super) fn waits_for(&self) -> Option<(u32, Spent)> {
         self.slowest.filter(|(_, spent)| spent.total >= TOO_SLOW)
+    }
+
+    /// Whether the servers of the network keep this mount of a disk collector's: what is wrong with it is wrong on every node alike.
+    pub(super) fn is_shared(&self, mount: &str) -> bool {
+        let info = self.rows(&disk::INFO).find(|row| row.label("mount") == mount);
+        info.is_some_and(|row| self.config.collectors.mounts.is_network(row.label("fstype")))
+    }
+
+    /// The mount that a path without symbolic links lies on.
+    pub(super) fn mount_of(&self, path: &Path) -> Option<&Mount> {
+        table::containing(&self.mounts, path)
+    }
+
+    /// Whether an automounter mounted this path, or will when it is needed.
+    pub(super) fn automounts(&self, path: &str) -> bool {
+        self.mounts.iter().any(|m| m.automounts(Path::new(path)))
     }
 
     /// Directories of checkpoints of which it could not be told in time how large the last one is.

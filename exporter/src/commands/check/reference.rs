@@ -25,6 +25,9 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
+/// Which file systems of the network are mounted.
+const MOUNTS: &str = "mounts";
+
 const SCHEMA: u32 = 1;
 /// A reference is a page of text.
 const MAX_BYTES: u64 = 1 << 20;
@@ -60,7 +63,6 @@ static COUNTED: &[(&str, Count)] = &[
     ("gpu.pcie_lanes", Count::Value(&gpu::PCIE_WIDTH)),
     ("gpu.power_limit_watts", Count::Value(&gpu::POWER_LIMIT)),
     ("gpu.vbios", Count::Label(&gpu::INFO, "vbios")),
-    ("mounts", Count::Label(&mounts::INFO, "mount")),
     ("nic.driver", Count::Label(&nic::INFO, "driver")),
     ("nic.speed_bytes_per_second", Count::Value(&nic::SPEED)),
     ("pci.devices", Count::Label(&pci::INFO, "kind")),
@@ -92,6 +94,12 @@ pub(super) fn facts(node: &Node<'_>) -> Facts {
         if !words.is_empty() {
             facts.insert((*name).to_owned(), tally(words));
         }
+    }
+    // What an automounter mounts tells who worked here, and not what the node is like.
+    let mounts = node.rows(&mounts::INFO).map(|row| row.label("mount")).filter(|m| !node.automounts(m));
+    let mounts: Vec<String> = mounts.map(str::to_owned).collect();
+    if !mounts.is_empty() {
+        facts.insert(MOUNTS.to_owned(), tally(mounts));
     }
     // How the node itself is set up; how runs are is for the alerter to compare.
     for row in node.rows(&config_drift::VALUE).filter(|row| row.label("run").is_empty()) {
@@ -130,6 +138,17 @@ fn run(node: &Node<'_>) -> Findings {
     for (name, wanted) in &reference.facts {
         match ours.get(name) {
             Some(value) if value == wanted => {}
+            ours if name == MOUNTS && (ours.is_some() || node.all_answered()) => {
+                let missing = missing(node, ours.map_or("", String::as_str), wanted);
+                if !missing.is_empty() {
+                    let text = format!(
+                        "of the network file systems of {} these are not mounted: {}",
+                        reference.node,
+                        missing.join(", ")
+                    );
+                    found.unhealthy(text).device(name).action("mount it, or make a new reference");
+                }
+            }
             Some(value) => {
                 let text = format!("{name} is {value}; on {} it was {wanted}", reference.node);
                 found.unhealthy(text).device(name).action("bring the node in line, or make a new reference");
@@ -144,6 +163,17 @@ fn run(node: &Node<'_>) -> Findings {
         }
     }
     found.or_ok(|| format!("{} facts are as on {}", reference.facts.len(), reference.node))
+}
+
+/// The mounts that have to be there and are not. More than these are no difference, and an automounter's come when they are needed.
+fn missing<'a>(node: &Node<'_>, ours: &str, wanted: &'a str) -> Vec<&'a str> {
+    let ours: Vec<&str> = tallied(ours).collect();
+    tallied(wanted).filter(|mount| !ours.contains(mount) && !node.automounts(mount)).collect()
+}
+
+/// The words of a tally of which each stands for one.
+fn tallied(tally: &str) -> impl Iterator<Item = &str> {
+    tally.split(", ").map(|word| word.strip_prefix("1 x ").unwrap_or(word))
 }
 
 impl Reference {
@@ -215,6 +245,49 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             assert_eq!(tree.check().exit, 2, "{text}");
         }
+    }
+
+    #[test]
+    fn mounts_that_have_to_be_there() {
+        const TABLE: &str = "22 1 0:21 / / rw - ext4 /dev/sda1 rw
+            23 22 0:30 / /not/there/home rw - autofs auto.home rw,timeout=300,indirect
+            24 22 0:31 / /not/there/fsx rw - autofs systemd-1 rw,timeout=0,direct
+            25 22 0:32 / /not/there/data rw - nfs4 srv:/data rw
+            26 22 0:33 / /not/there/scratch rw - nfs4 srv:/scratch rw";
+        const USED: &str = "
+            27 23 0:34 / /not/there/home/al rw - nfs4 srv:/home/al rw
+            28 24 0:35 / /not/there/fsx rw - lustre 10.0.0.1@tcp:/fsx rw";
+        let mut tree = Tree::new(LINKS).only(&["reference"]);
+        tree.config.collectors.gpu.enabled = false;
+        // As long as it takes for each mount to be asked.
+        tree.options.timeout = stepwatch_kit::config::Period::secs(30);
+        let table = |tree: &Tree, text: &str| tree.write("proc/self/mountinfo", text);
+        table(&tree, &(TABLE.to_owned() + USED));
+        let file = tree.roots.procfs.parent().unwrap().join("node.json");
+        let report = tree.check();
+        assert_eq!(report.facts[MOUNTS], "1 x /not/there/data, 1 x /not/there/scratch");
+        Reference::write(&report, &file).unwrap();
+        tree.options.reference = Some(file.clone());
+        let more = "\n29 22 0:36 / /not/there/more rw - nfs4 srv:/more rw";
+        for same in [TABLE.to_owned(), TABLE.to_owned() + USED + more] {
+            table(&tree, &same);
+            assert_eq!(tree.check().exit, 0, "{}", tree.says());
+        }
+        let scratch = "26 22 0:33 / /not/there/scratch rw - nfs4 srv:/scratch rw";
+        table(&tree, &TABLE.replace(scratch, ""));
+        let says = tree.says();
+        assert!(
+            says.contains(
+                "of the network file systems of n1 these are not mounted: /not/there/scratch; mount it"
+            ),
+            "{says}"
+        );
+        // Here it is for an automounter to mount.
+        let lazily = "26 22 0:37 / /not/there/scratch rw - autofs systemd-1 rw,timeout=600,direct";
+        table(&tree, &TABLE.replace(scratch, lazily));
+        assert_eq!(tree.check().exit, 0, "{}", tree.says());
+        table(&tree, "22 1 0:21 / / rw - ext4 /dev/sda1 rw");
+        assert_eq!(tree.check().exit, 1, "none at all: {}", tree.says());
     }
 
     #[test]

@@ -70,7 +70,8 @@ pub(super) fn heard(check: &Check, events: Vec<Event>) -> String {
     says(check, Samples::default(), events)
 }
 
-fn says(check: &Check, samples: Samples, events: Vec<Event>) -> String {
+/// The same of both.
+pub(super) fn says(check: &Check, samples: Samples, events: Vec<Event>) -> String {
     let (config, options) = (Config::default(), Options::default());
     let node = Node::seen(&config, &options, samples, events);
     let findings: Vec<Finding> = (check.run)(&node).named(check.name).collect();

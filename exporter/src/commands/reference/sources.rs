@@ -64,7 +64,7 @@ pub static NEEDS: &[Needs] = &[
     ),
     needs(
         "mounts",
-        "/proc/self/mountinfo, /proc/self/mountstats, /sys/fs/lustre; any user; a container sees its own mounts",
+        "/proc/self/mountinfo, /proc/self/mountstats, /sys/fs/lustre; any user; a container sees its own mounts; what an automounter unmounts when it is idle is not asked, unless collectors.mounts.include, a log or checkpoints name it",
         "one call a mount, each on a thread that may hang",
     ),
     needs(
