@@ -291,7 +291,8 @@ impl Open {
 
     /// The events and the position that they belong to, as one.
     fn publish(&mut self, cx: &Context<'_>) {
-        if !self.tracker.events.is_empty() {
+        // A position that is told says that all before it was seen, which the first pass of a boot has yet to do.
+        if !self.tracker.events.is_empty() && self.tracker.tell_from != NOBODY {
             self.mark(cx);
         }
     }
@@ -375,7 +376,7 @@ fn refused(path: &Path, error: io::Error) -> Result<Support, CollectError> {
             "there is no {path_shown}; in a container, mount that of the host"
         ))),
         ErrorKind::PermissionDenied => Err(CollectError::Other(format!(
-            "{path_shown} may not be read, so XIDs go unseen: give this program CAP_SYSLOG (AmbientCapabilities= of systemd, capabilities.add of Kubernetes)"
+            "{path_shown} may not be read, so what it says of hardware goes unseen: give this program CAP_SYSLOG (AmbientCapabilities= of systemd), and its container `privileged: true`"
         ))),
         _ => Err(CollectError::read(path, error)),
     }

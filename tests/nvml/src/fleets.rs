@@ -44,6 +44,13 @@ impl Fleet {
         format!("0000:{:02x}:00.0", bus(index as u64))
     }
 
+    /// What its first GPU can be asked for, by the names that a script takes.
+    pub fn quantities(self) -> Vec<String> {
+        let mut names: Vec<String> = self.gpu(0).values.into_keys().collect();
+        names.sort_unstable();
+        names
+    }
+
     pub(crate) fn count(self) -> usize {
         if self == Self::None { 0 } else { 8 }
     }

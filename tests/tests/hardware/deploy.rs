@@ -11,17 +11,18 @@ use stepwatch_tests::{Exporter, bins, daemon, exposition, peers, poll_until};
 
 use crate::tree::Tree;
 
-fn deploy(path: &str) -> PathBuf {
+pub(crate) fn deploy(path: &str) -> PathBuf {
     bins::root().join("deploy").join(path)
 }
 
 const SCRIPT: &str = "slurm/stepwatch-check.sh";
+pub(crate) const DAEMON_SET: &str = "kubernetes/exporter.yml";
 
-async fn runs(program: &Path, args: &[&str]) -> Output {
+pub(crate) async fn runs(program: &Path, args: &[&str]) -> Output {
     daemon::command(program).args(args).output().await.unwrap()
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
@@ -249,19 +250,19 @@ fn image() -> String {
     program
 }
 
-fn documents(path: &str) -> Vec<Value> {
+pub(crate) fn documents(path: &str) -> Vec<Value> {
     let whole = std::fs::read_to_string(deploy(path)).unwrap();
     let parse =
         |text: &str| stepwatch_kit::config::parse::<Value>(path, text).unwrap_or_else(|e| panic!("{e}"));
     whole.split("\n---\n").map(parse).collect()
 }
 
-fn strings(list: &Value) -> Vec<&str> {
+pub(crate) fn strings(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// The part of a document that describes pods.
-fn pod(document: &Value) -> &Value {
+pub(crate) fn pod(document: &Value) -> &Value {
     if document["kind"] == "Pod" { &document["spec"] } else { &document["spec"]["template"]["spec"] }
 }
 
@@ -269,7 +270,7 @@ fn pod(document: &Value) -> &Value {
 async fn manifests_name_what_exists() {
     let exporter = bins::path(bins::EXPORTER).unwrap();
     let mut ours = 0;
-    for document in ["kubernetes/exporter.yml", "kubernetes/check.yml"].into_iter().flat_map(documents) {
+    for document in [DAEMON_SET, "kubernetes/check.yml"].into_iter().flat_map(documents) {
         let pod = pod(&document);
         let volumes: Vec<_> = pod["volumes"].as_array().into_iter().flatten().map(|v| &v["name"]).collect();
         let containers =
@@ -288,27 +289,34 @@ async fn manifests_name_what_exists() {
             assert!(output.status.success(), "{args:?}: {}", text(&output));
             assert_eq!(strings(&container["command"]), [image().as_str()]);
             let security = &container["securityContext"];
-            assert_eq!(security["allowPrivilegeEscalation"], false);
-            assert_eq!(strings(&security["capabilities"]["drop"]), ["ALL"]);
+            assert_eq!(security["readOnlyRootFilesystem"], true);
+            if security["privileged"] == true {
+                assert_eq!(document["kind"], "DaemonSet", "a trainer's pod is not");
+                // Together they are refused.
+                assert_eq!(security["allowPrivilegeEscalation"], Value::Null);
+            } else {
+                confined(security);
+            }
         }
     }
     assert_eq!(ours, 2);
-    let cdi = &documents("kubernetes/cdi-kmsg.yml")[0];
-    let device = format!("{}={}", cdi["kind"].as_str().unwrap(), cdi["devices"][0]["name"].as_str().unwrap());
-    let set = documents("kubernetes/exporter.yml").pop().unwrap();
-    let annotations = &set["spec"]["template"]["metadata"]["annotations"];
-    assert_eq!(annotations["cdi.k8s.io/stepwatch"], device.as_str());
+}
+
+pub(crate) fn confined(security: &Value) {
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert_eq!(strings(&security["capabilities"]["drop"]), ["ALL"]);
+    assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
 }
 
 #[tokio::test]
 async fn the_configuration_in_the_manifest_is_right() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("exporter.yml");
-    let map = &documents("kubernetes/exporter.yml")[0];
+    let map = &documents(DAEMON_SET)[0];
     let config = map["data"]["exporter.yml"].as_str().unwrap();
     std::fs::write(&file, config).unwrap();
     // It asks for all GPUs of the node, and misses those that it is not given.
-    let set = documents("kubernetes/exporter.yml").pop().unwrap();
+    let set = documents(DAEMON_SET).pop().unwrap();
     let env = pod(&set)["containers"][0]["env"].as_array().unwrap();
     assert!(env.iter().any(|e| e["name"] == "NVIDIA_VISIBLE_DEVICES" && e["value"] == "all"));
     let config: Value = stepwatch_kit::config::parse("exporter.yml", config).unwrap();

@@ -3,4 +3,5 @@
 mod computing;
 mod faults;
 mod hang;
+mod unsupported;
 mod values;

@@ -10,5 +10,6 @@ mod gpu;
 mod incidents;
 mod job;
 mod kernel;
+mod kubernetes;
 mod node;
 mod tree;

@@ -297,9 +297,13 @@ fn raid(line: &str) -> Option<Found<'_>> {
 }
 
 /// `mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: ...`, `{1}[Hardware Error]: event severity: fatal`
+///
+/// Errors of now are numbered. Those that the firmware kept over a reset (ACPI's BERT) are printed once, as the kernel boots, and are not.
 fn hardware(line: &str) -> Option<Found<'_>> {
     let (head, rest) = line.split_once("[Hardware Error]: ")?;
     let sign = match rest.strip_prefix("event severity: ") {
+        Some("fatal" | "recoverable") if head.is_empty() => Sign::CperPreviousBoot,
+        Some(_) if head.is_empty() => return None,
         Some(s) if s.starts_with("corrected") => Sign::CperCorrected,
         Some(s) if s.starts_with("recoverable") => Sign::CperRecoverable,
         Some(s) if s.starts_with("fatal") => Sign::CperFatal,

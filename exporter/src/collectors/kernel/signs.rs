@@ -95,6 +95,8 @@ signs! {
     CperCorrected "cper_corrected" Count;
     CperRecoverable "cper_recoverable" once("mce", Warn, "the firmware reports a recoverable hardware error");
     CperFatal "cper_fatal" once("mce", Error, "the firmware reports a fatal hardware error");
+    // Whether it was mended since, nobody says.
+    CperPreviousBoot "cper_previous_boot" once("hardware_error_previous_boot", Warn, "before the last boot the firmware recorded a hardware error that nobody could report any more");
     NvmeTimeout "nvme_timeout" once("nvme_error", Warn, "the disk did not answer in time");
     NvmeDisabled "nvme_disabled" once("nvme_error", Error, "the disk is lost: it was disabled after a reset that failed");
     NvmeNoPath "nvme_no_path" once("nvme_error", Error, "the disk is lost: no path is left to it");

@@ -1,5 +1,6 @@
 use std::io::Write as _;
 
+use super::nvidia::tests::written;
 use super::*;
 use crate::testing::Bench;
 use stepwatch_wire::{Event, Kind};
@@ -97,6 +98,26 @@ fn what_was_there_at_the_first_start_is_counted_and_what_comes_is_told() {
         (event.code, event.extra["gpu"].as_str(), event.level.as_deref()),
         (Some(79), Some(UUID), Some("error"))
     );
+}
+
+#[test]
+fn what_the_firmware_kept_over_the_boot_is_told_at_the_first_start() {
+    let mut m = Machine::new();
+    m.xid(31);
+    m.log("[Hardware Error]: event severity: fatal");
+    let (first, second) = (m.bench(), m.bench());
+    let mut reader = start(&first);
+    let out = first.collect(&mut reader);
+    let counted = |event: &str| out.get(&EVENTS, &[event]);
+    assert_eq!((counted("cper_previous_boot"), counted("cper_fatal")), (Some(1.0), Some(0.0)));
+    let told = first.published();
+    let [event] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(event.name.as_deref(), Some("hardware_error_previous_boot"));
+    assert_eq!((event.level.as_deref(), event.code), (Some("warn"), Some(1)));
+    saved(&mut reader, &first);
+    drop(reader);
+    second.collect(&mut start(&second));
+    assert!(second.published().is_empty(), "once a boot");
 }
 
 #[test]
@@ -240,7 +261,8 @@ fn no_log_is_unsupported_and_one_that_may_not_be_read_says_what_to_do() {
     // As the kernel answers one without the capability; root, who runs some tests, has it.
     let error = io::Error::from(rustix::io::Errno::PERM);
     let said = refused(Path::new("/dev/kmsg"), error).unwrap_err().to_string();
-    assert!(said.contains("/dev/kmsg") && said.contains("CAP_SYSLOG"), "{said}");
+    let helps = ["/dev/kmsg", "CAP_SYSLOG", "privileged: true"];
+    assert!(helps.iter().all(|what| said.contains(what)), "{said}");
 }
 
 #[test]
@@ -285,4 +307,32 @@ fn a_pipe_is_waited_for() {
     writer.join().unwrap();
     assert_eq!(out.get(&XIDS, &[UUID, "79"]), Some(1.0));
     assert_eq!(xids(&bench.published()), [79]);
+}
+
+proptest::proptest! {
+    /// A message of several lines is one record, with what belongs to it in lines of its own.
+    #[test]
+    fn every_error_of_a_record_of_several_lines_is_counted(
+        xids in proptest::collection::vec(written(), 0..5),
+        between in "[a-z ]{0,9}",
+        belongs in proptest::collection::vec("[A-Z]{1,9}=[+a-z0-9:.]{0,12}", 0..3),
+    ) {
+        // As the kernel writes what is not printable, or would be taken for such.
+        let escaped = |line: String| {
+            let byte = |b: u8| match b {
+                b' '..=b'~' if b != b'\\' => char::from(b).to_string(),
+                _ => format!("\\x{b:02x}"),
+            };
+            line.bytes().map(byte).collect::<String>()
+        };
+        let lines: Vec<String> = xids.iter().flat_map(|xid| [xid.line(), between.clone()]).map(escaped).collect();
+        let belongs: String = belongs.iter().map(|pair| format!(" {pair}\n")).collect();
+        let record = format!("4,1,1000000,-;{}\n{belongs}", lines.join("\\x0a"));
+        let mut t = Tracker::default();
+        t.take(record.as_bytes(), &Roots::default(), |_| 1e9);
+        let codes: Vec<i64> = xids.iter().map(|xid| i64::from(xid.code)).collect();
+        proptest::prop_assert_eq!(t.counts.events.get("gpu_xid").copied().unwrap_or_default(), xids.len() as u64);
+        proptest::prop_assert_eq!(t.events.iter().filter_map(|e| e.code).collect::<Vec<_>>(), codes);
+        proptest::prop_assert_eq!((t.counts.read, t.counts.malformed), (1, 0));
+    }
 }

@@ -151,6 +151,9 @@ impl Tracker {
         roots: &Roots,
     ) {
         self.counts.event(sign);
+        if sign == Sign::CperPreviousBoot {
+            return self.previous_boot(facts, line, record, ts, roots);
+        }
         let oom = self.oom.take_if(|oom| sign == Sign::OomKill && facts.pid == Some(oom.pid));
         let fresh = record.sequence >= self.tell_from;
         // Its text is kept with a condition also where nobody is told of the beginning.
@@ -196,6 +199,15 @@ impl Tracker {
             _ => {}
         }
         self.tell(event, record, ts);
+    }
+
+    /// Tells what befell the kernel before this one. It is printed before anybody can listen, and no less news for that; several are one.
+    fn previous_boot(&mut self, facts: &Facts<'_>, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
+        let sign = Sign::CperPreviousBoot;
+        let told = self.tell_from != NOBODY && record.sequence < self.tell_from;
+        if !told && self.counts.events.get(sign.as_str()) == Some(&1) {
+            self.events.extend(tell::sign(ts, sign.tell(), facts, line, None, roots));
+        }
     }
 
     /// Tells, unless it was told or too much of the same was.
@@ -499,6 +511,28 @@ mod tests {
             let next = t.counts.next.unwrap();
             let told = take(&mut t, next, &[line]);
             assert_eq!((names(&told), told[0].level.as_deref()), (vec![("mce", 1)], Some("error")));
+        }
+    }
+
+    #[test]
+    fn errors_from_before_the_boot_are_told_once_although_nobody_listened() {
+        let numbered = "{1}[Hardware Error]: event severity: fatal";
+        let lines = [
+            "BERT: Error records from previous boot:",
+            "[Hardware Error]: event severity: fatal",
+            "[Hardware Error]:  Error 0, type: fatal",
+            "[Hardware Error]: event severity: fatal",
+            numbered,
+        ];
+        for (tell_from, expected) in [(NOBODY, 1), (0, 2), (3, 1)] {
+            let mut t = Tracker { tell_from, ..Tracker::default() };
+            let told = take(&mut t, 1, &lines);
+            let previous = told.iter().filter(|e| e.name.as_deref() == Some("hardware_error_previous_boot"));
+            let previous: Vec<_> = previous.map(|e| e.level.as_deref()).collect();
+            assert_eq!(previous, vec![Some("warn"); usize::from(tell_from != 3)], "{tell_from}");
+            assert_eq!(told.len(), expected, "{tell_from}");
+            let counted = ["cper_previous_boot", "cper_fatal", "mce"].map(|sign| t.counts.events.get(sign));
+            assert_eq!(counted, [Some(&2), Some(&1), None]);
         }
     }
 

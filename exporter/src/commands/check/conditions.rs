@@ -23,6 +23,7 @@ const TOLD_ELSEWHERE: &[&str] = &[
     "gpu_lost",
     "gpu_recovery_action",
     "gpu_throttled",
+    "hardware_error_previous_boot",
     "mount_stuck",
     "nvlinks_missing",
     "nvml_stuck",

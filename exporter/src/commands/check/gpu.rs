@@ -45,7 +45,11 @@ pub(super) const FABRIC: Check = Check {
 const RESET_REQUIRED: &str = "reset_required";
 /// What tells of errors in the memory on the chip, and of nothing else.
 const SRAM_FUNCTION: &str = "nvmlDeviceGetSramEccErrorStatus";
-const RESET: &str = "reset the GPU (nvidia-smi --gpu-reset) before the next job";
+/// What lets go of the driver comes first: it refuses a reset, and to be unloaded, while the exporter has it open.
+const RESET: &str =
+    "reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)";
+const RESET_THOSE: &str =
+    "reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)";
 const REPLACE: &str = "take the GPU out of service and have it replaced";
 /// What holds clocks down that is none of the job's doing, and whether it is of the hardware.
 const THROTTLES: &[(&str, bool)] = &[
@@ -83,12 +87,12 @@ fn count(node: &Node<'_>) -> Findings {
     if let (Some(expected), Some(why)) = (none, node.failure("gpu")) {
         found
             .unhealthy(format!("none of {expected:.0} GPUs can be used: {why}"))
-            .action("reboot the node, or load the module anew once nobody uses it (modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)");
+            .action("reboot the node, or load the module anew once nobody uses it (curl -X POST localhost:9765/-/nvml/release; modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)");
         return found;
     }
     if let Some(expected) = expected {
         let action = if expected - answering <= resets {
-            "reset those that ask for it (nvidia-smi --gpu-reset)"
+            RESET_THOSE
         } else {
             "look for XID 79 in the kernel log, and power-cycle the node"
         };

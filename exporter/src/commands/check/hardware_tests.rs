@@ -146,17 +146,17 @@ fn a_gpu_that_asks_for_a_reset_gets_no_other_advice() {
         samples.set(&families::RECOVERY, &["GPU-c", "gpu_reset"], 1u64);
     });
     insta::assert_snapshot!(known, @r"
-    unhealthy gpus GPU GPU-c does not answer until it is reset; reset the GPU (nvidia-smi --gpu-reset) before the next job
-    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (nvidia-smi --gpu-reset)
-    unhealthy recovery the driver wants something done to GPU GPU-c: gpu_reset; reset the GPU (nvidia-smi --gpu-reset) before the next job
+    unhealthy gpus GPU GPU-c does not answer until it is reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
+    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
+    unhealthy recovery the driver wants something done to GPU GPU-c: gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
     ");
     let without_handle = sick(&|samples| {
         samples.set(&families::UNUSABLE, &["", "2", "0000:52:00.0", "reset_required"], 1u64);
     });
     insta::assert_snapshot!(without_handle, @r"
-    unhealthy gpus GPU 2 (0000:52:00.0) cannot be used: reset required; reset the GPU (nvidia-smi --gpu-reset) before the next job
-    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (nvidia-smi --gpu-reset)
-    unhealthy recovery the driver wants something done to GPU 2 (0000:52:00.0): gpu_reset; reset the GPU (nvidia-smi --gpu-reset) before the next job
+    unhealthy gpus GPU 2 (0000:52:00.0) cannot be used: reset required; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
+    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
+    unhealthy recovery the driver wants something done to GPU 2 (0000:52:00.0): gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
     ");
     let broken = sick(&|samples| {
         samples.set(&families::LOST, &["GPU-c"], 1u64);
@@ -177,7 +177,7 @@ fn what_newer_drivers_want_done() {
         .collect();
     insta::assert_snapshot!(said, @r"
     unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): recover_imex_domain; restart nvidia-imex on every node of its NVLink domain
-    unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): bus_reset; reset the GPU (nvidia-smi --gpu-reset) before the next job
+    unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): bus_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
     unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): system_reboot; reboot the node before the next job
     ");
 }
@@ -258,6 +258,24 @@ fn the_kernel_log_since_the_boot() {
         1
     ));
     insta::assert_snapshot!(says(&[], &[("mce_logged", 5)], 2));
+}
+
+#[test]
+fn what_the_firmware_kept_over_the_boot_is_no_reason_to_drain() {
+    let mut samples = Samples::default();
+    samples.set(&EVENTS, &["cper_previous_boot"], 2u64);
+    samples.set(&EVENTS, &["cper_fatal"], 0u64);
+    insta::assert_snapshot!(told(&kernel::CHECK, samples), @"warning   kernel before the last boot, the firmware recorded a hardware error that was not corrected; see whether it was mended: the kernel log (journalctl -k), after `BERT`");
+}
+
+#[test]
+fn a_fatal_error_of_a_switch_is_not_cured_by_resets_of_gpus() {
+    let mut samples = gpus();
+    samples.set(&SXIDS, &["0", "12028", "fatal"], 1u64);
+    for gpu in ["GPU-a", "GPU-b"] {
+        samples.set(&families::LAST_RESET, &[gpu], 20.0);
+    }
+    insta::assert_snapshot!(told(&kernel::CHECK, samples), @"unhealthy kernel NVSwitch 0 had fatal SXID 12028; reboot the node: GPUs that are reset one by one leave their switches as they are");
 }
 
 #[test]

@@ -45,6 +45,8 @@ const WORTH_A_LOOK: &[(&str, &str)] = &[
     ("soft_lockup", "a CPU made no progress for a long time"),
     ("rcu_stall", "a CPU was stuck in the kernel"),
 ];
+/// What the firmware kept over the boot, which may be why there was one.
+const PREVIOUS_BOOT: &str = "cper_previous_boot";
 /// Actions of the catalogue after which a node is as good as new.
 const CURED_BY_RESET: &[&str] = &["reset_gpu", "drain_reset"];
 
@@ -56,7 +58,7 @@ fn run(node: &Node<'_>) -> Findings {
         found
             .unhealthy(format!("NVSwitch {switch} had fatal SXID {code}"))
             .device(switch)
-            .action("reset the GPUs and their switches together, or reboot the node");
+            .action("reboot the node: GPUs that are reset one by one leave their switches as they are");
     }
     for row in node.set(&SXIDS).filter(|row| row.label("severity") == "unknown") {
         let (switch, code) = (row.label("nvswitch"), row.label("sxid"));
@@ -82,6 +84,12 @@ fn run(node: &Node<'_>) -> Findings {
                     .action("see the kernel log: journalctl -k");
             }
         }
+    }
+    if count(PREVIOUS_BOOT).is_some() {
+        found
+            .warning("before the last boot, the firmware recorded a hardware error that was not corrected")
+            .device(PREVIOUS_BOOT)
+            .action("see whether it was mended: the kernel log (journalctl -k), after `BERT`");
     }
     found.or_ok(|| "nothing since the boot that a job should not meet".into())
 }

@@ -59,7 +59,7 @@ pub static NEEDS: &[Needs] = &[
     ),
     needs(
         "kernel",
-        "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1",
+        "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1; in a container, privileged: true",
         "sleeps until the kernel says something",
     ),
     needs(

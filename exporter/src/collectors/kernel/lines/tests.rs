@@ -130,6 +130,8 @@ const SAMPLES: &[(&str, Sign, [&str; 3], Option<u32>)] = &[
     ("{1}[Hardware Error]: event severity: corrected", Sign::CperCorrected, ["", "", ""], None),
     ("{12}[Hardware Error]: event severity: recoverable", Sign::CperRecoverable, ["", "", ""], None),
     ("{1}[Hardware Error]: event severity: fatal", Sign::CperFatal, ["", "", ""], None),
+    ("[Hardware Error]: event severity: fatal", Sign::CperPreviousBoot, ["", "", ""], None),
+    ("[Hardware Error]: event severity: recoverable", Sign::CperPreviousBoot, ["", "", ""], None),
     (
         "nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid context, skipping further processing",
         Sign::PeermemContext,
@@ -309,6 +311,10 @@ const NOISE: &[&str] = &[
     "mce: [Hardware Error]: TSC 0 ADDR 1ffff",
     // Of errors that were corrected, beside the line that says that they were logged.
     "[Hardware Error]: Corrected error, no action required.",
+    "BERT: Error records from previous boot:",
+    "[Hardware Error]: event severity: corrected",
+    "[Hardware Error]:  Error 0, type: fatal",
+    "[Hardware Error]:   section_type: Firmware Error Record Reference",
     "mce: [Hardware Error]: CPU 4: Machine Check: 0 Bank 7: 8c00004000010090",
     "Out of memory: Kill process 4243 (python3) score 900 or sacrifice child",
     "task force one blocked the road",
