@@ -287,7 +287,7 @@ impl Runtime {
     pub async fn run(mut self, shutdown: Shutdown) {
         // Reading starts now: the time it took to get here is nobody's silence.
         let now = self.clock.now();
-        self.engine.resume(now);
+        self.engine.resume(now, &mut self.pending.effects);
         self.schedule.last_pass = Instant::now();
         loop {
             let wake = self.wake_at();
@@ -431,7 +431,7 @@ impl Runtime {
                 late_seconds = late.as_secs(),
                 "this process stood still; silence meanwhile counts against no run"
             );
-            self.engine.resume(now);
+            self.engine.resume(now, &mut self.pending.effects);
         }
         if self.engine.next_deadline().is_some_and(|(at, _)| at <= now) {
             let (started, known) = (Instant::now(), self.pending.effects.len());
@@ -458,7 +458,7 @@ impl Runtime {
         if deaf && self.has_room() {
             tracing::info!("the store takes commits again; reading on");
             let now = self.clock.now();
-            self.engine.resume(now);
+            self.engine.resume(now, &mut self.pending.effects);
         }
         if self.schedule.publish_due.is_some_and(|at| Instant::now() >= at) {
             self.publish();

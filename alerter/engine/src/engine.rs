@@ -64,6 +64,8 @@ pub struct Engine {
     dropped_standards: u64,
     scratch: Vec<Verdict>,
     changes: Changes,
+    /// Runs and nodes whose stored state could not be read.
+    unread: BTreeSet<Scope>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +91,9 @@ struct Source {
     runs: BTreeSet<String>,
     /// The nodes whose events came over it: one, unless others send theirs to it.
     nodes: BTreeSet<String>,
+    /// It answered anew, and may have another node by now.
+    #[serde(skip)]
+    anew: bool,
 }
 
 impl Source {
@@ -109,6 +114,9 @@ impl Engine {
         match input {
             Input::Event { source, event } => self.event(now, source, event, out),
             Input::SourceUp { source } => {
+                if let Some(source) = self.sources.get_mut(source) {
+                    source.anew = true;
+                }
                 self.each_run_of(now, source, out, |run| run.facts.source_up(now, source))
             }
             Input::SourceDown { source, reason } => {
@@ -211,11 +219,15 @@ impl Engine {
         }
     }
 
-    /// Remembers of which node a source tells; of more than two there is no need to know.
+    /// Remembers of which node a source tells; of more than two there is no need to know. An address may be given to another machine.
     fn speaks_for(&mut self, source: &str, node: &str) {
-        let known = |s: &Source| s.nodes.contains(node) || s.nodes.len() > 1;
+        let known = |s: &Source| !s.anew && (s.nodes.contains(node) || s.nodes.len() > 1);
         if !self.sources.get(source).is_some_and(known) {
-            self.sources.entry(source.to_owned()).or_default().nodes.insert(node.to_owned());
+            let s = self.sources.entry(source.to_owned()).or_default();
+            if core::mem::take(&mut s.anew) {
+                s.nodes.clear();
+            }
+            s.nodes.insert(node.to_owned());
             self.dirty.insert(Key::Source(source.to_owned()));
         }
     }
@@ -465,7 +477,13 @@ impl Engine {
     }
 
     /// Tells a restored engine that it was blind until `now`: silence before it counts against nobody.
-    pub fn resume(&mut self, now: Ts) {
+    pub fn resume(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        let unread = core::mem::take(&mut self.unread);
+        if !unread.is_empty() {
+            self.book.unread(now, &unread, out);
+            self.book.explain_others(now, out);
+            self.settle();
+        }
         for (name, run) in &mut self.runs {
             run.facts.resume(now);
             run.noted.timer = run_deadline(run);

@@ -11,7 +11,7 @@ use crate::time::{Span, Ts};
 /// Links that go down within this time of the first of them share a switch.
 pub(crate) const AT_ONCE: Span = Span::secs(60);
 /// Nodes kept of those whose links went down at once.
-const MAX_TOGETHER: usize = 256;
+pub(crate) const MAX_TOGETHER: usize = 256;
 
 /// What links of one medium may share. A port of RoCE and its interface are two of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

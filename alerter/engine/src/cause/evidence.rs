@@ -28,6 +28,8 @@ pub(super) const LINK: &str = "link ";
 const HALF: f64 = 0.5;
 /// A reading that is far enough from its peers to matter is evidence from the first one on: counters are read twice a minute.
 const ONCE: f64 = 0.15;
+/// Prior of a node that only cannot be heard: it explains nothing.
+const UNHEARD: f64 = 0.5;
 /// Steps in which a rank's own loss is out of line that are no accident.
 const AGAIN: u32 = 3;
 /// Waiting for data counts from this share of a step on, and from this many times the usual.
@@ -140,24 +142,22 @@ fn dead(f: &Facts) -> Option<Suspect> {
     Some(Suspect { why: format!("died at {}: {}", first.at, first.text), what: first.place })
 }
 
-/// Nodes whose exporter stopped answering about when the run stopped: the host is gone, and the others' ranks follow it.
+/// Nodes whose exporter stopped answering about when the run stopped: the host is gone, and the others' ranks follow it. One that went away
+/// while the run went on stops nothing.
 fn out_of_reach(f: &Facts, pieces: &mut Vec<Piece>) {
-    for (source, lost) in &f.lost {
-        let host = || source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
-        // An address need not be a name, nor a name the one that the node has for itself.
-        let host = lost.node.as_deref().unwrap_or_else(host);
-        if f.nodes.contains_key(host) {
-            let why = format!("its exporter does not answer since {}: {}", lost.since, lost.reason);
-            pieces.push(Piece {
-                sort: Sort::Own,
-                place: host.to_owned(),
-                alike: format!("lost {host}"),
-                began: lost.since.min(f.last_progress),
-                strength: 1.0,
-                prior: OWN,
-                suspect: Suspect { what: format!("node {host}"), why },
-            });
-        }
+    let dark = f.dark();
+    for (node, lost) in f.lost_nodes().filter(|(node, _)| f.nodes.contains_key(*node)) {
+        let with_it = dark.iter().any(|(dark, _)| *dark == node);
+        let why = format!("its exporter does not answer since {}: {}", lost.since, lost.reason);
+        pieces.push(Piece {
+            sort: Sort::Own,
+            place: node.to_owned(),
+            alike: format!("lost {node}"),
+            began: if with_it { lost.since.min(f.last_progress) } else { lost.since },
+            strength: 1.0,
+            prior: if with_it { OWN } else { UNHEARD },
+            suspect: Suspect { what: format!("node {node}"), why },
+        });
     }
 }
 
@@ -165,7 +165,7 @@ fn out_of_reach(f: &Facts, pieces: &mut Vec<Piece>) {
 fn quiet(f: &Facts, pieces: &mut Vec<Piece>) {
     let Some(first) = f.deaths.values().map(|d| d.at).min() else { return };
     let mut seen: BTreeMap<&str, Ts> = BTreeMap::new();
-    for (_, r) in f.members() {
+    for (_, r) in f.followed() {
         if let Some(node) = &r.node {
             let at = seen.entry(node).or_default();
             *at = (*at).max(r.last_seen);
@@ -191,7 +191,7 @@ fn quiet(f: &Facts, pieces: &mut Vec<Piece>) {
 
 /// The few ranks that did not make the last step that others made.
 fn behind(f: &Facts, pieces: &mut Vec<Piece>) {
-    let steps = || f.members().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r.last_step?)));
+    let steps = || f.followed().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r.last_step?)));
     let Some(high) = steps().map(|s| s.1).max() else { return };
     let late: Vec<(u32, i64)> = steps().filter(|s| s.1 < high).collect();
     if late.len() * 4 > steps().count() {

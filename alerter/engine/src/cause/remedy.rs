@@ -3,11 +3,11 @@
 //! A node is drained only for what is the node's own: a fault whose action in the catalogue is a reset, a reboot or a look at the
 //! hardware, a link that is down, a host that is gone. What an application does to itself happens on the next node too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::detectors::first_failure;
+use crate::detectors::{first_failure, link_fault};
 use crate::node::{Condition, Key, Level, NodeFacts, Topic, words};
 use crate::run::Facts;
 use crate::time::{Span, Ts};
@@ -19,8 +19,6 @@ const KILLED_WITHIN: Span = Span::secs(600);
 /// A run stands that took no step for so long, and for so many of its usual steps.
 const STILL: Span = Span::secs(30);
 const STILL_STEPS: f64 = 5.0;
-/// A node that was silent for so long is out of reach.
-const SILENT: Span = Span::secs(90);
 /// Nodes remembered, those that need most first.
 const MAX_NODES: usize = 32;
 /// Characters of a rank's last words.
@@ -75,7 +73,7 @@ pub(super) enum Remedy {
     Link {
         name: String,
     },
-    /// Nothing is heard of the host.
+    /// Nothing is heard of the host: what fell silent is more than a collector of its exporter.
     Gone,
 }
 
@@ -88,8 +86,14 @@ pub(super) struct Ended {
 }
 
 impl Remedies {
-    pub(crate) fn of<'a>(now: Ts, f: &Facts, nodes: impl Iterator<Item = &'a NodeFacts>) -> Self {
-        let found = nodes.filter_map(|node| Some((node, need(now, f, node)?)));
+    /// `gone`: nodes for which no exporter speaks.
+    pub(crate) fn of<'a>(
+        now: Ts,
+        f: &Facts,
+        gone: &BTreeSet<&str>,
+        nodes: impl Iterator<Item = &'a NodeFacts>,
+    ) -> Self {
+        let found = nodes.filter_map(|node| Some((node, need(now, gone.contains(&*node.name), node)?)));
         let mut found: Vec<(String, Remedy)> = found.map(|(node, need)| (node.name.clone(), need)).collect();
         // Half of the run out of reach is a network, and most likely ours.
         if 2 * found.iter().filter(|(_, need)| *need == Remedy::Gone).count() > f.nodes.len() {
@@ -116,12 +120,13 @@ fn ended(f: &Facts) -> Option<Ended> {
     Some(Ended { place: first.place, words: words.filter(|words| !words.is_empty()) })
 }
 
-fn need(now: Ts, f: &Facts, node: &NodeFacts) -> Option<Remedy> {
-    let host = |source: &str| source.rsplit_once(':').map_or(source, |(host, _)| host) == node.name;
-    if now - node.last_heard > SILENT || f.lost.keys().any(|source| host(source)) {
-        return Some(Remedy::Gone);
-    }
-    node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).max()
+fn need(now: Ts, gone: bool, node: &NodeFacts) -> Option<Remedy> {
+    let found: Vec<Remedy> =
+        node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).collect();
+    // What is surely broken has to be mended, whether or not the host is up.
+    let sure = |r: &&Remedy| matches!(r, Remedy::Repair { sure: true, .. });
+    let sure = found.iter().filter(sure).max().filter(|_| gone).cloned();
+    sure.or_else(|| gone.then_some(Remedy::Gone)).or_else(|| found.into_iter().max())
 }
 
 fn of_condition(now: Ts, node: &NodeFacts, key: &Key, c: &Condition) -> Option<Remedy> {
@@ -132,8 +137,9 @@ fn of_condition(now: Ts, node: &NodeFacts, key: &Key, c: &Condition) -> Option<R
     // A driver that is slow to answer us may answer the run.
     let sure = c.level == Level::Error && key.name != "nvml_stuck";
     if key.topic == Topic::Link {
-        // An Ethernet that is down is seldom the one that a run needs.
-        let down = c.state == "down" && c.holds() && sure && c.medium != "ethernet";
+        // One that went down is a warning, and an error once it has not come back. An Ethernet that is down is seldom the one that a run needs.
+        let down = link_fault::is_down(key, c) && c.holds() && (sure || c.state == "down");
+        let down = down && c.medium != "ethernet";
         return down.then(|| Remedy::Link { name: key.name.clone() });
     }
     if key.name == "oom_kill" {

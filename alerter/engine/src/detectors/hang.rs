@@ -255,7 +255,7 @@ fn seconds(s: f64) -> String {
 
 /// Ranks that stopped earlier than the others, else ranks that went quiet, else the group as a whole.
 fn suspects(now: Ts, f: &Facts) -> Vec<Suspect> {
-    let steps = || f.members().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r, r.last_step?)));
+    let steps = || f.followed().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r, r.last_step?)));
     let (Some(low), Some(high)) = (steps().map(|s| s.2).min(), steps().map(|s| s.2).max()) else {
         return Vec::new();
     };
@@ -273,7 +273,8 @@ fn suspects(now: Ts, f: &Facts) -> Vec<Suspect> {
         }
     }
     let silent = |r: &Rank| f.heartbeats && !r.done && (now - r.last_seen) > Span::secs(30);
-    let quiet: Vec<_> = f.members().filter(|(_, r)| silent(r)).map(|(n, r)| (n, r.node.as_deref())).collect();
+    let quiet: Vec<_> =
+        f.followed().filter(|(_, r)| silent(r)).map(|(n, r)| (n, r.node.as_deref())).collect();
     if !quiet.is_empty() && quiet.len() < total {
         return named(&quiet, "no heartbeat for 30 s while other ranks send theirs");
     }

@@ -39,8 +39,8 @@ impl SourceLost {
         if !c.enabled || f.ended.is_some() {
             return None;
         }
-        let since = f.lost.values().map(|l| l.since).min()?;
-        let last = f.lost.values().map(|l| l.since).max()?;
+        let since = f.lost.values().map(|l| f.away_since(l)).min()?;
+        let last = f.lost.values().map(|l| f.away_since(l)).max()?;
         let blind = f.live.is_empty() && f.total_steps > 0 && (last - f.last_progress) < ACTIVE;
         Some((since + c.ticket_after, blind.then_some(last + c.page_after)))
     }

@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or damaged, is named in the second
-    /// value and left out.
+    /// value and left out; what it told of ends with [`Self::resume`], unless it is told again.
     pub fn restore(
         config: EngineConfig,
         parts: impl IntoIterator<Item = (String, Vec<u8>)>,
@@ -118,6 +118,11 @@ impl Engine {
                 Some(Key::Alerts | Key::Memory(_) | Key::Silence(_)) | None => None,
             };
             if usable.is_none() {
+                match Key::parse(&name) {
+                    Some(Key::Run(run)) => drop(engine.unread.insert(Scope::Run(run))),
+                    Some(Key::Node(node)) => drop(engine.unread.insert(Scope::Node(node))),
+                    _ => {}
+                }
                 unusable.push(name);
             }
         }

@@ -342,7 +342,9 @@ impl Book {
         let elsewhere = v.severity == Severity::Page && i.pages_anew(party, v);
         let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
         i.meet(now, party, v);
-        if i.resolve_at.take().is_some() {
+        // What is left of a page does not bring it back.
+        let back = v.severity == Severity::Page || !i.falls();
+        if back && i.resolve_at.take().is_some() {
             i.record.flaps += 1;
             out.push(timeline(now, id, format!("came back: {}", v.why)));
             self.came_back(now, id, v, out);
@@ -441,15 +443,20 @@ impl Book {
         }
         // Not before: what is learned is stored only with an incident that changes.
         i.learn(&party.run);
-        if i.raised.is_empty() && i.resolve_at.is_none() {
-            let hold = Span(hold_base.0 << i.record.flaps.min(MAX_DOUBLINGS));
+        let hold = Span(hold_base.0 << i.record.flaps.min(MAX_DOUBLINGS));
+        let over = format!("{} over: {}", v.kind.title(), v.why);
+        if i.raised.is_empty() {
             i.resolve_at = Some(now + hold);
             i.record.end_step = Some(v.step);
-            out.push(timeline(
-                now,
-                id,
-                format!("{} over: {}; resolves if it stays so for {hold}", v.kind.title(), v.why),
-            ));
+            out.push(timeline(now, id, format!("{over}; resolves if it stays so for {hold}")));
+        } else if i.raised.keys().all(|(s, _)| s != subject) {
+            let then = if i.falls() {
+                i.resolve_at = Some(now + hold);
+                format!(", which is told as a ticket if it stays so for {hold}")
+            } else {
+                String::new()
+            };
+            out.push(timeline(now, id, format!("{over}; what is left is {}{then}", i.left())));
         }
         self.finish(id, out);
     }
@@ -457,6 +464,9 @@ impl Book {
     pub(crate) fn tick(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         if i.resolve_at.is_some_and(|at| at <= now) {
+            if i.falls() {
+                return self.fall(now, id, out);
+            }
             let lasted = now - i.record.opened_at;
             self.resolve(now, id, "engine", &format!("resolved by itself after {lasted}"), out);
             return;

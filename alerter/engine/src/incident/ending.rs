@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use super::book::{Book, by_actor, timeline};
+use super::book::{Book, Incident, by_actor, timeline};
 use super::places::Place;
-use super::{Scope, State, Subject};
+use super::record::worse;
+use super::{IncidentRecord, Scope, State, Subject, id as ids};
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
 use crate::time::{Span, Ts};
-use crate::verdict::{Cause, Severity};
+use crate::verdict::{Cause, Kind, Severity};
 
 /// How long a page that nobody answered outlives a run that ended by itself.
 const UNANSWERED: Span = Span::secs(900);
+/// How long what was told by a run or a node that has to be learned anew outlives that: exporters tell every ten minutes what holds.
+const TOLD_AGAIN: Span = Span::secs(900);
 
 impl Book {
     pub(super) fn resolve(&mut self, now: Ts, id: &str, actor: &str, reason: &str, out: &mut Vec<Effect>) {
@@ -52,6 +55,8 @@ impl Book {
                     i.stop();
                     i.calm = true;
                 }
+                // Nobody is called for a run that is no more.
+                i.resolve_at = i.resolve_at.or((!by_hand && i.falls()).then_some(now + UNANSWERED));
                 let calm = if by_hand { ": escalation stops" } else { "" };
                 out.push(timeline(now, &id, format!("the run ended, what ails the node did not{calm}")));
                 self.finish(&id, out);
@@ -80,7 +85,10 @@ impl Book {
         let ids: BTreeSet<String> = of.map(|(_, id)| id.clone()).collect();
         let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
         for id in ids {
-            if self.open.get_mut(&id).is_some_and(|i| i.outlives(scope)) {
+            if let Some(i) = self.open.get_mut(&id)
+                && i.outlives(scope)
+            {
+                i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
                 out.push(timeline(now, &id, format!("nothing was heard of the {what} any more")));
                 self.finish(&id, out);
             } else {
@@ -91,6 +99,48 @@ impl Book {
         self.ledger.forget(scope);
     }
 
+    /// What was known of these could not be read: none of their detectors will say that it is over.
+    pub(crate) fn unread(&mut self, now: Ts, of: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
+        for id in self.open.keys().cloned().collect::<Vec<_>>() {
+            let Some(i) = self.open.get_mut(&id) else { continue };
+            let is_unread = |subject: &Subject| of.contains(&subject.scope);
+            if !i.raised.keys().any(|(s, _)| is_unread(s)) {
+                continue;
+            }
+            let others = i.raised.keys().any(|(s, _)| !is_unread(s));
+            // What nobody has heard of yet is told first.
+            if others || i.record.level > 0 {
+                i.raised.retain(|(s, _), _| !is_unread(s));
+            }
+            if !others || i.falls() {
+                i.resolve_at = Some(now + TOLD_AGAIN);
+            }
+            let what = if others { "a part of it is over" } else { "over" };
+            let words = format!("{what} unless it is told again within {TOLD_AGAIN}: what was known is lost");
+            out.push(timeline(now, &id, words));
+            self.finish(&id, out);
+        }
+    }
+
+    /// What made it a page is over for good: that resolves, and what is left is a ticket of its own.
+    pub(super) fn fall(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let Some((had, (subject, kind, severity))) =
+            self.open.get(id).and_then(|i| Some((i.clone(), i.worst_left()?)))
+        else {
+            return;
+        };
+        let over = had.record.kind.title();
+        self.resolve(now, id, "engine", &format!("{over} over; {} is told as a ticket", had.left()), out);
+        self.ledger.counter += 1;
+        let new = ids::new(now, subject.scope.name(), subject.cause, self.ledger.counter);
+        let incident = had.without_its_page(now, new.clone(), kind, severity);
+        let words = format!("opened as {}: {}", severity.as_str(), incident.record.summary);
+        out.push(timeline(now, &new, words));
+        self.restore(new.clone(), incident);
+        self.announce(now, &new, now, &Why::first(), out);
+        self.finish(&new, out);
+    }
+
     /// A new attempt is judged afresh, whatever was closed by hand before.
     pub(crate) fn run_restarted(&mut self, run: &str) {
         self.ledger.reopen_all(&Scope::Run(run.to_owned()));
@@ -98,5 +148,73 @@ impl Book {
 
     fn of_run(&self, run: &str) -> Vec<String> {
         self.places.at(&Place::Run(run.to_owned())).cloned().collect()
+    }
+}
+
+impl Incident {
+    /// Whether it is a page, and nothing is left in it that is one.
+    pub(super) fn falls(&self) -> bool {
+        self.record.severity == Severity::Page
+            && self.storm.is_none()
+            && self.worst_left().is_some_and(|(.., severity)| severity < Severity::Page)
+    }
+
+    fn worst_left(&self) -> Option<(Subject, Kind, Severity)> {
+        let worst = self.raised.iter().max_by_key(|((_, kind), severity)| (**severity, worse(*kind)));
+        worst.map(|((subject, kind), severity)| (subject.clone(), *kind, *severity))
+    }
+
+    /// What still holds, in words.
+    pub(super) fn left(&self) -> String {
+        let left = self.raised.keys().map(|(subject, kind)| match &subject.scope {
+            Scope::Alert(_) => kind.title().to_owned(),
+            scope => format!("{} of {}", kind.title(), scope.name()),
+        });
+        left.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What is left of it, as an incident that nobody has heard of.
+    fn without_its_page(self, now: Ts, id: String, kind: Kind, severity: Severity) -> Self {
+        let subjects: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
+        let summary = format!(
+            "{}: left of incident {}, whose {} is over",
+            self.left(),
+            self.record.id,
+            self.record.kind.title()
+        );
+        let mut nodes = self.record.nodes;
+        if subjects.iter().all(|s| matches!(s.scope, Scope::Node(_))) {
+            nodes.retain(|node| subjects.iter().any(|s| s.scope.name() == node));
+        }
+        let record = IncidentRecord {
+            id,
+            nodes,
+            kind,
+            cause: kind.cause(),
+            severity,
+            state: State::Open,
+            signal: String::new(),
+            end_step: None,
+            value: f64::NAN,
+            expected: f64::NAN,
+            score: f64::NAN,
+            summary,
+            opened_at: now,
+            resolved_at: None,
+            acked_by: None,
+            acked_at: None,
+            level: 0,
+            next_at: None,
+            flaps: 0,
+            quiet: None,
+            ..self.record
+        };
+        let known = self.known.into_iter().filter(|(subject, _)| subjects.contains(subject)).collect();
+        Self {
+            raised: self.raised,
+            known,
+            node_at: self.node_at,
+            ..Self::new(record, self.summary, subjects)
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::book::{Book, Incident, MAX_SUSPECTS, Party};
 use super::kin::may_be_one;
 use super::{IncidentRecord, Scope, State, Subject};
 use crate::effect::Effect;
-use crate::fabric::AT_ONCE;
+use crate::fabric::{AT_ONCE, MAX_TOGETHER};
 use crate::node::words;
 use crate::time::Ts;
 use crate::verdict::{Cause, Kind, Severity, Suspect, Verdict};
@@ -18,7 +18,7 @@ const EXPECTED: usize = 2;
 impl Book {
     /// Takes over what was told of the other nodes one by one.
     pub(super) fn absorb(&mut self, now: Ts, id: &str, party: &Party, out: &mut Vec<Effect>) {
-        let n = party.fabric.len();
+        let n = so_many(party.fabric.len());
         for node in &party.fabric {
             let subject = Subject { scope: Scope::Node(node.clone()), cause: Cause::Hardware };
             let Some(other) = self.find(&subject).filter(|other| other != id) else { continue };
@@ -47,6 +47,11 @@ impl Book {
     }
 }
 
+/// Beyond a limit nobody counts.
+fn so_many(nodes: usize) -> String {
+    if nodes < MAX_TOGETHER { nodes.to_string() } else { format!("{MAX_TOGETHER} or more") }
+}
+
 impl Incident {
     /// Its first link went down at most so long ago, and this one is among those that did with it.
     pub(super) fn shares_a_switch(&self, now: Ts, party: &Party, v: &Verdict) -> bool {
@@ -70,9 +75,12 @@ impl Incident {
         }
         let mut names = party.fabric.iter().take(MAX_SUSPECTS).cloned().collect::<Vec<_>>().join(", ");
         let n = party.fabric.len();
-        if n > MAX_SUSPECTS {
+        if n >= MAX_TOGETHER {
+            names.push_str(" and others");
+        } else if n > MAX_SUSPECTS {
             names = format!("{names} and {} more", n - MAX_SUSPECTS);
         }
+        let n = so_many(n);
         Some(format!("links of {n} nodes ({names}): look at the switch or cable that they share; {}", v.why))
     }
 

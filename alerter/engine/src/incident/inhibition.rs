@@ -14,7 +14,7 @@ use crate::config::{EngineConfig, InhibitRule};
 use crate::effect::Effect;
 use crate::matcher::{Labels, Matcher, all_hold};
 use crate::time::Ts;
-use crate::verdict::Kind;
+use crate::verdict::{Kind, Severity};
 
 /// The rules that hold unless they are switched off.
 const BUILT_IN: [BuiltIn; 2] = [
@@ -26,7 +26,7 @@ const BUILT_IN: [BuiltIn; 2] = [
     },
     BuiltIn {
         name: "dead-node-hides-gpus",
-        source: &["kind=~\"node_fault|source_lost\"", "severity=\"page\""],
+        source: &["kind=\"node_fault\"", "severity=\"page\""],
         target: &["cause=\"hardware\""],
         equal: "node",
     },
@@ -80,12 +80,17 @@ impl Inhibition {
     }
 
     /// Takes note of what an incident is now. One that is about several things explains what any of them does, and is explained only if
-    /// all of them are.
+    /// all of them are. Each of them counts as it is: a ticket that is part of a page explains what a ticket does.
     pub(super) fn note(&mut self, id: &str, i: &Incident) {
-        let mut kinds: BTreeSet<Kind> = i.raised.keys().map(|(_, kind)| *kind).collect();
-        kinds.insert(i.record.kind);
+        let mut kinds: BTreeMap<Kind, Severity> = BTreeMap::new();
+        for ((_, kind), severity) in &i.raised {
+            let worst = kinds.entry(*kind).or_insert(*severity);
+            *worst = (*worst).max(*severity);
+        }
+        kinds.insert(i.record.kind, i.record.severity);
         let labels = &i.record.labels;
-        let about: Vec<Labels> = kinds.into_iter().map(|kind| as_of(labels, kind)).collect();
+        let about: Vec<Labels> =
+            kinds.into_iter().map(|(kind, as_bad)| as_of(labels, kind, as_bad)).collect();
         let mut roles = Roles { hushed: i.is_hushed(), ..Roles::default() };
         for (n, rule) in self.rules.iter().enumerate() {
             let source = about.iter().any(|labels| all_hold(&rule.source, labels));
@@ -168,8 +173,9 @@ pub fn built_in() -> impl Iterator<Item = InhibitRule> {
 }
 
 /// What the labels would be if the incident were only about this.
-fn as_of(labels: &Labels, kind: Kind) -> Labels {
+fn as_of(labels: &Labels, kind: Kind, severity: Severity) -> Labels {
     let mut labels = labels.clone();
+    labels.insert("severity".into(), severity.as_str().into());
     labels.insert("kind".into(), kind.as_str().into());
     labels.insert("cause".into(), kind.cause().as_str().into());
     labels

@@ -145,12 +145,14 @@ impl Incident {
     fn went_dark(&self, party: &Party, cause: Cause) -> bool {
         let of_run =
             |cause| self.raised.keys().any(|(s, kind)| s.scope == party.scope && kind.cause() == cause);
+        let of_the_dark = || self.record.nodes.iter().any(|n| party.dark.contains(n));
         match cause {
             _ if party.dark.is_empty() => false,
-            Cause::Progress => of_run(Cause::Telemetry),
+            // An exporter that went away long before is another story.
+            Cause::Progress => of_run(Cause::Telemetry) && of_the_dark(),
             Cause::Telemetry => {
                 let sick = self.is_physical() && self.record.run == party.run.name;
-                of_run(Cause::Progress) || sick && self.record.nodes.iter().any(|n| party.dark.contains(n))
+                of_run(Cause::Progress) || sick && of_the_dark()
             }
             _ => false,
         }
@@ -321,6 +323,7 @@ mod tests {
         let hang = |nodes| (180, dark(nodes), Kind::Hang, PAGE);
         assert!(one(lost(&["n1"]), hang(&["n1"])) && one(hang(&["n1"]), lost(&["n1"])));
         assert!(!one(lost(&[]), hang(&[])) && !one(hang(&[]), lost(&[])), "an exporter alone");
+        assert!(!one(lost(&["n1"]), hang(&["n2"])), "another exporter was away before");
         assert!(!one(lost(&["n1"]), (180, dark(&["n1"]), Kind::LossSpike, PAGE)));
         let sick = |name: &str, of: &str| (0, node(name, of), Kind::GpuFault, PAGE);
         assert!(one(sick("n1", "a"), lost(&["n1"])) && !one(sick("n1", "a"), lost(&[])));

@@ -108,6 +108,9 @@ pub struct Facts {
     pub lost: BTreeMap<String, Lost>,
     /// Since when we have seen the run without interruption: silence before it says nothing.
     pub live_since: Ts,
+    /// When we last began to listen again. Not stored: whoever takes up what was stored begins anew.
+    #[serde(skip)]
+    pub(crate) resumed_at: Ts,
     /// Something happened that the clock detectors should look at before their deadline.
     pub wants_look: bool,
 }
@@ -245,6 +248,7 @@ impl Facts {
             live: BTreeMap::new(),
             lost: BTreeMap::new(),
             live_since: now,
+            resumed_at: Ts::default(),
             wants_look: false,
         }
     }

@@ -17,6 +17,7 @@ const APART: i64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
+    /// When it was noticed, whether or not we have listened all the time since.
     pub since: Ts,
     pub reason: String,
     /// The node that it spoke for, where that is known.
@@ -28,9 +29,12 @@ impl Facts {
     pub(crate) fn resume(&mut self, now: Ts) {
         self.live_since = now;
         self.checkpoints.in_progress = None;
-        for lost in self.lost.values_mut() {
-            lost.since = now;
-        }
+        self.resumed_at = now;
+    }
+
+    /// Since when we have seen that a source does not answer: what it did while nobody listened is not known.
+    pub(crate) fn away_since(&self, lost: &Lost) -> Ts {
+        lost.since.max(self.resumed_at)
     }
 
     /// Whether losing `source` at `now` would make us blind to the run.
@@ -62,13 +66,23 @@ impl Facts {
         self.lost.remove(source);
     }
 
-    /// Nodes of which nothing can be heard: their exporters do not answer.
-    pub(crate) fn out_of_reach(&self) -> BTreeSet<&str> {
-        self.lost.values().filter_map(|lost| lost.node.as_deref()).collect()
+    /// Sources that do not answer, by the nodes that they speak for. An address need not be a name, nor a name the one that the node has for
+    /// itself.
+    pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = (&str, &Lost)> {
+        self.lost.iter().filter_map(|(source, lost)| {
+            let host = source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
+            let host = || Some(host).filter(|host| self.nodes.contains_key(*host));
+            Some((lost.node.as_deref().or_else(host)?, lost))
+        })
     }
 
-    /// Nodes of the run that fell silent as it stopped, and when, while others still tell that it stands: hosts that died, not exporters. An exporter
-    /// that dies alone stops no rank, and ranks that said goodbye stand for another reason.
+    /// Nodes of which nothing can be heard: their exporters do not answer.
+    pub(crate) fn out_of_reach(&self) -> BTreeSet<&str> {
+        self.lost_nodes().map(|(node, _)| node).collect()
+    }
+
+    /// Nodes of the run that fell silent as it stopped, and since when we have seen that, while others still tell that it stands: hosts that
+    /// died, not exporters. An exporter that dies alone stops no rank, and ranks that said goodbye stand for another reason.
     pub(crate) fn dark(&self) -> Vec<(&str, Ts)> {
         if self.lost.is_empty() || self.live.is_empty() || self.ended.is_some() || !self.stands() {
             return Vec::new();
@@ -77,8 +91,17 @@ impl Facts {
         let with_it = |at: Ts| {
             at <= self.last_progress + NOTICED + pace && self.last_progress <= at + ON_ITS_WAY + pace
         };
-        let here = self.lost.values().filter_map(|lost| Some((lost.node.as_deref()?, lost.since)));
-        here.filter(|(node, at)| self.nodes.contains_key(*node) && with_it(*at)).collect()
+        let here = self.lost_nodes().filter(|(node, _)| self.nodes.contains_key(*node));
+        here.filter(|(_, lost)| with_it(lost.since))
+            .map(|(node, lost)| (node, self.away_since(lost)))
+            .collect()
+    }
+
+    /// Ranks of which it is known how far they came: not those whose node only cannot be heard while the run goes on there.
+    pub(crate) fn followed(&self) -> impl Iterator<Item = (u32, &Rank)> {
+        let (mut unheard, dark) = (self.out_of_reach(), self.dark());
+        unheard.retain(|node| dark.iter().all(|(dark, _)| dark != node));
+        self.members().filter(move |(_, r)| r.node.as_deref().is_none_or(|node| !unheard.contains(node)))
     }
 
     /// Every rank whose goodbye could be heard has said it: those that cannot be heard went with them.

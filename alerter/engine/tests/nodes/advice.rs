@@ -3,7 +3,7 @@
 use stepwatch_engine::verdict::Severity;
 use stepwatch_wire::{Event, Kind as EventKind};
 
-use super::bench::{Bench, UUID, dead, fell_off, hw, xid};
+use super::bench::{Bench, UUID, dead, fell_off, hw, link, reading, xid};
 
 const NODES: [&str; 2] = ["n1", "n2"];
 
@@ -92,4 +92,59 @@ fn a_clock_that_nobody_knows_is_left_out() {
     let told = &b.told.last().unwrap_or_else(|| panic!("nobody was told")).message;
     assert!(told.facts.iter().all(|f| f.label != "SM clock" && !f.text.contains("NaN")), "{:#?}", told.facts);
     assert_eq!(told.details.evidence.text, "");
+}
+
+#[test]
+fn a_node_whose_link_is_down_is_drained() {
+    let mut b = Bench::with_run("llama", &NODES);
+    b.feed(link("n1", "mlx5_0/1", false));
+    b.wait(20);
+    assert_eq!((b.last().severity, b.pages()), (Severity::Page, 1));
+    assert!(advice(&b).starts_with("drain n1 and have its link mlx5_0/1 looked at"), "{}", advice(&b));
+}
+
+#[test]
+fn a_driver_that_does_not_answer_is_no_host_that_is_gone() {
+    let mut b = Bench::with_run("llama", &NODES);
+    NODES.iter().for_each(|node| b.feed(reading(node, 0, &[("utilization_ratio", 1.0)])));
+    b.feed(xid("n1", 119, "error", "reboot_node", "GSP RPC timeout"));
+    b.feed(hw("n1", "nvml_stuck", true, "error", "the driver has not answered for 10 s", &[]));
+    b.wait(300);
+    let want = "drain n1 and reboot it, then restart; no checkpoint was reported";
+    assert_eq!(advice(&b), want);
+    // Nor is one whose GPUs nobody reads.
+    let mut b = Bench::with_run("llama", &NODES);
+    NODES.iter().for_each(|node| b.feed(reading(node, 0, &[("utilization_ratio", 1.0)])));
+    b.feed(dead("llama", 0, "n1"));
+    b.wait(300);
+    b.ack("sam");
+    assert!(advice(&b).starts_with("look at"), "{}", advice(&b));
+}
+
+#[test]
+fn what_is_broken_is_mended_though_the_host_is_gone() {
+    let mut b = Bench::with_run("llama", &["n1", "n2", "n3"]);
+    b.feed(fell_off("n2"));
+    b.lose("n2");
+    b.wait(300);
+    assert!(advice(&b).starts_with("drain n2 and reboot it"), "{}", advice(&b));
+}
+
+#[test]
+fn an_exporter_that_answers_at_another_address_speaks_for_its_host() {
+    let nodes = ["n1", "n2", "n3"];
+    let said = |moved: bool| {
+        let mut b = Bench::with_run("llama", &nodes);
+        let well = |node| reading(node, 0, &[("utilization_ratio", 1.0)]);
+        nodes.iter().for_each(|node| b.feed(well(node)));
+        b.lose("n2");
+        if moved {
+            b.find_at("192.0.2.9:9765");
+            b.feed_over("192.0.2.9:9765", well("n2"));
+        }
+        b.wait(300);
+        advice(&b).to_owned()
+    };
+    assert!(said(false).starts_with("see whether the host n2 is up"), "{}", said(false));
+    assert!(said(true).starts_with("take the stacks of all ranks"), "{}", said(true));
 }

@@ -54,12 +54,16 @@ impl Bench {
         b
     }
 
-    pub(crate) fn feed(&mut self, mut event: Event) {
+    pub(crate) fn feed(&mut self, event: Event) {
+        let source = address(event.node.as_deref().unwrap_or_default());
+        self.feed_over(&source, event);
+    }
+
+    pub(crate) fn feed_over(&mut self, source: &str, mut event: Event) {
         event.cursor = Some(Cursor { boot: self.boot.clone(), seq: 1 });
         event.ts.get_or_insert(self.now.as_secs_f64());
-        let source = address(event.node.as_deref().unwrap_or_default());
         let mut out = Vec::new();
-        self.engine.handle(self.now, Input::Event { source: &source, event: &event }, &mut out);
+        self.engine.handle(self.now, Input::Event { source, event: &event }, &mut out);
         self.absorb(out);
     }
 
@@ -111,7 +115,11 @@ impl Bench {
     }
 
     pub(crate) fn find(&mut self, node: &str) {
-        self.answer(Input::SourceUp { source: &address(node) });
+        self.find_at(&address(node));
+    }
+
+    pub(crate) fn find_at(&mut self, source: &str) {
+        self.answer(Input::SourceUp { source });
     }
 
     /// Stops the program and starts it again.
@@ -119,6 +127,30 @@ impl Bench {
         let (engine, unusable) = Engine::restore(config(), self.parts.clone());
         assert!(unusable.is_empty(), "{unusable:?}");
         self.engine = engine;
+    }
+
+    /// Nobody listens for so long.
+    pub(crate) fn stop_for(&mut self, secs: i64) {
+        self.now = self.now + Span::secs(secs);
+        self.restart();
+        self.resume();
+    }
+
+    /// The program is replaced by one that stores runs and nodes in another form.
+    pub(crate) fn upgrade(&mut self) {
+        let is_learned = |name: &str| name.starts_with("run/") || name.starts_with("node/");
+        self.parts.iter_mut().filter(|(name, _)| is_learned(name)).for_each(|(_, part)| part[0] -= 1);
+        let (engine, unusable) = Engine::restore(config(), self.parts.clone());
+        assert!(!unusable.is_empty() && unusable.iter().all(|name| is_learned(name)), "{unusable:?}");
+        self.engine = engine;
+        self.parts.retain(|name, _| !is_learned(name));
+        self.resume();
+    }
+
+    fn resume(&mut self) {
+        let mut out = Vec::new();
+        self.engine.resume(self.now, &mut out);
+        self.absorb(out);
     }
 
     pub(crate) fn steps(&mut self, run: &str, nodes: &[&str], n: i64) {
@@ -244,9 +276,10 @@ pub(crate) fn gpu_lost(node: &str, holds: bool) -> Event {
     hw(node, "gpu_lost", holds, "error", "the driver cannot reach the GPU", &[("gpu", UUID)])
 }
 
+/// As exporters tell of a port that was just found down, or up again.
 pub(crate) fn link(node: &str, device: &str, up: bool) -> Event {
     let state = if up { "up" } else { "down" };
-    let level = if up { "info" } else { "error" };
+    let level = if up { "info" } else { "warn" };
     let e = said(EventKind::Link, node, device, level, &format!("InfiniBand port {device} went {state}"));
     Event { code: Some(i64::from(up)), ..with(e, &[("medium", "infiniband"), ("state", state)]) }
 }

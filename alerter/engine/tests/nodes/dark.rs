@@ -3,7 +3,23 @@
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind};
 
-use super::bench::{Bench, address, fell_off, reading};
+use super::bench::{Bench, address, dead, fell_off, reading};
+
+/// What the last message advises.
+fn advice(b: &Bench) -> &str {
+    let told = &b.told.last().unwrap_or_else(|| panic!("nobody was told")).message;
+    told.details.advice.as_deref().unwrap_or_default()
+}
+
+/// The ranks of these nodes take a step every two seconds; the nodes of the others are not heard.
+fn go_on(b: &mut Bench, nodes: &[&str], heard: impl Fn(&str) -> bool, steps: core::ops::Range<i64>) {
+    for step in steps {
+        b.wait(2);
+        for (rank, node) in nodes.iter().enumerate().filter(|(_, node)| heard(node)) {
+            b.step("multi", rank as u32, node, step);
+        }
+    }
+}
 
 const NODES: [&str; 3] = ["m1", "m2", "m3"];
 
@@ -136,4 +152,115 @@ fn nothing_is_lost_on_a_node_that_no_run_uses() {
     let labels: Vec<&str> = m.facts.iter().map(|f| f.label.as_str()).collect();
     assert_eq!(labels, ["Since", "Suspect", "Runs"]);
     assert_eq!((m.details.cost.as_ref(), m.details.checkpoint.as_ref()), (None, None));
+}
+
+#[test]
+fn an_exporter_that_was_away_before_is_not_the_host_that_died() {
+    let nodes = ["m1", "m2", "m3", "m4"];
+    let mut b = Bench::with_run("multi", &nodes);
+    nodes.iter().for_each(|node| b.feed(reading(node, 0, &[("utilization_ratio", 1.0)])));
+    b.lose("m1");
+    go_on(&mut b, &nodes, |node| node != "m1", 101..140);
+    let ticket = || (Kind::SourceLost, Severity::Ticket, "multi", vec!["m1"]);
+    assert_eq!(b.open(), [ticket()]);
+    b.lose("m2");
+    b.wait(190);
+    assert_eq!(b.open(), [ticket(), (Kind::Hang, Severity::Page, "multi", vec!["m2"])]);
+    let i = b.last();
+    assert_eq!(i.suspects[0].what, "node m2", "{:#?}", i.suspects);
+    assert!(i.suspects.iter().all(|s| !s.why.contains("stopped at step 100")), "{:#?}", i.suspects);
+    assert!(advice(&b).starts_with("see whether the host m2 is up"), "{}", advice(&b));
+}
+
+#[test]
+fn who_stopped_first_is_named_and_not_who_cannot_be_heard() {
+    let nodes = ["m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
+    let mut b = Bench::with_run("multi", &nodes);
+    b.lose("m2");
+    go_on(&mut b, &nodes, |node| node != "m2", 101..140);
+    go_on(&mut b, &nodes, |node| node != "m2" && node != "m5", 140..141);
+    b.wait(1900);
+    let hang =
+        b.incidents.iter().find(|i| i.kind == Kind::Hang).unwrap_or_else(|| panic!("{:#?}", b.incidents));
+    assert_eq!(hang.suspects[0].what, "rank 4 on m5", "{:#?}", hang.suspects);
+    assert!(
+        hang.suspects[0].why.starts_with("stopped at step 139, the others reached 140"),
+        "{:#?}",
+        hang.suspects
+    );
+    // Those that died of it are heard, and the one that is not is no more silent than before.
+    let mut b = Bench::with_run("multi", &nodes);
+    b.lose("m2");
+    go_on(&mut b, &nodes, |node| node != "m2", 101..140);
+    for (rank, node) in nodes.iter().enumerate().filter(|(_, node)| **node != "m2") {
+        b.feed(dead("multi", rank as u32, node));
+    }
+    b.wait(60);
+    let page = b.incidents.iter().find(|i| i.severity == Severity::Page);
+    let suspects = &page.unwrap_or_else(|| panic!("{:#?}", b.incidents)).suspects;
+    assert!(suspects[0].what.starts_with("rank 0 on m1"), "{suspects:#?}");
+}
+
+#[test]
+fn a_node_that_is_heard_again_rings_though_its_run_could_not_be_seen() {
+    let mut b = Bench::with_run("multi", &NODES);
+    NODES.iter().for_each(|node| b.lose(node));
+    b.wait(400);
+    let lost = (Kind::SourceLost, Severity::Page, "multi", NODES.to_vec());
+    assert_eq!((b.open(), b.pages()), (vec![lost], 1));
+    b.find("m1");
+    b.find("m2");
+    go_on(&mut b, &NODES, |node| node != "m3", 101..110);
+    b.feed(fell_off("m1"));
+    assert_eq!(b.pages(), 2, "{:#?}", b.timeline);
+}
+
+#[test]
+fn what_is_left_of_a_page_is_a_ticket_that_calls_nobody() {
+    let mut b = standing();
+    b.lose("m2");
+    b.wait(190);
+    assert_eq!((b.open(), b.pages()), (vec![(Kind::Hang, Severity::Page, "multi", vec!["m2"])], 1));
+    // The run trains on elsewhere.
+    go_on(&mut b, &["m1", "m4", "m3"], |_| true, 102..120);
+    assert_eq!(b.open().len(), 1, "it may stop again");
+    go_on(&mut b, &["m1", "m4", "m3"], |_| true, 120..2000);
+    assert_eq!((b.open(), b.pages()), (vec![(Kind::SourceLost, Severity::Ticket, "multi", vec!["m2"])], 1));
+    let m = &b.told.last().unwrap().message;
+    assert_eq!(m.title, "TICKET multi on m2: source lost");
+    assert!(m.summary.starts_with("Source lost of multi: left of incident "), "{}", m.summary);
+    assert!(
+        b.timeline.iter().any(|t| t.contains("what is left is source lost of multi")),
+        "{:#?}",
+        b.timeline
+    );
+    b.find("m2");
+    b.wait(121);
+    assert!(b.open().is_empty(), "{:?}", b.open());
+}
+
+#[test]
+fn a_run_that_moves_for_a_moment_stays_the_page_it_was() {
+    let mut b = standing();
+    b.lose("m2");
+    b.wait(190);
+    go_on(&mut b, &["m1", "m4", "m3"], |_| true, 102..104);
+    b.wait(20);
+    let (incidents, pages) = (b.incidents.len(), b.pages());
+    b.find("m2");
+    b.wait(50);
+    assert_eq!((b.open().len(), b.incidents.len(), b.pages()), (1, incidents, pages), "{:?}", b.open());
+}
+
+#[test]
+fn an_address_that_was_given_to_another_machine() {
+    let mut b = Bench::new();
+    let old = reading("gone", 0, &[("utilization_ratio", 0.0)]);
+    b.feed_over(&address("m2"), old);
+    b.lose("m2");
+    b.find("m2");
+    b.steps("multi", &NODES, 100);
+    b.lose("m2");
+    b.wait(190);
+    assert_eq!(b.open(), [(Kind::Hang, Severity::Page, "multi", vec!["m2"])]);
 }

@@ -248,3 +248,17 @@ fn an_ethernet_link_of_no_importance_wakes_nobody() {
     b.steps("llama", &["gpu-7"], 100);
     assert_eq!(b.summary(), [(Kind::LinkFault, Severity::Ticket, State::Open)]);
 }
+
+#[test]
+fn more_links_than_are_counted_are_said_to_be_more() {
+    let mut b = Bench::new();
+    for n in 0..300 {
+        b.feed(link(&format!("n{n:03}"), "mlx5_0/1", false));
+    }
+    let many = b
+        .incidents
+        .iter()
+        .map(|i| i.summary.as_str())
+        .find(|s| s.starts_with("links of 256 or more nodes (n"));
+    assert!(many.is_some_and(|s| s.contains(" and others): look at the switch")), "{:?}", b.last().summary);
+}

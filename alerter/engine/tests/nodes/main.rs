@@ -3,6 +3,7 @@
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 mod advice;
+mod anew;
 mod bench;
 mod causes;
 mod chaos;

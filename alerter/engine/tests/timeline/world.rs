@@ -104,7 +104,9 @@ impl World {
         let (engine, unusable) = Engine::restore(self.config.clone(), parts);
         assert_eq!(unusable, Vec::<String>::new());
         self.engine = engine;
-        self.engine.resume(self.now);
+        let mut out = Vec::new();
+        self.engine.resume(self.now, &mut out);
+        self.absorb(out);
     }
 
     pub(crate) fn actions(&self) -> Vec<(&str, Action, u32)> {

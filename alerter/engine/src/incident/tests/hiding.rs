@@ -141,6 +141,20 @@ fn a_noisy_node_that_is_silenced_leaves_its_gpus_to_be_told() {
 }
 
 #[test]
+fn a_ticket_that_is_part_of_a_page_explains_no_page() {
+    let mut w = World::new(two_levels());
+    w.said_of(Scope::Node("n5".into()), "r", Raise, Kind::NodeFault, Ticket);
+    let run = RunSummary { name: "r".into(), gpus: 8, ..RunSummary::default() };
+    let party = Party::new(Scope::Run("r".into()), run, ["n5".to_owned()].into(), w.now);
+    w.said_by(&party, Raise, Kind::Hang, Page);
+    assert_eq!(w.records.len(), 1, "{:#?}", w.history);
+    w.news();
+    // Another run on the node.
+    w.said_of(Scope::Node("n5".into()), "s", Raise, Kind::GpuFault, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+}
+
+#[test]
 fn what_is_silenced_as_one_of_many_explains_nothing() {
     let mut w = World::new(EngineConfig { batch_window: Span::secs(30), ..storms(2) });
     let slow = w.raise("r2", Kind::Straggler, Ticket);
