@@ -137,7 +137,7 @@ fn silent(now: Ts, since: Ts, nodes: &[&NodeFacts], s: &mut Standstill) {
     }
     for node in gone {
         let why = format!(
-            "nothing was heard of the node for {}: the host or its exporter is gone",
+            "nothing was heard of the node for {}: its host, its exporter or its driver does not answer",
             now - node.last_heard
         );
         s.pieces.push(piece(since.max(node.last_heard), node, format!("node {}", node.name), why, 3.0));
