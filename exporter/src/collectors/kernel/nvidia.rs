@@ -304,6 +304,8 @@ impl Sxid<'_> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn read(line: &str) -> Xid<'_> {
@@ -426,16 +428,16 @@ pub(super) mod tests {
         }
     }
 
-    /// A line, and what is to be read of it. `None` of an instance, a pid, a name or a cause is a line without; a pid or a name that is
-    /// written and not known is `Some(None)`.
+    /// What a line is made of.
     #[derive(Debug, Clone)]
     pub(in super::super) struct Written {
         place: (u32, u8, u8),
         function: Option<u8>,
         instances: (Option<u32>, Option<u32>),
         pub(in super::super) code: u32,
-        pid: Option<Option<u32>>,
-        name: Option<Option<String>>,
+        /// As it is written, and what is to be read of it.
+        pid: (String, Option<u32>),
+        name: (String, Option<String>),
         detail: String,
         cause: Option<u32>,
     }
@@ -443,21 +445,17 @@ pub(super) mod tests {
     impl Written {
         pub(in super::super) fn line(&self) -> String {
             let (domain, bus, device) = self.place;
-            let mut line = format!("NVRM: Xid (PCI:{domain:04x}:{bus:02x}:{device:02x}");
-            self.function.iter().for_each(|function| line += &format!(".{function}"));
-            self.instances.0.iter().for_each(|gi| line += &format!(" GPU-I:{gi:02}"));
-            self.instances.1.iter().for_each(|ci| line += &format!(" GPU-CI:{ci:02}"));
-            line += &format!("): {}", self.code);
-            let unknown = || "<unknown>".to_owned();
-            let pid = |pid: &Option<u32>| pid.map_or("'<unknown>'".into(), |pid| pid.to_string());
-            self.pid.iter().for_each(|known| line += &format!(", pid={}", pid(known)));
-            self.name
-                .iter()
-                .for_each(|name| line += &format!(", name={}", name.clone().unwrap_or_else(unknown)));
-            let cause = self.cause.map(|code| format!("caused by previous Xid {code}")).unwrap_or_default();
-            let said = [self.detail.as_str(), &cause].into_iter().filter(|part| !part.is_empty());
-            let said = said.collect::<Vec<_>>().join(" ");
-            if said.is_empty() { line } else { format!("{line}, {said}") }
+            let part = |what: &str, number: Option<String>| number.map(|n| format!("{what}{n}"));
+            let function = part(".", self.function.map(|f| f.to_string()));
+            let gi = part(" GPU-I:", self.instances.0.map(|id| format!("{id:02}")));
+            let ci = part(" GPU-CI:", self.instances.1.map(|id| format!("{id:02}")));
+            let place = [function, gi, ci].into_iter().flatten().collect::<Vec<_>>().concat();
+            let cause = part("caused by previous Xid ", self.cause.map(|code| code.to_string()));
+            let said = [Some(self.detail.clone()).filter(|detail| !detail.is_empty()), cause];
+            let said = part(", ", Some(said.into_iter().flatten().collect::<Vec<_>>().join(" ")));
+            let said = said.filter(|said| said != ", ").unwrap_or_default();
+            let (code, pid, name) = (self.code, &self.pid.0, &self.name.0);
+            format!("NVRM: Xid (PCI:{domain:04x}:{bus:02x}:{device:02x}{place}): {code}{pid}{name}{said}")
         }
 
         fn read(&self) -> Xid<'_> {
@@ -468,36 +466,53 @@ pub(super) mod tests {
                 code: self.code,
                 gpu_instance: self.instances.0,
                 compute_instance: self.instances.1,
-                pid: self.pid.flatten(),
-                process: self.name.as_ref().and_then(Option::as_deref),
+                pid: self.pid.1,
+                process: self.name.1.as_deref(),
                 caused_by: self.cause,
                 detail: &self.detail,
             }
         }
     }
 
-    proptest::prop_compose! {
+    fn pid() -> impl Strategy<Value = (String, Option<u32>)> {
+        prop_oneof![
+            Just((String::new(), None)),
+            Just((", pid='<unknown>'".to_owned(), None)),
+            any::<u32>().prop_map(|pid| (format!(", pid={pid}"), Some(pid))),
+        ]
+    }
+
+    /// At most 15 bytes, and whatever a program likes.
+    fn name() -> impl Strategy<Value = (String, Option<String>)> {
+        let liked = "[a-zA-Z0-9_,.:/()=\\[\\]<>-][a-zA-Z0-9_.:/ ()=\\[\\]<>-]{0,14}";
+        prop_oneof![
+            Just((String::new(), None)),
+            Just((", name=<unknown>".to_owned(), None)),
+            liked.prop_map(|name| (format!(", name={name}"), Some(name))),
+        ]
+    }
+
+    prop_compose! {
         /// What a driver writes, and any words beside it that are not the driver's own.
         pub(in super::super) fn written()(
-            place in (0u32..=0xffff_ffff, proptest::num::u8::ANY, 0u8..0x20),
+            place in (any::<u32>(), any::<u8>(), 0u8..0x20),
             function in proptest::option::of(0u8..8),
             instances in (proptest::option::of(0u32..15), proptest::option::of(0u32..8)),
-            code in proptest::num::u32::ANY,
-            pid in proptest::option::of(proptest::option::of(proptest::num::u32::ANY)),
-            // At most 15 bytes, and whatever a program likes.
-            name in proptest::option::of(proptest::option::of("[a-zA-Z0-9_,.:/()=\\[\\]<>-][a-zA-Z0-9_.:/ ()=\\[\\]<>-]{0,14}")),
+            code in any::<u32>(),
+            pid in pid(),
+            name in name(),
             detail in "([A-Z(0-9][a-zA-Z0-9_,.:;/()=<>'é -]{0,60}[a-z0-9.)])?",
-            cause in proptest::option::of(proptest::num::u32::ANY),
+            cause in proptest::option::of(any::<u32>()),
         ) -> Written {
             Written { place, function, instances, code, pid, name, detail, cause }
         }
     }
 
-    proptest::proptest! {
+    proptest! {
         #[test]
         fn what_a_driver_writes_is_what_is_read(written in written()) {
             let line = written.line();
-            proptest::prop_assert_eq!(nvrm(&line), Some(Line::Xid(written.read())), "{}", line);
+            prop_assert_eq!(nvrm(&line), Some(Line::Xid(written.read())), "{}", line);
         }
 
         #[test]

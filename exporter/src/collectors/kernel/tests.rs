@@ -326,8 +326,8 @@ proptest::proptest! {
             line.bytes().map(byte).collect::<String>()
         };
         let lines: Vec<String> = xids.iter().flat_map(|xid| [xid.line(), between.clone()]).map(escaped).collect();
-        let belongs: String = belongs.iter().map(|pair| format!(" {pair}\n")).collect();
-        let record = format!("4,1,1000000,-;{}\n{belongs}", lines.join("\\x0a"));
+        let said = format!("4,1,1000000,-;{}", lines.join("\\x0a"));
+        let record = std::iter::once(said).chain(belongs).collect::<Vec<_>>().join("\n ") + "\n";
         let mut t = Tracker::default();
         t.take(record.as_bytes(), &Roots::default(), |_| 1e9);
         let codes: Vec<i64> = xids.iter().map(|xid| i64::from(xid.code)).collect();
