@@ -119,7 +119,7 @@ async fn a_job_of_slurm() {
         [format!("WANDB_API_KEY={CANARY}"), format!("NCCL_SECRET_TOKEN={CANARY}"), format!("HOME=/{CANARY}")];
     let node = Node::start(|root| {
         let environ: Vec<&str> =
-            ["SLURM_JOB_ID=1207", "SLURM_JOB_NAME=llama", "SLURM_JOB_USER=ada", "SLURM_JOB_GPUS=0,1"]
+            ["SLURM_JOB_ID=1207", "SLURM_JOB_NAME=llama", "SLURM_JOB_USER=ada", "SLURM_STEP_GPUS=0,1"]
                 .into_iter()
                 .chain(["NCCL_IB_HCA=mlx5", "NCCL_DEBUG=WARN"])
                 .chain(secrets.iter().map(String::as_str))

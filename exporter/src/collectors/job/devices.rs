@@ -16,6 +16,13 @@ pub(super) struct Device {
     pub(super) gi: Option<u32>,
 }
 
+impl Device {
+    /// Whether this may be the other, as far as either is known: not everybody who names a GPU says which instance of it is meant.
+    pub(super) fn may_be(&self, other: &Self) -> bool {
+        self.gpu == other.gpu && (self.gi == other.gi || self.gi.is_none() || other.gi.is_none())
+    }
+}
+
 /// A MIG device that the driver told of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MigDevice {
@@ -44,7 +51,8 @@ impl Known {
     /// One device by any of its names.
     ///
     /// `GPU-…`, `MIG-…`, the older `MIG-GPU-…/gi/ci`, `nvidia3` and `nvidia3/gi1` of GKE, `gpu-3` of DRA, `3`, `3.1` and `3:1` with a GPU
-    /// instance; `::7` and `/vgpu7` at the end are a share of it. A number with a word before it is that of a device file, a bare one
+    /// instance; `::7` and `/vgpu7` at the end are a share of it. `gpu-3-mig-1g10gb-19-0` of DRA, or `gpu-3-mig-19-0-1`, tells the profile
+    /// and the place of an instance, not its number: it is the GPU. A number with a word before it is that of a device file, a bare one
     /// the index of NVML, which counts along the bus: on some hosts those are different GPUs.
     pub(super) fn find(&self, name: &str) -> Option<Device> {
         let name = name.split("::").next().unwrap_or(name).trim();
@@ -64,6 +72,9 @@ impl Known {
         }
         let of_file = name.strip_prefix("nvidia").or_else(|| name.strip_prefix("gpu-"));
         let numbers = of_file.unwrap_or(name);
+        if let Some((number, _)) = of_file.and_then(|_| numbers.split_once("-mig-")) {
+            return Some(Device { gpu: self.by_minor(number.parse().ok()?)?, gi: None });
+        }
         let (number, rest) = match numbers.find(['/', '.', ':']) {
             Some(at) => (&numbers[..at], Some(&numbers[at + 1..])),
             None => (numbers, None),
@@ -75,6 +86,13 @@ impl Known {
         let number: u32 = number.parse().ok()?;
         let gpu = if of_file.is_some() { self.by_minor(number)? } else { self.by_index(number)? };
         Some(Device { gpu, gi })
+    }
+
+    /// As [`find`](Self::find), of names that are more than a number: plugins of Kubernetes number other things too, KubeVirt's the groups of
+    /// the IOMMU.
+    pub(super) fn find_named(&self, name: &str) -> Option<Device> {
+        let is_name = name.trim_start().starts_with(|c: char| c.is_ascii_alphabetic());
+        if is_name { self.find(name) } else { None }
     }
 
     /// All devices of a list by comma or space, in which numbers are those of device files, and may stand for ranges: `0-3,5`. And how
@@ -130,6 +148,18 @@ impl Known {
 
 fn has_prefix(text: &str, prefix: &str) -> bool {
     text.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix))
+}
+
+/// `0000:3b:00.2`: what a network card is called, never a GPU of the node's driver.
+pub(super) fn is_pci_address(name: &str) -> bool {
+    let hex = |text: &str, digits: std::ops::RangeInclusive<usize>| {
+        digits.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    let parts: Vec<&str> = name.trim().splitn(4, ':').collect();
+    let [domain, bus, place] = parts[..] else { return false };
+    let place =
+        place.split_once('.').is_some_and(|(slot, function)| hex(slot, 2..=2) && hex(function, 1..=1));
+    place && hex(domain, 4..=8) && hex(bus, 2..=2)
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -200,12 +230,39 @@ pub(super) mod tests {
             ("", None),
             ("NoDevFiles", None),
             ("GPU-0", None),
-            ("gpu-3-mig-1g.10gb-19-0", None),
+            ("gpu-4-mig-1g10gb-19-0", whole(4)),
+            ("gpu-0-mig-19-0-1", whole(0)),
+            ("gpu-9-mig-19-0-1", None),
+            ("gpu-mig-19-0-1", None),
+            ("gpu-vfio-3", None),
+            ("3-mig-19-0-1", None),
         ] {
             assert_eq!(known.find(name), want, "{name}");
         }
         let unknown = "MIG-99999999-2222-3333-4444-555555555555";
         assert_eq!(known.find(unknown), Some(Device { gpu: unknown.into(), gi: None }));
+    }
+
+    #[test]
+    fn names_of_kubernetes() {
+        let known = eight();
+        for (name, want) in
+            [("nvidia3", Some(uuid(3))), ("gpu-3", Some(uuid(3))), ("5", None), ("+5", None), ("3:1", None)]
+        {
+            assert_eq!(known.find_named(name).map(|d| d.gpu), want, "{name}");
+        }
+        for (name, is) in [
+            ("0000:3b:00.2", true),
+            ("10000:E1:1f.7", true),
+            ("0000:3b:00", false),
+            ("3b:00.2", false),
+            ("0000:3b:00.22", false),
+            ("0:0000:3b:00.2", false),
+            ("gpu:3b:00.2", false),
+            ("5", false),
+        ] {
+            assert_eq!(is_pci_address(name), is, "{name}");
+        }
     }
 
     #[test]
@@ -220,16 +277,20 @@ pub(super) mod tests {
 
     proptest::proptest! {
         #[test]
-        fn never_panics(text: String, cut in 0usize..60, with: char) {
+        fn never_panics(text: String, cut in 0usize..100, with: char) {
             let known = eight();
             let _ = known.list(&text);
-            let name = "MIG-GPU-00000000-0000-0000-0000-000000000001/2/0,nvidia3/gi1";
+            let name = "MIG-GPU-00000000-0000-0000-0000-000000000001/2/0,nvidia3/gi1,gpu-4-mig-1g10gb-19-0,0000:3b:00.2";
             let changed: String = name.chars().enumerate().map(|(i, c)| if i == cut { with } else { c }).collect();
             for text in [&text, &changed] {
                 let (found, named) = known.list(text);
                 proptest::prop_assert!(found.len() <= named);
                 known.uuids(text);
                 known.in_bus_order(text);
+                for item in text.split(',') {
+                    let number = item.trim().parse::<u32>().is_ok();
+                    proptest::prop_assert!(!(number || is_pci_address(item)) || known.find_named(item).is_none());
+                }
             }
         }
     }

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 /// Longest value that is kept: a name, a list of sixteen UUIDs.
 const MAX_CHARS: usize = 1024;
 
+/// Components of a heterogeneous job.
+const MAX_COMPONENTS: usize = 128;
+
 /// Job, then the scheduler that gives it; the nearest first.
 const JOBS: &[(&str, Scheduler)] = &[
     ("SLURM_JOB_ID", Scheduler::Slurm),
@@ -25,8 +28,9 @@ const ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID"];
 const ARRAY_TASK: &[&str] = &["SLURM_ARRAY_TASK_ID"];
 const START: &[&str] = &["SLURM_JOB_START_TIME"];
 const END: &[&str] = &["SLURM_JOB_END_TIME"];
-/// Of the whole job on this node, by minor number.
+/// Of the whole job on the node of its script, by minor number: steps inherit it on whatever node they are, from whichever job starts them.
 const JOB_GPUS: &[&str] = &["SLURM_JOB_GPUS"];
+/// Of the step on this node, by minor number.
 const STEP_GPUS: &[&str] = &["SLURM_STEP_GPUS"];
 /// What the program was left to see: UUIDs, or numbers that may be relative to what a control group allows.
 const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
@@ -36,6 +40,9 @@ const HOST: &[&str] = &["HOSTNAME"];
 /// What a run that does not speak for itself is called after, by whoever finds its files.
 const RUN: &[&str] = &["STEPWATCH_RUN", "SLURM_JOB_NAME", "WANDB_NAME"];
 const DEVICE_ORDER: &[&str] = &["CUDA_DEVICE_ORDER"];
+/// A component of a heterogeneous job, by its number; other variables have the end of this name after theirs.
+const COMPONENT: &str = "SLURM_JOB_ID_HET_GROUP_";
+const OF_COMPONENT: &str = "_HET_GROUP_";
 
 const KNOWN: &[&[&str]] = &[
     NAME,
@@ -88,6 +95,8 @@ pub(super) struct Identity {
 pub(super) struct Facts {
     pub(super) job: Option<(Scheduler, String)>,
     pub(super) identity: Identity,
+    /// By its id, who each component of a heterogeneous job is.
+    components: BTreeMap<String, Identity>,
     pub(super) job_gpus: Option<String>,
     pub(super) step_gpus: Option<String>,
     /// Values of variables that name devices for the program, each as it stands.
@@ -116,24 +125,27 @@ impl Facts {
     pub(super) fn of(environ: &[u8]) -> Self {
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         let known = |key: &str| {
+            let key = key.split_once(OF_COMPONENT).map_or(key, |(key, _)| key);
             KNOWN.iter().any(|keys| keys.contains(&key)) || JOBS.iter().any(|(name, _)| *name == key)
         };
         let env = Variables(pairs.filter(|(key, _)| known(key)).collect());
         let job = JOBS.iter().find_map(|(key, scheduler)| Some((*scheduler, env.text(&[key])?)));
         let array = env.text(ARRAY).zip(env.text(ARRAY_TASK)).map(|(job, task)| format!("{job}_{task}"));
+        let identity = Identity {
+            name: env.text(NAME),
+            user: env.text(USER),
+            account: env.text(ACCOUNT),
+            partition: env.text(PARTITION),
+            qos: env.text(QOS),
+            nodes: env.text(NODES),
+            array,
+            start: env.time(START),
+            end: env.time(END),
+        };
         Self {
             job,
-            identity: Identity {
-                name: env.text(NAME),
-                user: env.text(USER),
-                account: env.text(ACCOUNT),
-                partition: env.text(PARTITION),
-                qos: env.text(QOS),
-                nodes: env.text(NODES),
-                array,
-                start: env.time(START),
-                end: env.time(END),
-            },
+            components: env.components(&identity),
+            identity,
             job_gpus: env.text(JOB_GPUS),
             step_gpus: env.text(STEP_GPUS),
             visible: VISIBLE.iter().filter_map(|key| env.text(&[key])).collect(),
@@ -142,6 +154,20 @@ impl Facts {
             host: env.text(HOST),
             run: env.text(RUN),
         }
+    }
+}
+
+impl Facts {
+    /// Who the job is, if it is this process's. In all components of a heterogeneous job the environment has the id of the first as that of
+    /// the job, while control groups have each its own.
+    pub(super) fn identity_of(&self, id: &str) -> Option<&Identity> {
+        let whole = || self.job.as_ref().filter(|(_, job)| job == id).map(|_| &self.identity);
+        self.components.get(id).or_else(whole)
+    }
+
+    /// Whether it is of another job.
+    pub(super) fn is_foreign_to(&self, id: &str) -> bool {
+        self.job.is_some() && self.identity_of(id).is_none()
     }
 }
 
@@ -171,10 +197,33 @@ struct Variables<'a>(BTreeMap<&'a str, &'a str>);
 
 impl Variables<'_> {
     /// The first that is set to anything.
-    fn text(&self, keys: &[&str]) -> Option<String> {
-        let mut values = keys.iter().filter_map(|k| self.0.get(k)).map(|v| v.trim());
+    fn text(&self, keys: &[impl AsRef<str>]) -> Option<String> {
+        let mut values = keys.iter().filter_map(|k| self.0.get(k.as_ref())).map(|v| v.trim());
         let value = values.find(|v| !v.is_empty() && v.len() <= MAX_CHARS)?;
         Some(value.chars().filter(|c| !c.is_control()).collect())
+    }
+
+    /// What is told of a component is its own, the rest that of the `whole` job.
+    fn components(&self, whole: &Identity) -> BTreeMap<String, Identity> {
+        let numbers = self.0.keys().filter_map(|key| key.strip_prefix(COMPONENT)).take(MAX_COMPONENTS);
+        let component = |number: &str| {
+            let text = |keys: &[&str]| {
+                let keys: Vec<String> = keys.iter().map(|k| format!("{k}{OF_COMPONENT}{number}")).collect();
+                self.text(&keys)
+            };
+            let id = self.text(&[format!("{COMPONENT}{number}")])?;
+            let mut identity = Identity {
+                name: text(NAME),
+                account: text(ACCOUNT),
+                partition: text(PARTITION),
+                qos: text(QOS),
+                nodes: text(NODES),
+                ..Identity::default()
+            };
+            identity.learn(whole);
+            Some((id, identity))
+        };
+        numbers.filter_map(component).collect()
     }
 
     /// Unix seconds; a time before this century is none.
@@ -218,6 +267,26 @@ mod tests {
     }
 
     #[test]
+    fn a_component_of_a_heterogeneous_job() {
+        let facts = of(&[
+            "SLURM_JOB_ID=300",
+            "SLURM_JOB_NAME=rl",
+            "SLURM_JOB_USER=ada",
+            "SLURM_JOB_PARTITION=cpu",
+            "SLURM_JOB_ID_HET_GROUP_0=300",
+            "SLURM_JOB_ID_HET_GROUP_1=301",
+            "SLURM_JOB_PARTITION_HET_GROUP_1=h100",
+            "SECRET_HET_GROUP_1=dummy",
+        ]);
+        let partition = |id| facts.identity_of(id).and_then(|i| i.partition.as_deref());
+        assert_eq!((partition("300"), partition("301"), partition("302")), (Some("cpu"), Some("h100"), None));
+        let second = facts.identity_of("301").unwrap();
+        assert_eq!((second.name.as_deref(), second.user.as_deref()), (Some("rl"), Some("ada")));
+        assert!(facts.is_foreign_to("302") && !facts.is_foreign_to("301"));
+        assert!(!of(&["HOME=/root"]).is_foreign_to("302"), "of none");
+    }
+
+    #[test]
     fn other_schedulers_and_none() {
         assert_eq!(of(&["PBS_JOBID=12.server"]).job, Some((Scheduler::Pbs, "12.server".into())));
         assert_eq!(of(&["LSB_JOBID=9", "LSB_QUEUE=gpu"]).identity.partition.as_deref(), Some("gpu"));
@@ -228,6 +297,15 @@ mod tests {
         #[test]
         fn any_bytes_are_an_environment(bytes: Vec<u8>) {
             let _ = Facts::of(&bytes);
+        }
+
+        #[test]
+        fn components_are_limited(ids in proptest::collection::vec("[0-9]{1,6}", 0..300)) {
+            let variables: Vec<String> =
+                ids.iter().enumerate().map(|(i, id)| format!("SLURM_JOB_ID_HET_GROUP_{i}={id}")).collect();
+            let facts = of(&variables.iter().map(String::as_str).collect::<Vec<_>>());
+            proptest::prop_assert!(facts.components.len() <= ids.len().min(MAX_COMPONENTS));
+            proptest::prop_assert!(ids.is_empty() || !facts.components.is_empty());
         }
 
         #[test]

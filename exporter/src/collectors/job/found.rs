@@ -96,6 +96,37 @@ pub(super) fn name_runs(jobs: &mut [Job], followed: impl Fn(&str) -> bool) {
     }
 }
 
+/// The pod that a process is in: of those that hold its `devices`, or where that tells none, of those that have its host's name. What fits
+/// several is narrowed by that name, then by the namespace; what still does is nobody's.
+pub(super) fn pod_of<'a>(
+    pods: &'a [Pod],
+    devices: &BTreeSet<Device>,
+    host: Option<&str>,
+    namespace: impl FnOnce() -> Option<String>,
+) -> Option<&'a Pod> {
+    let named = |p: &&Pod| Some(p.pod.as_str()) == host;
+    let mut left: Vec<&Pod> =
+        pods.iter().filter(|p| devices.iter().any(|device| device.may_be(&p.device))).collect();
+    if left.is_empty() {
+        // A pod on the host's network has the host's name, and is known by its devices alone.
+        left = pods.iter().filter(named).collect();
+    }
+    if only(&left).is_none() && left.iter().any(named) {
+        left.retain(named);
+    }
+    if left.len() > 1 && only(&left).is_none() {
+        let namespace = namespace()?;
+        left.retain(|p| p.namespace == namespace);
+    }
+    only(&left)
+}
+
+/// The pod that all of these are.
+fn only<'a>(pods: &[&'a Pod]) -> Option<&'a Pod> {
+    let (first, others) = pods.split_first()?;
+    others.iter().all(|p| (&p.namespace, &p.pod) == (&first.namespace, &first.pod)).then_some(*first)
+}
+
 /// The schedulers of these jobs, each once.
 pub(super) fn schedulers(jobs: &[Job]) -> BTreeSet<Scheduler> {
     jobs.iter().map(|j| j.scheduler).collect()

@@ -26,6 +26,8 @@ const MAX_PIDS: usize = 16_384;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) pids: BTreeSet<u32>,
+    /// Those of them in a step that has all of the job's devices here.
+    pub(super) with_all: BTreeSet<u32>,
     pub(super) steps: BTreeSet<String>,
     /// From the path, by version 1.
     pub(super) uid: Option<u32>,
@@ -76,12 +78,23 @@ fn walk(job: PathBuf, group: &mut Group) {
         }
         let members = roots::read(&dir.join("cgroup.procs")).unwrap_or_default();
         let room = MAX_PIDS.saturating_sub(group.pids.len());
-        group.pids.extend(members.lines().filter_map(|l| l.trim().parse::<u32>().ok()).take(room));
+        let pids: Vec<u32> =
+            members.lines().filter_map(|l| l.trim().parse::<u32>().ok()).take(room).collect();
+        if has_all(&dir.to_string_lossy()) {
+            group.with_all.extend(&pids);
+        }
+        group.pids.extend(pids);
         let within = std::fs::read_dir(&dir).into_iter().flatten().flatten();
         dirs.extend(within.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
     }
     // A process of another namespace is told as 0.
     group.pids.remove(&0);
+}
+
+/// Whether these are groups of a step that has all of the job's devices on this node: its script, or a shell instead of one. Other steps
+/// have what they were started with.
+pub(super) fn has_all(path: &str) -> bool {
+    path.split(['/', '\n']).any(|part| matches!(part, "step_batch" | "step_interactive"))
 }
 
 /// The job that a process is in, by its `/proc/PID/cgroup`.

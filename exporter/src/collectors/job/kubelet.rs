@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 
 use super::KubeletConfig;
-use super::devices::{Device, Known};
+use super::devices::{Device, Known, is_pci_address};
 use super::grpc::{self, CallError};
 use super::proto::{ContainerResources, DynamicResource, ListResponse};
 
@@ -159,8 +159,11 @@ impl Kubelet {
     fn devices(&self, container: &ContainerResources) -> Vec<Vec<String>> {
         let wanted = |name: &str| self.resources.iter().any(|p| p.matches(name));
         let plugins = container.devices.iter().filter(|d| wanted(&d.resource_name));
-        let mut found: Vec<Vec<String>> =
-            plugins.flat_map(|d| d.device_ids.iter().map(|id| vec![id.clone()])).collect();
+        let mut found: Vec<Vec<String>> = plugins
+            .flat_map(|d| &d.device_ids)
+            .filter(|id| !is_pci_address(id))
+            .map(|id| vec![id.clone()])
+            .collect();
         found.extend(container.dynamic_resources.iter().flat_map(claimed));
         found
     }
@@ -188,7 +191,7 @@ impl Container {
     /// The devices, and how many have a name that says nothing here.
     pub(super) fn resolve(&self, known: &Known) -> (Vec<Device>, usize) {
         let mut found: Vec<Device> =
-            self.devices.iter().filter_map(|names| names.iter().find_map(|n| known.find(n))).collect();
+            self.devices.iter().filter_map(|names| names.iter().find_map(|n| known.find_named(n))).collect();
         let unknown = self.devices.len() - found.len();
         // Shares of one GPU are one GPU.
         found.sort();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::devices::{Device, Known};
 use super::environ::{Facts, Identity, Scheduler};
-use super::found::{Found, Job, Pod, name_runs};
+use super::found::{Found, Job, Pod, name_runs, pod_of};
 use super::instances::Instances;
 use super::kubelet::Container;
 use super::{Config, groups, prolog};
@@ -24,15 +24,15 @@ use crate::training::TrainingProcess;
 const MAX_READ: usize = 256;
 /// Processes of one job whose open files are looked at.
 const MAX_OPEN: usize = 64;
-/// How long what a job has open is believed.
+/// How long what a process has open is believed.
 const OPEN_AGAIN: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Processes that were looked at, by pid.
     seen: BTreeMap<u32, Seen>,
-    /// GPUs that processes of a job had open, and when.
-    open: BTreeMap<String, (Instant, BTreeSet<Device>)>,
+    /// Minor numbers of the GPUs that a process had open, and when.
+    open: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
     instances: Instances,
     pub(super) unreadable: usize,
     pub(super) unresolved: usize,
@@ -56,6 +56,8 @@ struct Seen {
 struct Draft {
     scheduler: Scheduler,
     pids: BTreeSet<u32>,
+    /// Those of them whose step has all of the job's devices here.
+    with_all: BTreeSet<u32>,
     /// From the files of a prolog.
     devices: BTreeSet<Device>,
     uid: Option<u32>,
@@ -74,8 +76,14 @@ impl Survey {
         let known = Known::new(inventory(cx.roots), self.instances.known());
         let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
         for (id, group) in groups::find(cx.roots, &config.cgroups) {
-            let (pids, uid) = (group.pids, group.uid);
-            let draft = Draft { scheduler: Scheduler::Slurm, pids, uid, in_group: true, ..Draft::default() };
+            let draft = Draft {
+                scheduler: Scheduler::Slurm,
+                pids: group.pids,
+                with_all: group.with_all,
+                uid: group.uid,
+                in_group: true,
+                ..Draft::default()
+            };
             drafts.insert(id, draft);
         }
         let training = cx.hub.processes();
@@ -90,10 +98,10 @@ impl Survey {
             .collect();
         name_runs(&mut jobs, |run| cx.hub.follows(run));
         let pods = self.pods(containers, &known);
-        jobs.extend(self.jobs_of_pods(cx.roots, &pods, &jobs, &loose));
+        jobs.extend(self.jobs_of_pods(cx.roots, &known, &pods, &jobs, &loose, now));
         let nameless = jobs.iter().flat_map(|j| &j.devices).any(|d| d.gpu.starts_with("MIG-"));
         self.instances.look(cx, nameless, now);
-        self.forget(cx.roots, &jobs);
+        self.forget(cx.roots);
         Found { jobs, pods }
     }
 
@@ -115,6 +123,9 @@ impl Survey {
             };
             let draft = drafts.entry(id).or_insert_with(|| Draft { scheduler, ..Draft::default() });
             draft.pids.insert(process.pid);
+            if groups::has_all(&group) {
+                draft.with_all.insert(process.pid);
+            }
             draft.runs.insert(process.run.clone());
         }
         loose
@@ -151,20 +162,22 @@ impl Survey {
         booted: Option<f64>,
         now: Instant,
     ) -> Job {
-        let facts: Vec<Arc<Facts>> =
-            draft.pids.iter().take(MAX_READ).filter_map(|pid| self.facts(roots, *pid)).collect();
+        let read = draft.pids.iter().take(MAX_READ);
+        let mut facts: Vec<(u32, Arc<Facts>)> =
+            read.filter_map(|pid| Some((*pid, self.facts(roots, *pid)?))).collect();
         let looked = || draft.pids.iter().filter_map(|pid| self.seen.get(pid));
         let oldest = looked().map(|s| s.started).min_by(f64::total_cmp);
         self.unreadable += looked().filter(|s| s.facts.is_none()).count();
-        let mut identity = Identity::default();
         // A shell that somebody opened in the job may be in another one by its environment.
-        for facts in facts.iter().filter(|f| f.job.as_ref().is_some_and(|(_, job)| *job == id)) {
-            identity.learn(&facts.identity);
-        }
+        facts.retain(|(_, f)| !f.is_foreign_to(&id));
+        let named = facts.iter().filter_map(|(_, f)| f.run.clone()).collect();
+        facts.retain(|(_, f)| f.identity_of(&id).is_some());
+        let mut identity = Identity::default();
+        facts.iter().filter_map(|(_, f)| f.identity_of(&id)).for_each(|told| identity.learn(told));
         identity.user = identity.user.or_else(|| draft.uid.map(|uid| uid.to_string()));
         identity.start = identity.start.or_else(|| Some(booted? + oldest?));
         let (devices, gpus) = if draft.devices.is_empty() {
-            self.devices(roots, known, &id, &draft.pids, &facts, now)
+            self.devices(roots, known, &draft, &facts, now)
         } else {
             let named = draft.devices.len();
             (draft.devices, named)
@@ -178,78 +191,55 @@ impl Survey {
             devices,
             processes: draft.in_group.then_some(draft.pids.len()),
             runs: draft.runs,
-            named: facts.iter().filter_map(|f| f.run.clone()).collect(),
+            named,
             lent: BTreeSet::new(),
         }
     }
 
-    /// The devices of a job, and how many it names.
+    /// The devices of a job, and how many it names, by the environments that are of this job.
     fn devices(
         &mut self,
         roots: &Roots,
         known: &Known,
-        id: &str,
-        pids: &BTreeSet<u32>,
-        facts: &[Arc<Facts>],
+        draft: &Draft,
+        facts: &[(u32, Arc<Facts>)],
         now: Instant,
     ) -> (BTreeSet<Device>, usize) {
-        let visible: BTreeSet<&str> = facts.iter().flat_map(|f| &f.visible).map(String::as_str).collect();
-        let by_uuid: BTreeSet<Device> = visible.iter().flat_map(|text| known.uuids(text)).collect();
-        if by_uuid.iter().any(|d| d.gi.is_some() || d.gpu.starts_with("MIG-")) {
-            // The scheduler counts instances, so its numbers are not those of GPUs.
-            let named = by_uuid.len();
-            return (by_uuid, named);
-        }
-        let mut given: BTreeSet<&str> = facts.iter().filter_map(|f| f.job_gpus.as_deref()).collect();
-        if given.is_empty() {
-            given = facts.iter().filter_map(|f| f.step_gpus.as_deref()).collect();
-        }
-        let mut devices = by_uuid;
-        let mut named = devices.len();
-        for text in given {
-            let (found, count) = known.list(text);
-            devices.extend(found);
-            named = named.max(count);
-        }
+        let environments =
+            facts.iter().map(|(pid, f)| (&f.visible[..], given(f, draft.with_all.contains(pid))));
+        let (devices, named) = told(known, environments);
         if named > 0 {
             return (devices, named);
         }
-        let open = self.open(roots, known, id, pids, now);
+        let open = self.open(roots, known, &draft.pids, now);
         if !open.is_empty() {
             let named = open.len();
             return (open, named);
         }
+        let facts = || facts.iter().map(|(_, f)| f);
         let in_order: BTreeSet<&str> =
-            facts.iter().filter(|f| f.bus_order).flat_map(|f| &f.visible).map(String::as_str).collect();
+            facts().filter(|f| f.bus_order).flat_map(|f| &f.visible).map(String::as_str).collect();
         let by_bus: BTreeSet<Device> = in_order.iter().flat_map(|text| known.in_bus_order(text)).collect();
         let others: BTreeSet<&str> =
-            facts.iter().filter_map(|f| f.visible_others.as_deref()).flat_map(|v| v.split(',')).collect();
+            facts().filter_map(|f| f.visible_others.as_deref()).flat_map(|v| v.split(',')).collect();
         let named = by_bus.len().max(others.len());
         (by_bus, named)
     }
 
-    /// The GPUs that processes of the job have open.
-    fn open(
-        &mut self,
-        roots: &Roots,
-        known: &Known,
-        id: &str,
-        pids: &BTreeSet<u32>,
-        now: Instant,
-    ) -> BTreeSet<Device> {
+    /// The GPUs that these processes have open.
+    fn open(&mut self, roots: &Roots, known: &Known, pids: &BTreeSet<u32>, now: Instant) -> BTreeSet<Device> {
         if known.is_empty() {
             return BTreeSet::new();
         }
-        if let Some((at, devices)) = self.open.get(id) {
-            if now.saturating_duration_since(*at) < OPEN_AGAIN {
-                return devices.clone();
+        let mut devices = BTreeSet::new();
+        for pid in pids.iter().take(MAX_OPEN) {
+            let (at, minors) =
+                self.open.entry(*pid).or_insert_with(|| (now, processes::open_gpus(roots, *pid)));
+            if now.saturating_duration_since(*at) >= OPEN_AGAIN {
+                (*at, *minors) = (now, processes::open_gpus(roots, *pid));
             }
+            devices.extend(minors.iter().filter_map(|m| Some(Device { gpu: known.by_minor(*m)?, gi: None })));
         }
-        let minors = pids.iter().take(MAX_OPEN).flat_map(|pid| processes::open_gpus(roots, *pid));
-        let minors: BTreeSet<u32> = minors.collect();
-        let device = |minor| Some(Device { gpu: known.by_minor(minor)?, gi: None });
-        let devices: BTreeSet<Device> = minors.into_iter().filter_map(device).collect();
-        self.open.insert(id.to_owned(), (now, devices.clone()));
         devices
     }
 
@@ -273,9 +263,11 @@ impl Survey {
     fn jobs_of_pods(
         &mut self,
         roots: &Roots,
+        known: &Known,
         pods: &[Pod],
         inner: &[Job],
         loose: &[&TrainingProcess],
+        now: Instant,
     ) -> Vec<Job> {
         let taken: BTreeSet<&Device> = inner.iter().flat_map(|j| &j.devices).collect();
         let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
@@ -287,15 +279,15 @@ impl Survey {
             }
             job.devices.insert(pod.device.clone());
         }
-        for process in loose {
+        for process in loose.iter().filter(|_| !pods.is_empty()) {
             let Some(facts) = self.facts(roots, process.pid) else { continue };
-            let host = facts.host.as_deref();
-            let by_name = pods.iter().find(|p| Some(p.pod.as_str()) == host);
-            // A pod on the host's network has the host's name, but its own devices.
-            let by_device = || {
-                pods.iter().find(|p| facts.visible.iter().any(|v| v.split(',').any(|id| id == p.device.gpu)))
-            };
-            if let Some(pod) = by_name.or_else(by_device) {
+            let mut devices: BTreeSet<Device> = facts.visible.iter().flat_map(|v| known.uuids(v)).collect();
+            if devices.is_empty() {
+                // Where the runtime goes by CDI, the environment names none.
+                devices = self.open(roots, known, &[process.pid].into(), now);
+            }
+            let namespace = || processes::namespace(roots, process.pid);
+            if let Some(pod) = pod_of(pods, &devices, facts.host.as_deref(), namespace) {
                 let job = jobs.get_mut(&format!("{}/{}", pod.namespace, pod.pod));
                 job.into_iter().for_each(|job| _ = job.runs.insert(process.run.clone()));
             }
@@ -303,11 +295,41 @@ impl Survey {
         jobs.into_values().map(|job| Job { gpus: job.devices.len(), ..job }).collect()
     }
 
-    fn forget(&mut self, roots: &Roots, jobs: &[Job]) {
-        let ids: BTreeSet<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
-        self.open.retain(|id, _| ids.contains(id.as_str()));
+    fn forget(&mut self, roots: &Roots) {
         self.seen.retain(|pid, _| roots.proc(pid.to_string()).exists());
+        self.open.retain(|pid, _| self.seen.contains_key(pid));
     }
+}
+
+/// What Slurm gave, as it says itself: to the job's script on the node where that runs, to any other step on each of its nodes.
+fn given(facts: &Facts, has_all: bool) -> Option<&str> {
+    if has_all { facts.job_gpus.as_deref() } else { facts.step_gpus.as_deref() }
+}
+
+/// The devices that environments name, and how many those are. Each is what a process was left to see and what it was given: UUIDs say which
+/// device it is, numbers are next.
+fn told<'a>(
+    known: &Known,
+    environments: impl Iterator<Item = (&'a [String], Option<&'a str>)>,
+) -> (BTreeSet<Device>, usize) {
+    let environments: BTreeSet<_> = environments.collect();
+    let (mut devices, mut lists) = (BTreeSet::new(), BTreeSet::new());
+    for (visible, given) in environments {
+        let by_uuid: BTreeSet<Device> = visible.iter().flat_map(|text| known.uuids(text)).collect();
+        lists.extend(given.filter(|_| by_uuid.is_empty()));
+        devices.extend(by_uuid);
+    }
+    let mut named = devices.len();
+    if devices.iter().any(|d| d.gi.is_some() || d.gpu.starts_with("MIG-")) {
+        // The scheduler counts instances, so its numbers are not those of GPUs.
+        return (devices, named);
+    }
+    for text in lists {
+        let (found, count) = known.list(text);
+        devices.extend(found);
+        named = named.max(count);
+    }
+    (devices, named)
 }
 
 fn booted(roots: &Roots) -> Option<f64> {

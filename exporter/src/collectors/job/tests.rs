@@ -101,6 +101,11 @@ fn with<'a>(environ: &'a [String], more: &[&'a str]) -> Vec<&'a str> {
     environ.iter().map(String::as_str).chain(more.iter().copied()).collect()
 }
 
+/// The GPUs of a job.
+fn held(page: &Samples, job: &str) -> Vec<u32> {
+    (0..8).filter(|i| page.get(&GPU_JOB, &[&uuid(*i), "", job]).is_some()).collect()
+}
+
 const LLAMA: [&str; 9] = ["1207", "llama", "ada", "research", "h100", "", "64", "", "slurm"];
 
 #[test]
@@ -109,7 +114,7 @@ fn a_job_of_slurm_from_its_beginning_to_its_end() {
     let environ = rank("1207");
     node.group(&format!("{V2}/job_1207/step_0/user/task_0"), &[100, 101]);
     node.group(&format!("{V2}/job_1207/step_0/slurm"), &[99]);
-    node.process(100, 500, &with(&environ, &["SLURM_JOB_GPUS=0-3", "CUDA_VISIBLE_DEVICES=0,1,2,3"]));
+    node.process(100, 500, &with(&environ, &["SLURM_STEP_GPUS=0-3", "CUDA_VISIBLE_DEVICES=0,1,2,3"]));
     node.process(101, 600, &with(&environ, &[]));
     node.trains(100, "llama-70b");
     let mut reader = node.reader();
@@ -118,8 +123,7 @@ fn a_job_of_slurm_from_its_beginning_to_its_end() {
     assert_eq!(page.get(&INFO, &LLAMA), Some(1.0), "{page:?}");
     assert_eq!(page.get(&START, &["1207"]), Some(1_700_000_500.0));
     assert_eq!((page.get(&PROCESSES, &["1207"]), page.get(&GPUS, &["1207"])), (Some(2.0), Some(4.0)));
-    let held: Vec<u32> = (0..8).filter(|i| page.get(&GPU_JOB, &[&uuid(*i), "", "1207"]).is_some()).collect();
-    assert_eq!(held, [0, 1, 2, 3]);
+    assert_eq!(held(&page, "1207"), [0, 1, 2, 3]);
     assert_eq!(page.get(&RUN_JOB, &["llama-70b", "1207"]), Some(1.0));
     assert_eq!(page.get(&RUNNING, &["slurm"]), Some(1.0));
     let [event] = &node.told()[..] else { panic!() };
@@ -158,7 +162,7 @@ fn a_run_that_is_followed_by_its_log_alone_is_its_jobs_by_name() {
 fn secrets_of_an_environment_go_nowhere() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[100]);
-    node.process(100, 1, &with(&rank("1"), &["SLURM_JOB_GPUS=0"]));
+    node.process(100, 1, &with(&rank("1"), &["SLURM_STEP_GPUS=0"]));
     let page = node.bench.collect(&mut node.reader());
     assert!(page.get(&RUNNING, &["slurm"]).is_some());
     let told = format!("{page:?} {:?}", node.told());
@@ -177,8 +181,7 @@ fn version_1_and_what_a_process_has_open() {
     }
     let page = node.bench.collect(&mut node.reader());
     assert_eq!(page.get(&INFO, &["9", "", "1000", "", "", "", "", "", "slurm"]), Some(1.0), "{page:?}");
-    let held: Vec<u32> = (0..8).filter(|i| page.get(&GPU_JOB, &[&uuid(*i), "", "9"]).is_some()).collect();
-    assert_eq!(held, [5, 6], "numbers that CUDA sees within a control group say nothing");
+    assert_eq!(held(&page, "9"), [5, 6], "numbers that CUDA sees within a control group say nothing");
 }
 
 #[test]
@@ -200,6 +203,68 @@ fn steps_and_mig_instances() {
 }
 
 #[test]
+fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
+    let node = Node::new();
+    // The second node of a job that has GPUs 0 to 3 of the first: what the script was told there comes with every step.
+    node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
+    node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_JOB_GPUS=0,1,2,3", "SLURM_STEP_GPUS=4,5"]);
+    // A script that was submitted from within a step.
+    node.group(&format!("{V2}/job_2/step_batch/user/task_0"), &[20]);
+    node.process(20, 1, &["SLURM_JOB_ID=2", "SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=6"]);
+    node.group(&format!("{V2}/job_3/step_interactive/user/task_0"), &[30]);
+    node.process(30, 1, &["SLURM_JOB_ID=3", "SLURM_JOB_GPUS=2"]);
+    // What tells of another job, and what only the script of another node was told.
+    node.group(&format!("{V2}/job_4/step_0/user/task_0"), &[40, 41, 42]);
+    let foreign = format!("CUDA_VISIBLE_DEVICES={}", uuid(6));
+    node.process(40, 1, &["SLURM_JOB_ID=9", "SLURM_STEP_GPUS=4,5", "SLURM_JOB_NAME=other", &foreign]);
+    node.process(41, 1, &["SLURM_JOB_ID=4", "SLURM_JOB_GPUS=0,1"]);
+    node.process(42, 1, &["HOME=/root"]);
+    node.opens(42, "/dev/nvidia3");
+    node.bench.hub.publish(Origin::Http, Event::step("other", 1));
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!(["1", "2", "3", "4"].map(|job| held(&page, job)), [vec![4, 5], vec![0, 1], vec![2], vec![3]]);
+    assert_eq!(page.get(&GPUS, &["1"]), Some(2.0));
+    assert_eq!(page.get(&RUN_JOB, &["other", "4"]), None);
+}
+
+#[test]
+fn a_process_that_sees_uuids_has_those() {
+    let node = Node::new();
+    node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10, 11]);
+    let visible = format!("CUDA_VISIBLE_DEVICES={}", uuid(7));
+    node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_STEP_GPUS=0", &visible]);
+    node.process(11, 1, &["SLURM_JOB_ID=1", "SLURM_STEP_GPUS=5", "CUDA_VISIBLE_DEVICES=0"]);
+    assert_eq!(held(&node.bench.collect(&mut node.reader()), "1"), [5, 7]);
+}
+
+#[test]
+fn a_trainer_outside_the_groups_that_were_looked_at_has_the_gpus_of_its_step() {
+    let node = Node::new();
+    for (pid, step) in [(10, "step_batch"), (11, "step_0")] {
+        node.process(pid, 1, &[&format!("SLURM_JOB_ID={pid}"), "SLURM_JOB_GPUS=1", "SLURM_STEP_GPUS=2"]);
+        node.write(
+            &format!("proc/{pid}/cgroup"),
+            &format!("4:memory:/slurm/uid_0/job_{pid}/{step}\n1:pids:/\n"),
+        );
+        node.trains(pid, "llama");
+    }
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!(["10", "11"].map(|job| held(&page, job)), [[1], [2]]);
+}
+
+#[test]
+fn a_component_of_a_heterogeneous_job_has_the_name_and_the_gpus_of_the_job() {
+    let node = Node::new();
+    node.group(&format!("{V2}/job_301/step_0/user/task_0"), &[10]);
+    let components = ["SLURM_JOB_ID_HET_GROUP_0=300", "SLURM_JOB_ID_HET_GROUP_1=301", "SLURM_STEP_GPUS=7"];
+    node.process(10, 1, &with(&rank("300"), &components));
+    let page = node.bench.collect(&mut node.reader());
+    let info = ["301", "llama", "ada", "research", "h100", "", "64", "", "slurm"];
+    assert_eq!(page.get(&INFO, &info), Some(1.0), "{page:?}");
+    assert_eq!(held(&page, "301"), [7]);
+}
+
+#[test]
 fn files_of_a_prolog_have_the_last_word() {
     let mut node = Node::new();
     node.config.prolog_dir = Some(node.path("jobs"));
@@ -212,7 +277,7 @@ fn files_of_a_prolog_have_the_last_word() {
     node.write("jobs/2", "1\n");
     node.write("jobs/3.1", "77\n");
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
-    node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_JOB_GPUS=6"]);
+    node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_STEP_GPUS=6"]);
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&GPU_JOB, &[&uuid(2), "", "1"]), Some(1.0));
     assert_eq!(page.get(&GPU_JOB, &[&uuid(6), "", "1"]), None);
@@ -304,6 +369,69 @@ fn a_trainer_in_a_pod() {
 }
 
 #[test]
+fn a_run_goes_to_the_pod_of_its_devices_whatever_others_are_called() {
+    let mut node = Node::new();
+    node.config.kubelet.socket = node.path("kubelet.sock");
+    let _fake = Fake::serve(
+        &node.config.kubelet.socket,
+        pods(vec![
+            pod("team-a", "worker-0", "nvidia.com/gpu", &[&uuid(0)]),
+            pod("team-b", "worker-0", "nvidia.com/gpu", &[&uuid(1)]),
+            pod("team-c", "shared-0", "nvidia.com/gpu.shared", &[&format!("{}::0", uuid(3))]),
+            pod("team-c", "shared-1", "nvidia.com/gpu.shared", &[&format!("{}::1", uuid(3))]),
+            pod("ml", "idx-0-x7k2p", "nvidia.com/gpu", &[&uuid(2)]),
+        ]),
+    );
+    let trains = |pid: u32, run: &str, environ: &[&str]| {
+        node.process(pid, 1, environ);
+        node.trains(pid, run);
+    };
+    let sees = |n| format!("NVIDIA_VISIBLE_DEVICES={}", uuid(n));
+    trains(10, "by-uuid", &["HOSTNAME=worker-0", &sees(1)]);
+    trains(11, "shared", &["HOSTNAME=shared-1", &sees(3)]);
+    trains(12, "nobody-knows", &["HOSTNAME=worker-0"]);
+    trains(13, "by-namespace", &["HOSTNAME=worker-0"]);
+    node.write("proc/13/root/var/run/secrets/kubernetes.io/serviceaccount/namespace", "team-b");
+    trains(14, "linked", &["HOSTNAME=worker-0"]);
+    node.write("proc/14/root/run/secrets/kubernetes.io/serviceaccount/namespace", "team-a\n");
+    // As it is in most images; followed from outside it leads to the exporter's own.
+    node.write("own/secrets/kubernetes.io/serviceaccount/namespace", "team-b");
+    std::fs::create_dir(node.path("proc/14/root/var")).unwrap();
+    symlink(node.path("own"), node.path("proc/14/root/var/run")).unwrap();
+    trains(15, "indexed", &["HOSTNAME=idx-0", "NVIDIA_VISIBLE_DEVICES=void"]);
+    node.opens(15, "/dev/nvidia2");
+    let page = node.bench.collect(&mut node.reader());
+    let of = |run: &str| -> Vec<String> {
+        let told = page.iter().filter(|s| s.family.name == RUN_JOB.name && s.labels.get(0) == run);
+        told.map(|s| s.labels.get(1).to_owned()).collect()
+    };
+    assert_eq!(of("by-uuid"), ["team-b/worker-0"]);
+    assert_eq!(of("shared"), ["team-c/shared-1"]);
+    assert!(of("nobody-knows").is_empty());
+    assert_eq!(of("by-namespace"), ["team-b/worker-0"]);
+    assert_eq!(of("linked"), ["team-a/worker-0"]);
+    assert_eq!(of("indexed"), ["ml/idx-0-x7k2p"]);
+}
+
+#[test]
+fn a_pod_on_a_part_of_a_gpu_has_the_runs_in_it() {
+    let mut node = Node::new();
+    node.config.kubelet.socket = node.path("kubelet.sock");
+    let _fake = Fake::serve(
+        &node.config.kubelet.socket,
+        pods(vec![
+            pod("ml", "half-0", "nvidia.com/mig-3g.40gb", &["nvidia4/gi1"]),
+            pod("ml", "half-1", "nvidia.com/mig-3g.40gb", &["nvidia4/gi2"]),
+        ]),
+    );
+    node.process(10, 1, &["HOSTNAME=n1", &format!("NVIDIA_VISIBLE_DEVICES=MIG-{}/2/0", uuid(4))]);
+    node.trains(10, "llama");
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!(page.get(&RUN_JOB, &["llama", "ml/half-1"]), Some(1.0), "{page:?}");
+    assert_eq!(page.get(&RUN_JOB, &["llama", "ml/half-0"]), None);
+}
+
+#[test]
 fn a_node_of_slurm_in_a_pod_has_the_job_of_slurm_on_its_gpus() {
     let mut node = Node::new();
     node.config.kubelet.socket = node.path("kubelet.sock");
@@ -315,7 +443,7 @@ fn a_node_of_slurm_in_a_pod_has_the_job_of_slurm_on_its_gpus() {
         "kubepods.slice/pod1.slice/cri-1.scope/system.slice/slurmstepd.scope/job_5/step_0/user/task_0",
         &[10],
     );
-    node.process(10, 1, &["SLURM_JOB_ID=5", "SLURM_JOB_GPUS=0"]);
+    node.process(10, 1, &["SLURM_JOB_ID=5", "SLURM_STEP_GPUS=0"]);
     let page = node.bench.collect(&mut node.reader());
     assert_eq!(page.get(&GPU_JOB, &[&uuid(0), "", "5"]), Some(1.0));
     assert_eq!(page.get(&GPU_JOB, &[&uuid(0), "", "slurm/worker-0"]), None);

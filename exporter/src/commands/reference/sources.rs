@@ -54,7 +54,7 @@ pub static NEEDS: &[Needs] = &[
     needs("heartbeat", "/dev/shm/stepwatch; any user", "256 bytes a rank"),
     needs(
         "job",
-        "/proc and /sys/fs/cgroup; CAP_SYS_PTRACE for the environment of other users' processes; the kubelet's pod-resources socket, which is root's",
+        "/proc and /sys/fs/cgroup; CAP_SYS_PTRACE for the environment, open files and root of other users' processes; the kubelet's pod-resources socket, which is root's",
         "small files a training process; one call to the kubelet, off the scrape path",
     ),
     needs(

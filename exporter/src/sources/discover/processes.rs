@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::roots::Roots;
+use crate::roots::{self, Roots};
 
 /// Processes looked at in one pass.
 const MAX_PROCESSES: usize = 32_768;
@@ -145,6 +145,16 @@ pub(crate) fn open_gpus(roots: &Roots, pid: u32) -> BTreeSet<u32> {
 
 fn minor(device: &Path) -> Option<u32> {
     device.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
+}
+
+/// The namespace of Kubernetes that the process is in, by what the kubelet mounts into every container.
+pub(crate) fn namespace(roots: &Roots, pid: u32) -> Option<String> {
+    let root = roots.proc(pid.to_string()).join("root");
+    // An absolute link leads out of the container, to our own namespace.
+    let run = if root.join("var/run").is_symlink() { "run" } else { "var/run" };
+    let file = root.join(run).join("secrets/kubernetes.io/serviceaccount/namespace");
+    // Whoever opens a pipe that somebody put there waits for its other end.
+    file.is_file().then(|| roots::read(&file)).flatten()
 }
 
 fn open_devices(roots: &Roots, pid: u32) -> impl Iterator<Item = PathBuf> {

@@ -212,12 +212,19 @@ fn pods_and_what_they_hold() {
         pod("ml", "gke", "nvidia.com/gpu", &["nvidia4/gi1"]),
         pod("ml", "unknown", "nvidia.com/gpu", &["something"]),
         pod("web", "shop", "example.com/fpga", &[&uuid(5)]),
+        pod("net", "rdma", "nvidia.com/hostdev", &["0000:3b:00.2", "0000:3b:00.3"]),
+        pod("vm", "kubevirt", "nvidia.com/GH100_H100_SXM5", &["5"]),
         claim("gpu.nvidia.com", "gpu-6", "k8s.gpu.nvidia.com/claim=abc-gpu-6"),
+        claim(
+            "gpu.nvidia.com",
+            "gpu-4-mig-1g10gb-19-0",
+            "k8s.gpu.nvidia.com/claim=abc-gpu-4-mig-1g10gb-19-0",
+        ),
         claim("", "", &format!("nvidia.com/gpu={}", uuid(7))),
         claim("compute-domain.nvidia.com", "channel-0", "k8s.compute-domain.nvidia.com/claim=abc-gpu-5"),
     ]);
     let mut s = Setup::new(answer, PATIENT);
-    assert_eq!(s.after(Duration::ZERO), 7);
+    assert_eq!(s.after(Duration::ZERO), 9);
     let known = eight();
     let resolve = |c: &Container| (c.pod.clone(), c.resolve(&known));
     let found: Vec<_> = s.kubelet.containers_at(s.now).iter().map(resolve).collect();
@@ -229,7 +236,9 @@ fn pods_and_what_they_hold() {
         ("mig", (vec![part(2, 7)], 0)),
         ("gke", (vec![part(4, 1)], 0)),
         ("unknown", (vec![], 1)),
+        ("kubevirt", (vec![], 1)),
         ("claims-gpu-6", (vec![whole(6)], 0)),
+        ("claims-gpu-4-mig-1g10gb-19-0", (vec![whole(4)], 0)),
         ("claims-", (vec![whole(7)], 0)),
     ];
     assert_eq!(found, want.map(|(pod, found)| (pod.to_owned(), found)));
@@ -316,7 +325,8 @@ proptest::proptest! {
         let answer = ListResponse {
             pod_resources: vec![
                 pod("ml", "llama-0", "nvidia.com/gpu", &[&uuid(0), &uuid(1)]),
-                claim("gpu.nvidia.com", "gpu-6", "k8s.gpu.nvidia.com/claim=abc-gpu-6"),
+                pod("net", "rdma", "nvidia.com/hostdev", &["0000:3b:00.2"]),
+                claim("gpu.nvidia.com", "gpu-4-mig-1g10gb-19-0", "k8s.gpu.nvidia.com/claim=abc-gpu-4-mig-1g10gb-19-0"),
             ],
         };
         let mut bytes = answer.encode_to_vec();
