@@ -3,6 +3,7 @@
 mod conditions;
 mod facts;
 mod gpus;
+mod heard;
 pub mod vitals;
 pub(crate) mod words;
 
@@ -33,11 +34,15 @@ pub struct Tenant {
     pub last_step: Option<i64>,
     /// When it last moved, by our clock.
     pub last_progress: Ts,
+    /// When it failed, if it has just done so.
+    pub ended: Option<Ts>,
     /// The median over its other nodes of how close their GPUs come to their highest clock under load, and how many these are.
     pub peer_clock: Option<(f64, usize)>,
+    /// XIDs that both this node and others of the run had within a minute, of those that a program can bring upon itself.
+    pub fails_alike: Vec<i64>,
 }
 
-/// The runs that use the node, the one with most ranks first.
+/// The runs that use the node, the one that most likely is hit first.
 pub type Tenants<'a> = &'a [Tenant];
 
 /// What came of an event.
@@ -97,7 +102,7 @@ impl Node {
 
     /// Lets the detectors look.
     pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        self.facts.conditions.age(now, self.facts.last_heard);
+        self.facts.conditions.age(now, &self.facts.heard);
         self.detectors.look(now, &self.facts, tenants, out);
     }
 

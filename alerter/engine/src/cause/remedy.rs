@@ -45,6 +45,7 @@ const ACTIONS: [(&str, &str); 16] = [
 /// Of these, what an application does to itself is not a node's, and what a vendor wants to hear of seldom stops a run.
 const REPAIRS: [&str; 4] = ["drain_reset", "reset_gpu", "reboot_node", "check_hardware"];
 const SUPPORT: &str = "contact_support";
+const LATER: &str = "drain_reset";
 
 /// What is known of it, kept with the incident.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -123,9 +124,10 @@ fn ended(f: &Facts) -> Option<Ended> {
 fn need(now: Ts, gone: bool, node: &NodeFacts) -> Option<Remedy> {
     let found: Vec<Remedy> =
         node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).collect();
-    // What is surely broken has to be mended, whether or not the host is up.
-    let sure = |r: &&Remedy| matches!(r, Remedy::Repair { sure: true, .. });
-    let sure = found.iter().filter(sure).max().filter(|_| gone).cloned();
+    // What is surely broken has to be mended, whether or not the host is up, and before a link is looked at unless it can wait.
+    let sure =
+        |r: &&Remedy| matches!(r, Remedy::Repair { sure: true, action, .. } if gone || action != LATER);
+    let sure = found.iter().filter(sure).max().cloned();
     sure.or_else(|| gone.then_some(Remedy::Gone)).or_else(|| found.into_iter().max())
 }
 

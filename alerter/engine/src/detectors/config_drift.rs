@@ -3,12 +3,14 @@
 //!
 //! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. It waits until the nodes have stood still
 //! for `settle`, because a run comes up node by node. Keys that make no difference to training make an annotation only, and keys that
-//! name a node none ([`crate::run::Setups`]).
+//! name a node none ([`crate::run::Setups`]). What differs between the ranks of one node is a rank's affair, and a library that a node does not
+//! tell may only not be loaded yet.
 
 use core::fmt::Write as _;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 
 use crate::detector::ClockDetector;
 use crate::run::{Facts, Variant};
@@ -35,6 +37,21 @@ impl Default for Config {
 
 /// Differences and nodes named one by one.
 const NAMED: usize = 3;
+/// Versions of libraries, told once a process has loaded them.
+const LIBRARIES: [&str; 12] = [
+    "nccl",
+    "nccl_net",
+    "cuda",
+    "cudart",
+    "cublas",
+    "cudnn",
+    "nvshmem",
+    "torch",
+    "transformer_engine",
+    "libfabric",
+    "libibverbs",
+    "ucx",
+];
 /// Characters shown of a value.
 const VALUE_MAX: usize = 60;
 
@@ -96,6 +113,12 @@ impl ConfigDrift {
     }
 }
 
+/// Whether a key that has two values says something of the two nodes.
+fn tells(key: &str, a: Option<&String>, b: Option<&String>) -> bool {
+    let by_rank = [a, b].into_iter().flatten().any(|v| v == DIFFERS_BY_RANK);
+    a != b && !by_rank && (!LIBRARIES.contains(&key) || a.is_some() && b.is_some())
+}
+
 fn value(v: Option<&String>) -> &str {
     v.map_or("nothing", String::as_str)
 }
@@ -108,7 +131,7 @@ fn differences(variants: &[Variant]) -> Vec<Difference<'_>> {
         let (a, b) = (&most.setup.keys, &setup.keys);
         let even = (most.nodes.len() == nodes.len()).then_some(&most.nodes);
         let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-        for key in keys.into_iter().filter(|key| a.get(*key) != b.get(*key)) {
+        for key in keys.into_iter().filter(|key| tells(key, a.get(*key), b.get(*key))) {
             let (usual, other) = (value(a.get(key)), value(b.get(key)));
             all.push(Difference { key, usual, other, nodes, even });
         }

@@ -150,19 +150,26 @@ impl NodeDetector for EccTrend {
             return;
         }
         let mut news = false;
-        for (uuid, gpu) in f.gpus.iter() {
+        for (uuid, gpu) in f.gpus.iter().filter(|(uuid, _)| f.gpus.is_there(uuid)) {
             if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
                 news |= self.take(c, now, uuid, gpu);
             }
         }
-        self.gpus.retain(|uuid, _| f.gpus.get(uuid).is_some());
+        let mut gone = None;
+        self.gpus.retain(|uuid, w| {
+            let there = f.gpus.is_there(uuid);
+            if !there && w.sick.is_some() {
+                gone = Some(format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name));
+            }
+            there
+        });
         if news {
             self.raised = true;
             out.push(self.tell(now, f, tenants));
         } else if self.raised && self.gpus.values().all(|w| w.sick.is_none()) {
             self.raised = false;
             let mut v = of_node(Kind::EccTrend, "ecc", now, Change::Clear, Severity::Info, tenants);
-            v.why = format!("the memory of {} has been quiet for a day", f.name);
+            v.why = gone.unwrap_or_else(|| format!("the memory of {} has been quiet for a day", f.name));
             out.push(v);
         }
     }

@@ -37,6 +37,11 @@ pub(super) trait Sort {
 
     /// How long what has no end counts after it was last told.
     fn lasts(&self, key: &Key, c: &Condition) -> Span;
+
+    /// What to do where that is not the exporter's word.
+    fn advice(&self, _: &Key, _: &Condition) -> Option<String> {
+        None
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -90,10 +95,13 @@ impl Faults {
         active.sort_by_key(|a| {
             (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
         });
-        let Some(root) = active.first().filter(|a| a.severity > Severity::Info) else {
+        if active.first().is_none_or(|a| a.severity == Severity::Info) {
             self.over::<S>(now, f, tenants, out);
-            return self.note::<S>(now, f, &active, tenants, out);
-        };
+            return self.note(now, sort, f, &active, tenants, out);
+        }
+        // What is worth no word by itself, such as a reset, is no part of the trouble.
+        active.retain(|a| a.severity > Severity::Info || a.c.level > Level::Info);
+        let Some(root) = active.first() else { return };
         if news {
             // What is less than what somebody has in hand can wait until it is looked at.
             let change =
@@ -102,7 +110,7 @@ impl Faults {
             let mut v = verdict::<S>(root.c.began.min(now), change, root.severity, tenants);
             v.value = if root.key.number > 0 { root.key.number as f64 } else { f64::from(root.c.times) };
             v.score = active.len() as f64;
-            v.why = sentence(now, f, &active, tenants);
+            v.why = sentence(now, sort, f, &active, tenants);
             v.suspects = suspects(f, &active);
             out.push(v);
         }
@@ -167,6 +175,7 @@ impl Faults {
     fn note<S: Sort>(
         &mut self,
         now: Ts,
+        sort: &S,
         f: &NodeFacts,
         active: &[Fault<'_>],
         tenants: Tenants<'_>,
@@ -179,7 +188,7 @@ impl Faults {
             }
             self.noted.insert(fault.key.clone(), now);
             let mut v = verdict::<S>(fault.c.began.min(now), Change::Note, Severity::Info, tenants);
-            v.why = sentence(now, f, core::slice::from_ref(fault), tenants);
+            v.why = sentence(now, sort, f, core::slice::from_ref(fault), tenants);
             v.suspects = suspects(f, core::slice::from_ref(fault));
             out.push(v);
         }
@@ -201,7 +210,7 @@ fn counts<S: Sort>(now: Ts, sort: &S, key: &Key, c: &Condition) -> bool {
     c.holds() || c.once && c.over.is_none() && now < c.last + sort.lasts(key, c)
 }
 
-fn sentence(now: Ts, f: &NodeFacts, active: &[Fault<'_>], tenants: Tenants<'_>) -> String {
+fn sentence<S: Sort>(now: Ts, sort: &S, f: &NodeFacts, active: &[Fault<'_>], tenants: Tenants<'_>) -> String {
     let [root, others @ ..] = active else { return String::new() };
     let mut why = words::happened(f, root.key, root.c);
     let others: Vec<String> = others.iter().take(NAMED).map(|o| words::happened(f, o.key, o.c)).collect();
@@ -214,7 +223,8 @@ fn sentence(now: Ts, f: &NodeFacts, active: &[Fault<'_>], tenants: Tenants<'_>) 
     }
     let _ = write!(why, "; {}", words::hit(f, tenants, now));
     let strongest = active.iter().min_by_key(|a| Reverse(words::effort(&a.c.action)));
-    if let Some(advice) = strongest.and_then(|a| words::advice(f, a.c)) {
+    let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
+    if let Some(advice) = strongest.and_then(advice) {
         let _ = write!(why, "; {advice}");
     }
     why

@@ -5,7 +5,8 @@
 //! one misfortune (79, the 45s that clean up after it, the GPU that is gone) are one condition, named by the worst that no other caused.
 //!
 //! XIDs that the application brings upon itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP" and "IGNORE") are notes, whatever
-//! else is said of them, because a debug session makes hundreds. One GPU on which several runs fail with 13 or 31 is suspect: a ticket.
+//! else is said of them, because a debug session makes hundreds. One GPU on which several runs fail with 13 or 31 is suspect: a ticket. Where
+//! another GPU of the run has the same within a minute, it is the program.
 
 use std::collections::BTreeMap;
 
@@ -54,39 +55,80 @@ const OURS: [&str; 8] = [
 const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
 const DAY: Span = Span::secs(86_400);
+/// A bug of a program hits its GPUs within this time of each other.
+const ALIKE: Span = Span::secs(60);
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GpuFault {
     faults: Faults,
     /// Runs that failed on each GPU, and when.
     failed: BTreeMap<String, BTreeMap<String, Ts>>,
+    /// Runs that have just failed on a GPU, by what and when: others of their GPUs may yet do the same.
+    fresh: BTreeMap<(String, String), (i64, Ts)>,
 }
 
 struct Rules<'a> {
     config: &'a Config,
-    failed: &'a BTreeMap<String, BTreeMap<String, Ts>>,
+    of: &'a GpuFault,
+}
+
+/// The XIDs that a program or a sick GPU brings about, one for each GPU that had one lately.
+pub(crate) fn lately(now: Ts, f: &NodeFacts) -> Vec<i64> {
+    let here = f.conditions.iter().filter(|(key, c)| is_either(key) && now - c.last <= ALIKE);
+    here.map(|(key, _)| key.number).collect()
 }
 
 impl GpuFault {
     /// Remembers whose runs fail on which GPU.
     fn count(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>) {
-        let Some(tenant) = tenants.first() else { return };
-        for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
-            if !self.failed.contains_key(&key.place) && self.failed.len() >= MAX_GPUS {
+        if let Some(tenant) = tenants.first() {
+            for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
+                if self.fresh.len() < MAX_GPUS {
+                    let of = (key.place.clone(), tenant.run.clone());
+                    self.fresh.entry(of).or_insert((key.number, now));
+                }
+            }
+        }
+        let mut alone = Vec::new();
+        self.fresh.retain(|(gpu, run), (number, at)| {
+            let is_same = |key: &Key, c: &Condition| {
+                let near = c.last - *at <= ALIKE && *at - c.last <= ALIKE;
+                is_either(key) && key.number == *number && key.place != *gpu && near
+            };
+            let here = f.conditions.iter().any(|(key, c)| is_same(key, c));
+            let alike = here || tenants.iter().any(|t| t.fails_alike.contains(number));
+            let due = now - *at >= ALIKE;
+            if due && !alike {
+                alone.push((gpu.clone(), run.clone(), *at));
+            }
+            !due && !alike
+        });
+        for (gpu, run, at) in alone {
+            if !self.failed.contains_key(&gpu) && self.failed.len() >= MAX_GPUS {
                 continue;
             }
-            let runs = self.failed.entry(key.place.clone()).or_default();
+            let runs = self.failed.entry(gpu).or_default();
             runs.retain(|_, at| now - *at < DAY);
             if runs.len() < MAX_RUNS {
-                runs.insert(tenant.run.clone(), now);
+                runs.insert(run, at);
             }
         }
         self.failed.retain(|_, runs| runs.values().any(|at| now - *at < DAY));
+    }
+
+    fn runs(&self, gpu: &str) -> u32 {
+        self.failed.get(gpu).map_or(0, BTreeMap::len) as u32
     }
 }
 
 fn is_either(key: &Key) -> bool {
     key.topic == Topic::Xid && key.name == "xid" && EITHER.contains(&key.number)
+}
+
+impl Rules<'_> {
+    fn is_suspect(&self, key: &Key) -> bool {
+        is_either(key) && self.of.runs(&key.place) >= self.config.suspect_runs
+    }
 }
 
 impl Sort for Rules<'_> {
@@ -99,9 +141,7 @@ impl Sort for Rules<'_> {
 
     fn severity(&self, _: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
         if key.topic == Topic::Xid && key.name == "xid" && APPLICATION.contains(&key.number) {
-            let runs = self.failed.get(&key.place).map_or(0, BTreeMap::len) as u32;
-            let suspect = is_either(key) && runs >= self.config.suspect_runs;
-            return if suspect { Severity::Ticket } else { Severity::Info };
+            return if self.is_suspect(key) { Severity::Ticket } else { Severity::Info };
         }
         match c.level {
             Level::Error if !tenants.is_empty() => Severity::Page,
@@ -110,8 +150,14 @@ impl Sort for Rules<'_> {
         }
     }
 
-    fn rises_at(&self, _: &Key, _: &Condition) -> Option<Ts> {
-        None
+    fn rises_at(&self, key: &Key, _: &Condition) -> Option<Ts> {
+        let fresh = || self.of.fresh.iter().filter(|((gpu, _), _)| *gpu == key.place);
+        is_either(key).then(|| fresh().map(|(_, (_, at))| *at + ALIKE).min()).flatten()
+    }
+
+    fn advice(&self, key: &Key, _: &Condition) -> Option<String> {
+        let failed = || format!("{} runs failed on it within a day: test the GPU", self.of.runs(&key.place));
+        self.is_suspect(key).then(failed)
     }
 
     fn lasts(&self, _: &Key, c: &Condition) -> Span {
@@ -130,11 +176,12 @@ impl NodeDetector for GpuFault {
             return;
         }
         self.count(now, f, tenants);
-        let rules = Rules { config: c, failed: &self.failed };
-        self.faults.look(now, &rules, f, tenants, out);
+        let mut faults = core::mem::take(&mut self.faults);
+        faults.look(now, &Rules { config: c, of: self }, f, tenants, out);
+        self.faults = faults;
     }
 
     fn deadline(&self, c: &Config, f: &NodeFacts) -> Option<Ts> {
-        self.faults.deadline(&Rules { config: c, failed: &self.failed }, f)
+        self.faults.deadline(&Rules { config: c, of: self }, f)
     }
 }

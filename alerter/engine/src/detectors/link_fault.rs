@@ -2,8 +2,9 @@
 //!
 //! A link that goes down is a ticket at once and a page when it has stayed down for `page_after` under a run: collectives wait
 //! about that long before they give up (`NCCL_IB_TIMEOUT` 20 to 22 and seven retries are 30 s and more), and a flap that they survive
-//! should wake nobody. What the exporter itself calls lost (`drop`) does not wait. An Ethernet link pages only if the exporter calls it an error: most are for management. Errors and a link that
-//! is slower than it should be are tickets.
+//! should wake nobody. What the exporter itself calls lost (`drop`) does not wait. An Ethernet link is a ticket however
+//! long it is down: most are for management, or one leg of a bond. If the run needs it, the run stands, which pages and names it. Errors and a
+//! link that is slower than it should be are tickets.
 //!
 //! Links of several nodes that go down together are one incident, because what they share is the switch.
 
@@ -49,12 +50,13 @@ impl Sort for Config {
     }
 
     fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
-        let carries = c.medium != "ethernet" && !c.medium.is_empty() || c.level == Level::Error;
+        let carries = !c.medium.is_empty() || c.level == Level::Error;
         let long = c.holds() && now >= c.first + self.page_after;
         match c.level {
             Level::Info => Severity::Info,
-            _ if c.state == "drop" && c.level == Level::Error && !tenants.is_empty() => Severity::Page,
-            _ if is_down(key, c) && carries && long && !tenants.is_empty() => Severity::Page,
+            _ if c.medium == "ethernet" || tenants.is_empty() => Severity::Ticket,
+            _ if c.state == "drop" && c.level == Level::Error => Severity::Page,
+            _ if is_down(key, c) && carries && long => Severity::Page,
             _ => Severity::Ticket,
         }
     }

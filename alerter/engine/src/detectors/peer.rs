@@ -45,7 +45,11 @@ pub struct Peer {
 
 /// `GPU 3 (GPU-2f3c…)`, `mlx5_0/1`.
 pub(crate) fn device(f: &NodeFacts, o: &Outlier<'_>) -> String {
-    if o.device.starts_with("GPU-") { words::gpu(f, o.device, "") } else { o.device.to_owned() }
+    name(f, o.device)
+}
+
+fn name(f: &NodeFacts, device: &str) -> String {
+    if device.starts_with("GPU-") { words::gpu(f, device, "") } else { device.to_owned() }
 }
 
 pub(crate) fn suspect(f: &NodeFacts, o: &Outlier<'_>) -> Suspect {
@@ -70,7 +74,8 @@ impl NodeDetector for Peer {
     type Config = Config;
 
     fn look(&mut self, c: &Config, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if !c.enabled || self.readings == f.vitals.readings {
+        let compared = !tenants.is_empty() || self.told.is_empty();
+        if !c.enabled || compared && self.readings == f.vitals.readings {
             return;
         }
         self.readings = f.vitals.readings;
@@ -78,19 +83,30 @@ impl NodeDetector for Peer {
         let far: Vec<Outlier<'_>> = f.vitals.outliers().collect();
         let found: Vec<Outlier<'_>> = far
             .into_iter()
-            .filter(|o| o.sign.drift.sum() >= c.h && o.is_still() || self.told.contains(&key(o)))
+            .filter(|o| !tenants.is_empty() && f.vitals.is_there(o.device))
+            .filter(|o| {
+                let far = o.sign.drift.sum() >= c.h && o.is_still();
+                far && o.is_fresh(now) || self.told.contains(&key(o))
+            })
             .collect();
         let news = found.iter().any(|o| !self.told.contains(&key(o)));
         let had = !self.told.is_empty();
         if found.is_empty() && !had {
             return;
         }
-        self.told = found.iter().map(key).collect();
+        let had_told = core::mem::replace(&mut self.told, found.iter().map(key).collect());
         if news {
             out.extend(tell(now, f, tenants, &found));
         } else if had && found.is_empty() {
             let mut v = of_node(Kind::Peer, "peers", now, Change::Clear, Severity::Info, tenants);
-            v.why = format!("{} reads as its peers do again", f.name);
+            let gone = had_told.iter().find(|(device, _)| !f.vitals.is_there(device));
+            v.why = match gone {
+                _ if tenants.is_empty() => {
+                    format!("no run uses {} any more: what it reads has no peers, and was not mended", f.name)
+                }
+                Some((device, _)) => format!("{} of {} is not there any more", name(f, device), f.name),
+                None => format!("{} reads as its peers do again", f.name),
+            };
             out.push(v);
         }
     }

@@ -4,7 +4,8 @@
 //! them (BLOOM-176B lost 5 % to one such GPU, and a weekend to finding it). Each reading of a GPU at work is a vote: is its clock below
 //! `ratio` of its peers'? Peers are the other GPUs at work on the node, or the other nodes of the run where those are faster: a
 //! node whose eight GPUs are all held down by its power supply looks even by itself. Enough votes of the last 8 make a ticket, and
-//! more are asked for where the driver gives no reason.
+//! more are asked for where the driver gives no reason. A slow one that goes idle is no faster for it: it stays slow until it was seen at work
+//! again, a day at most, or is not there any more.
 //!
 //! What the driver itself reports as throttling (`gpu_throttled`) is a ticket too: a GPU may have no peers.
 
@@ -43,8 +44,8 @@ const WITHOUT: u32 = 8;
 /// At most so many of them end it.
 const OVER: u32 = 1;
 const KEPT: u32 = 8;
-/// Readings without work after which nothing is known of its speed any more.
-const IDLE: u32 = 60;
+/// Readings without work, about a day of them, after which nothing is known of its speed any more.
+const IDLE: u32 = 8640;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Throttle {
@@ -76,7 +77,6 @@ impl Throttle {
         watch.readings = gpu.readings;
         if !gpu.last.is_loaded() {
             watch.idle = watch.idle.saturating_add(1);
-            watch.raised &= watch.idle < IDLE;
             return false;
         }
         watch.idle = 0;
@@ -93,6 +93,23 @@ impl Throttle {
         let news = !watch.raised && watch.votes.of(KEPT) >= needed;
         watch.raised = news || watch.raised && watch.votes.of(KEPT) > OVER;
         news
+    }
+
+    /// Lets go of what can no longer be seen to be fast again; gives why, in words.
+    fn let_go(&mut self, f: &NodeFacts) -> Option<String> {
+        let mut why = None;
+        self.gpus.retain(|uuid, watch| {
+            let there = f.gpus.is_there(uuid);
+            let name = || format!("{} of {}", words::gpu(f, uuid, ""), f.name);
+            if watch.raised && !there {
+                why = Some(format!("{} is not there any more", name()));
+            } else if watch.raised && watch.idle >= IDLE {
+                watch.raised = false;
+                why = Some(format!("{} has had no work for a day: it was not seen to be fast again", name()));
+            }
+            there
+        });
+        why
     }
 
     fn tell(&self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>) -> Verdict {
@@ -163,13 +180,13 @@ impl NodeDetector for Throttle {
             return;
         }
         let mut news = false;
-        for (uuid, gpu) in f.gpus.iter() {
+        for (uuid, gpu) in f.gpus.iter().filter(|(uuid, _)| f.gpus.is_there(uuid)) {
             if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
                 let peers = Self::peers(c, f, uuid, tenants);
                 news |= self.vote(c, uuid, gpu, peers);
             }
         }
-        self.gpus.retain(|uuid, _| f.gpus.get(uuid).is_some());
+        let gone = self.let_go(f);
         let complained = complaints(f).next().is_some();
         news |= complained && !self.raised;
         let slow = complained || self.gpus.values().any(|w| w.raised);
@@ -179,7 +196,8 @@ impl NodeDetector for Throttle {
         } else if self.raised && !slow {
             self.raised = false;
             let mut v = of_node(Kind::Throttle, "sm_clock", now, Change::Clear, Severity::Info, tenants);
-            v.why = format!("the GPUs of {} are as fast as their peers again", f.name);
+            let fast = || format!("the GPUs of {} are as fast as their peers again", f.name);
+            v.why = gone.unwrap_or_else(fast);
             out.push(v);
         }
     }

@@ -1,6 +1,6 @@
 //! The engine's side of nodes: their events, who uses them, and what they have to say when a run stops.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use stepwatch_wire::Event;
@@ -8,6 +8,7 @@ use stepwatch_wire::Event;
 use super::{Engine, Key, LOOK_AGAIN, NO_RUN};
 use crate::cause::{self, Remedies};
 use crate::changes::{self, RunChange, configuration};
+use crate::detectors::gpu_fault;
 use crate::effect::Effect;
 use crate::incident::Scope;
 use crate::incident::book::Party;
@@ -15,6 +16,7 @@ use crate::message::RunSummary;
 use crate::node::vitals::VITALS;
 use crate::node::words;
 use crate::node::{self, Node, Peers, Tenant};
+use crate::placement::Placement;
 use crate::run::Run;
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Verdict};
@@ -23,12 +25,16 @@ use crate::verdict::{Cause, Kind, Verdict};
 const MAX_NODES: usize = 50_000;
 /// A run that nothing was heard of for this long uses no node.
 const USES_FOR: Span = Span::secs(3600);
+/// What killed a run may be told only so long after it: a driver that hangs answers late.
+const DIED_OF_IT: Span = Span::secs(180);
 /// Readings of a node alone are stored this often: a crash of ours costs a statistic the rest.
 const KEEP_EVERY: Span = Span::secs(60);
 /// Exporters read their GPUs this often: sooner there is nothing new to compare.
 const COMPARE_EVERY: Span = Span::secs(10);
 /// A run without a step for so long may stand still: most steps are shorter.
 const STILL: Span = Span::secs(30);
+/// And one that takes long steps may stand after so many of them.
+const STILL_STEPS: f64 = 5.0;
 /// Nodes of any runs whose links fail at once have that from what they share.
 const MANY: usize = 3;
 /// Causes that the nodes of a run may have.
@@ -47,7 +53,7 @@ impl Engine {
         if event.name.as_deref() == Some(words::RAS_STUCK) && event.code != Some(0) {
             self.ranks_wait(now, name, out);
         }
-        let run = self.placement.on(name).find_map(|run| self.runs.get(run));
+        let run = users(&self.placement, &self.runs, now, name).first().copied();
         let Some(node) = self.nodes.get_mut(name) else { return };
         let news = node.event(now, event, run.map(|run| &run.facts.peers));
         if news.reading {
@@ -151,6 +157,7 @@ impl Engine {
                 let link = v.kind == Kind::LinkFault;
                 party.fabric =
                     if link { self.went_down_with(name, &party.run.name) } else { BTreeSet::new() };
+                party.device = v.suspects.first().map(|s| s.what.clone());
                 self.rank_again(&party.run.name, v);
                 self.book.verdict(now, &party, v, out);
             }
@@ -211,24 +218,31 @@ impl Engine {
         self.with_node(now, name, false, out);
     }
 
-    /// The runs that use a node, the one with most ranks first.
+    /// The runs that use a node, in the order of [`users`].
     fn tenants(&self, now: Ts, node: &str) -> Vec<Tenant> {
-        let uses = |run: &Run| {
-            let over = run.facts.ended.as_ref().is_some_and(|e| e.well());
-            !over && now - run.facts.last_heard < USES_FOR
-        };
-        let runs = self.placement.on(node).filter_map(|name| self.runs.get(name)).filter(|run| uses(run));
-        let mut tenants: Vec<Tenant> = runs
-            .map(|run| Tenant {
-                run: run.facts.name.clone(),
-                ranks: run.facts.nodes.get(node).copied().unwrap_or(0),
-                last_step: run.facts.last_step,
-                last_progress: run.facts.last_progress,
-                peer_clock: self.placement.clock_beside(&run.facts.name, node),
-            })
-            .collect();
-        tenants.sort_by_key(|t| core::cmp::Reverse(t.ranks));
-        tenants
+        let runs = users(&self.placement, &self.runs, now, node).into_iter();
+        runs.map(|run| Tenant {
+            run: run.facts.name.clone(),
+            ranks: run.facts.nodes.get(node).copied().unwrap_or(0),
+            last_step: run.facts.last_step,
+            last_progress: run.facts.last_progress,
+            ended: run.facts.ended.as_ref().map(|e| e.at),
+            peer_clock: self.placement.clock_beside(&run.facts.name, node),
+            fails_alike: self.fails_alike(now, run, node),
+        })
+        .collect()
+    }
+
+    /// XIDs that a program can bring upon itself and that this node just had, as other nodes of the run did.
+    fn fails_alike(&self, now: Ts, run: &Run, node: &str) -> Vec<i64> {
+        let here = self.nodes.get(node).map(|n| gpu_fault::lately(now, &n.facts)).unwrap_or_default();
+        // Of most nodes there is nothing to ask.
+        if here.is_empty() {
+            return Vec::new();
+        }
+        let others = run.facts.nodes.keys().filter(|name| *name != node).filter_map(|n| self.nodes.get(n));
+        let alike = others.flat_map(|n| gpu_fault::lately(now, &n.facts));
+        alike.filter(|number| here.contains(number)).collect()
     }
 
     /// Notices where a run is, and tells it how its new nodes are set up.
@@ -288,4 +302,27 @@ impl Engine {
             let _ = write!(v.why, "; {}: {}", first.what, first.why);
         }
     }
+}
+
+/// The runs that use a node: those that move before those that stand, of these the one that moved last, then the one with most ranks. Only
+/// where none of them lives, those that failed a moment ago.
+fn users<'a>(placement: &Placement, runs: &'a BTreeMap<String, Run>, now: Ts, node: &str) -> Vec<&'a Run> {
+    let here = placement.on(node).filter_map(|name| runs.get(name));
+    let mut here: Vec<&Run> = here.filter(|run| now - run.facts.last_heard < USES_FOR).collect();
+    let is_live = |run: &&Run| run.facts.ended.is_none();
+    if here.iter().any(is_live) {
+        here.retain(is_live);
+    } else {
+        let failed =
+            |run: &&Run| run.facts.ended.as_ref().is_some_and(|e| !e.well() && now - e.at < DIED_OF_IT);
+        here.retain(failed);
+    }
+    here.sort_by_cached_key(|run| {
+        let f = &run.facts;
+        let usual = f.pace.quantile(0.5).map_or(Span::ZERO, |secs| Span::from_secs_f64(STILL_STEPS * secs));
+        let moves = now - f.last_progress < STILL.max(usual);
+        let moved = if moves { now } else { f.last_progress };
+        core::cmp::Reverse((moves, moved, f.nodes.get(node).copied().unwrap_or(0)))
+    });
+    here
 }

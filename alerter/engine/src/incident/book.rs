@@ -338,7 +338,8 @@ impl Book {
     ) {
         let weighed = !party.is_node() || self.sickness(&party.run.name).is_some();
         let Some(i) = self.open.get_mut(id) else { return };
-        let another = v.change == Change::Another && i.knows_less_than(subject, party);
+        let another = i.is_of_another_device(subject, party, v)
+            || v.change == Change::Another && i.knows_less_than(subject, party);
         let elsewhere = v.severity == Severity::Page && i.pages_anew(party, v);
         let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
         i.meet(now, party, v);

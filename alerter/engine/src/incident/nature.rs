@@ -6,7 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::verdict::{Cause, Kind};
+use super::Subject;
+use super::book::{Incident, Party};
+use crate::verdict::{Cause, Kind, Verdict};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nature {
@@ -50,6 +52,35 @@ impl Nature {
     /// Whoever knows of `self` expects `other` too.
     fn includes(self, other: Self) -> bool {
         self == other || self == Self::Lost && other == Self::Excursion
+    }
+}
+
+/// Whether two suspects are one device, however much is said of it: a GPU and its links are one.
+fn is_same_device(a: &str, b: &str) -> bool {
+    let name = |what: &str| what.split_once(" (").map_or(what.len(), |(name, _)| name.len());
+    match (gpu(a), gpu(b)) {
+        (None, None) => a[..name(a)] == b[..name(b)],
+        (a, b) => a == b,
+    }
+}
+
+/// The UUID of the GPU that is named.
+fn gpu(what: &str) -> Option<&str> {
+    let uuid = &what[what.find("GPU-")?..];
+    let end = uuid.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    Some(&uuid[..end.unwrap_or(uuid.len())])
+}
+
+impl Incident {
+    /// Whether a GPU or a port of a node joins what was told of other devices of it, by other detectors: all of these are of one nature, and
+    /// whoever has the one in hand knows nothing of this one.
+    pub(super) fn is_of_another_device(&self, subject: &Subject, party: &Party, v: &Verdict) -> bool {
+        let kinds = [Kind::GpuFault, Kind::LinkFault];
+        let first = self.known.get(subject).is_some_and(|known| {
+            !known.contains(&v.kind) && known.iter().any(|k| k.cause() == v.kind.cause())
+        });
+        let known = |device: &String| self.record.suspects.iter().any(|s| is_same_device(&s.what, device));
+        first && kinds.contains(&v.kind) && party.device.as_ref().is_some_and(|device| !known(device))
     }
 }
 

@@ -24,12 +24,14 @@ pub(crate) struct Party {
     pub(crate) lost: BTreeSet<String>,
     /// Those of them that fell silent as the run stopped.
     pub(crate) dark: BTreeSet<String>,
+    /// Of a node: the GPU or port that it has something to say of, whoever is suspected when that is weighed.
+    pub(crate) device: Option<String>,
 }
 
 impl Party {
     pub(crate) fn new(scope: Scope, run: RunSummary, nodes: BTreeSet<String>, well_at: Ts) -> Self {
         let none = BTreeSet::new;
-        Self { scope, run, nodes, well_at, fabric: none(), lost: none(), dark: none() }
+        Self { scope, run, nodes, well_at, fabric: none(), lost: none(), dark: none(), device: None }
     }
 
     /// The nodes that are sick themselves.

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind, Value};
 
+use super::heard::Heard;
 use crate::time::{Span, Ts};
 
 /// Conditions remembered a node. Those that are over go first; one that there is no room for is counted.
 const MAX_CONDITIONS: usize = 256;
 /// What is over is evidence for so long.
 const KEEP: Span = Span::secs(3600);
-/// A condition that holds is told again every 10 minutes. One that was not, while the node had other things to say, ended with the
-/// exporter that told it.
+/// A condition that holds is told again every 10 minutes. One that was not, while the node could be heard all the time and had other things
+/// to say, ended with the exporter that told it.
 const LEASE: Span = Span::secs(1500);
 /// After a start an exporter tells at once what holds.
 const RETELL: Span = Span::secs(300);
@@ -218,11 +219,11 @@ impl Conditions {
     }
 
     /// Ends what the node speaks of no more, and forgets what is long over.
-    pub(super) fn age(&mut self, now: Ts, heard: Ts) {
+    pub(super) fn age(&mut self, now: Ts, heard: &Heard) {
         let born = self.life.as_ref().map(|(_, at)| *at);
         for c in self.all.values_mut().filter(|c| c.holds()) {
-            let orphan = born.is_some_and(|at| c.last < at && heard - at > RETELL);
-            let silent = heard - c.last > LEASE;
+            let orphan = born.is_some_and(|at| c.last < at && heard.without(at) > RETELL);
+            let silent = heard.without(c.last) > LEASE;
             if orphan || silent {
                 c.over = Some(now);
             }

@@ -7,6 +7,7 @@ use stepwatch_wire::{Event, Value};
 
 use super::conditions::Conditions;
 use super::gpus::Gpus;
+use super::heard::Heard;
 use super::vitals::Vitals;
 use crate::run::Setup;
 use crate::time::Ts;
@@ -25,6 +26,7 @@ pub struct NodeFacts {
     pub name: String,
     /// When anything of the node itself arrived last, by our clock.
     pub last_heard: Ts,
+    pub(super) heard: Heard,
     /// When it was last stored.
     pub(crate) kept_at: Ts,
     pub conditions: Conditions,
@@ -50,6 +52,7 @@ impl NodeFacts {
         Self {
             name: name.to_owned(),
             last_heard: now,
+            heard: Heard::default(),
             kept_at: now,
             conditions: Conditions::default(),
             gpus: Gpus::default(),
@@ -61,6 +64,7 @@ impl NodeFacts {
 
     pub(super) fn heard(&mut self, now: Ts, e: &Event) {
         self.last_heard = now;
+        self.heard.hear(now);
         self.conditions.life(e.cursor.as_ref().map(|c| c.boot.as_str()), now);
         self.gpus.learn(e);
     }

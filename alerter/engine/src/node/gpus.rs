@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Metrics, Value};
 
 use super::conditions::word;
+use super::heard::Heard;
 use crate::time::Ts;
 
 /// Accelerators remembered a node.
@@ -55,7 +56,11 @@ pub struct Reading {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Gpus(BTreeMap<String, Gpu>);
+pub struct Gpus {
+    all: BTreeMap<String, Gpu>,
+    /// That any of them was read.
+    heard: Heard,
+}
 
 impl Reading {
     fn of(now: Ts, m: &Metrics) -> Self {
@@ -92,11 +97,16 @@ impl Reading {
 
 impl Gpus {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Gpu)> {
-        self.0.iter().map(|(uuid, gpu)| (uuid.as_str(), gpu))
+        self.all.iter().map(|(uuid, gpu)| (uuid.as_str(), gpu))
     }
 
     pub fn get(&self, uuid: &str) -> Option<&Gpu> {
-        self.0.get(uuid)
+        self.all.get(uuid)
+    }
+
+    /// Whether one that is known is still read, as the others of the node are.
+    pub fn is_there(&self, uuid: &str) -> bool {
+        self.get(uuid).is_some_and(|gpu| self.heard.has(gpu.last.at))
     }
 
     /// By UUID, or by PCI address where that is all that is known.
@@ -118,12 +128,12 @@ impl Gpus {
     pub(super) fn learn(&mut self, e: &Event) {
         let text = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
         let Some(uuid) = text("gpu").filter(|v| v.starts_with("GPU-")) else { return };
-        if !self.0.contains_key(uuid) && self.0.len() >= MAX_GPUS {
+        if !self.all.contains_key(uuid) && self.all.len() >= MAX_GPUS {
             // One that was swapped out long ago makes room.
-            let oldest = self.0.iter().min_by_key(|(_, gpu)| gpu.last.at).map(|(uuid, _)| uuid.clone());
-            self.0.remove(&oldest.unwrap_or_default());
+            let oldest = self.all.iter().min_by_key(|(_, gpu)| gpu.last.at).map(|(uuid, _)| uuid.clone());
+            self.all.remove(&oldest.unwrap_or_default());
         }
-        let gpu = self.0.entry(uuid.to_owned()).or_default();
+        let gpu = self.all.entry(uuid.to_owned()).or_default();
         if let Some(pci) = text("pci").filter(|pci| *pci != gpu.pci) {
             pci.clone_into(&mut gpu.pci);
         }
@@ -134,10 +144,11 @@ impl Gpus {
 
     /// Takes a reading; true if there was one.
     pub(super) fn take(&mut self, now: Ts, e: &Event) -> bool {
-        let Some(gpu) = e.extra.get("gpu").and_then(Value::as_str).and_then(|uuid| self.0.get_mut(uuid))
+        let Some(gpu) = e.extra.get("gpu").and_then(Value::as_str).and_then(|uuid| self.all.get_mut(uuid))
         else {
             return false;
         };
+        self.heard.hear(now);
         gpu.last = Reading::of(now, &e.m);
         gpu.readings += 1;
         gpu.worked();

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::Event;
 
 use super::conditions::word;
+use super::heard::Heard;
 use crate::stats::drift::Drift;
 use crate::stats::median::MAD_TO_SIGMA;
 use crate::time::{Span, Ts};
@@ -154,12 +155,16 @@ pub struct Vitals {
     /// Readings ever taken, and of devices beyond the limit.
     pub readings: u64,
     pub dropped: u64,
+    /// That any was read, of GPUs and of ports.
+    heard: [Heard; 2],
 }
 
 /// A device that is out of line.
 #[derive(Debug, Clone, Copy)]
 pub struct Outlier<'a> {
     pub device: &'a str,
+    /// When it was read last.
+    at: Ts,
     pub vital: &'static Vital,
     pub sign: &'a Sign,
 }
@@ -233,6 +238,7 @@ impl Vitals {
         let Some(device) = self.devices.get_mut(&key) else { return false };
         device.at = now;
         self.readings += 1;
+        self.heard[of as usize].hear(now);
         for (i, vital) in VITALS.iter().enumerate().filter(|(_, v)| v.of == of) {
             let Some(v) = e.m.get(vital.name).filter(|v| v.is_finite()) else { continue };
             let sign = device.signs.entry(i as u8).or_default();
@@ -243,6 +249,12 @@ impl Vitals {
             }
         }
         true
+    }
+
+    /// Whether a device is still read, as the others of its sort are.
+    pub fn is_there(&self, device: &str) -> bool {
+        let of = if device.starts_with("GPU-") { Of::Gpu } else { Of::Port };
+        self.devices.get(device).is_some_and(|d| self.heard[of as usize].has(d.at))
     }
 
     fn make_room(&mut self, now: Ts) -> bool {
@@ -267,11 +279,12 @@ impl Vitals {
         let signs = self
             .devices
             .iter()
-            .flat_map(|(device, d)| d.signs.iter().map(move |(i, sign)| (device, *i, sign)));
-        signs.filter_map(|(device, i, sign)| {
+            .flat_map(|(device, d)| d.signs.iter().map(move |(i, sign)| (device, d.at, *i, sign)));
+        signs.filter_map(|(device, at, i, sign)| {
             let vital = VITALS.get(usize::from(i))?;
             (sign.drift.level() > 0.0 && sign.drift.excess() >= vital.gate).then_some(Outlier {
                 device: device.as_str(),
+                at,
                 vital,
                 sign,
             })
@@ -309,6 +322,11 @@ impl Outlier<'_> {
     /// them sets each apart for a moment; an error counter is apart in the readings in which it rises.
     pub(crate) fn is_still(&self) -> bool {
         matches!(self.vital.scale, Scale::Rate(_)) || self.seen_apart().is_some()
+    }
+
+    /// Whether it was read lately: one that was replaced stays known for a while.
+    pub(crate) fn is_fresh(&self, now: Ts) -> bool {
+        now - self.at < FRESH
     }
 
     /// The same beside what the peers have now, which may be later than its last reading.

@@ -152,6 +152,13 @@ pub(crate) fn hit(f: &NodeFacts, tenants: Tenants<'_>, now: Ts) -> String {
         Some(step) => format!(", at step {step}"),
         None => String::new(),
     };
+    if let Some(at) = t.ended {
+        let (verb, ago) = (if t.ranks == 1 { "was" } else { "were" }, now - at);
+        return format!(
+            "no run uses the node now; {ranks} of run {}{job} {verb} there, which failed {ago} ago",
+            t.run
+        );
+    }
     let more =
         if tenants.len() > 1 { format!("; {} more runs too", tenants.len() - 1) } else { String::new() };
     format!("run {}{job} has {ranks} there{stands}{more}", t.run)

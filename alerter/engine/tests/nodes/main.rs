@@ -13,3 +13,4 @@ mod gpus;
 mod links;
 mod merge;
 mod setups;
+mod tenants;

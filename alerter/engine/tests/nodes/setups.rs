@@ -133,3 +133,27 @@ fn of_two_nodes_neither_is_taken_for_the_wrong_one() {
     );
     assert_eq!(i.suspects.len(), 2, "{:?}", i.suspects);
 }
+
+#[test]
+fn what_a_rank_has_of_its_own_and_what_is_not_loaded_yet_are_no_difference() {
+    let mut b = Bench::with_run("llama", &NODES);
+    for (i, node) in NODES.into_iter().enumerate() {
+        let cores = if i == 0 { "(differs by rank)" } else { "8" };
+        let mut keys = vec![("env.OMP_NUM_THREADS", cores), ("torch", "2.9.0")];
+        if i > 1 {
+            keys.push(("nccl", "2.27.3"));
+        }
+        told(&mut b, node, Some("llama"), &keys);
+    }
+    b.steps("llama", &NODES, 60);
+    assert_eq!((b.summary(), b.notes()), (vec![], 0));
+    told(
+        &mut b,
+        "n2",
+        Some("llama"),
+        &[("env.OMP_NUM_THREADS", "8"), ("nccl", "2.26.2"), ("torch", "2.9.0")],
+    );
+    b.steps("llama", &NODES, 60);
+    let why = "n2 differs from the other nodes of the run (4 in all): nccl is 2.26.2, elsewhere 2.27.3";
+    assert_eq!(b.last().summary, why);
+}
