@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::{Span, Ts};
 
-/// Exporters read their devices several times a minute: what is silent for longer was not listened to.
-const GAP: Span = Span::secs(120);
+/// An exporter with nothing else to say repeats every 10 minutes what holds: one that is silent for longer was not listened to.
+const GAP: Span = Span::secs(620);
 /// A device that is not read for so long while others are is not there any more.
-const GONE: Span = Span::secs(600);
+const GONE: Span = Span::secs(660);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Heard {

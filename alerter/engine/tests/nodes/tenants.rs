@@ -104,7 +104,7 @@ fn an_ethernet_link_that_is_lost_wakes_nobody_while_the_run_goes_on() {
     b.steps("llama", &["e1", "e2"], 60);
     assert_eq!(b.summary(), [(Kind::LinkFault, Severity::Ticket, State::Open)]);
     // If the run needs it, it stands, and that says why.
-    b.wait(1300);
+    b.wait(2000);
     assert_eq!((b.open().len(), b.pages()), (1, 1), "{:?}", b.open());
     assert!(b.last().suspects.iter().any(|s| s.what.contains("eno2")), "{:#?}", b.last().suspects);
     // A port of RoCE is what training uses.
