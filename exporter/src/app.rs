@@ -45,6 +45,8 @@ const JOURNAL: &str = "stream.journal";
 
 /// What a start takes is over by then: every collector has looked once at what is dear, and every source has begun.
 const SETTLED: Duration = Duration::from_secs(10);
+/// Code that ran once lies in memory for no longer than this. What runs every second is back within one, for some hundred page faults.
+const LET_GO_EVERY: Duration = Duration::from_mins(1);
 
 /// How long a stop waits for the NVIDIA driver.
 const NVML_WAIT: Duration = Duration::from_secs(2);
@@ -132,6 +134,7 @@ impl App {
         let limits = live.limits();
         tokio::spawn(reload_on_request(live, reloads, shutdown.clone()));
         tokio::spawn(give_back());
+        tokio::spawn(let_go());
         for port in otlp_ports {
             let limits = serve::Limits { purpose: Some("OTLP"), ..limits.clone() };
             let routes = ingest::otlp::routes(otlp.clone());
@@ -318,4 +321,12 @@ async fn give_back() {
     tokio::time::sleep(SETTLED).await;
     stepwatch_sys::heap::trim();
     stepwatch_sys::code::let_go();
+}
+
+/// And what is seldom needed after that: a reload, a storm of errors, a person who asks for everything.
+async fn let_go() {
+    loop {
+        tokio::time::sleep(LET_GO_EVERY).await;
+        stepwatch_sys::code::let_go();
+    }
 }
