@@ -367,18 +367,7 @@ impl Book {
             i.record.suspect_fabric(why);
         }
         if v.severity > had_severity {
-            out.push(timeline(
-                now,
-                id,
-                format!("raised from {} to {}: {}", had_severity.as_str(), v.severity.as_str(), v.why),
-            ));
-            // Worse than what was acknowledged: someone has to look again.
-            i.record.reopen();
-            if had_severity == Severity::Info {
-                i.record.opened_step = v.step;
-            }
-            let reason = format!("raised from {} to {}", had_severity.as_str(), v.severity.as_str());
-            self.announce(now, id, v.ts, &Why::new(Reason::Raised, reason), out);
+            self.raise(now, id, had_severity, v, out);
         } else if (news || elsewhere) && v.severity == Severity::Page && i.record.state == State::Acknowledged
         {
             // An acknowledgement covers what was known, and this was not.
@@ -400,6 +389,18 @@ impl Book {
             out.push(timeline(now, id, v.why.clone()));
         }
         self.finish(id, out);
+    }
+
+    /// Worse than what was told, and perhaps acknowledged: someone has to look again.
+    fn raise(&mut self, now: Ts, id: &str, had: Severity, v: &Verdict, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        let raised = format!("raised from {} to {}", had.as_str(), v.severity.as_str());
+        out.push(timeline(now, id, format!("{raised}: {}", v.why)));
+        i.record.reopen();
+        if had == Severity::Info {
+            i.record.opened_step = v.step;
+        }
+        self.announce(now, id, v.ts, &Why::new(Reason::Raised, raised), out);
     }
 
     /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often that this is what there is to say.
