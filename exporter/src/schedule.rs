@@ -46,6 +46,12 @@ pub static LAST_SUCCESS: Family = Family::gauge(
     COLLECTOR,
     "Unix time of the last collection that succeeded",
 );
+pub static COLLECTIONS: Family = Family::counter(
+    "stepwatch_exporter_collector_collections_total",
+    "",
+    COLLECTOR,
+    "Collections that ended, whatever came of them",
+);
 pub static FAILURES: Family = Family::counter(
     "stepwatch_exporter_collector_failures_total",
     "",
@@ -59,7 +65,8 @@ pub static STUCK: Family = Family::gauge(
     "How long the running collection is over its deadline; 0 when it is not",
 );
 
-pub static FAMILIES: &[&Family] = &[&STATE, &SUCCESS, &DURATION, &LAST_SUCCESS, &FAILURES, &STUCK];
+pub static FAMILIES: &[&Family] =
+    &[&STATE, &SUCCESS, &DURATION, &LAST_SUCCESS, &COLLECTIONS, &FAILURES, &STUCK];
 
 /// How long to wait before looking again for what a collector needs.
 const PROBE_AGAIN: Duration = Duration::from_mins(1);
@@ -256,6 +263,7 @@ impl Slot {
         own.set(&SUCCESS, labels, current == State::Healthy);
         own.maybe(&DURATION, labels, now.duration);
         own.maybe(&LAST_SUCCESS, labels, now.last_success);
+        own.set(&COLLECTIONS, labels, now.passes);
         own.set(&FAILURES, &[self.name, "error"], now.errors);
         own.set(&FAILURES, &[self.name, "panic"], now.panics);
         own.set(&STUCK, labels, self.overdue(&now));

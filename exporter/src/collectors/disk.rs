@@ -159,6 +159,8 @@ pub struct Reader {
     conditions: Conditions,
     /// Whether each file system could be written when it was last seen.
     writable: BTreeMap<String, bool>,
+    /// Once it was looked up.
+    fallen: Option<report::Fallen>,
     /// Controllers that were not live at the last pass.
     not_live: Vec<String>,
 }
@@ -180,6 +182,7 @@ impl Reader {
             fills: BTreeMap::new(),
             conditions: Conditions::default(),
             writable: BTreeMap::new(),
+            fallen: None,
             not_live: Vec::new(),
         }
     }

@@ -196,6 +196,12 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
+    /// Whether it waits in the kernel and cannot be killed. Lustre waits in the state of idle threads of the kernel, which a process is
+    /// never in for another reason, so that it does not count as load.
+    pub(crate) fn is_uninterruptible(&self) -> bool {
+        matches!(self.state, 'D' | 'I')
+    }
+
     /// As the kernel counts it; with the pid it names one process for ever.
     pub(crate) fn start_ticks(&self) -> u64 {
         (self.started * TICKS_PER_SECOND).round() as u64
@@ -259,7 +265,7 @@ fn write_process(roots: &Roots, process: &TrainingProcess, booted: Option<f64>, 
     out.set(&CPU, &[run, rank, "user"], stat.user_seconds);
     out.set(&CPU, &[run, rank, "system"], stat.system_seconds);
     out.set(&THREADS, labels, stat.threads);
-    out.set(&UNINTERRUPTIBLE, labels, stat.state == 'D');
+    out.set(&UNINTERRUPTIBLE, labels, stat.is_uninterruptible());
     out.maybe(&STARTED, labels, booted.map(|b| b + stat.started));
     out.maybe(&RESIDENT, labels, status_bytes(roots, process.pid, "VmRSS:"));
     out.maybe(&SWAPPED, labels, status_bytes(roots, process.pid, "VmSwap:"));

@@ -367,7 +367,7 @@ fn judge(subjects: &[Subject; 3]) {
 }
 
 /// The same machine with a driver.
-fn with_gpus(mut machine: Machine, stage: &Stage) -> Machine {
+pub(crate) fn with_gpus(mut machine: Machine, stage: &Stage) -> Machine {
     machine.args.extend(["--nvml-library".into(), stepwatch_fake_nvml::library().unwrap().into()]);
     machine.env.push((stepwatch_fake_nvml::SCRIPT.to_owned(), stage.path().into()));
     machine

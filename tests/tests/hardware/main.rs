@@ -11,5 +11,6 @@ mod incidents;
 mod job;
 mod kernel;
 mod kubernetes;
+mod leak;
 mod node;
 mod tree;

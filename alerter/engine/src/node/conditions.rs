@@ -71,8 +71,10 @@ pub struct Condition {
     pub caused_by: Option<i64>,
     /// Others that it points at: `ranks 5, 6 on gpu-7`.
     pub blames: String,
-    /// By the node's clock.
+    /// By the node's clock: when it began, and when it was last told of.
     pub began: Ts,
+    #[serde(default)]
+    pub told: Ts,
     /// By ours: first, and last.
     pub first: Ts,
     pub last: Ts,
@@ -143,7 +145,7 @@ impl Condition {
         } else if news {
             *self = Self { began: self.began, first: self.first, once, ..told };
         } else {
-            self.last = told.last;
+            (self.last, self.told) = (told.last, told.told);
         }
         self.times = times + u32::from(news);
         news
@@ -169,12 +171,12 @@ impl Conditions {
             Topic::Hw => e.code.unwrap_or(1) != 0,
         };
         if !holds {
-            return self.end(now, &key);
+            return self.end(now, &key, e.ts.map_or(now, Ts::from_secs_f64));
         }
         let again = matches!(e.extra.get("again"), Some(Value::Bool(true)));
         let told = Condition::of(now, e, &key, gpu);
         if key.topic == Topic::Hw && key.name == RESET {
-            self.mend(now, &told.gpu, &told.pci);
+            self.mend(now, &told.gpu, &told.pci, told.began);
         }
         if let Some(c) = self.all.get_mut(&key) {
             return c.again(told, again);
@@ -187,20 +189,21 @@ impl Conditions {
         true
     }
 
-    fn end(&mut self, now: Ts, key: &Key) -> bool {
+    fn end(&mut self, now: Ts, key: &Key, at: Ts) -> bool {
         let Some(c) = self.all.get_mut(key).filter(|c| c.over.is_none()) else { return false };
         c.over = Some(now);
         let (gpu, pci) = (c.gpu.clone(), c.pci.clone());
         if key.topic == Topic::Hw && MENDED.contains(&key.name.as_str()) {
-            self.mend(now, &gpu, &pci);
+            self.mend(now, &gpu, &pci, at);
         }
         true
     }
 
-    /// Makes the XIDs of a GPU history.
-    fn mend(&mut self, now: Ts, gpu: &str, pci: &str) {
+    /// Makes the XIDs of a GPU history that it had before it was reset, by the node's clock: of a reset is often told much later.
+    fn mend(&mut self, now: Ts, gpu: &str, pci: &str, reset: Ts) {
         let same = |c: &Condition| !gpu.is_empty() && c.gpu == gpu || !pci.is_empty() && c.pci == pci;
-        let xids = self.all.iter_mut().filter(|(key, c)| key.topic == Topic::Xid && same(c));
+        let xids =
+            self.all.iter_mut().filter(|(key, c)| key.topic == Topic::Xid && same(c) && c.told <= reset);
         xids.for_each(|(_, c)| c.over = Some(now));
     }
 
@@ -248,6 +251,7 @@ impl Condition {
             caused_by,
             blames: blames(e),
             began: e.ts.map_or(now, Ts::from_secs_f64),
+            told: e.ts.map_or(now, Ts::from_secs_f64),
             first: now,
             last: now,
             times: 1,

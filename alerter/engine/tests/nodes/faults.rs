@@ -242,6 +242,24 @@ fn a_reset_makes_the_xids_of_its_gpu_history() {
 }
 
 #[test]
+fn an_xid_that_came_after_the_reset_stays_when_the_reset_is_told() {
+    let mut b = Bench::with_run("llama", &["gpu-7"]);
+    let reset = |at: f64| Event {
+        ts: Some(at),
+        ..hw("gpu-7", "gpu_reset", true, "info", "the GPU was reset", &[("gpu", UUID), ("once", "true")])
+    };
+    let before = b.now.as_secs_f64();
+    b.steps("llama", &["gpu-7"], 20);
+    b.feed(Event { ts: Some(before + 5.0), ..fell_off("gpu-7") });
+    b.feed(reset(before));
+    b.steps("llama", &["gpu-7"], 60);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)]);
+    b.feed(reset(before + 6.0));
+    b.steps("llama", &["gpu-7"], 60);
+    assert_eq!(b.summary()[0], (Kind::GpuFault, Severity::Page, State::Resolved));
+}
+
+#[test]
 fn an_xid_of_an_hour_ago_waits_for_the_end_of_the_backlog() {
     let mut b = Bench::with_run("llama", &["gpu-7"]);
     let mut old = fell_off("gpu-7");

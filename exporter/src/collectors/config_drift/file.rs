@@ -1,15 +1,19 @@
 //! Files that processes were started with: found as they find them, and read only where they could read them themselves.
 //!
-//! Their names come from a command line, which may say anything. A pipe under the name of a file must not hold us up, a file of the kernel must
-//! not be emptied by us, and nobody is told of a file that its reader may not see.
+//! Their names come from a command line, which may say anything. A pipe under the name of a file must not hold us up, a device must not
+//! be opened (a watchdog resets the machine once it was), a file of the kernel must not be emptied by us, and nobody is told of a file that
+//! its reader may not see, or not reach.
 
-use std::fs::{self, File};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 
 use super::value::{hash, shown};
 use crate::roots::{self, Roots};
@@ -18,7 +22,11 @@ use crate::roots::{self, Roots};
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 /// File systems that are made of what the kernel says, and what it says there may be gone with the reading: `statfs(2)`.
 const OF_THE_KERNEL: &[u64] = &[0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
-const HOW: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+/// Links on the way to a file, as the kernel has it.
+const MAX_LINKS: usize = 40;
+/// Finds what has a name, and does nothing to it.
+const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// A process that was started with files.
 #[derive(Debug)]
@@ -93,27 +101,76 @@ impl Named {
     }
 
     fn open(&self) -> io::Result<File> {
-        let file: File = match &self.place {
-            None => rustix::fs::open(&self.path, HOW, Mode::empty())?.into(),
-            Some(Place { root, .. }) => {
-                let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let root = rustix::fs::open(root, how, Mode::empty())?;
-                let path = self.path.strip_prefix("/").unwrap_or(&self.path);
-                // An absolute link in a container leads to somewhere in it.
-                let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-                match rustix::fs::openat2(&root, path, HOW, Mode::empty(), inside) {
-                    // Before Linux 5.6, and where a filter does not know the call: then no link at all.
-                    Err(Errno::NOSYS | Errno::PERM) => {
-                        rustix::fs::openat(&root, path, HOW | OFlags::NOFOLLOW, Mode::empty())?.into()
-                    }
-                    opened => opened?.into(),
-                }
-            }
-        };
-        if !file.metadata()?.is_file() || !self.who.may_read(&file.metadata()?) {
-            return Err(io::ErrorKind::PermissionDenied.into());
+        let root = self.place.as_ref().map_or(Path::new("/"), |place| &place.root);
+        let root = rustix::fs::open(root, LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        let (found, metadata) = self.who.find(root.into(), &self.path)?;
+        if !self.who.may(READS, &metadata) {
+            return Err(refused());
         }
-        Ok(file)
+        open(&found)
+    }
+}
+
+/// A part of a path that is still to be walked.
+enum Part {
+    Root,
+    Up,
+    Name(OsString),
+}
+
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = Part> {
+    path.components().filter_map(|component| match component {
+        Component::RootDir => Some(Part::Root),
+        Component::ParentDir => Some(Part::Up),
+        Component::Normal(name) => Some(Part::Name(name.to_owned())),
+        Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+fn refused() -> io::Error {
+    io::ErrorKind::PermissionDenied.into()
+}
+
+impl Who {
+    /// What is called so below this root, by links that lead nowhere above it and directories that they may enter.
+    fn find(&self, root: File, path: &Path) -> io::Result<(File, Metadata)> {
+        let mut way: VecDeque<Part> = parts(path).collect();
+        let mut links = 0;
+        let mut above = vec![root];
+        while let Some(part) = way.pop_front() {
+            let name = match part {
+                Part::Root => {
+                    above.truncate(1);
+                    continue;
+                }
+                Part::Up => {
+                    above.truncate(above.len().saturating_sub(1).max(1));
+                    continue;
+                }
+                Part::Name(name) => name,
+            };
+            let dir = above.last().ok_or_else(refused)?;
+            if !self.may(ENTERS, &dir.metadata()?) {
+                return Err(refused());
+            }
+            let found: File = rustix::fs::openat(dir, &name, LOOK | OFlags::NOFOLLOW, Mode::empty())?.into();
+            let metadata = found.metadata()?;
+            if metadata.is_symlink() {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(refused());
+                }
+                let target = rustix::fs::readlinkat(&found, "", Vec::new())?.into_bytes();
+                for part in parts(Path::new(&OsString::from_vec(target))).rev() {
+                    way.push_front(part);
+                }
+            } else if metadata.is_dir() {
+                above.push(found);
+            } else {
+                return if way.is_empty() { Ok((found, metadata)) } else { Err(refused()) };
+            }
+        }
+        Err(refused())
     }
 }
 
@@ -131,25 +188,39 @@ impl Who {
     }
 
     /// As the bits of the file say; a list of access that says more is not looked at.
-    fn may_read(&self, file: &fs::Metadata) -> bool {
-        let bit = match () {
+    fn may(&self, what: u32, file: &Metadata) -> bool {
+        let shift = match () {
             () if self.user == 0 => return true,
-            () if self.user == file.uid() => 0o400,
-            () if self.groups.contains(&file.gid()) => 0o040,
-            () => 0o004,
+            () if self.user == file.uid() => 6,
+            () if self.groups.contains(&file.gid()) => 3,
+            () => 0,
         };
-        file.mode() & bit != 0
+        file.mode() & (what << shift) != 0
     }
 }
 
+/// Bits of what may be done to a file, and to a directory.
+const READS: u32 = 0o4;
+const ENTERS: u32 = 0o1;
+
 /// What a file that the configuration names says.
 pub(super) fn contents_of(path: &Path) -> Option<String> {
-    contents(rustix::fs::open(path, HOW, Mode::empty()).ok()?.into())
+    let found = rustix::fs::open(path, LOOK, Mode::empty()).ok()?;
+    contents(open(&found.into()).ok()?)
+}
+
+/// Opens what was found, if it is a file: only to open some devices does something.
+fn open(found: &File) -> io::Result<File> {
+    if !found.metadata()?.is_file() {
+        return Err(refused());
+    }
+    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    Ok(rustix::fs::open(again, READ, Mode::empty())?.into())
 }
 
 /// A hash and the size: what a file says is nobody's business.
 fn contents(file: File) -> Option<String> {
-    let length = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
+    let length = file.metadata().ok()?.len();
     let kind = rustix::fs::fstatfs(&file).ok()?.f_type;
     if OF_THE_KERNEL.contains(&(kind as u64)) {
         return None;
@@ -191,6 +262,18 @@ mod tests {
         assert!(
             starter.file("a.yaml").is_none() && starter.file(".").is_none() && starter.file("none").is_none()
         );
+        assert!(starter.file("/dev/null").is_none() && contents_of(Path::new("/dev/null")).is_none());
+        for (link, to) in
+            [("there.yaml", "b.yaml"), ("round.yaml", "round.yaml"), ("sub/up.yaml", "../b.yaml")]
+        {
+            fs::create_dir_all(dir.path().join("sub")).unwrap();
+            symlink(to, dir.path().join(link)).unwrap();
+        }
+        fs::write(dir.path().join("b.yaml"), "xy").unwrap();
+        for name in ["there.yaml", "sub/up.yaml", "./sub/../sub/up.yaml"] {
+            assert!(starter.file(name).unwrap().contents().unwrap().ends_with(" 2 bytes"), "{name}");
+        }
+        assert!(starter.file("round.yaml").is_none() && starter.file("b.yaml/x").is_none());
         assert_eq!(starter.file("/proc/self/status").unwrap().contents(), None, "it is the kernel's");
     }
 
@@ -202,7 +285,7 @@ mod tests {
         let owner = fs::metadata(&path).unwrap();
         let may = |user: u32, groups: &[u32], mode: u32| {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            Who { user, groups: groups.to_vec() }.may_read(&fs::metadata(&path).unwrap())
+            Who { user, groups: groups.to_vec() }.may(READS, &fs::metadata(&path).unwrap())
         };
         let stranger = owner.uid() + 4711;
         assert!(may(stranger, &[], 0o644) && !may(stranger, &[], 0o640));
@@ -210,6 +293,17 @@ mod tests {
         assert!(may(0, &[], 0o600));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert!(starter(stranger, dir.path(), None).file("a.yaml").is_none());
+
+        // Of a file that all may read, in a directory that nobody may enter.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let enters = |mode: u32| {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            starter(stranger, dir.path(), None).file("a.yaml").is_some()
+        };
+        assert_eq!([0o755, 0o700, 0o711, 0o744].map(enters), [true, false, true, false]);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(starter(owner.uid(), dir.path(), None).file("a.yaml").is_some());
+
         let status = "Name:\tpython\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t6\t5\t5\nGroups:\t20 30 \n";
         assert_eq!(Who::parse(status), Some(Who { user: 1001, groups: vec![20, 30, 6] }));
         assert_eq!(Who::parse("Name:\tpython\n"), None);

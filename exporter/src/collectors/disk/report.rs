@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::devices::Controller;
@@ -9,6 +10,8 @@ use super::{CHECKPOINTS_LAST, CHECKPOINTS_LEFT, DIRECTORY, Disk, READ_ONLY, Read
 use crate::collector::Context;
 use crate::collectors::mounts::table::Mount;
 use crate::hub::unix_now;
+use crate::memory;
+use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
 
@@ -16,12 +19,43 @@ const FILLING: &str = "disk_filling";
 const FELL_READ_ONLY: &str = "filesystem_readonly";
 const NVME: &str = "nvme_error";
 
+/// Name of what is remembered.
+const MEMORY: &str = "read-only-filesystems";
+
 /// A file system with less room than both of these is as good as full.
 const FULL_BYTES: u64 = 10 << 30;
 const FULL_RATIO: f64 = 0.02;
 const FULL_INODES_RATIO: f64 = 0.01;
 /// One that was told of is well again only when it would last this much longer than one that is told of.
 const HYSTERESIS: f64 = 1.5;
+
+/// File systems that were told to have turned read-only. Where every mount is read-only for the exporter, nothing else tells after its restart
+/// that they were writable once.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Fallen {
+    boot: String,
+    mounts: Vec<String>,
+}
+
+impl Fallen {
+    /// Those of this boot.
+    fn load(roots: &Roots) -> Self {
+        let boot = roots::read(&roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
+        let saved: Self = memory::load(roots.state.as_deref(), MEMORY);
+        if saved.boot == boot { saved } else { Self { boot, mounts: Vec::new() } }
+    }
+
+    fn remember(&mut self, roots: &Roots, mounts: Vec<String>) {
+        if self.mounts == mounts {
+            return;
+        }
+        self.mounts = mounts;
+        if let Err(error) = memory::save(roots.state.as_deref(), MEMORY, self) {
+            tracing::warn!(%error, "cannot save which file systems turned read-only; a restart will not know");
+        }
+    }
+}
 
 impl Reader {
     pub(super) fn tell_read_only(
@@ -32,12 +66,14 @@ impl Reader {
         out: &mut Samples,
     ) {
         let wanted = self.wanted.file_systems(mounts);
+        let mut fallen = self.fallen.take().unwrap_or_else(|| Fallen::load(cx.roots));
         let named: BTreeSet<String> = wanted.iter().map(|m| m.name()).chain(disks.keys().cloned()).collect();
         // The table is the kernel's own: it tells of a file system that does not answer as well.
         for mount in mounts.iter().filter(|m| named.contains(&m.name())) {
             let (name, read_only) = (mount.name(), mount.read_only());
             out.set(&READ_ONLY, &[&name], read_only);
-            let was_writable = *self.writable.entry(name.clone()).or_insert(!read_only);
+            let was_writable =
+                *self.writable.entry(name.clone()).or_insert(!read_only || fallen.mounts.contains(&name));
             let holds = mount.fell_read_only() || read_only && was_writable;
             self.conditions.tell(cx, FELL_READ_ONLY, &name, holds, || {
                 let text = if holds {
@@ -53,6 +89,8 @@ impl Reader {
         }
         self.writable.retain(|name, _| named.contains(name));
         self.end_those_gone(cx, FELL_READ_ONLY, |name| named.contains(name));
+        fallen.remember(cx.roots, self.conditions.keys(FELL_READ_ONLY));
+        self.fallen = Some(fallen);
     }
 
     pub(super) fn tell_filling(&mut self, cx: &Context<'_>, disks: &BTreeMap<String, Disk>) {

@@ -28,20 +28,33 @@ impl Node {
         let roots = Roots {
             procfs: dir.path().into(),
             sysfs: dir.path().join("sys"),
-            state: Some("/var/lib/stepwatch-exporter".into()),
+            state: Some(dir.path().join("state")),
             ..Roots::default()
         };
-        let (rooms, mut reader) = (Rooms::default(), Reader::new(config));
-        let answers = Arc::clone(&rooms);
-        reader.prober =
-            Prober::new(move |path: &Path| answers.locked().get(path).cloned().unwrap_or_default());
+        let state = dir.path().join("state").to_string_lossy().into_owned();
+        std::fs::create_dir(&state).unwrap();
+        let (rooms, reader) = (Rooms::default(), Reader::new(config));
         let mut node = Self { dir, bench: testing::Bench::new(roots), reader, rooms, start: unix_now() };
+        node.restart(config);
         node.mount(TABLE);
         for (path, free) in [("/", 100), ("/scratch", 1000), ("/dev/shm", 50)] {
             node.room(path, path, free);
         }
-        node.room("/var/lib/stepwatch-exporter", "/var/lib/stepwatch-exporter", 100);
+        node.room(&state, "/var/lib/stepwatch-exporter", 100);
         node
+    }
+
+    fn restart(&mut self, config: &Config) {
+        let answers = Arc::clone(&self.rooms);
+        self.reader = Reader::new(config);
+        self.reader.prober =
+            Prober::new(move |path: &Path| answers.locked().get(path).cloned().unwrap_or_default());
+    }
+
+    fn boot(&self, id: &str) {
+        let dir = self.dir.path().join("sys/kernel/random");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("boot_id"), id).unwrap();
     }
 
     fn mount(&mut self, table: &str) {
@@ -200,6 +213,7 @@ fn file_systems_that_turn_read_only() {
 #[test]
 fn mounts_that_are_read_only_for_the_exporter_alone() {
     let mut node = Node::new(&Config::default());
+    node.boot("one");
     let hardened = |table: &str| table.replace(" rw - ", " ro,nosuid,relatime - ");
     node.mount(&hardened(TABLE));
     node.room("/scratch", "/scratch", 5);
@@ -212,6 +226,14 @@ fn mounts_that_are_read_only_for_the_exporter_alone() {
     assert_eq!(page.get(&READ_ONLY, &["/"]), Some(1.0));
     let told = node.told();
     assert_eq!((told.len(), &*told[0].0, told[0].1), (1, "filesystem_readonly", 1), "{told:?}");
+    let fell = |node: &mut Node| {
+        node.restart(&Config::default());
+        node.page(3);
+        node.told().iter().filter(|told| told.0 == "filesystem_readonly").count()
+    };
+    assert_eq!(fell(&mut node), 1, "a restart cures nothing");
+    node.boot("another");
+    assert_eq!(fell(&mut node), 0, "it may have been mounted so");
 }
 
 #[test]

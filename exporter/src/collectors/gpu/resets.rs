@@ -1,7 +1,8 @@
 //! Which GPUs were reset, or had their driver loaded anew: what they suffered before is history.
 //!
 //! The driver writes no line about it. But the energy that a GPU has used is counted from that moment on, so a counter that stands lower
-//! than it did has begun anew, and how high it stands tells how long ago.
+//! than it did has begun anew, and how high it stands tells how long ago at most. What came before a reset counts as cured by it, so
+//! that one dated too early leaves a fault standing, and one dated too late would hide it: every doubt makes it earlier.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +10,26 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::events::Subject;
-use super::families::{ENERGY, LAST_RESET, POWER};
+use super::families::{ENERGY, LAST_RESET, PERSISTENCE, POWER};
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
 use crate::hub::Origin;
 use crate::memory;
+use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 /// Name of what is remembered.
 const MEMORY: &str = "gpu-resets";
-/// How high the counters stand is saved this often.
-const SAVE_SECONDS: f64 = 60.0;
+/// How high the counters stand is saved this often: that state may be written to a disk that hangs, and GPUs with it.
+const SAVE_SECONDS: f64 = 600.0;
 /// More GPUs than any node ever has.
 const MAX_GPUS: usize = 64;
 /// A counter that is lower by less is an inexact one.
 const INEXACT_JOULES: f64 = 100.0;
 /// How long ago a reset was is not known any better than this.
 const INEXACT_SECONDS: f64 = 5.0;
+/// Less than any GPU of a data centre draws that is worth a reset, but for small ones, which are seen to draw less.
+const IDLE_WATTS: f64 = 40.0;
 
 #[derive(Debug, Default)]
 pub(super) struct Resets {
@@ -46,6 +50,11 @@ struct Gpu {
     at: f64,
     /// And of the last reset.
     reset_at: Option<f64>,
+    /// The least power that it was seen to draw.
+    watts: Option<f64>,
+    /// Whether the driver lets go of the GPU when nobody uses it, and may count anew after that.
+    #[serde(skip)]
+    let_go: bool,
     /// A lower number, which has to grow before it is believed: a GPU that is about to die may say anything.
     #[serde(skip)]
     lower: Option<f64>,
@@ -70,9 +79,12 @@ impl Resets {
             }
             let new = || Gpu { uuid: uuid.clone(), joules, at: read.time, ..Gpu::default() };
             let gpu = self.gpus.entry(uuid.clone()).or_insert_with(new);
-            if gpu.take(joules, power, read.time) {
+            if let Some(persistence) = read.slow.as_ref().and_then(|slow| slow.get(&PERSISTENCE, &[uuid])) {
+                gpu.let_go = persistence == 0.0;
+            }
+            if let Some(at) = gpu.take(joules, power, read.time, || booted(cx.roots, read.time)) {
                 news = true;
-                cx.hub.publish(Origin::Node, reset(read));
+                cx.hub.publish(Origin::Node, reset(read, at));
             }
         }
         if news || !(0.0..SAVE_SECONDS).contains(&(reading.time - self.saved_at)) {
@@ -102,32 +114,49 @@ impl Resets {
 }
 
 impl Gpu {
-    /// Whether its counter has begun anew.
-    fn take(&mut self, joules: f64, power: Option<f64>, time: f64) -> bool {
+    /// The time of its reset, if its counter has begun anew.
+    fn take(
+        &mut self,
+        joules: f64,
+        power: Option<f64>,
+        time: f64,
+        booted: impl Fn() -> Option<f64>,
+    ) -> Option<f64> {
+        if let Some(power) = power.filter(|watts| *watts >= 1.0) {
+            self.watts = Some(self.watts.map_or(power, |least| least.min(power)));
+        }
         if joules + INEXACT_JOULES >= self.joules {
             (self.joules, self.at, self.lower) = (self.joules.max(joules), time, None);
-            return false;
+            return None;
         }
         if self.lower.is_none_or(|lower| joules <= lower) {
             self.lower = Some(joules);
-            return false;
+            return None;
         }
-        // As long ago as the energy lasts at the power that it draws now.
-        let seconds = power.filter(|watts| *watts > 0.0).map_or(0.0, |watts| joules / watts);
-        let reset_at = (time - seconds - INEXACT_SECONDS).max(self.at);
-        *self = Self {
-            uuid: std::mem::take(&mut self.uuid),
-            joules,
-            at: time,
-            reset_at: Some(reset_at),
-            lower: None,
-        };
-        true
+        // As long ago as the energy could last at the very most.
+        let seconds = joules / self.watts.map_or(IDLE_WATTS, |watts| watts.min(IDLE_WATTS));
+        let estimated = (time - seconds - INEXACT_SECONDS).max(self.at);
+        // A boot begins the count anew, and nobody can tell whether it was begun once more since.
+        let reset_at =
+            booted().filter(|booted| *booted > self.at).map_or(estimated, |booted| booted.min(estimated));
+        (self.joules, self.at, self.lower) = (joules, time, None);
+        if self.let_go {
+            return None;
+        }
+        self.reset_at = Some(reset_at);
+        self.reset_at
     }
 }
 
-fn reset(gpu: &GpuReading) -> Event {
-    let who = Subject::of(&gpu.id, gpu.time);
+/// Unix time of the boot.
+fn booted(roots: &Roots, now: f64) -> Option<f64> {
+    let uptime: f64 = roots::read(&roots.proc("uptime"))?.split(' ').next()?.parse().ok()?;
+    Some(now - uptime)
+}
+
+/// It carries the time of the reset, which may be long ago: what came after it is not over.
+fn reset(gpu: &GpuReading, at: f64) -> Event {
+    let who = Subject::of(&gpu.id, at);
     let mut event =
         who.event(Kind::Hw, "info", format!("{} was reset, or its driver was loaded anew", who.name));
     event.name = Some("gpu_reset".into());
@@ -143,22 +172,32 @@ mod tests {
     use crate::roots::Roots;
     use crate::testing::Bench;
 
+    /// Times of the tests are after it.
+    const START: f64 = 1_700_000_000.0;
+
     /// A node whose one GPU says so much energy at a time, drawing so much power.
     fn look(resets: &mut Resets, bench: &Bench, time: f64, joules: Option<f64>, watts: f64) -> Option<f64> {
         let mut gpu = read(0);
+        let time = START + time;
         gpu.time = time;
         gpu.fast.maybe(&ENERGY, &["GPU-0"], joules);
         gpu.fast.set(&POWER, &["GPU-0"], watts);
         resets.look(&bench.context(), &Reading { time, ..reading(vec![gpu]) });
         let mut out = Samples::default();
         resets.write("GPU-0", &mut out);
-        out.get(&LAST_RESET, &["GPU-0"])
+        out.get(&LAST_RESET, &["GPU-0"]).map(|at| at - START)
     }
 
     fn remembering() -> (tempfile::TempDir, Bench) {
         let dir = tempfile::tempdir().unwrap();
-        let bench = Bench::new(Roots { state: Some(dir.path().into()), ..Roots::default() });
-        (dir, bench)
+        let roots =
+            Roots { state: Some(dir.path().into()), procfs: dir.path().join("proc"), ..Roots::default() };
+        std::fs::create_dir(&roots.procfs).unwrap();
+        (dir, Bench::new(roots))
+    }
+
+    fn boot(dir: &tempfile::TempDir, uptime: f64) {
+        std::fs::write(dir.path().join("proc/uptime"), format!("{uptime} 12.3\n")).unwrap();
     }
 
     #[test]
@@ -170,16 +209,13 @@ mod tests {
         assert_eq!(look(resets, &bench, 1900.0, Some(0.0), 100.0), None, "anybody can say nothing");
         assert_eq!(look(resets, &bench, 1901.0, Some(0.0), 100.0), None);
         assert!(bench.published().is_empty());
-        assert_eq!(
-            look(resets, &bench, 1920.0, Some(1500.0), 100.0),
-            Some(1900.0),
-            "15 s ago, and 5 for caution"
-        );
+        let at = Some(1920.0 - 1500.0 / IDLE_WATTS - INEXACT_SECONDS);
+        assert_eq!(look(resets, &bench, 1920.0, Some(1500.0), 100.0), at);
         let events = bench.published();
         assert_eq!(events.len(), 1);
-        assert_eq!(events[0].name.as_deref(), Some("gpu_reset"));
+        assert_eq!((events[0].name.as_deref(), events[0].ts), (Some("gpu_reset"), at.map(|at| START + at)));
         assert_eq!(events[0].extra["gpu"], Value::Text("GPU-0".into()));
-        assert_eq!(look(resets, &bench, 1921.0, Some(1600.0), 100.0), Some(1900.0));
+        assert_eq!(look(resets, &bench, 1921.0, Some(1600.0), 100.0), at);
         assert!(bench.published().is_empty(), "it was told");
     }
 
@@ -201,17 +237,57 @@ mod tests {
         let (_dir, bench) = remembering();
         look(&mut Resets::default(), &bench, 1000.0, Some(5e6), 100.0);
         let resets = &mut Resets::default();
-        look(resets, &bench, 5000.0, Some(60_000.0), 100.0);
-        assert_eq!(look(resets, &bench, 5001.0, Some(60_100.0), 100.0), Some(4395.0), "ten minutes ago");
-        assert_eq!(look(&mut Resets::default(), &bench, 5002.0, Some(60_200.0), 100.0), Some(4395.0));
-        assert_eq!(bench.published().len(), 1);
+        look(resets, &bench, 5000.0, Some(20_000.0), 100.0);
+        let at = Some(5001.0 - 20_100.0 / IDLE_WATTS - INEXACT_SECONDS);
+        assert_eq!(look(resets, &bench, 5001.0, Some(20_100.0), 100.0), at);
         let resets = &mut Resets::default();
-        look(resets, &bench, 5100.0, Some(50_000.0), 10.0);
+        assert_eq!(look(resets, &bench, 5002.0, Some(20_200.0), 100.0), at);
+        assert_eq!(bench.published().len(), 1);
+    }
+
+    /// It is 600 s ago at the most, and idled for 500 of them.
+    #[test]
+    fn never_later_than_it_was_whatever_it_draws_now() {
+        let (dir, bench) = remembering();
+        let resets = &mut Resets::default();
+        look(resets, &bench, 1000.0, Some(5e6), 75.0);
+        look(resets, &bench, 4000.0, Some(75_850.0), 650.0);
+        assert_eq!(look(resets, &bench, 4001.0, Some(76_500.0), 650.0), Some(4001.0 - 76_500.0 / 40.0 - 5.0));
+        look(resets, &bench, 4100.0, Some(50_000.0), 10.0);
         assert_eq!(
-            look(resets, &bench, 5101.0, Some(50_100.0), 10.0),
-            Some(5002.0),
-            "never before it was last seen"
+            look(resets, &bench, 4101.0, Some(50_100.0), 10.0),
+            Some(4001.0),
+            "it was still well then"
         );
+
+        boot(&dir, 600.0);
+        look(resets, &bench, 5000.0, Some(1_000.0), 650.0);
+        assert_eq!(
+            look(resets, &bench, 5001.0, Some(1_650.0), 650.0),
+            Some(4401.0),
+            "the boot is what is known"
+        );
+        look(resets, &bench, 5050.0, Some(1_000.0), 40.0);
+        assert_eq!(
+            look(resets, &bench, 5051.0, Some(1_040.0), 40.0),
+            Some(5001.0),
+            "once more, before the eyes"
+        );
+    }
+
+    #[test]
+    fn a_driver_that_lets_go_of_idle_gpus_may_count_anew_without_a_reset() {
+        let (_dir, bench) = remembering();
+        let resets = &mut Resets::default();
+        for (time, joules) in [(1000.0, 5e6), (2000.0, 10.0), (2001.0, 80.0), (2002.0, 150.0)] {
+            let mut gpu = read(0);
+            gpu.time = START + time;
+            gpu.fast.set(&ENERGY, &["GPU-0"], joules);
+            gpu.slow.get_or_insert_default().set(&PERSISTENCE, &["GPU-0"], 0u64);
+            resets.look(&bench.context(), &Reading { time: START + time, ..reading(vec![gpu]) });
+        }
+        assert!(bench.published().is_empty());
+        assert_eq!(look(resets, &bench, 2003.0, Some(220.0), 70.0), None);
     }
 
     #[test]

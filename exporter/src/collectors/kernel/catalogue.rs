@@ -378,7 +378,8 @@ mod tests {
              later, `header` the header `nverror.h` of the open kernel driver, `field` reports of operators.\n\n\
              ## NVSwitch: SXID\n\nErrors of NVSwitches are counted in `gpu_nvswitch_sxid_errors_total{nvswitch,sxid,severity}` and told as `xid` events \
              of name `sxid`: `error` where the line says Fatal, `warn` where it says Non-fatal. Fatal ones take every GPU of the fabric along: drain \
-             the node, restart fabric manager and reset all GPUs together. Correctable ones are only counted.\n\n\
+             the node and reboot it. To restart fabric manager and reset all GPUs together may do as well, but nothing tells that it did: `check` \
+             counts them until the boot. Correctable ones are only counted.\n\n\
              Where the line says none of these (`severity=\"unknown\"`) it is an error of the switch as a whole, its firmware or its cable modules: a \
              ticket, but for\n\n| SXID | Meaning | Level | Action | What to do |\n|---|---|---|---|---|\n",
         );

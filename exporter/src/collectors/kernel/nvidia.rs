@@ -291,7 +291,8 @@ impl Sxid<'_> {
     /// How serious this one is and what to do; `None` of what is only counted.
     pub(super) fn verdict(&self) -> Option<(Level, &'static str)> {
         match self.severity {
-            Severity::Fatal => Some((Level::Error, "reset_gpu")),
+            // GPUs that are reset one by one leave their switches as they are.
+            Severity::Fatal => Some((Level::Error, "reboot_node")),
             Severity::NonFatal => Some((Level::Warn, "none")),
             Severity::Correctable => None,
             Severity::Unknown => {
@@ -419,7 +420,7 @@ pub(super) mod tests {
             ("28003, OSFP Thermal Overt Activated", Severity::Unknown, Some((error, "check_hardware"))),
             ("28004, OSFP Thermal Overt Deactivated", Severity::Unknown, None),
             ("14017, Correctable, Link 03 ingress ECC limit", Severity::Correctable, None),
-            ("10001, Fatal, Unexpected PRI error", Severity::Fatal, Some((error, "reset_gpu"))),
+            ("10001, Fatal, Unexpected PRI error", Severity::Fatal, Some((error, "reboot_node"))),
         ] {
             let line = format!("nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): {said}");
             let Some(Line::Sxid(s)) = nvswitch(&line) else { panic!("{line}") };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::{UNINTERRUPTIBLE_THREADS, line_number, parse_stat};
+use super::{Stat, UNINTERRUPTIBLE_THREADS, line_number, parse_stat};
 use crate::collector::Context;
 use crate::condition::Conditions;
 use crate::hub::unix_now;
@@ -147,7 +147,7 @@ fn event(pid: u32, text: String) -> Event {
 
 fn thread_waiting(cx: &Context<'_>, pid: u32, thread: u32, now: Instant) -> Option<Waiting> {
     let dir = cx.roots.proc(pid.to_string()).join("task").join(thread.to_string());
-    let stat = parse_stat(&roots::read(&dir.join("stat"))?).filter(|stat| stat.state == 'D')?;
+    let stat = parse_stat(&roots::read(&dir.join("stat"))?).filter(Stat::is_uninterruptible)?;
     let status = roots::read(&dir.join("status")).unwrap_or_default();
     let switches = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
     let switches = switches.iter().filter_map(|key| line_number(&status, key)).sum::<f64>();
@@ -205,7 +205,7 @@ mod tests {
         thread(8, 'S', 12);
         let (count, told) = at(120, one);
         assert_eq!((count, told[0].code), (Some(0.0), Some(0)));
-        thread(7, 'D', 5);
+        thread(7, 'I', 5);
         at(150, one);
         let (_, told) = at(210, one);
         assert!(told[0].text.as_deref().unwrap().starts_with("process 7 (rank 3"), "{told:?}");

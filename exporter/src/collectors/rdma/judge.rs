@@ -273,12 +273,12 @@ impl Reader {
     fn judge_readable(&mut self, cx: &Context<'_>) {
         for gone in self.unreadable.keys(UNREADABLE) {
             if !self.names.contains(&gone) {
-                self.unreadable.tell(cx, UNREADABLE, &gone, false, || unreadable(&gone));
+                self.unreadable.tell(cx, UNREADABLE, &gone, false, || unreadable(&gone, &[]));
             }
         }
         for name in &self.names {
-            let holds = self.quarantine.holds(name);
-            self.unreadable.tell(cx, UNREADABLE, name, holds, || unreadable(name));
+            let failing: Vec<&str> = self.quarantine.failing(name).collect();
+            self.unreadable.tell(cx, UNREADABLE, name, !failing.is_empty(), || unreadable(name, &failing));
         }
     }
 
@@ -332,14 +332,16 @@ static HEALTH: &[(&str, &str)] = &[
     ("receive_drops", "rx_drops"),
 ];
 
-fn unreadable(device: &str) -> Event {
-    let mut event = Event {
-        level: Some("warn".into()),
-        text: Some(format!(
-            "RDMA device {device} cannot be read: it is left alone, and looked at again from time to time"
-        )),
-        ..Event::new(Kind::Hw)
+fn unreadable(device: &str, failing: &[&str]) -> Event {
+    let text = if failing.is_empty() {
+        format!("RDMA device {device} can be read")
+    } else {
+        let failing = failing.join(", ");
+        format!(
+            "RDMA device {device} cannot be read in {failing}: left alone, and looked at again from time to time"
+        )
     };
+    let mut event = Event { level: Some("warn".into()), text: Some(text), ..Event::new(Kind::Hw) };
     event.extra.insert("device".into(), Value::Text(device.into()));
     event
 }

@@ -25,6 +25,8 @@ pub(super) enum Reading<T> {
     Value(T),
     /// The device does not have it, or not in this state: no fault of anybody's.
     Absent,
+    /// It is there and has no answer: no fault either, but the firmware may write a line about each question.
+    Refused,
     Failed,
 }
 
@@ -32,12 +34,8 @@ impl<T> Reading<T> {
     pub(super) fn value(self) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
-            Self::Absent | Self::Failed => None,
+            Self::Absent | Self::Refused | Self::Failed => None,
         }
-    }
-
-    fn failed(&self) -> bool {
-        matches!(self, Self::Failed)
     }
 }
 
@@ -48,15 +46,43 @@ fn read<T>(dir: &mut Dir, name: &str, parse: impl Fn(&str) -> Option<T>) -> Read
             .ok()
             .and_then(|t| parse(t.trim()))
             .map_or(Reading::Absent, Reading::Value),
-        Err(error) if is_absence(&error) => Reading::Absent,
-        Err(_) => Reading::Failed,
+        Err(error) => judge(&error),
     }
 }
 
-fn is_absence(error: &io::Error) -> bool {
+/// What a driver means by an error. `EINVAL` is how the kernel passes on that a port's management agent did not reply: counters of
+/// Broadcom's RoCE, and of ports of ConnectX-7 that switch, answer so for ever and are well.
+fn judge<T>(error: &io::Error) -> Reading<T> {
     use rustix::io::Errno;
-    let unsupported = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::NODATA].map(Errno::raw_os_error);
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_some_and(|e| unsupported.contains(&e))
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => Reading::Absent,
+        Some(Errno::INVAL) => Reading::Refused,
+        _ => Reading::Failed,
+    }
+}
+
+/// What reading a section came to.
+#[derive(Debug, Default)]
+struct Tried<'a> {
+    files: usize,
+    /// The first of those that gave no answer; rather one that failed.
+    sample: Option<&'a str>,
+    unanswered: usize,
+    failed: usize,
+}
+
+impl<'a> Tried<'a> {
+    fn note<T>(&mut self, name: &'a str, reading: &Reading<T>) {
+        self.files += 1;
+        let failed = matches!(reading, Reading::Failed);
+        if failed || matches!(reading, Reading::Refused) {
+            if self.sample.is_none() || failed && self.failed == 0 {
+                self.sample = Some(name);
+            }
+            self.unanswered += 1;
+            self.failed += usize::from(failed);
+        }
+    }
 }
 
 /// `4: ACTIVE`: the number, and the word.
@@ -101,10 +127,12 @@ pub(super) struct Quarantine(BTreeMap<String, Guard>);
 #[derive(Debug, Default)]
 struct Guard {
     strikes: u32,
+    /// Of what gave no answer something failed.
+    failed: bool,
     /// Set while it is left alone.
     until: Option<f64>,
     pause: f64,
-    /// A file that failed.
+    /// A file that gave no answer.
     sample: String,
 }
 
@@ -117,27 +145,28 @@ impl Quarantine {
         }
     }
 
-    /// Takes note of what a read of a whole section, or of its sample, came to. `failed`: the files that did, of `tried`.
-    pub(super) fn note(&mut self, section: &str, now: f64, tried: usize, failed: &[&str]) {
-        let bad = !failed.is_empty() && failed.len() * 2 >= tried;
-        if !bad {
+    /// Takes note of what a read of a whole section, or of its sample, came to.
+    fn note(&mut self, section: &str, now: f64, tried: &Tried<'_>) {
+        let Some(sample) = tried.sample.filter(|_| tried.unanswered * 2 >= tried.files) else {
             if self.0.remove(section).is_some_and(|guard| guard.until.is_some()) {
                 tracing::info!(section, "RDMA device can be read again");
             }
             return;
-        }
+        };
         if !self.0.contains_key(section) && self.0.len() >= MAX_SECTIONS {
             return;
         }
         let guard = self.0.entry(section.to_owned()).or_default();
         guard.strikes += 1;
-        guard.sample = failed.first().map(|f| f.to_string()).unwrap_or_default();
+        guard.failed = tried.failed > 0;
+        sample.clone_into(&mut guard.sample);
         if guard.strikes >= STRIKES {
             if guard.until.is_none() {
                 tracing::warn!(
                     section,
-                    files = failed.len(),
-                    "reads of an RDMA device keep failing; it is left alone for a while, so that they do not flood the kernel's log"
+                    files = tried.unanswered,
+                    failed = tried.failed,
+                    "reads of an RDMA device get no answer; it is left alone for a while, so that they do not flood the kernel's log"
                 );
             }
             guard.pause =
@@ -148,9 +177,19 @@ impl Quarantine {
 
     /// Whether anything of the device is left alone.
     pub(super) fn holds(&self, device: &str) -> bool {
-        let of_device =
-            |section: &str| section.strip_prefix(device).is_some_and(|rest| rest.starts_with('/'));
-        self.0.iter().any(|(section, guard)| guard.until.is_some() && of_device(section))
+        self.of(device).next().is_some()
+    }
+
+    /// The parts of the device that are left alone because they fail, such as `ports/1/counters`.
+    pub(super) fn failing<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a str> {
+        self.of(device).filter(|(_, guard)| guard.failed).map(|(section, _)| section)
+    }
+
+    fn of<'a>(&'a self, device: &'a str) -> impl Iterator<Item = (&'a str, &'a Guard)> {
+        let of_device = move |(section, guard): (&'a String, &'a Guard)| {
+            Some((section.strip_prefix(device)?.strip_prefix('/')?, guard))
+        };
+        self.0.iter().filter(|(_, guard)| guard.until.is_some()).filter_map(of_device)
     }
 
     /// Forgets the devices that are gone.
@@ -172,9 +211,9 @@ pub(super) fn counters(dir: &mut Dir, section: &str, now: f64, quarantine: &mut 
         (name, reading)
     };
     let readings: Vec<_> = names.into_iter().take(MAX_FILES).map(read).collect();
-    let failed: Vec<&str> =
-        readings.iter().filter(|(_, r)| r.failed()).map(|(name, _)| name.as_str()).collect();
-    quarantine.note(section, now, readings.len(), &failed);
+    let mut tried = Tried::default();
+    readings.iter().for_each(|(name, reading)| tried.note(name, reading));
+    quarantine.note(section, now, &tried);
     Section { values: readings.into_iter().filter_map(|(name, r)| Some((name, r.value()?))).collect() }
 }
 
@@ -211,13 +250,10 @@ pub(super) fn port_state(
         Permit::One(sample) => sample == name,
         Permit::Nothing => false,
     };
-    let (mut tried, mut failed) = (0, Vec::new());
+    let mut tried = Tried::default();
     let mut look = |name: &'static str| {
         let text = permitted(name).then(|| read(dir, name, |t| Some(t.to_owned())))?;
-        tried += 1;
-        if text.failed() {
-            failed.push(name);
-        }
+        tried.note(name, &text);
         text.value()
     };
     let state = look("state").and_then(|t| parse_state(&t));
@@ -231,7 +267,7 @@ pub(super) fn port_state(
         dir.reopen();
     }
     if permit != Permit::Nothing {
-        quarantine.note(section, now, tried, &failed);
+        quarantine.note(section, now, &tried);
     }
     PortState { state, physical, rate }
 }
@@ -316,15 +352,57 @@ mod tests {
         assert!(!quarantine.holds("mlx5_0"));
     }
 
+    fn tried(readings: &[(&'static str, Reading<u64>)]) -> Tried<'static> {
+        let mut tried = Tried::default();
+        readings.iter().for_each(|(name, reading)| tried.note(name, reading));
+        tried
+    }
+
+    #[test]
+    fn what_an_error_means() {
+        use rustix::io::Errno;
+        for (error, expected) in [
+            (Errno::NOENT, Reading::Absent),
+            (Errno::OPNOTSUPP, Reading::Absent),
+            (Errno::NOSYS, Reading::Absent),
+            (Errno::NODATA, Reading::Absent),
+            (Errno::INVAL, Reading::Refused),
+            (Errno::IO, Reading::Failed),
+            (Errno::TIMEDOUT, Reading::Failed),
+            (Errno::ACCESS, Reading::Failed),
+            (Errno::ISDIR, Reading::Failed),
+        ] {
+            assert_eq!(judge::<u64>(&error.into()), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn who_has_no_answer_is_left_alone_and_does_not_fail() {
+        let mut quarantine = Quarantine::default();
+        let refused = tried(&[("a", Reading::Refused), ("b", Reading::Refused), ("c", Reading::Value(1))]);
+        for now in [0.0, 1.0, 2.0] {
+            quarantine.note("bnxt_re0/ports/1/counters", now, &refused);
+        }
+        assert!(quarantine.holds("bnxt_re0") && !quarantine.holds("bnxt_re"));
+        assert_eq!(quarantine.failing("bnxt_re0").next(), None);
+        assert_eq!(quarantine.permit("bnxt_re0/ports/1/counters", 62.0), Permit::One("a".into()));
+
+        let failed = tried(&[("a", Reading::Refused), ("b", Reading::Failed)]);
+        quarantine.note("bnxt_re0/ports/1/counters", 62.0, &failed);
+        assert_eq!(quarantine.failing("bnxt_re0").collect::<Vec<_>>(), ["ports/1/counters"]);
+        assert_eq!(quarantine.permit("bnxt_re0/ports/1/counters", 200.0), Permit::One("b".into()));
+    }
+
     #[test]
     fn the_pause_has_a_limit() {
         let mut quarantine = Quarantine::default();
         let mut now = 0.0;
+        let failed = tried(&[("f", Reading::Failed)]);
         for _ in 0..50 {
-            quarantine.note("d/x", now, 1, &["f"]);
+            quarantine.note("d/x", now, &failed);
             now += 10_000.0;
         }
-        quarantine.note("d/x", now, 1, &["f"]);
+        quarantine.note("d/x", now, &failed);
         assert_eq!(quarantine.permit("d/x", now + LONGEST_PAUSE), Permit::One("f".into()));
         quarantine.retain(|device| device != "d");
         assert_eq!(quarantine.permit("d/x", now), Permit::All);

@@ -67,7 +67,7 @@ pub static QUARANTINED: Family = Family::gauge(
     "rdma_device_quarantined",
     "",
     &["device"],
-    "Whether parts of the device are left alone because reading them keeps failing; they are looked at again after a minute, two, four, up to an hour",
+    "Whether parts of the device are left alone because reading them gets no answer; they are looked at again after a minute, two, four, up to an hour. Of a driver without such counters, as of RoCE of Broadcom, that is no fault",
 );
 
 pub static FAMILIES: &[&Family] = &[

@@ -46,10 +46,8 @@ const RESET_REQUIRED: &str = "reset_required";
 /// What tells of errors in the memory on the chip, and of nothing else.
 const SRAM_FUNCTION: &str = "nvmlDeviceGetSramEccErrorStatus";
 /// What lets go of the driver comes first: it refuses a reset, and to be unloaded, while the exporter has it open.
-const RESET: &str =
-    "reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)";
-const RESET_THOSE: &str =
-    "reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)";
+const RESET: &str = "reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
+const RESET_THOSE: &str = "reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
 const REPLACE: &str = "take the GPU out of service and have it replaced";
 /// What holds clocks down that is none of the job's doing, and whether it is of the hardware.
 const THROTTLES: &[(&str, bool)] = &[
@@ -81,13 +79,13 @@ fn count(node: &Node<'_>) -> Findings {
     if let Some(expected) = none.filter(|_| node.rows(&gpu::DRIVER).next().is_none()) {
         found
             .unhealthy(format!("no NVIDIA driver is loaded, so none of {expected:.0} GPUs can be used"))
-            .action("load it (modprobe nvidia), and see why it was not: dkms status, the kernel log");
+            .action("load it (modprobe nvidia; curl -X POST localhost:9765/-/nvml/acquire), and see why it was not: dkms status, the kernel log");
         return found;
     }
     if let (Some(expected), Some(why)) = (none, node.failure("gpu")) {
         found
             .unhealthy(format!("none of {expected:.0} GPUs can be used: {why}"))
-            .action("reboot the node, or load the module anew once nobody uses it (curl -X POST localhost:9765/-/nvml/release; modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)");
+            .action("reboot the node, or load the module anew once nobody uses it (curl -X POST localhost:9765/-/nvml/release; modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia; curl -X POST localhost:9765/-/nvml/acquire)");
         return found;
     }
     if let Some(expected) = expected {

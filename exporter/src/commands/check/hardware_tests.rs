@@ -146,17 +146,17 @@ fn a_gpu_that_asks_for_a_reset_gets_no_other_advice() {
         samples.set(&families::RECOVERY, &["GPU-c", "gpu_reset"], 1u64);
     });
     insta::assert_snapshot!(known, @r"
-    unhealthy gpus GPU GPU-c does not answer until it is reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
-    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
-    unhealthy recovery the driver wants something done to GPU GPU-c: gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
+    unhealthy gpus GPU GPU-c does not answer until it is reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
+    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
+    unhealthy recovery the driver wants something done to GPU GPU-c: gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
     ");
     let without_handle = sick(&|samples| {
         samples.set(&families::UNUSABLE, &["", "2", "0000:52:00.0", "reset_required"], 1u64);
     });
     insta::assert_snapshot!(without_handle, @r"
-    unhealthy gpus GPU 2 (0000:52:00.0) cannot be used: reset required; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
-    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
-    unhealthy recovery the driver wants something done to GPU 2 (0000:52:00.0): gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
+    unhealthy gpus GPU 2 (0000:52:00.0) cannot be used: reset required; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
+    unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
+    unhealthy recovery the driver wants something done to GPU 2 (0000:52:00.0): gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
     ");
     let broken = sick(&|samples| {
         samples.set(&families::LOST, &["GPU-c"], 1u64);
@@ -177,7 +177,7 @@ fn what_newer_drivers_want_done() {
         .collect();
     insta::assert_snapshot!(said, @r"
     unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): recover_imex_domain; restart nvidia-imex on every node of its NVLink domain
-    unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): bus_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset)
+    unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): bus_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
     unhealthy recovery the driver wants something done to GPU 1 (0000:43:00.0): system_reboot; reboot the node before the next job
     ");
 }
@@ -317,11 +317,14 @@ fn errors_of_nvlink_that_are_not_fatal_are_no_reason_to_drain() {
 
 #[test]
 fn rdma_ports() {
+    const SILENT: u64 = 2;
     let says = |states: &[(&str, &str, u64, f64)], expected: u64| {
         let mut samples = Samples::default();
         for (device, role, up, gbps) in states {
             samples.set(&ports::PORT_INFO, &[device, "1", "InfiniBand", "", role], 1u64);
-            samples.set(&ports::UP, &[device, "1"], *up);
+            if *up != SILENT {
+                samples.set(&ports::UP, &[device, "1"], *up);
+            }
             if *up == 1 {
                 samples.set(&ports::RATE, &[device, "1"], gbps * 125e6);
             }
@@ -329,7 +332,7 @@ fn rdma_ports() {
                 samples.set(&ports::EXPECTED_RATE, &[device, "1"], 400.0 * 125e6);
             }
         }
-        let up = states.iter().filter(|s| s.1 == "fabric").map(|s| s.2).sum::<u64>();
+        let up = states.iter().filter(|s| s.1 == "fabric" && s.2 == 1).count() as u64;
         samples.set(&ports::PORTS_UP, &[], up);
         samples.set(&ports::PORTS_EXPECTED, &[], expected);
         told(&rdma::CHECK, samples)
@@ -345,6 +348,8 @@ fn rdma_ports() {
     ];
     insta::assert_snapshot!(says(&ill, 4));
     insta::assert_snapshot!(says(&[("mlx5_0", "unprovisioned", 0, 0.0)], 0), @"ok        rdma no port of a fabric");
+    let silent = [("mlx5_0", "fabric", 1, 400.0), ("mlx5_1", "fabric", SILENT, 0.0)];
+    insta::assert_snapshot!(says(&silent, 1), @"warning   rdma mlx5_1/1 does not say whether it is up; look for errors of its driver in the kernel log");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::rdma::{EXPECTED_RATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP, QUARANTINED, RATE, UP};
+use crate::collectors::rdma::{EXPECTED_RATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP, RATE, UP};
 use crate::family::Family;
 use crate::samples::Row;
 
@@ -41,6 +41,12 @@ fn run(node: &Node<'_>) -> Findings {
                     .action("say how many ports there should be: collectors.rdma.expected");
             }
             ("fabric", Some(_)) => slow(node, row, &mut found, &mut rates),
+            ("fabric" | "unprovisioned", None) => {
+                found
+                    .warning(format!("{port} does not say whether it is up"))
+                    .device(port)
+                    .action("look for errors of its driver in the kernel log");
+            }
             _ => {}
         }
     }
@@ -49,13 +55,6 @@ fn run(node: &Node<'_>) -> Findings {
         && up < expected
     {
         found.unhealthy(format!("{up} of {expected} RDMA ports of the fabric are up")).action(CABLE);
-    }
-    for row in node.set(&QUARANTINED) {
-        let device = row.label("device");
-        found
-            .warning(format!("{device} refuses to be read"))
-            .device(device)
-            .action("look for its driver's errors");
     }
     let rates: Vec<String> = rates.iter().map(|(gbps, n)| format!("{n} at {gbps} Gb/s")).collect();
     found.or_ok(|| if rates.is_empty() { "no port of a fabric".into() } else { rates.join(", ") })

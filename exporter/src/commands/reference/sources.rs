@@ -142,6 +142,10 @@ pub static OMISSIONS: &[Omission] = &[
         "switches are asked once for a cluster, not once a node",
     ),
     omission(
+        "NIC: the rest of /sys/class/net/*/statistics (collisions, compressed, and the kinds of frame, FIFO and length errors)",
+        "parts of nic_receive_errors_total and nic_transmit_errors_total, or of links that no such node has; node_exporter has them",
+    ),
+    omission(
         "NIC: every statistic of ethtool",
         "thousands on a modern card; nic_ethtool_total has those that explain a slow step, and the configuration adds others",
     ),

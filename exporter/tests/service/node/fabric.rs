@@ -230,7 +230,15 @@ pub(crate) fn efa(root: &Path) {
     }
 }
 
-/// InfiniBand whose first port has no counters to tell and whose second refuses every read of them.
+/// A file that can be opened and whose every read is `EINVAL`, which is what the kernel says of counters that a port does not reply to.
+fn without_reply() -> &'static str {
+    let refuses = |path: &&str| std::fs::read(path).is_err_and(|e| e.raw_os_error() == Some(22));
+    // The first is refused to all but root, the second is a file on hosts with SELinux.
+    ["/proc/self/clear_refs", "/proc/self/attr/keycreate"].into_iter().find(refuses).unwrap()
+}
+
+/// InfiniBand whose first port has no counters to tell, whose second does not reply, and whose fourth fails at
+/// every read of them.
 pub(crate) fn broken(root: &Path) {
     infiniband(root);
     let port = |name: &str| root.join("sys/class/infiniband").join(name).join("ports/1");
@@ -239,10 +247,12 @@ pub(crate) fn broken(root: &Path) {
     }
     std::fs::remove_file(port("mlx5_0").join("rate")).unwrap();
     std::fs::write(port("mlx5_0").join("phys_state"), "garbage\n").unwrap();
-    for counter in std::fs::read_dir(port("mlx5_1").join("counters")).unwrap() {
-        let counter = counter.unwrap().path();
-        std::fs::remove_file(&counter).unwrap();
-        // A file that can be opened and whose every read is an error.
-        symlink("/proc/self/mem", &counter).unwrap();
+    // Every read of the latter is `EIO`.
+    for (device, target) in [("mlx5_1", without_reply()), ("mlx5_3", "/proc/self/mem")] {
+        for counter in std::fs::read_dir(port(device).join("counters")).unwrap() {
+            let counter = counter.unwrap().path();
+            std::fs::remove_file(&counter).unwrap();
+            symlink(target, &counter).unwrap();
+        }
     }
 }

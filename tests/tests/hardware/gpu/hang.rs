@@ -104,6 +104,12 @@ impl<'n> Scraper<'n> {
         for (name, labels) in others {
             assert!(exposition::value(&page, name, labels).is_some(), "{name} is missing: {page}");
         }
+        for collector in ["nic", "rdma"] {
+            let last = "stepwatch_exporter_collector_last_success_timestamp_seconds";
+            let at = exposition::value(&page, last, &[("collector", collector)]).unwrap();
+            let age = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - at;
+            assert!(age < FRESH.as_secs_f64(), "{collector} was read {age:.1} s ago");
+        }
         let step = exposition::value(&page, "train_step", &[("run", "llama")]).unwrap();
         assert!(step >= self.step.0);
         if step > self.step.0 {

@@ -248,6 +248,20 @@ async fn an_a100_lacks_what_came_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pages_that_older_gpus_retired() {
+    let script = Script { count: Some(1), ..Script::of(Fleet::A100) };
+    let script = script.all("retired.single", 3u64).all("retired.double", 1u64).all("retired.pending", 1u64);
+    let node = Node::start_with(&script, &library().unwrap(), "").await;
+    let page = settled(&node, false, 1).await;
+    let rows: &[Row] = &[
+        ("gpu_retired_pages", &[("cause", "single_bit")], 3.0),
+        ("gpu_retired_pages", &[("cause", "double_bit")], 1.0),
+        ("gpu_retired_pages_pending", &[], 1.0),
+    ];
+    check(&page, &Fleet::A100.uuid(0), rows);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_driver_without_a_gpu_and_a_node_without_a_driver() {
     let node = Node::start(&Script::default()).await;
     node.state("gpu", "unsupported").await;
