@@ -11,9 +11,16 @@ use crate::support::{Exporter, binary, eventually};
 fn settled(page: &str) -> String {
     let varies = |line: &&str| {
         let name = line.split(['{', ' ']).next().unwrap_or_default();
-        ["_timestamp_seconds", "_duration_seconds", "_memory_bytes", "_cpu_seconds_total", "_build_info"]
-            .iter()
-            .any(|end| name.ends_with(end))
+        [
+            "_timestamp_seconds",
+            "_duration_seconds",
+            "_collections_total",
+            "_memory_bytes",
+            "_cpu_seconds_total",
+            "_build_info",
+        ]
+        .iter()
+        .any(|end| name.ends_with(end))
             && name.starts_with("stepwatch_exporter_")
             || ["clock_", "gpu_nvml_call_", "stepwatch_exporter_stream_", "stepwatch_exporter_page_series"]
                 .iter()
