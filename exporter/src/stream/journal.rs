@@ -7,14 +7,16 @@
 //!
 //! Text, in batches: records as they are streamed, `@key value` for a mark, and `.` when the batch is complete. What stands behind
 //! the last `.` was being written when the process died, and no reader has seen it. Two files take turns, each with as many records as the ring.
+//!
+//! The ring holds the latest records itself and finds the others by their [`Place`] here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-
-use bytes::Bytes;
+use std::sync::Arc;
 
 /// First word of a file of ours, and the version of what follows.
 const MAGIC: &str = "#stepwatch-stream-1";
@@ -42,7 +44,9 @@ pub(super) struct Journal {
     path: PathBuf,
     kernel_boot: String,
     boot: String,
-    file: File,
+    file: Arc<File>,
+    /// Where the next batch begins.
+    end: u64,
     /// Bytes of records in the file.
     written: usize,
     /// How many there may be before the other file has its turn.
@@ -56,7 +60,54 @@ pub(super) struct Journal {
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) first: u64,
-    pub(super) records: VecDeque<Bytes>,
+    pub(super) records: VecDeque<Place>,
+}
+
+/// Where a record stands, for as long as this is held: the file may have lost its name.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    file: Arc<File>,
+    at: u64,
+    len: u32,
+}
+
+impl Place {
+    fn new(file: &Arc<File>, at: u64, range: Range<usize>) -> Self {
+        // A record is some kilobytes at most.
+        let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        Self { file: Arc::clone(file), at: at + range.start as u64, len }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Appends the record, newline included.
+    pub(super) fn read(&self, text: &mut Vec<u8>) -> io::Result<()> {
+        let start = text.len();
+        text.resize(start + self.len(), 0);
+        self.file.read_exact_at(&mut text[start..], self.at)?;
+        if text[start] == b'{' && text.ends_with(b"\n") {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, "somebody else wrote to the journal"))
+    }
+}
+
+/// A batch that was written.
+#[derive(Debug)]
+pub(super) struct Appended {
+    file: Arc<File>,
+    at: u64,
+    /// Whether the mark is kept, for which there may be no room.
+    pub(super) mark: bool,
+}
+
+impl Appended {
+    /// Where this part of the records stands.
+    pub(super) fn place(&self, range: Range<usize>) -> Place {
+        Place::new(&self.file, self.at, range)
+    }
 }
 
 impl Journal {
@@ -69,10 +120,10 @@ impl Journal {
         limit: usize,
     ) -> io::Result<(Self, Kept)> {
         let mut past = Past::default();
-        past.add(&read(&other(path))?, kernel_boot);
-        let committed = past.add(&read(path)?, kernel_boot);
+        past.add(read(&other(path))?, kernel_boot);
+        let committed = past.add(read(path)?, kernel_boot);
         let next = past.first + past.records.len() as u64;
-        let written = past.records.iter().skip(past.older).map(Bytes::len).sum();
+        let written = past.records.iter().skip(past.older).map(Place::len).sum();
         let (file, boot, fresh) = match (&past.boot, committed) {
             (Some(boot), Some(len)) => (reopen(path, len)?, boot.clone(), false),
             (kept, _) => (create(path)?, kept.clone().unwrap_or(boot), true),
@@ -81,7 +132,8 @@ impl Journal {
             path: path.to_owned(),
             kernel_boot: kernel_boot.to_owned(),
             boot,
-            file,
+            file: Arc::new(file),
+            end: committed.unwrap_or(0),
             written: if fresh { 0 } else { written },
             limit,
             marks: std::mem::take(&mut past.marks),
@@ -90,7 +142,7 @@ impl Journal {
         if fresh {
             this.begin(next.max(1))?;
         }
-        Ok((this, past.into_kept(limit)))
+        Ok((this, Kept { first: past.first.max(1), records: past.records }))
     }
 
     /// The life of the ring, which cursors name.
@@ -103,8 +155,12 @@ impl Journal {
     }
 
     /// Writes whole records, the first of them numbered `first`, and a mark; they are kept together or not at all.
-    /// Returns whether the mark is, for which there may be no room.
-    pub(super) fn append(&mut self, first: u64, records: &[u8], mark: Option<Mark<'_>>) -> io::Result<bool> {
+    pub(super) fn append(
+        &mut self,
+        first: u64,
+        records: &[u8],
+        mark: Option<Mark<'_>>,
+    ) -> io::Result<Appended> {
         if self.written > self.limit {
             self.turn(first)?;
         }
@@ -122,17 +178,19 @@ impl Journal {
             write_mark(&mut self.batch, mark.key, mark.value);
         }
         self.batch.extend_from_slice(COMMIT.as_bytes());
-        self.file.write_all(&self.batch)?;
+        (&*self.file).write_all(&self.batch)?;
+        let appended = Appended { file: Arc::clone(&self.file), at: self.end, mark: mark.is_some() };
+        self.end += self.batch.len() as u64;
         self.written += records.len();
-        let Some(Mark { key, value }) = mark else { return Ok(false) };
-        if value.is_empty() {
-            self.marks.remove(key);
-        } else if let Some(old) = self.marks.get_mut(key) {
-            value.clone_into(old);
-        } else {
-            self.marks.insert(key.to_owned(), value.to_owned());
+        match mark {
+            Some(Mark { key, value: "" }) => drop(self.marks.remove(key)),
+            Some(Mark { key, value }) => match self.marks.get_mut(key) {
+                Some(old) => value.clone_into(old),
+                None => drop(self.marks.insert(key.to_owned(), value.to_owned())),
+            },
+            None => {}
         }
-        Ok(true)
+        Ok(appended)
     }
 
     /// Gives the journal up: what is in it must not be gone on with.
@@ -145,8 +203,8 @@ impl Journal {
     /// The other file's turn: it begins at record `first`.
     fn turn(&mut self, first: u64) -> io::Result<()> {
         fs::rename(&self.path, other(&self.path))?;
-        self.file = create(&self.path)?;
-        self.written = 0;
+        self.file = Arc::new(create(&self.path)?);
+        (self.written, self.end) = (0, 0);
         self.begin(first)
     }
 
@@ -157,7 +215,8 @@ impl Journal {
             write_mark(&mut text, key, value);
         }
         text.extend_from_slice(COMMIT.as_bytes());
-        self.file.write_all(&text)
+        self.end += text.len() as u64;
+        (&*self.file).write_all(&text)
     }
 }
 
@@ -166,7 +225,7 @@ impl Journal {
 struct Past {
     boot: Option<String>,
     first: u64,
-    records: VecDeque<Bytes>,
+    records: VecDeque<Place>,
     /// How many of them are not of the file that was added last.
     older: usize,
     marks: BTreeMap<String, String>,
@@ -174,8 +233,10 @@ struct Past {
 
 impl Past {
     /// Adds a file, the older one first. Returns how much of it was committed; `None` if it is none of ours, or void.
-    fn add(&mut self, bytes: &Bytes, kernel_boot: &str) -> Option<u64> {
-        let (first, boot, body) = header(bytes, kernel_boot)?;
+    fn add(&mut self, found: Option<(File, Vec<u8>)>, kernel_boot: &str) -> Option<u64> {
+        let (file, bytes) = found?;
+        let file = Arc::new(file);
+        let (first, boot, body) = header(&bytes, kernel_boot)?;
         let follows = self.boot.as_deref() == Some(boot) && first == self.first + self.records.len() as u64;
         if !follows {
             *self = Self { boot: Some(boot.to_owned()), first, ..Self::default() };
@@ -187,7 +248,7 @@ impl Past {
             let line = at..at + len + 1;
             at = line.end;
             match bytes[line.start] {
-                b'{' => batch.push(bytes.slice(line)),
+                b'{' => batch.push(Place::new(&file, 0, line)),
                 b'@' => marks.extend(mark(&bytes[line])),
                 b'.' => {
                     committed = Some(at as u64);
@@ -207,33 +268,10 @@ impl Past {
             self.marks.insert(key, value);
         }
     }
-
-    /// The latest records, no more of them than the ring has room for, without the files that they were read from.
-    fn into_kept(self, limit: usize) -> Kept {
-        let mut bytes: usize = self.records.iter().map(Bytes::len).sum();
-        let mut skipped = 0;
-        for record in &self.records {
-            if bytes <= limit {
-                break;
-            }
-            bytes -= record.len();
-            skipped += 1;
-        }
-        let mut text = Vec::with_capacity(bytes);
-        self.records.iter().skip(skipped).for_each(|r| text.extend_from_slice(r));
-        let text = Bytes::from(text);
-        let mut start = 0;
-        let records = self.records.iter().skip(skipped).map(|record| {
-            let range = start..start + record.len();
-            start = range.end;
-            text.slice(range)
-        });
-        Kept { records: records.collect(), first: self.first.max(1) + skipped as u64 }
-    }
 }
 
 /// Number of the first record, life of the ring, and where the records begin.
-fn header<'a>(bytes: &'a Bytes, kernel_boot: &str) -> Option<(u64, &'a str, usize)> {
+fn header<'a>(bytes: &'a [u8], kernel_boot: &str) -> Option<(u64, &'a str, usize)> {
     let end = memchr::memchr(b'\n', bytes)?;
     let mut words = core::str::from_utf8(&bytes[..end]).ok()?.split(' ');
     let ours = words.next() == Some(MAGIC) && words.next() == Some(kernel_boot);
@@ -261,27 +299,27 @@ fn other(path: &Path) -> PathBuf {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 /// Goes on in a file behind what was committed.
 fn reopen(path: &Path, committed: u64) -> io::Result<File> {
-    let mut file = OpenOptions::new().write(true).open(path)?;
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
     file.set_len(committed)?;
     file.seek(SeekFrom::End(0))?;
     Ok(file)
 }
 
 /// Nothing, if there is no such file.
-fn read(path: &Path) -> io::Result<Bytes> {
+fn read(path: &Path) -> io::Result<Option<(File, Vec<u8>)>> {
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Bytes::new()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
     let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes.into())
+    (&file).take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(Some((file, bytes)))
 }
 
 fn remove(path: &Path) -> io::Result<()> {

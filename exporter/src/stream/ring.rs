@@ -1,7 +1,8 @@
 //! The bounded ring of records.
 //!
 //! Publishers wait for each other while a record is made; the lock that readers share is held for a push and a wake-up, and
-//! by a reader to clone reference counts, so neither waits for the other's work. At 8 ranks and 20 steps a second of 250 bytes the default 8 MiB hold three and a half minutes, at one
+//! by a reader to clone reference counts, so neither waits for the other's work. Where the ring is kept, all but the latest records are
+//! read back from there: only who comes back after minutes asks for them. At 8 ranks and 20 steps a second of 250 bytes the default 8 MiB hold three and a half minutes, at one
 //! step a second more than an hour: longer than an alerter takes to come back.
 
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use stepwatch_wire::{Cursor, Event, Kind, Value};
 use tokio::sync::watch;
 
-use super::journal::{Journal, Mark};
+use super::journal::{Appended, Journal, Mark, Place};
 use crate::lock::Locked as _;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,8 @@ impl Default for Limits {
 /// Records handed to a reader at once: enough to catch up quickly, few enough to share the lock.
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 64 * 1024;
+/// Bytes of the latest records that are at hand where the ring is kept: more than readers who follow are behind.
+const AT_HAND_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
 /// Usual size of a record.
 const RECORD_BYTES: usize = 512;
 
@@ -57,8 +60,12 @@ struct Writer {
 struct Inner {
     /// Sequence number of the front record; numbers start at 1.
     first: u64,
-    records: VecDeque<Bytes>,
+    /// Those that are read back, and after them those at hand with where they are kept.
+    kept: VecDeque<Place>,
+    at_hand: VecDeque<(Bytes, Option<Place>)>,
+    /// Of all, and of those at hand.
     bytes: usize,
+    at_hand_bytes: usize,
 }
 
 /// Records that are published together.
@@ -121,7 +128,7 @@ pub struct Stats {
 impl Ring {
     /// `boot` names this life of the ring in cursors: random, so that no two are the same.
     pub fn new(boot: String, limits: Limits) -> Self {
-        let inner = Inner { first: 1, records: VecDeque::new(), bytes: 0 };
+        let inner = Inner::after(1, VecDeque::new());
         Self {
             boot,
             limits,
@@ -136,9 +143,8 @@ impl Ring {
     pub fn kept(boot: String, limits: Limits, path: &Path, kernel_boot: &str) -> io::Result<Self> {
         let (journal, kept) = Journal::open(path, kernel_boot, boot, limits.bytes)?;
         let next = kept.first + kept.records.len() as u64;
-        let bytes = kept.records.iter().map(Bytes::len).sum();
         let boot = journal.boot().to_owned();
-        let mut inner = Inner { first: kept.first, records: kept.records, bytes };
+        let mut inner = Inner::after(kept.first, kept.records);
         inner.evict(limits);
         Ok(Self {
             writer: Mutex::new(Writer { next, journal: Some(journal) }),
@@ -174,16 +180,16 @@ impl Ring {
         }
     }
 
-    fn keep(&self, writer: &mut Writer, text: &[u8], mark: Option<Mark<'_>>) -> bool {
-        let Some(journal) = &mut writer.journal else { return false };
+    fn keep(&self, writer: &mut Writer, text: &[u8], mark: Option<Mark<'_>>) -> Option<Appended> {
+        let journal = writer.journal.as_mut()?;
         match journal.append(writer.next, text, mark) {
-            Ok(kept) => kept,
+            Ok(appended) => Some(appended),
             Err(error) => {
                 tracing::error!(%error, "cannot keep the stream: a crash of this exporter may lose or repeat events now");
                 journal.discard();
                 writer.journal = None;
                 self.journal_failures.fetch_add(1, Ordering::Relaxed);
-                false
+                None
             }
         }
     }
@@ -210,7 +216,7 @@ impl Ring {
     pub fn start(&self, cursor: Option<&Cursor>) -> Start {
         let inner = self.inner.locked();
         let oldest = inner.first - 1;
-        let head = oldest + inner.records.len() as u64;
+        let head = oldest + inner.len() as u64;
         match cursor {
             None => Start { after: oldest, gap: None },
             Some(c) if c.boot == self.boot && c.seq <= head => {
@@ -226,28 +232,41 @@ impl Ring {
     }
 
     pub fn read(&self, after: u64) -> Read {
-        let mut taken: Vec<Bytes> = Vec::new();
-        let mut bytes = 0;
-        {
+        let taken = {
             let inner = self.inner.locked();
             if after + 1 < inner.first {
                 return Read::Behind;
             }
-            let skip = (after + 1 - inner.first) as usize;
-            for record in inner.records.iter().skip(skip).take(BATCH_RECORDS) {
-                if bytes + record.len() > BATCH_BYTES && !taken.is_empty() {
-                    break;
+            inner.take((after + 1 - inner.first) as usize)
+        };
+        match taken {
+            Taken::Kept(places) => {
+                let mut text = Vec::with_capacity(places.iter().map(Place::len).sum());
+                if let Err(error) = places.iter().try_for_each(|place| place.read(&mut text)) {
+                    self.forget_kept(&error);
+                    return Read::Behind;
                 }
-                bytes += record.len();
-                taken.push(record.clone());
+                Read::Records { chunk: text.into(), last: after + places.len() as u64 }
+            }
+            Taken::AtHand(mut records) => {
+                let last = after + records.len() as u64;
+                match records.len() {
+                    0 => Read::Nothing,
+                    1 => Read::Records { chunk: records.swap_remove(0), last },
+                    _ => Read::Records { chunk: records.concat().into(), last },
+                }
             }
         }
-        let last = after + taken.len() as u64;
-        match taken.len() {
-            0 => Read::Nothing,
-            1 => Read::Records { chunk: taken.swap_remove(0), last },
-            _ => Read::Records { chunk: taken.concat().into(), last },
-        }
+    }
+
+    /// Does without the records that cannot be read back: readers are told of a gap.
+    fn forget_kept(&self, error: &io::Error) {
+        tracing::error!(%error, "cannot read what was kept of the stream; records that a reader still wanted are lost");
+        self.journal_failures.fetch_add(1, Ordering::Relaxed);
+        let mut inner = self.inner.locked();
+        inner.first += inner.kept.len() as u64;
+        inner.bytes = inner.at_hand_bytes;
+        inner.kept.clear();
     }
 
     /// Changes whenever a record is published.
@@ -258,7 +277,7 @@ impl Ring {
     pub fn stats(&self) -> Stats {
         let inner = self.inner.locked();
         let evicted = inner.first - 1;
-        let records = inner.records.len();
+        let records = inner.len();
         let journal_failures = self.journal_failures.load(Ordering::Relaxed);
         Stats { published: evicted + records as u64, evicted, records, bytes: inner.bytes, journal_failures }
     }
@@ -278,9 +297,10 @@ impl Gathered<'_> {
             return false;
         }
         // Before any reader sees them: a number that a reader has must mean the same record for ever.
-        let kept = self.ring.keep(&mut self.writer, self.text.as_bytes(), mark);
+        let appended = self.ring.keep(&mut self.writer, self.text.as_bytes(), mark);
+        let mark_is_kept = appended.as_ref().is_some_and(|appended| appended.mark);
         if self.ends.is_empty() {
-            return kept;
+            return mark_is_kept;
         }
         self.writer.next += self.ends.len() as u64;
         self.text.shrink_to_fit();
@@ -288,24 +308,71 @@ impl Gathered<'_> {
         let mut inner = self.ring.inner.locked();
         let mut start = 0;
         for end in self.ends {
-            inner.records.push_back(text.slice(start..end));
-            inner.bytes += end - start;
+            let place = appended.as_ref().map(|appended| appended.place(start..end));
+            inner.push(text.slice(start..end), place);
             start = end;
         }
         inner.evict(self.ring.limits);
         drop(inner);
         self.ring.head.send_replace(self.writer.next - 1);
-        kept
+        mark_is_kept
     }
 }
 
+/// Records for a reader.
+enum Taken {
+    Kept(Vec<Place>),
+    AtHand(Vec<Bytes>),
+}
+
 impl Inner {
+    fn after(first: u64, kept: VecDeque<Place>) -> Self {
+        let bytes = kept.iter().map(Place::len).sum();
+        Self { first, kept, at_hand: VecDeque::new(), bytes, at_hand_bytes: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.kept.len() + self.at_hand.len()
+    }
+
+    fn push(&mut self, record: Bytes, place: Option<Place>) {
+        self.bytes += record.len();
+        self.at_hand_bytes += record.len();
+        self.at_hand.push_back((record, place));
+        while self.at_hand_bytes > AT_HAND_BYTES
+            && let Some((old, Some(place))) = self.at_hand.pop_front_if(|(_, place)| place.is_some())
+        {
+            self.at_hand_bytes -= old.len();
+            self.kept.push_back(place);
+        }
+    }
+
     fn evict(&mut self, limits: Limits) {
-        while self.records.len() > limits.records || (self.bytes > limits.bytes && self.records.len() > 1) {
-            let Some(old) = self.records.pop_front() else { return };
-            self.bytes -= old.len();
+        while self.len() > limits.records || (self.bytes > limits.bytes && self.len() > 1) {
+            if let Some(old) = self.kept.pop_front() {
+                self.bytes -= old.len();
+            } else if let Some((old, _)) = self.at_hand.pop_front() {
+                self.bytes -= old.len();
+                self.at_hand_bytes -= old.len();
+            }
             self.first += 1;
         }
+    }
+
+    /// As many as are handed over at once, after the first so many.
+    fn take(&self, skip: usize) -> Taken {
+        let mut bytes = 0;
+        let mut fits = |len: usize| {
+            let is_first = bytes == 0;
+            bytes += len;
+            is_first || bytes <= BATCH_BYTES
+        };
+        if skip < self.kept.len() {
+            let places = self.kept.iter().skip(skip).take(BATCH_RECORDS);
+            return Taken::Kept(places.take_while(|place| fits(place.len())).cloned().collect());
+        }
+        let records = self.at_hand.iter().skip(skip - self.kept.len()).take(BATCH_RECORDS);
+        Taken::AtHand(records.take_while(|(r, _)| fits(r.len())).map(|(r, _)| r.clone()).collect())
     }
 }
 

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_mins(60);
 const SLACK: f64 = (1 << 20) as f64;
 
 const OFTEN: &str =
-    "affinity clock config_drift disk edac heartbeat job kernel mounts nic pci process ras rdma textfile";
+    "clock config_drift disk edac heartbeat job kernel mounts nic pci process ras rdma textfile";
 
 fn config() -> String {
     let each = OFTEN.split(' ').map(|name| format!("  {name}: {{interval: 10ms}}\n"));
@@ -126,7 +126,7 @@ async fn the_whole_program_takes_no_more_after_a_day() {
     let (first, last) = (held[1..3].iter().copied().fold(f64::MAX, f64::min), held[3].min(held[4]));
     assert!(last < first + SLACK, "{kib:?} KiB");
     let page = day.exporter.metrics().await.unwrap();
-    for name in ["gpu", "rdma", "nic", "pci", "kernel", "process", "mounts", "disk", "clock", "job"] {
+    for name in ["gpu", "rdma", "nic", "pci", "kernel", "process", "disk", "clock"] {
         let labels = [("collector", name), ("state", "healthy")];
         let healthy = exposition::value(&page, "stepwatch_exporter_collector_state", &labels);
         assert_eq!(healthy, Some(1.0), "{name} took part: {page}");

@@ -27,7 +27,7 @@ fn cursor(boot: &str, seq: u64) -> Cursor {
     Cursor { boot: boot.into(), seq }
 }
 
-fn push(ring: &Ring, steps: core::ops::Range<i64>, mark: Option<(&str, &str)>) -> bool {
+fn push(ring: &Ring, steps: Range<i64>, mark: Option<(&str, &str)>) -> bool {
     let events: Vec<_> = steps.map(|s| Event::step("r", s)).collect();
     ring.push_all(&events, mark.map(|(key, value)| Mark { key, value }))
 }
@@ -86,6 +86,43 @@ fn what_cannot_be_kept_is_not_taken_for_kept() {
     assert!(!push(&ring, 3..4, Some(("k", &"x".repeat(MAX_MARK_BYTES)))));
     assert_eq!(steps_after(&ring, None), [1, 2, 3], "the events are");
     assert!(Ring::kept("b".into(), LIMITS, Path::new("/proc/none/stream.journal"), KERNEL).is_err());
+}
+
+#[test]
+fn what_is_not_at_hand_is_read_back_while_files_take_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { records: 1_000_000, bytes: 20_000 };
+    let ring = open(dir.path(), "one", KERNEL, limits);
+    let plain = Ring::new("one".into(), limits);
+    for n in 0..3_000 {
+        let mark = (n % 7 == 0).then_some(("k", "v"));
+        push(&ring, 3 * n..3 * n + 1 + n % 3, mark);
+        push(&plain, 3 * n..3 * n + 1 + n % 3, mark);
+        if n % 100 == 0 {
+            assert_eq!(steps_after(&ring, None), steps_after(&plain, None));
+        }
+    }
+    let counted = |ring: &Ring| (ring.stats().records, ring.stats().bytes, ring.stats().evicted);
+    assert_eq!(counted(&ring), counted(&plain));
+    fs::remove_dir_all(dir.path()).unwrap();
+    assert_eq!(steps_after(&ring, None), steps_after(&plain, None), "a file without a name is there");
+}
+
+#[test]
+fn what_cannot_be_read_back_is_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = open(dir.path(), "one", KERNEL, LIMITS);
+    push(&ring, 1..101, None);
+    push(&ring, 101..102, None);
+    let file = OpenOptions::new().write(true).open(dir.path().join("stream.journal")).unwrap();
+    file.set_len(100).unwrap();
+    assert!(matches!(ring.read(0), Read::Behind));
+    let start = ring.start(Some(&cursor("one", 0)));
+    assert!(start.gap.as_ref().is_some_and(|gap| gap.lost == start.after && gap.lost > 50), "{start:?}");
+    let Read::Records { last, .. } = ring.read(start.after) else { panic!("the rest is at hand") };
+    let stats = ring.stats();
+    assert_eq!((last, stats.journal_failures), (101, 1));
+    assert_eq!(stats.records as u64 + stats.evicted, 101);
 }
 
 #[test]
