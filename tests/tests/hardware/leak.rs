@@ -17,7 +17,7 @@ const LONG: f64 = 1e6;
 const ORDINARY: f64 = 16_000.0;
 /// Until caches, the ring of the stream and the allocator have what they want.
 const WARM_UP: f64 = 4_000.0;
-const PATIENCE: Duration = Duration::from_mins(60);
+const PATIENCE: Duration = Duration::from_hours(1);
 /// Pages of the allocator come and go; a leak of a hundred bytes a collection is more than this, even in the ordinary run.
 const SLACK: f64 = (1 << 20) as f64;
 
