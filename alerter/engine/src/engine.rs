@@ -236,7 +236,8 @@ impl Engine {
     fn end_of_run(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
         let ended = self.runs.get(name).and_then(|r| r.facts.ended.as_ref());
         if let Some(by_hand) = ended.filter(|e| e.well() && !e.silent && e.at == now).map(|e| e.by_hand()) {
-            self.book.run_ended(now, name, by_hand, out);
+            let heirs = self.heirs(now, name);
+            self.book.run_ended(now, name, by_hand, &heirs, out);
         }
     }
 

@@ -11,6 +11,7 @@ pub mod inhibition;
 mod kin;
 pub mod labels;
 pub(crate) mod ledger;
+mod left;
 mod nature;
 mod own;
 mod party;

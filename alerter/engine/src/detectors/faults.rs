@@ -1,5 +1,5 @@
 //! What the detectors of a node's own word have in common: each fault is told once and again when it gets worse, all of them together
-//! are one condition, and it is over when none holds and nothing was added for a while.
+//! are one condition, which is as bad as the worst that counts, and it is over when none holds and nothing was added for a while.
 //!
 //! What a fault brings with it on the same device is its ordinary course. A fault of another device, or a worse one, is
 //! another trouble, and whoever took care of the first must hear of it.
@@ -48,7 +48,7 @@ pub(super) trait Sort {
 pub(super) struct Faults {
     raised: Option<Severity>,
     told: BTreeMap<Key, Told>,
-    /// Devices that were told of since it began, and how bad it was.
+    /// Devices that were told of and have something that counts, and how bad it is.
     devices: BTreeMap<String, (Severity, Level)>,
     noted: BTreeMap<Key, Ts>,
 }
@@ -91,6 +91,7 @@ impl Faults {
             active.push(Fault { key, c, severity, is_another });
         }
         self.told.retain(|key, _| active.iter().any(|fault| fault.key == key));
+        self.forget_what_is_over(&active);
         // The worst, and of these what is new, or the first that no other caused.
         active.sort_by_key(|a| {
             (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
@@ -102,7 +103,9 @@ impl Faults {
         // What is worth no word by itself, such as a reset, is no part of the trouble.
         active.retain(|a| a.severity > Severity::Info || a.c.level > Level::Info);
         let Some(root) = active.first() else { return };
-        if news {
+        // What was worst is over, and what is left is less: that it comes back is told.
+        let is_less = self.raised.is_some_and(|had| root.severity < had);
+        if news || is_less {
             // What is less than what somebody has in hand can wait until it is looked at.
             let change =
                 if self.raised.is_some() && root.is_another { Change::Another } else { Change::Raise };
@@ -162,8 +165,20 @@ impl Faults {
         }
     }
 
+    /// A device of which nothing counts any more is well, and one of which less does is so much better.
+    fn forget_what_is_over(&mut self, active: &[Fault<'_>]) {
+        self.devices.retain(|device, had| {
+            let of_it = active.iter().filter(|a| words::device(a.key, a.c) == device);
+            let told = of_it.filter(|a| a.severity > Severity::Info);
+            let worst = told.map(|a| (a.severity, a.c.level)).reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+            if let Some(worst) = worst {
+                *had = (had.0.min(worst.0), had.1.min(worst.1));
+            }
+            worst.is_some()
+        });
+    }
+
     fn over<S: Sort>(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        self.devices.clear();
         if self.raised.take().is_some() {
             let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
             v.why = format!("{} has no more to report", f.name);

@@ -233,6 +233,17 @@ impl Engine {
         .collect()
     }
 
+    /// Of the nodes of a run that is over, the runs that live there still.
+    pub(super) fn heirs(&self, now: Ts, name: &str) -> BTreeMap<String, RunSummary> {
+        let Some(run) = self.runs.get(name) else { return BTreeMap::new() };
+        let lives = |run: &&&Run| run.facts.name != name && run.facts.ended.is_none();
+        let heir = |node: &String| {
+            let users = users(&self.placement, &self.runs, now, node);
+            Some((node.clone(), self.summary(now, users.iter().find(lives)?)))
+        };
+        run.facts.nodes.keys().filter_map(heir).collect()
+    }
+
     /// XIDs that a program can bring upon itself and that this node just had, as other nodes of the run did.
     fn fails_alike(&self, now: Ts, run: &Run, node: &str) -> Vec<i64> {
         let here = self.nodes.get(node).map(|n| gpu_fault::lately(now, &n.facts)).unwrap_or_default();

@@ -28,11 +28,9 @@ use crate::message::{Reason, RunSummary, Why};
 use crate::oncall::OnCall;
 use crate::route::Router;
 use crate::silence::Silences;
-use crate::time::{Span, Ts};
+use crate::time::Ts;
 use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
 
-/// The hold doubles at most this often.
-const MAX_DOUBLINGS: u32 = 5;
 /// Suspects kept an incident, and nodes.
 pub(super) const MAX_SUSPECTS: usize = 8;
 
@@ -165,6 +163,9 @@ impl Book {
 
     fn take(&mut self, now: Ts, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
         let subject = Subject { scope: party.scope.clone(), cause: v.kind.cause() };
+        if v.change != Change::Clear {
+            self.let_go(now, &subject, out);
+        }
         let own = self.find(&subject);
         match v.change {
             Change::Clear => {
@@ -339,24 +340,17 @@ impl Book {
         let weighed = !party.is_node() || self.sickness(&party.run.name).is_some();
         let Some(i) = self.open.get_mut(id) else { return };
         let another = i.is_of_another_device(subject, party, v)
-            || v.change == Change::Another && i.knows_less_than(subject, party);
+            || i.pages_at_last(subject, v)
+            || v.change == Change::Another && i.knows_less_than(subject, party) && !i.is_back(party);
         let elsewhere = v.severity == Severity::Page && i.pages_anew(party, v);
         let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
         i.meet(now, party, v);
-        // What is left of a page does not bring it back.
-        let back = v.severity == Severity::Page || !i.falls();
-        if back && i.resolve_at.take().is_some() {
-            i.record.flaps += 1;
-            out.push(timeline(now, id, format!("came back: {}", v.why)));
-            self.came_back(now, id, v, out);
-        }
-        let Some(i) = self.open.get_mut(id) else { return };
         let news = another || i.is_news(subject, v.kind);
-        i.raised.insert((subject.clone(), v.kind), v.severity);
-        i.known.entry(subject.clone()).or_default().insert(v.kind);
+        self.holds(now, id, subject, party, v, out);
+        let Some(i) = self.open.get_mut(id) else { return };
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
-        i.record.suspect(v, weighed || leads);
+        i.record.suspect(v, leads || weighed && !(party.is_node() && i.falls()));
         let fabric = i.fabric(party, v);
         if leads {
             i.record.follow(v, fabric.as_deref());
@@ -404,7 +398,7 @@ impl Book {
     }
 
     /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often that this is what there is to say.
-    fn came_back(&mut self, now: Ts, id: &str, v: &Verdict, out: &mut Vec<Effect>) {
+    pub(super) fn came_back(&mut self, now: Ts, id: &str, v: &Verdict, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         if i.record.state != State::Acknowledged {
             if i.record.level == 0 && i.ladders.is_empty() {
@@ -445,13 +439,14 @@ impl Book {
         }
         // Not before: what is learned is stored only with an incident that changes.
         i.learn(&party.run);
-        let hold = Span(hold_base.0 << i.record.flaps.min(MAX_DOUBLINGS));
+        let hold = i.hold(hold_base);
         let over = format!("{} over: {}", v.kind.title(), v.why);
         if i.raised.is_empty() {
             i.resolve_at = Some(now + hold);
             i.record.end_step = Some(v.step);
             out.push(timeline(now, id, format!("{over}; resolves if it stays so for {hold}")));
         } else if i.raised.keys().all(|(s, _)| s != subject) {
+            self.ledger.resolved(now, subject, i.record.flaps);
             let then = if i.falls() {
                 i.resolve_at = Some(now + hold);
                 format!(", which is told as a ticket if it stays so for {hold}")

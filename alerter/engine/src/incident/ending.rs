@@ -1,13 +1,13 @@
 //! How incidents end: by themselves, with what they are about, or by hand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::book::{Book, Incident, by_actor, timeline};
 use super::places::Place;
 use super::record::worse;
 use super::{IncidentRecord, Scope, State, Subject, id as ids};
 use crate::effect::{Action, Effect};
-use crate::message::{Reason, Why};
+use crate::message::{Reason, RunSummary, Why};
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Severity};
 
@@ -44,13 +44,25 @@ impl Book {
     }
 
     /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a while: an idle cluster is
-    /// somebody's business too, unless a person stopped the run.
-    pub(crate) fn run_ended(&mut self, now: Ts, run: &str, by_hand: bool, out: &mut Vec<Effect>) {
+    /// somebody's business too, unless a person stopped the run. What ails a node is from then on told of the run that lives there still,
+    /// which is in `heirs`.
+    pub(crate) fn run_ended(
+        &mut self,
+        now: Ts,
+        run: &str,
+        by_hand: bool,
+        heirs: &BTreeMap<String, RunSummary>,
+        out: &mut Vec<Effect>,
+    ) {
         let scope = Scope::Run(run.to_owned());
         for id in self.of_run(run) {
             let Some(i) = self.open.get_mut(&id) else { continue };
             let unanswered = i.record.severity == Severity::Page && i.record.state == State::Open;
             if i.outlives(&scope) {
+                if let Some(heir) = i.heir(heirs).cloned() {
+                    self.hand_over(now, &id, run, &heir, out);
+                    continue;
+                }
                 if by_hand {
                     i.stop();
                     i.calm = true;
@@ -75,6 +87,27 @@ impl Book {
             }
         }
         self.ledger.forget(&scope);
+    }
+
+    /// A run that is over has its node's trouble no more, and another has: whoever answers for that one is told, if nobody has taken it.
+    fn hand_over(&mut self, now: Ts, id: &str, from: &str, to: &RunSummary, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        i.record.run.clear();
+        if i.subjects.iter().all(|s| !matches!(s.scope, Scope::Alert(_))) {
+            i.summary.labels.clear();
+        }
+        i.learn(to);
+        let at = to.last_step.unwrap_or_default();
+        (i.record.start_step, i.record.opened_step, i.record.detected_step) = (at, at, at);
+        i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
+        let words = format!("run {from} ended, run {} is on the node too", to.name);
+        out.push(timeline(now, id, words.clone()));
+        // Of a ticket there is nobody to call.
+        let calls = i.record.severity == Severity::Page && i.record.state == State::Open && !i.falls();
+        if calls {
+            self.announce(now, id, now, &Why::new(Reason::News, words), out);
+        }
+        self.finish(id, out);
     }
 
     /// Nothing was heard of it for so long that it is forgotten.
@@ -159,6 +192,14 @@ impl Incident {
             && self.worst_left().is_some_and(|(.., severity)| severity < Severity::Page)
     }
 
+    /// The run that lives on a node that is sick in it.
+    fn heir<'a>(&self, heirs: &'a BTreeMap<String, RunSummary>) -> Option<&'a RunSummary> {
+        self.raised.keys().find_map(|(s, _)| match &s.scope {
+            Scope::Node(node) => heirs.get(node),
+            _ => None,
+        })
+    }
+
     fn worst_left(&self) -> Option<(Subject, Kind, Severity)> {
         let worst = self.raised.iter().max_by_key(|((_, kind), severity)| (**severity, worse(*kind)));
         worst.map(|((subject, kind), severity)| (subject.clone(), *kind, *severity))
@@ -176,12 +217,7 @@ impl Incident {
     /// What is left of it, as an incident that nobody has heard of.
     fn without_its_page(self, now: Ts, id: String, kind: Kind, severity: Severity) -> Self {
         let subjects: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
-        let summary = format!(
-            "{}: left of incident {}, whose {} is over",
-            self.left(),
-            self.record.id,
-            self.record.kind.title()
-        );
+        let (summary, suspects) = self.what_is_left();
         let mut nodes = self.record.nodes;
         if subjects.iter().all(|s| matches!(s.scope, Scope::Node(_))) {
             nodes.retain(|node| subjects.iter().any(|s| s.scope.name() == node));
@@ -199,6 +235,7 @@ impl Incident {
             expected: f64::NAN,
             score: f64::NAN,
             summary,
+            suspects,
             opened_at: now,
             resolved_at: None,
             acked_by: None,

@@ -27,7 +27,8 @@ const BUILT_IN: [BuiltIn; 2] = [
     BuiltIn {
         name: "dead-node-hides-gpus",
         source: &["kind=\"node_fault\"", "severity=\"page\""],
-        target: &["cause=\"hardware\""],
+        // The host may be sick of a file system alone: a page of its own asks for its own answer.
+        target: &["cause=\"hardware\"", "severity=\"ticket\""],
         equal: "node",
     },
 ];

@@ -64,6 +64,11 @@ impl Ledger {
         self.of(now, subject).flaps = flaps;
     }
 
+    /// When the subject was last known to be over, if that is not so long ago that it is forgotten.
+    pub(super) fn over_at(&self, subject: &Subject) -> Option<Ts> {
+        self.memory.get(subject).map(|m| m.at)
+    }
+
     pub(super) fn close(&mut self, now: Ts, subject: &Subject, kind: Kind, severity: Severity) {
         self.of(now, subject).closed.insert(kind, severity);
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::Subject;
 use super::book::{Incident, Party};
-use crate::verdict::{Cause, Kind, Verdict};
+use crate::verdict::{Cause, Kind, Severity, Verdict};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nature {
@@ -65,7 +65,7 @@ fn is_same_device(a: &str, b: &str) -> bool {
 }
 
 /// The UUID of the GPU that is named.
-fn gpu(what: &str) -> Option<&str> {
+pub(super) fn gpu(what: &str) -> Option<&str> {
     let uuid = &what[what.find("GPU-")?..];
     let end = uuid.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     Some(&uuid[..end.unwrap_or(uuid.len())])
@@ -84,6 +84,25 @@ impl Incident {
     }
 }
 
+impl Incident {
+    /// Whether what was less than a page is one now, beside a page of another kind: whoever took that one knows this as what can wait.
+    pub(super) fn pages_at_last(&self, subject: &Subject, v: &Verdict) -> bool {
+        let of = |same: bool| {
+            let here = self.raised.iter().filter(|((s, _), _)| s == subject);
+            here.filter(move |((_, kind), _)| (*kind == v.kind) == same).map(|(_, severity)| *severity)
+        };
+        v.severity == Severity::Page
+            && of(true).any(|had| had < Severity::Page)
+            && of(false).any(|other| other == Severity::Page)
+    }
+
+    /// Whether it is over, or as good as, and this is of the device that was its first suspect.
+    pub(super) fn is_back(&self, party: &Party) -> bool {
+        let first = self.record.suspects.first().zip(party.device.as_ref());
+        self.resolve_at.is_some() && first.is_some_and(|(s, device)| is_same_device(&s.what, device))
+    }
+}
+
 /// Whether `kind` is another trouble than all that is known of the same subject.
 pub(super) fn is_news(kind: Kind, known: &BTreeSet<Kind>) -> bool {
     let same_cause = known.iter().any(|k| k.cause() == kind.cause());
@@ -99,7 +118,7 @@ mod tests {
     use crate::incident::{Scope, State};
     use crate::message::RunSummary;
     use crate::time::{Span, Ts};
-    use crate::verdict::{Change, Severity, Verdict};
+    use crate::verdict::{Change, Verdict};
     use Change::{Clear, Raise};
     use Severity::{Page, Ticket};
 

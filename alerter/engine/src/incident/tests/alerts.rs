@@ -98,7 +98,7 @@ fn quiet(w: &World, run: &str, kind: Kind) -> bool {
 const DEAD: &[(&str, &str)] =
     &[("alertname", "Dead"), ("kind", "node_fault"), ("severity", "critical"), ("node", "n5")];
 const LOST: &[(&str, &str)] =
-    &[("alertname", "Lost"), ("kind", "gpu_fault"), ("severity", "critical"), ("node", "n5")];
+    &[("alertname", "Lost"), ("kind", "gpu_fault"), ("severity", "warning"), ("node", "n5")];
 
 #[test]
 fn who_may_tell_of_some_runs_keeps_no_other_quiet() {
@@ -124,7 +124,7 @@ fn what_is_told_within_limits_becomes_one_with_nothing_beyond_them() {
     assert_eq!(w.records.len(), 2, "{:#?}", w.history);
     assert_eq!(w.records[&w.id("mistral", Kind::NodeFault)].severity, Severity::Ticket);
     fires_within(&mut w, &[LOST, &[("run", "llama-9")]].concat(), "llama-9");
-    w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::GpuFault, Severity::Page);
+    w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::GpuFault, Severity::Ticket);
     assert!(!quiet(&w, "", Kind::GpuFault), "{:#?}", w.history);
 }
 

@@ -269,7 +269,7 @@ fn a_person_who_stops_the_run_is_not_called_about_its_node() {
         assert_eq!(w.records.len(), 1, "one sickness: {:#?}", w.history);
         w.news();
         let (now, mut out) = (w.now, Vec::new());
-        w.engine.book().run_ended(now, "r", by_hand, &mut out);
+        w.engine.book().run_ended(now, "r", by_hand, &BTreeMap::new(), &mut out);
         w.input(Input::Note { incident: "none", by: "nobody", what: "arms the deadlines" });
         w.absorb(out);
         w.forward(Span::secs(300));

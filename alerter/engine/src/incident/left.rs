@@ -1,0 +1,109 @@
+//! What is left of an incident of which a part is over: less than a page, or what others of it were.
+//!
+//! A page stays open only for what is one, and an incident answers for a thing only while that is sick. Otherwise a warning that stands
+//! for weeks, or a run that failed and is kept for a week, would swallow every later page of its node.
+
+use super::book::{Book, Incident, Party, timeline};
+use super::nature::gpu;
+use super::{Scope, Subject};
+use crate::effect::Effect;
+use crate::time::{Span, Ts};
+use crate::verdict::{Severity, Suspect, Verdict};
+
+/// The hold doubles at most this often.
+const MAX_DOUBLINGS: u32 = 5;
+/// How the summary of a page begins that is over but for what is less.
+const LEFT: &str = "what is left: ";
+
+impl Book {
+    /// It counts from now on. What was over and comes back is not over; what is less than a page brings none back and keeps none open.
+    pub(super) fn holds(
+        &mut self,
+        now: Ts,
+        id: &str,
+        subject: &Subject,
+        party: &Party,
+        v: &Verdict,
+        out: &mut Vec<Effect>,
+    ) {
+        let base = self.config.resolve_after;
+        let Some(i) = self.open.get_mut(id) else { return };
+        let fell = i.falls();
+        i.raised.insert((subject.clone(), v.kind), v.severity);
+        i.known.entry(subject.clone()).or_default().insert(v.kind);
+        let is_less = if party.is_node() { i.falls() } else { fell && v.severity < Severity::Page };
+        if !is_less {
+            if i.resolve_at.take().is_some() {
+                i.record.flaps += 1;
+                out.push(timeline(now, id, format!("came back: {}", v.why)));
+                self.came_back(now, id, v, out);
+            }
+        } else if party.is_node() {
+            if !fell || i.resolve_at.is_none() {
+                i.resolve_at = i.resolve_at.max(Some(now + i.hold(base)));
+            }
+            let words = i.less_is_left(v);
+            out.push(timeline(now, id, words));
+        }
+    }
+
+    /// What has been over for the hold is no part any more of an incident that others keep open: whoever has that knows nothing of what
+    /// comes now.
+    pub(super) fn let_go(&mut self, now: Ts, subject: &Subject, out: &mut Vec<Effect>) {
+        let Some(id) = self.find(subject) else { return };
+        let over_at = self.ledger.over_at(subject);
+        let base = self.config.resolve_after;
+        let Some(i) = self.open.get_mut(&id) else { return };
+        let others = !i.raised.is_empty() && i.raised.keys().all(|(s, _)| s != subject);
+        let ours = matches!(subject.scope, Scope::Run(_) | Scope::Node(_));
+        let held = over_at.is_some_and(|at| now - at < i.hold(base));
+        if !ours || !others || held {
+            return;
+        }
+        i.subjects.remove(subject);
+        i.known.remove(subject);
+        if i.subjects.iter().all(|s| s.scope != subject.scope) {
+            i.paged.remove(&subject.scope);
+        }
+        self.by_subject.remove(subject);
+        let words = format!(
+            "{} of {} was over: it is no part any more",
+            subject.cause.as_str(),
+            subject.scope.name()
+        );
+        out.push(timeline(now, &id, words));
+        self.finish(&id, out);
+    }
+}
+
+impl Incident {
+    /// How long it must be over before it is.
+    pub(super) fn hold(&self, base: Span) -> Span {
+        Span(base.0 << self.record.flaps.min(MAX_DOUBLINGS))
+    }
+
+    /// Takes note of what is left of a page that is over, unless more than this is.
+    pub(super) fn less_is_left(&mut self, v: &Verdict) -> String {
+        if v.kind == self.record.kind && self.raised.len() == 1 {
+            self.record.summary = format!("{LEFT}{}", v.why);
+        }
+        format!("what is left is less than a page, and is told for itself if it stays so: {}", v.why)
+    }
+
+    /// The words and the suspects of what is left of it.
+    pub(super) fn what_is_left(&self) -> (String, Vec<Suspect>) {
+        let (of, mut suspects) = (&self.record.id, self.record.suspects.clone());
+        let Some(what) = self.record.summary.strip_prefix(LEFT) else {
+            let (left, over) = (self.left(), self.record.kind.title());
+            return (format!("{left}: left of incident {of}, whose {over} is over"), suspects);
+        };
+        suspects.retain(|s| device(&s.what).is_none_or(|device| what.contains(device)));
+        (format!("left of incident {of}: {what}"), suspects)
+    }
+}
+
+/// The device that a suspect of a node is: `mlx5_0/1` of `node n1, mlx5_0/1 (InfiniBand)`, of a GPU its UUID.
+fn device(what: &str) -> Option<&str> {
+    let (_, device) = what.split_once(", ")?;
+    Some(gpu(device).unwrap_or_else(|| device.split_once(" (").map_or(device, |(name, _)| name)))
+}
