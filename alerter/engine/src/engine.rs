@@ -6,6 +6,7 @@ mod nodes;
 mod probe;
 mod rehearsal;
 mod silences;
+mod sources;
 mod standards;
 mod state;
 
@@ -13,7 +14,6 @@ use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use crate::batches::{Batches, Elsewhere};
@@ -40,10 +40,9 @@ const MAX_RUNS: usize = 100_000;
 const KEEP_ENDED: Span = Span::secs(3600);
 /// A run is looked at no more often than this when nothing happens.
 const LOOK_AGAIN: Span = Span::millis(10);
-/// How long a source that sent nothing of a run still counts as one of its own.
-const FEEDS_FOR: Span = Span::secs(900);
 
 pub use rehearsal::Rehearsal;
+use sources::{Source, Speakers};
 pub use state::StatePart;
 
 #[derive(Debug, Default)]
@@ -53,6 +52,7 @@ pub struct Engine {
     placement: Placement,
     fabric: Fabric,
     sources: BTreeMap<String, Source>,
+    speakers: Speakers,
     book: Book,
     /// Where runs spiked in their data.
     batches: Batches,
@@ -66,6 +66,8 @@ pub struct Engine {
     changes: Changes,
     /// Runs and nodes whose stored state could not be read.
     unread: BTreeSet<Scope>,
+    /// Runs that stood still when what was known of them was lost.
+    unmoved: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,24 +87,6 @@ enum Key {
     Standard(String),
 }
 
-/// Which runs a source feeds: when it is lost, they are blind.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Source {
-    runs: BTreeSet<String>,
-    /// The nodes whose events came over it: one, unless others send theirs to it.
-    nodes: BTreeSet<String>,
-    /// It answered anew, and may have another node by now.
-    #[serde(skip)]
-    anew: bool,
-}
-
-impl Source {
-    /// The node that it speaks for, if it speaks for one only.
-    fn node(&self) -> Option<&String> {
-        self.nodes.first().filter(|_| self.nodes.len() == 1)
-    }
-}
-
 impl Engine {
     pub fn new(config: EngineConfig) -> Self {
         Self { book: Book::new(config), ..Self::default() }
@@ -114,20 +98,18 @@ impl Engine {
         match input {
             Input::Event { source, event } => self.event(now, source, event, out),
             Input::SourceUp { source } => {
-                if let Some(source) = self.sources.get_mut(source) {
-                    source.anew = true;
-                }
+                self.answers(source, true);
                 self.each_run_of(now, source, out, |run| run.facts.source_up(now, source))
             }
             Input::SourceDown { source, reason } => {
+                self.answers(source, false);
                 let node = self.sources.get(source).and_then(Source::node).cloned();
                 let node = node.as_deref();
                 self.each_run_of(now, source, out, |run| run.facts.source_down(now, source, node, reason));
             }
             Input::SourceGone { source } => {
                 self.each_run_of(now, source, out, |run| run.facts.source_gone(source));
-                self.sources.remove(source);
-                self.dirty.insert(Key::Source(source.to_owned()));
+                self.forget_source(source);
             }
             Input::Ack { incident, by } => self.book.ack(now, incident, by, out),
             Input::Resolve { incident, by } => self.book.resolve_by_hand(now, incident, by, out),
@@ -172,6 +154,9 @@ impl Engine {
         if event.kind == EventKind::Step {
             self.back_from_restart(now, name, out);
         }
+        if (ended || event.kind == EventKind::Step) && !self.unmoved.is_empty() && self.unmoved.remove(name) {
+            self.book.heard_again(now, name, out);
+        }
         if ended {
             self.end_of_run(now, name, out);
         }
@@ -209,27 +194,6 @@ impl Engine {
             self.planned_restart(now, name, event, out);
         }
         self.take(now, name, source, event, out)
-    }
-
-    /// Remembers that a source tells of a run.
-    fn feeds(&mut self, source: &str, name: &str) {
-        if !self.sources.get(source).is_some_and(|s| s.runs.contains(name)) {
-            self.sources.entry(source.to_owned()).or_default().runs.insert(name.to_owned());
-            self.dirty.insert(Key::Source(source.to_owned()));
-        }
-    }
-
-    /// Remembers of which node a source tells; of more than two there is no need to know. An address may be given to another machine.
-    fn speaks_for(&mut self, source: &str, node: &str) {
-        let known = |s: &Source| !s.anew && (s.nodes.contains(node) || s.nodes.len() > 1);
-        if !self.sources.get(source).is_some_and(known) {
-            let s = self.sources.entry(source.to_owned()).or_default();
-            if core::mem::take(&mut s.anew) {
-                s.nodes.clear();
-            }
-            s.nodes.insert(node.to_owned());
-            self.dirty.insert(Key::Source(source.to_owned()));
-        }
     }
 
     /// A run that ended well takes its incidents with it.
@@ -334,31 +298,6 @@ impl Engine {
         found.map_or_else(Elsewhere::default, |r| {
             self.batches.elsewhere(&r.facts.batch_size.at(step), run, r.facts.attempt)
         })
-    }
-
-    fn each_run_of(&mut self, now: Ts, source: &str, out: &mut Vec<Effect>, act: impl Fn(&mut Run)) {
-        let mut fed = self.sources.get(source).map(|s| s.runs.clone()).unwrap_or_default();
-        // A node that a run has left for good, or whose run is over, is nobody's eyes any more.
-        fed.retain(|name| self.runs.get(name).is_some_and(|r| r.facts.is_fed_by(source, now, FEEDS_FOR)));
-        // A source that feeds no run is still somebody's node; once it feeds one, that run speaks for it.
-        self.runs
-            .entry(NO_RUN.to_owned())
-            .or_insert_with(|| Run::new(NO_RUN, now, &self.book.config.detectors));
-        for name in &fed {
-            self.with_run(now, name, out, |run, verdicts| {
-                act(run);
-                run.look(now, verdicts);
-            });
-        }
-        let idle = fed.is_empty();
-        self.with_run(now, NO_RUN, out, |run, verdicts| {
-            if idle {
-                act(run)
-            } else {
-                run.facts.source_gone(source)
-            }
-            run.look(now, verdicts);
-        });
     }
 
     /// Runs what is due at `now`.
@@ -485,10 +424,26 @@ impl Engine {
             self.book.explain_others(now, out);
             self.settle();
         }
+        self.wait_for_steps(now);
         for (name, run) in &mut self.runs {
             run.facts.resume(now);
             run.noted.timer = run_deadline(run);
             self.timers.set(&Key::Run(name.clone()), run.noted.timer);
+        }
+    }
+
+    /// Finds the runs of which nothing is known but that they stood still. They are remembered, so that their end is heard, or that they
+    /// are never heard again.
+    fn wait_for_steps(&mut self, now: Ts) {
+        for (name, told) in self.book.standstills() {
+            if !self.runs.contains_key(name) {
+                self.runs.insert(name.to_owned(), Run::new(name, now, &self.book.config.detectors));
+                self.dirty.insert(Key::Run(name.to_owned()));
+            }
+            let unknown = |run: &Run| run.facts.total_steps == 0 && told < run.facts.first_seen;
+            if self.runs.get(name).is_some_and(unknown) {
+                self.unmoved.insert(name.to_owned());
+            }
         }
     }
 

@@ -144,6 +144,11 @@ impl Scope {
 }
 
 impl Subject {
+    /// A run that stands still.
+    pub(crate) fn is_standstill(&self) -> bool {
+        self.cause == Cause::Progress && matches!(self.scope, Scope::Run(_))
+    }
+
     pub(crate) fn has_a_say(&self, labels: &Labels) -> bool {
         match &self.scope {
             Scope::Alert(key) => crate::external::group::has_a_say(key, labels),

@@ -4,6 +4,7 @@ mod conditions;
 mod facts;
 mod gpus;
 mod heard;
+mod jobs;
 pub mod vitals;
 pub(crate) mod words;
 
@@ -90,7 +91,7 @@ impl Node {
             (EventKind::Health, Some("rdma")) => {
                 News { reading: f.vitals.take(now, e, false, peers), ..News::default() }
             }
-            (EventKind::Health, Some("job")) => News { changed: f.job(e), ..News::default() },
+            (EventKind::Health, Some("job")) => News { changed: f.jobs.take(now, e), ..News::default() },
             (EventKind::Health, Some("config")) => News { setup: f.set_up(e), ..News::default() },
             _ => News::default(),
         }
@@ -102,7 +103,7 @@ impl Node {
 
     /// Lets the detectors look.
     pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        self.facts.conditions.age(now, &self.facts.heard);
+        self.facts.age(now);
         self.detectors.look(now, &self.facts, tenants, out);
     }
 

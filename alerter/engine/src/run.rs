@@ -272,7 +272,7 @@ impl Run {
 
     /// What a signal that comes late covers: the steps since it came before.
     fn class_of(&self, sample: &StepSample) -> StepClass {
-        let covered = sample.step.saturating_sub(sample.interval) + 1..=sample.step;
+        let covered = sample.step.saturating_sub(sample.interval).saturating_add(1)..=sample.step;
         let marked = self.classes.iter().rev().find(|(step, _)| covered.contains(step));
         marked.map_or(StepClass::Train, |(_, class)| *class)
     }

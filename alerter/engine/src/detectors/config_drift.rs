@@ -3,8 +3,9 @@
 //!
 //! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. It waits until the nodes have stood still
 //! for `settle`, because a run comes up node by node. Keys that make no difference to training make an annotation only, and keys that
-//! name a node none ([`crate::run::Setups`]). What differs between the ranks of one node is a rank's affair, and a library that a node does not
-//! tell may only not be loaded yet.
+//! name a node none ([`crate::run::Setups`]). What differs between the ranks of one node is a rank's affair. A library that a node does not
+//! tell may only not be loaded yet: those that the first collective loads count as absent once the run has stepped for so long that every
+//! exporter has looked again. A node without the plugin of its network trains on, over sockets.
 
 use core::fmt::Write as _;
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 
 use crate::detector::ClockDetector;
-use crate::run::{Facts, Variant};
+use crate::run::{Facts, Setup, Variant};
 use crate::stats::latch::Latch;
 use crate::time::{Span, Ts};
 use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
@@ -52,6 +53,12 @@ const LIBRARIES: [&str; 12] = [
     "libibverbs",
     "ucx",
 ];
+/// Those of them that no node does without that the others of its run have, once their ranks have talked to each other.
+const OF_COLLECTIVES: [&str; 4] = ["nccl", "nccl_net", "libfabric", "libibverbs"];
+/// An exporter looks for the libraries of a process less and less often, at last after 16 minutes.
+const LOOKED_AGAIN: Span = Span::secs(1200);
+/// What is said of a library that a node does not have.
+const NOT_LOADED: &str = "not loaded";
 /// Characters shown of a value.
 const VALUE_MAX: usize = 60;
 
@@ -60,6 +67,12 @@ pub struct ConfigDrift {
     latch: Latch,
     /// What was told: the state of the nodes at that time.
     told: Option<Ts>,
+    /// The attempt that was seen to step, and since when.
+    stepped: Option<(u32, Ts)>,
+    /// Libraries that were told as absent.
+    absent: BTreeSet<String>,
+    /// Libraries are absent: when to see whether that counts.
+    look_again: Option<Ts>,
 }
 
 /// One key that differs, and where.
@@ -71,6 +84,8 @@ struct Difference<'a> {
     nodes: &'a BTreeSet<String>,
     /// The nodes that have the usual value, where they are no more than the others: nobody knows which is right.
     even: Option<&'a BTreeSet<String>>,
+    /// A library that one side does not tell.
+    is_absence: bool,
 }
 
 impl ConfigDrift {
@@ -81,13 +96,30 @@ impl ConfigDrift {
         })
     }
 
+    /// When a library that a node does not tell is one that it does not have: at the earliest, while none of its ranks has stepped.
+    fn absence_counts_at(&self, now: Ts, f: &Facts) -> Ts {
+        let stepped = self.stepped.filter(|(attempt, _)| *attempt == f.attempt).map_or(now, |(_, at)| at);
+        f.setups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
+    }
+
     fn judge(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
         let groups = [f.setups.of(false), f.setups.of(true)];
-        let all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
+        let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
+        let counts_at = self.absence_counts_at(now, f);
+        // After a restart no process may have loaded yet what one of them lacks.
+        let is_told = |key: &String| groups.iter().flatten().any(|v| v.setup.keys.contains_key(key));
+        let is_early = all.iter().any(|d| d.is_absence) || !self.absent.iter().all(is_told);
+        let waits = is_early && counts_at > now;
+        self.look_again = waits.then_some(counts_at);
+        all.retain(|d| !(waits && d.is_absence));
         let (harmless, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(|d| Self::is_benign(c, d.key));
         // What fewest nodes have first.
         all.sort_by_key(|d| d.nodes.len());
+        if all.is_empty() && waits {
+            return;
+        }
         if all.is_empty() {
+            self.absent.clear();
             if self.latch.clear() {
                 let what = if harmless.is_empty() { "again" } else { "in all that matters" };
                 let why = format!("the nodes of the run agree {what}");
@@ -99,6 +131,9 @@ impl ConfigDrift {
             return;
         }
         self.latch.raise(Severity::Ticket);
+        if !waits {
+            self.absent = all.iter().filter(|d| d.is_absence).map(|d| d.key.to_owned()).collect();
+        }
         let mut v = verdict(now, f, Change::Raise, Severity::Ticket, sentence(f, &all));
         v.value = all.len() as f64;
         for d in &all {
@@ -114,13 +149,26 @@ impl ConfigDrift {
 }
 
 /// Whether a key that has two values says something of the two nodes.
-fn tells(key: &str, a: Option<&String>, b: Option<&String>) -> bool {
-    let by_rank = [a, b].into_iter().flatten().any(|v| v == DIFFERS_BY_RANK);
-    a != b && !by_rank && (!LIBRARIES.contains(&key) || a.is_some() && b.is_some())
+fn tells(key: &str, a: &Setup, b: &Setup) -> bool {
+    let values = [a.keys.get(key), b.keys.get(key)];
+    let by_rank = values.into_iter().flatten().any(|v| v == DIFFERS_BY_RANK);
+    values[0] != values[1] && !by_rank && (!is_absence(key, a, b) || may_be_absent(key, a, b))
 }
 
-fn value(v: Option<&String>) -> &str {
-    v.map_or("nothing", String::as_str)
+/// One of them does not tell of a library.
+fn is_absence(key: &str, a: &Setup, b: &Setup) -> bool {
+    LIBRARIES.contains(&key) && a.keys.contains_key(key) != b.keys.contains_key(key)
+}
+
+/// Whether it can count: a node that tells of no library at all may not look at what its processes have loaded.
+fn may_be_absent(key: &str, a: &Setup, b: &Setup) -> bool {
+    let sees = |setup: &Setup| LIBRARIES.iter().any(|library| setup.keys.contains_key(*library));
+    OF_COLLECTIVES.contains(&key) && sees(a) && sees(b)
+}
+
+fn value<'a>(setup: &'a Setup, key: &str) -> &'a str {
+    let absent = if LIBRARIES.contains(&key) { NOT_LOADED } else { "nothing" };
+    setup.keys.get(key).map_or(absent, String::as_str)
 }
 
 /// Every key in which a setup differs from the one that most nodes have.
@@ -128,12 +176,12 @@ fn differences(variants: &[Variant]) -> Vec<Difference<'_>> {
     let [most, others @ ..] = variants else { return Vec::new() };
     let mut all = Vec::new();
     for Variant { setup, nodes } in others {
-        let (a, b) = (&most.setup.keys, &setup.keys);
+        let (a, b) = (&most.setup, setup);
         let even = (most.nodes.len() == nodes.len()).then_some(&most.nodes);
-        let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-        for key in keys.into_iter().filter(|key| tells(key, a.get(*key), b.get(*key))) {
-            let (usual, other) = (value(a.get(key)), value(b.get(key)));
-            all.push(Difference { key, usual, other, nodes, even });
+        let keys: BTreeSet<&String> = a.keys.keys().chain(b.keys.keys()).collect();
+        for key in keys.into_iter().filter(|key| tells(key, a, b)) {
+            let (usual, other) = (value(a, key), value(b, key));
+            all.push(Difference { key, usual, other, nodes, even, is_absence: is_absence(key, a, b) });
         }
     }
     all
@@ -187,6 +235,9 @@ impl ClockDetector for ConfigDrift {
     type Config = Config;
 
     fn look(&mut self, c: &Config, now: Ts, f: &Facts, out: &mut Vec<Verdict>) {
+        if f.attempt_steps > 0 && self.stepped.is_none_or(|(attempt, _)| attempt != f.attempt) {
+            self.stepped = Some((f.attempt, now));
+        }
         if self.deadline(c, f).is_some_and(|at| at <= now) {
             self.told = f.setups.changed_at;
             self.judge(c, now, f, out);
@@ -194,8 +245,8 @@ impl ClockDetector for ConfigDrift {
     }
 
     fn deadline(&self, c: &Config, f: &Facts) -> Option<Ts> {
-        let changed = f.setups.changed_at.filter(|at| self.told != Some(*at))?;
-        (c.enabled && f.ended.is_none()).then(|| changed + c.settle)
+        let changed = f.setups.changed_at.filter(|at| self.told != Some(*at)).map(|at| at + c.settle);
+        changed.into_iter().chain(self.look_again).min().filter(|_| c.enabled && f.ended.is_none())
     }
 }
 

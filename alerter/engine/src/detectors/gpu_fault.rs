@@ -89,6 +89,10 @@ impl GpuFault {
                 }
             }
         }
+        self.failed.retain(|_, runs| {
+            runs.retain(|_, at| now - *at < DAY);
+            !runs.is_empty()
+        });
         let mut alone = Vec::new();
         self.fresh.retain(|(gpu, run), (number, at)| {
             let is_same = |key: &Key, c: &Condition| {
@@ -108,12 +112,10 @@ impl GpuFault {
                 continue;
             }
             let runs = self.failed.entry(gpu).or_default();
-            runs.retain(|_, at| now - *at < DAY);
             if runs.len() < MAX_RUNS {
                 runs.insert(run, at);
             }
         }
-        self.failed.retain(|_, runs| runs.values().any(|at| now - *at < DAY));
     }
 
     fn runs(&self, gpu: &str) -> u32 {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use stepwatch_wire::Event;
 
-use super::{Engine, Key, LOOK_AGAIN, NO_RUN};
+use super::{Engine, Key, LOOK_AGAIN};
 use crate::cause::{self, Remedies};
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
@@ -174,26 +174,8 @@ impl Engine {
     /// What an incident keeps of a run, and what has to be done on its nodes.
     pub(super) fn summary(&self, now: Ts, run: &Run) -> RunSummary {
         let nodes = run.facts.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.facts));
-        let remedies = Remedies::of(now, &run.facts, &self.gone(run), nodes);
+        let remedies = Remedies::of(now, &run.facts, &run.facts.out_of_reach(), nodes);
         RunSummary { remedies, ..RunSummary::of(&run.facts) }
-    }
-
-    /// Nodes of a run for which no exporter speaks: one that was started anew may answer at another address.
-    fn gone<'a>(&self, run: &'a Run) -> BTreeSet<&'a str> {
-        let mut gone = run.facts.out_of_reach();
-        if gone.is_empty() {
-            return gone;
-        }
-        let is_live = |run: &str, source: &str| {
-            self.runs.get(run).is_some_and(|run| run.facts.live.contains_key(source))
-        };
-        for (source, s) in &self.sources {
-            let here = s.nodes.iter().any(|node| gone.contains(node.as_str()));
-            if here && s.runs.iter().map(String::as_str).chain([NO_RUN]).any(|run| is_live(run, source)) {
-                gone.retain(|node| !s.nodes.contains(*node));
-            }
-        }
-        gone
     }
 
     /// The nodes whose links went down with those of this one, if they are so many that it is no chance: of a large fleet two links fail

@@ -139,6 +139,9 @@ impl Engine {
                 self.placement.came(name, node);
             }
         }
+        for (name, source) in &self.sources {
+            self.speakers.note(name, source);
+        }
         for (name, node) in &self.nodes {
             self.placement.set_clock(name, node.facts.gpus.loaded_clock("").map(|(clock, _)| clock));
             self.fabric.note(&node.facts);

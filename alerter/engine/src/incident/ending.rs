@@ -132,27 +132,77 @@ impl Book {
         self.ledger.forget(scope);
     }
 
-    /// What was known of these could not be read: none of their detectors will say that it is over.
+    /// What was known of these could not be read: none of their detectors will say that it is over. A run that stood still is taken to
+    /// stand until it is heard to step, because a run that is not seen to step makes no hang.
     pub(crate) fn unread(&mut self, now: Ts, of: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
         for id in self.open.keys().cloned().collect::<Vec<_>>() {
-            let Some(i) = self.open.get_mut(&id) else { continue };
-            let is_unread = |subject: &Subject| of.contains(&subject.scope);
-            if !i.raised.keys().any(|(s, _)| is_unread(s)) {
-                continue;
+            let Some(i) = self.open.get(&id) else { continue };
+            let unread = i.raised.keys().map(|(s, _)| s).filter(|s| of.contains(&s.scope));
+            let (stand, lost): (Vec<Subject>, Vec<Subject>) =
+                unread.cloned().partition(Subject::is_standstill);
+            let what = |subjects: &[Subject]| {
+                let names: BTreeSet<&str> = subjects.iter().map(|s| s.scope.name()).collect();
+                names.into_iter().collect::<Vec<_>>().join(", ")
+            };
+            if !stand.is_empty() {
+                let run = what(&stand);
+                let words = format!(
+                    "what was known of {run} is lost with the upgrade: it is taken to stand until a step is heard; look at the run"
+                );
+                self.tell_lost(now, &id, words, out);
             }
-            let others = i.raised.keys().any(|(s, _)| !is_unread(s));
-            // What nobody has heard of yet is told first.
-            if others || i.record.level > 0 {
-                i.raised.retain(|(s, _), _| !is_unread(s));
+            if !lost.is_empty() {
+                let words = format!("what was known of {} is lost with the upgrade", what(&lost));
+                self.let_go(now, &id, &words, |subject| lost.contains(subject), out);
             }
-            if !others || i.falls() {
-                i.resolve_at = Some(now + TOLD_AGAIN);
-            }
-            let what = if others { "a part of it is over" } else { "over" };
-            let words = format!("{what} unless it is told again within {TOLD_AGAIN}: what was known is lost");
-            out.push(timeline(now, &id, words));
-            self.finish(&id, out);
         }
+    }
+
+    /// A run of which nothing was known any more is heard to move, or its end: what was told of its standing still is over, unless it is
+    /// told again.
+    pub(crate) fn heard_again(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
+        let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
+        if let Some(id) = self.find(&subject) {
+            self.let_go(now, &id, &format!("{run} is heard again"), |s| *s == subject, out);
+        }
+    }
+
+    /// The runs of which an open incident says that they stand still, and since when it is open.
+    pub(crate) fn standstills(&self) -> impl Iterator<Item = (&str, Ts)> {
+        let raised = self.open.values().flat_map(|i| i.raised.keys().map(|(s, _)| (s, i.record.opened_at)));
+        raised.filter(|(s, _)| s.is_standstill()).map(|(s, at)| (s.scope.name(), at))
+    }
+
+    /// Nobody will say of these that they are over: they are, unless they are told again.
+    fn let_go(
+        &mut self,
+        now: Ts,
+        id: &str,
+        why: &str,
+        goes: impl Fn(&Subject) -> bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        if !i.raised.keys().any(|(s, _)| goes(s)) {
+            return;
+        }
+        let others = i.raised.keys().any(|(s, _)| !goes(s));
+        // What nobody has heard of yet is told first.
+        if others || i.record.level > 0 {
+            i.raised.retain(|(s, _), _| !goes(s));
+        }
+        if !others || i.falls() {
+            i.resolve_at = Some(now + TOLD_AGAIN);
+        }
+        let what = if others { "a part of it is over" } else { "it is over" };
+        let words = format!("{why}: {what} unless it is told again within {TOLD_AGAIN}; look at it");
+        self.tell_lost(now, id, words, out);
+    }
+
+    fn tell_lost(&mut self, now: Ts, id: &str, words: String, out: &mut Vec<Effect>) {
+        out.push(timeline(now, id, words.clone()));
+        self.tell_all(now, id, Action::Update, words, out);
+        self.finish(id, out);
     }
 
     /// What made it a page is over for good: that resolves, and what is left is a ticket of its own.

@@ -221,18 +221,27 @@ impl Conditions {
         }
     }
 
+    /// When the exporter that speaks now was first heard.
+    pub(super) fn born(&self) -> Option<Ts> {
+        self.life.as_ref().map(|(_, at)| *at)
+    }
+
     /// Ends what the node speaks of no more, and forgets what is long over.
     pub(super) fn age(&mut self, now: Ts, heard: &Heard) {
-        let born = self.life.as_ref().map(|(_, at)| *at);
+        let born = self.born();
         for c in self.all.values_mut().filter(|c| c.holds()) {
-            let orphan = born.is_some_and(|at| c.last < at && heard.without(at) > RETELL);
-            let silent = heard.without(c.last) > LEASE;
-            if orphan || silent {
+            if is_dropped(born, c.last, heard) {
                 c.over = Some(now);
             }
         }
         self.all.retain(|_, c| c.holds() || now - c.over.unwrap_or(c.last).max(c.last) < KEEP);
     }
+}
+
+/// Whether the node speaks no more of what holds and was last told then.
+pub(super) fn is_dropped(born: Option<Ts>, told: Ts, heard: &Heard) -> bool {
+    let orphan = born.is_some_and(|at| told < at && heard.without(at) > RETELL);
+    orphan || heard.without(told) > LEASE
 }
 
 impl Condition {

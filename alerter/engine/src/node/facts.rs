@@ -8,12 +8,11 @@ use stepwatch_wire::{Event, Value};
 use super::conditions::Conditions;
 use super::gpus::Gpus;
 use super::heard::Heard;
+use super::jobs::Jobs;
 use super::vitals::Vitals;
 use crate::run::Setup;
 use crate::time::Ts;
 
-/// Jobs remembered a node.
-const MAX_JOBS: usize = 16;
 /// Keys kept of a setup.
 const MAX_KEYS: usize = 128;
 /// Setups kept: that of the node, and those of the runs that it sees.
@@ -33,8 +32,7 @@ pub struct NodeFacts {
     pub gpus: Gpus,
     /// What its GPUs and ports read, beside those of the other nodes of the run.
     pub vitals: Vitals,
-    /// What a scheduler runs here, in words, by its id.
-    pub jobs: BTreeMap<String, String>,
+    pub jobs: Jobs,
     /// By the run whose configuration it is; that of the node has no name.
     setups: BTreeMap<String, Assembly>,
 }
@@ -57,7 +55,7 @@ impl NodeFacts {
             conditions: Conditions::default(),
             gpus: Gpus::default(),
             vitals: Vitals::default(),
-            jobs: BTreeMap::new(),
+            jobs: Jobs::default(),
             setups: BTreeMap::new(),
         }
     }
@@ -69,22 +67,10 @@ impl NodeFacts {
         self.gpus.learn(e);
     }
 
-    /// A job of the scheduler came or went; true if that is news.
-    pub(super) fn job(&mut self, e: &Event) -> bool {
-        let word = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
-        let Some(id) = word("job") else { return false };
-        if e.code == Some(0) {
-            return self.jobs.remove(id).is_some();
-        }
-        let mut text = format!("job {id}");
-        for (before, key) in [(" of ", "user"), (" on ", "scheduler")] {
-            if let Some(value) = word(key) {
-                text.push_str(before);
-                text.push_str(value);
-            }
-        }
-        let room = self.jobs.len() < MAX_JOBS || self.jobs.contains_key(id);
-        room && self.jobs.insert(id.to_owned(), text.clone()).is_none_or(|had| had != text)
+    /// Lets go of what the node speaks of no more.
+    pub(super) fn age(&mut self, now: Ts) {
+        self.conditions.age(now, &self.heard);
+        self.jobs.age(self.conditions.born(), &self.heard);
     }
 
     /// Takes a part of a setup; gives the whole when it has become that, and is news.

@@ -109,10 +109,13 @@ impl Gpus {
         self.get(uuid).is_some_and(|gpu| self.heard.has(gpu.last.at))
     }
 
-    /// By UUID, or by PCI address where that is all that is known.
+    /// By UUID, or by PCI address where that is all that is known: the one that was last read there, of those that took turns in the slot.
     pub fn find(&self, uuid: &str, pci: &str) -> Option<(&str, &Gpu)> {
-        let by_pci = |gpu: &Gpu| !pci.is_empty() && gpu.pci.eq_ignore_ascii_case(pci);
-        self.iter().find(|(id, gpu)| if uuid.is_empty() { by_pci(gpu) } else { *id == uuid })
+        if !uuid.is_empty() {
+            return self.all.get_key_value(uuid).map(|(uuid, gpu)| (uuid.as_str(), gpu));
+        }
+        let there = self.iter().filter(|(_, gpu)| !pci.is_empty() && gpu.pci.eq_ignore_ascii_case(pci));
+        there.max_by_key(|(_, gpu)| gpu.last.at)
     }
 
     /// The UUID of the GPU that an event is of, told or found by its address; empty if it is of none.

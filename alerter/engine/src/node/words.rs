@@ -136,7 +136,7 @@ pub(crate) fn suspect(f: &NodeFacts, key: &Key, c: &Condition) -> Suspect {
 
 /// Who is hit.
 pub(crate) fn hit(f: &NodeFacts, tenants: Tenants<'_>, now: Ts) -> String {
-    let job = f.jobs.values().next();
+    let job = f.jobs.first();
     let Some(t) = tenants.first() else {
         return job.map_or_else(
             || "no run uses the node".to_owned(),

@@ -215,7 +215,7 @@ impl Align {
     }
 
     fn emit(&mut self, rank: u32, step: i64, at: Ts, told: bool, mut values: Values, out: &mut Samples) {
-        let interval = self.last.map_or(1, |(last, _)| step - last).max(1);
+        let interval = self.last.map_or(1, |(last, _)| step.saturating_sub(last)).max(1);
         if !self.measured {
             let before = self.last.and_then(|(_, before)| before).filter(|_| told);
             values.set_step_time(before.and_then(|before| self.worked_out(before, step, at, interval)));

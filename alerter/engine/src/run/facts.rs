@@ -106,6 +106,9 @@ pub struct Facts {
     /// Sources that feed the run, and when each did so last.
     pub live: BTreeMap<String, Ts>,
     pub lost: BTreeMap<String, Lost>,
+    /// Nodes whose source does not answer, and for which another one speaks. Not stored: it follows from who answers.
+    #[serde(skip)]
+    pub(crate) heard_elsewhere: BTreeSet<String>,
     /// Since when we have seen the run without interruption: silence before it says nothing.
     pub live_since: Ts,
     /// When we last began to listen again. Not stored: whoever takes up what was stored begins anew.
@@ -247,6 +250,7 @@ impl Facts {
             ended: None,
             live: BTreeMap::new(),
             lost: BTreeMap::new(),
+            heard_elsewhere: BTreeSet::new(),
             live_since: now,
             resumed_at: Ts::default(),
             wants_look: false,

@@ -1,6 +1,6 @@
 //! Through whom we see a run: exporters that answer, exporters that do not, and what it means that they do not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -68,12 +68,17 @@ impl Facts {
 
     /// Sources that do not answer, by the nodes that they speak for. An address need not be a name, nor a name the one that the node has for
     /// itself.
-    pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = (&str, &Lost)> {
+    fn unanswered(&self) -> impl Iterator<Item = (&str, &Lost)> {
         self.lost.iter().filter_map(|(source, lost)| {
             let host = source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
             let host = || Some(host).filter(|host| self.nodes.contains_key(*host));
             Some((lost.node.as_deref().or_else(host)?, lost))
         })
+    }
+
+    /// Of these, those for whose nodes nobody speaks: an exporter that was started anew may answer at another address.
+    pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = (&str, &Lost)> {
+        self.unanswered().filter(|(node, _)| !self.heard_elsewhere.contains(*node))
     }
 
     /// Nodes of which nothing can be heard: their exporters do not answer.
@@ -99,9 +104,9 @@ impl Facts {
 
     /// Ranks of which it is known how far they came: not those whose node only cannot be heard while the run goes on there.
     pub(crate) fn followed(&self) -> impl Iterator<Item = (u32, &Rank)> {
-        let (mut unheard, dark) = (self.out_of_reach(), self.dark());
-        unheard.retain(|node| dark.iter().all(|(dark, _)| dark != node));
-        self.members().filter(move |(_, r)| r.node.as_deref().is_none_or(|node| !unheard.contains(node)))
+        let (mut unheard, dark) = (self.unheard(), self.dark());
+        unheard.retain(|node, _| dark.iter().all(|(dark, _)| dark != node));
+        self.members().filter(move |(_, r)| !r.is_unheard(&unheard))
     }
 
     /// Every rank whose goodbye could be heard has said it: those that cannot be heard went with them.
@@ -128,8 +133,24 @@ impl Facts {
     }
 
     fn members_within_reach(&self) -> impl Iterator<Item = &Rank> {
-        let gone = self.out_of_reach();
-        let is_gone = move |r: &Rank| r.node.as_deref().is_some_and(|node| gone.contains(node));
-        self.members().map(|(_, r)| r).filter(move |r| !is_gone(r))
+        let unheard = self.unheard();
+        self.members().map(|(_, r)| r).filter(move |r| !r.is_unheard(&unheard))
+    }
+
+    /// Since when the last source of each node does not answer. Another may speak for the node, and not yet for its ranks.
+    fn unheard(&self) -> BTreeMap<&str, Ts> {
+        let mut since = BTreeMap::new();
+        for (node, lost) in self.unanswered() {
+            let at = since.entry(node).or_insert(lost.since);
+            *at = lost.since.max(*at);
+        }
+        since
+    }
+}
+
+impl Rank {
+    fn is_unheard(&self, unheard: &BTreeMap<&str, Ts>) -> bool {
+        let since = self.node.as_deref().and_then(|node| unheard.get(node));
+        since.is_some_and(|since| self.last_seen <= *since)
     }
 }

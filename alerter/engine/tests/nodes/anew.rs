@@ -1,6 +1,7 @@
 //! What is known outlives us: programs that are killed, and programs that are replaced.
 
 use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, gpu_lost, reading};
 
@@ -59,4 +60,65 @@ fn a_page_that_nobody_answered_before_an_upgrade_rings_no_more_once_it_is_over()
     b.steps("llama", &["n1", "n2"], 2000);
     assert_eq!((b.open().len(), b.pages()), (0, 1), "{:?}", b.open());
     assert!(b.timeline.iter().any(|t| t.contains("unless it is told again within 15m")), "{:#?}", b.timeline);
+}
+
+const TWO: [&str; 2] = ["n1", "n2"];
+
+/// Its ranks live, and take no step.
+fn beats(b: &mut Bench, times: u32) {
+    for _ in 0..times {
+        b.wait(10);
+        for (rank, node) in (0..).zip(TWO) {
+            let (run, node, rank) = (Some("llama".into()), Some(node.into()), Some(rank));
+            b.feed(Event { run, node, rank, ..Event::new(EventKind::Hb) });
+        }
+    }
+}
+
+/// A hang that somebody has in hand, when the program is replaced.
+fn replaced_under_a_hang() -> Bench {
+    let mut b = Bench::with_run("llama", &TWO);
+    b.steps("llama", &TWO, 900);
+    beats(&mut b, 240);
+    assert_eq!((b.open(), b.pages()), (vec![(Kind::Hang, Severity::Page, "llama", vec![])], 1));
+    b.ack("ada");
+    b.told.clear();
+    b.upgrade();
+    b
+}
+
+#[test]
+fn a_run_that_stands_stands_after_an_upgrade_until_it_steps() {
+    let mut b = replaced_under_a_hang();
+    let reason = &b.told.last().unwrap().message.reason;
+    let words = "what was known of llama is lost with the upgrade: it is taken to stand until a step is heard; look at the run";
+    assert_eq!((reason.as_str(), b.pages()), (words, 0));
+    beats(&mut b, 300);
+    // Killed meanwhile, the program still knows what it waits for.
+    b.stop_for(30);
+    beats(&mut b, 300);
+    assert_eq!(b.open(), [(Kind::Hang, Severity::Page, "llama", vec![])]);
+    b.steps("llama", &TWO, 1);
+    let reason = &b.told.last().unwrap().message.reason;
+    assert!(
+        reason.contains("llama is heard again: it is over unless it is told again within 15m"),
+        "{reason}"
+    );
+    b.steps("llama", &TWO, 460);
+    assert!(b.open().is_empty(), "{:?}", b.open());
+}
+
+#[test]
+fn a_run_that_stood_before_an_upgrade_may_end_or_never_be_heard_again() {
+    let mut b = replaced_under_a_hang();
+    b.wait(3600);
+    assert_eq!(b.open().len(), 1);
+    for (rank, node) in (0..).zip(TWO) {
+        let (run, node, rank) = (Some("llama".into()), Some(node.into()), Some(rank));
+        b.feed(Event { run, node, rank, code: Some(130), ..Event::new(EventKind::Bye) });
+    }
+    assert!(b.open().is_empty(), "{:?}", b.open());
+    let mut b = replaced_under_a_hang();
+    b.wait(8 * 86_400);
+    assert!(b.open().is_empty(), "{:?}", b.open());
 }

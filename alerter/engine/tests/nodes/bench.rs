@@ -103,7 +103,7 @@ impl Bench {
         self.answer(Input::Resolve { incident: &id, by });
     }
 
-    fn answer(&mut self, answer: Input<'_>) {
+    pub(crate) fn answer(&mut self, answer: Input<'_>) {
         let mut out = Vec::new();
         self.engine.handle(self.now, answer, &mut out);
         self.absorb(out);

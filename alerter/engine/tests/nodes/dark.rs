@@ -1,6 +1,7 @@
 //! Nodes that fall silent: hosts that died under a run, exporters that were only started anew, and nodes that no run uses.
 
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::effect::Input;
+use stepwatch_engine::verdict::{Kind, Severity, Suspect};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, address, dead, fell_off, reading};
@@ -263,4 +264,56 @@ fn an_address_that_was_given_to_another_machine() {
     b.lose("m2");
     b.wait(190);
     assert_eq!(b.open(), [(Kind::Hang, Severity::Page, "multi", vec!["m2"])]);
+}
+
+#[test]
+fn an_exporter_that_answers_at_another_address_makes_its_node_no_suspect() {
+    let nodes = ["m1", "m2", "m3", "m4"];
+    let (new, well) = ("192.0.2.99:1", |node| reading(node, 0, &[("utilization_ratio", 1.0)]));
+    let is_suspect =
+        |b: &Bench| b.incidents.iter().any(|i| i.kind == Kind::GpuFault && named(&i.suspects, "m3"));
+    let moved = |restart: bool| {
+        let mut b = Bench::with_run("multi", &nodes);
+        nodes.iter().for_each(|node| b.feed(well(node)));
+        b.lose("m3");
+        b.find_at(new);
+        b.feed_over(new, well("m3"));
+        if restart {
+            b.stop_for(10);
+            b.lose("m3");
+            nodes.iter().filter(|node| **node != "m3").for_each(|node| b.find(node));
+            b.find_at(new);
+        }
+        b
+    };
+    let stands = |b: &mut Bench| {
+        b.wait(5);
+        b.feed(fell_off("m1"));
+        b.wait(600);
+    };
+    for restart in [false, true] {
+        let mut b = moved(restart);
+        stands(&mut b);
+        assert!(!is_suspect(&b), "restart: {restart}, {:#?}", b.incidents);
+    }
+    // It is lost at the new address too.
+    let mut b = moved(false);
+    b.answer(Input::SourceDown { source: new, reason: "the connection broke" });
+    stands(&mut b);
+    assert!(is_suspect(&b), "{:#?}", b.incidents);
+}
+
+#[test]
+fn a_collector_that_others_send_to_does_not_speak_for_a_host_that_died() {
+    let mut b = standing();
+    for node in ["m1", "m2"] {
+        b.feed_over("192.0.2.99:1", reading(node, 0, &[("utilization_ratio", 1.0)]));
+    }
+    b.lose("m2");
+    b.wait(190);
+    assert_eq!((b.open(), b.pages()), (vec![(Kind::Hang, Severity::Page, "multi", vec!["m2"])], 1));
+}
+
+fn named(suspects: &[Suspect], node: &str) -> bool {
+    suspects.iter().any(|s| s.what.contains(node))
 }

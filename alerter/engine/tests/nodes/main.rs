@@ -16,3 +16,4 @@ mod merge;
 mod setups;
 mod successors;
 mod tenants;
+mod words;

@@ -157,3 +157,50 @@ fn what_a_rank_has_of_its_own_and_what_is_not_loaded_yet_are_no_difference() {
     let why = "n2 differs from the other nodes of the run (4 in all): nccl is 2.26.2, elsewhere 2.27.3";
     assert_eq!(b.last().summary, why);
 }
+
+fn loaded<'a>(net: Option<&'a str>) -> Vec<(&'a str, &'a str)> {
+    [("torch", "2.9.0"), ("nccl", "2.27.3")].into_iter().chain(net.map(|net| ("nccl_net", net))).collect()
+}
+
+#[test]
+fn a_node_without_the_plugin_of_its_network_is_named_once_the_run_has_stepped_for_long() {
+    let mut b = Bench::with_run("llama", &NODES);
+    for node in NODES {
+        told(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
+    }
+    b.steps("llama", &NODES, 550);
+    assert_eq!((b.summary(), b.notes()), (vec![], 0), "its exporter may look for it again");
+    b.steps("llama", &NODES, 100);
+    assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Open)]);
+    let why = "n3 differs from the other nodes of the run (4 in all): nccl_net is not loaded, elsewhere 1.17";
+    assert_eq!((b.last().summary.as_str(), b.last().suspects[0].what.as_str()), (why, "node n3"));
+    // Restarted: it is loaded later than the rest, which is no end and no beginning.
+    NODES.iter().for_each(|node| told(&mut b, node, Some("llama"), &loaded(None)));
+    b.steps("llama", &NODES, 60);
+    for node in NODES {
+        told(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
+    }
+    b.steps("llama", &NODES, 700);
+    assert_eq!((b.summary().len(), b.told.len()), (1, 1), "{:?}", b.timeline);
+    told(&mut b, "n3", Some("llama"), &loaded(Some("1.17")));
+    b.steps("llama", &NODES, 100);
+    assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Resolved)]);
+}
+
+#[test]
+fn a_library_is_not_missed_before_the_first_step_or_where_none_can_be_seen() {
+    let mut b = Bench::new();
+    for (rank, node) in (0..).zip(NODES) {
+        let (run, node, rank) = (Some("llama".into()), Some(node.into()), Some(rank));
+        b.feed(Event { run, node, rank, ..Event::new(EventKind::Hello) });
+    }
+    for node in NODES {
+        told(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
+    }
+    b.wait(1700);
+    b.steps("llama", &NODES, 300);
+    told(&mut b, "n3", Some("llama"), &loaded(Some("1.17")));
+    told(&mut b, "n4", Some("llama"), &[("env.OMP_NUM_THREADS", "(differs by rank)")]);
+    b.steps("llama", &NODES, 1500);
+    assert!(b.incidents.iter().all(|i| i.kind != Kind::ConfigDrift), "{:?}", b.incidents);
+}
