@@ -104,6 +104,10 @@ impl Run {
 
     /// Takes one event of this run.
     pub fn event(&mut self, now: Ts, source: &str, e: &Event, out: &mut Vec<Verdict>) {
+        if e.step.is_some_and(|step| step.unsigned_abs() > MAX_STEP) {
+            self.counters.over_limit += 1;
+            return;
+        }
         self.facts.heard(now, source, e);
         let at = e.ts.map_or(now, Ts::from_secs_f64);
         match e.kind {
@@ -321,6 +325,9 @@ const BEFORE_US: Span = Span::secs(60);
 fn process_lives(e: &Event) -> bool {
     e.extra.get("process").and_then(stepwatch_wire::Value::as_str) == Some("running")
 }
+
+/// No run takes so many steps: a number further from zero is none, and what is reckoned with steps cannot overflow.
+const MAX_STEP: u64 = 1 << 53;
 
 /// Why a run counts as over: nobody will send its `bye`.
 pub const FORGET_AFTER: Span = Span::secs(7 * 86_400);

@@ -153,7 +153,7 @@ impl Book {
             }
             if !lost.is_empty() {
                 let words = format!("what was known of {} is lost with the upgrade", what(&lost));
-                self.let_go(now, &id, &words, |subject| lost.contains(subject), out);
+                self.ends_untold(now, &id, &words, |subject| lost.contains(subject), out);
             }
         }
     }
@@ -163,7 +163,7 @@ impl Book {
     pub(crate) fn heard_again(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
         let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
         if let Some(id) = self.find(&subject) {
-            self.let_go(now, &id, &format!("{run} is heard again"), |s| *s == subject, out);
+            self.ends_untold(now, &id, &format!("{run} is heard again"), |s| *s == subject, out);
         }
     }
 
@@ -174,7 +174,7 @@ impl Book {
     }
 
     /// Nobody will say of these that they are over: they are, unless they are told again.
-    fn let_go(
+    fn ends_untold(
         &mut self,
         now: Ts,
         id: &str,

@@ -1,7 +1,8 @@
 //! Whatever an exporter says: nothing panics, no clock spins, and what is remembered has a limit.
 
 use proptest::prelude::*;
-use stepwatch_wire::{Event, Kind, Value};
+use stepwatch_engine::verdict;
+use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use super::bench::Bench;
 
@@ -108,4 +109,26 @@ fn a_node_that_never_stops_talking_costs_no_more_and_more() {
     let first = size(&mut b, 1500);
     let second = size(&mut b, 1500);
     assert!(second < first + first / 10 && second < 300_000, "{first} then {second}");
+}
+
+#[test]
+fn the_ends_of_the_numbers_are_steps_like_others() {
+    let far = 1 << 53;
+    for order in [[i64::MIN, i64::MAX, 0], [-far, far, -1], [far, -far - 1, 1], [0, i64::MIN, i64::MAX]] {
+        let mut b = Bench::new();
+        for (i, step) in (0..).zip(order.into_iter().cycle().take(60)) {
+            b.wait(1);
+            let mut e = Event::step("llama", step);
+            (e.rank, e.attempt, e.node) = (Some(i % 2), Some(i / 20), Some("n1".into()));
+            let mut late = e.clone();
+            e.m.set("loss", 2.0);
+            b.feed(e);
+            late.m.set("loss", f64::NAN);
+            late.m.set("grad_norm", f64::NAN);
+            b.feed(late);
+            let saved = Event { ckpt: Some(CkptPhase::End), ..Event::new(Kind::Ckpt) };
+            b.feed(Event { run: Some("llama".into()), step: Some(step), ..saved });
+        }
+        assert!(b.incidents.iter().any(|i| i.kind == verdict::Kind::Nonfinite), "{:?}", b.incidents);
+    }
 }

@@ -158,7 +158,7 @@ fn what_a_rank_has_of_its_own_and_what_is_not_loaded_yet_are_no_difference() {
     assert_eq!(b.last().summary, why);
 }
 
-fn loaded<'a>(net: Option<&'a str>) -> Vec<(&'a str, &'a str)> {
+fn loaded(net: Option<&str>) -> Vec<(&str, &str)> {
     [("torch", "2.9.0"), ("nccl", "2.27.3")].into_iter().chain(net.map(|net| ("nccl_net", net))).collect()
 }
 
