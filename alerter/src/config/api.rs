@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn tokens_are_read_and_forgotten() {
         let config = parse(
-            "    - {name: ops, token_file: good, scopes: [admin]}\n    - {name: llama, token_env: CARGO_MANIFEST_DIR, scopes: [ack, silence], runs: ['llama-*'], teams: [research]}\n",
+            "    - {name: ops, token_file: good, scopes: [admin]}\n    - {name: llama, token_env: CARGO_PKG_NAME, scopes: [ack, silence], runs: ['llama-*'], teams: [research]}\n",
         )
         .unwrap();
         let ops = config.keyring.find("0123456789abcdef").unwrap();

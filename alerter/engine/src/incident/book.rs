@@ -401,8 +401,8 @@ impl Book {
     pub(super) fn came_back(&mut self, now: Ts, id: &str, v: &Verdict, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         if i.record.state != State::Acknowledged {
-            if i.record.level == 0 && i.ladders.is_empty() {
-                // It was over before anybody was told.
+            if i.record.level == 0 && i.ladders.is_empty() && v.severity <= i.record.severity {
+                // It was over before anybody was told; what is worse now is told as that.
                 self.announce(now, id, v.ts, &Why::first(), out);
             }
             return;

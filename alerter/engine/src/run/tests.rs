@@ -212,20 +212,3 @@ fn a_checkpoint_found_on_disk_is_known_with_its_age() {
     assert_eq!((c.last_step, c.last_at), (Some(9_000), Some(Ts(old))));
     assert!(c.work > 500.0, "nothing of this attempt is saved: {}", c.work);
 }
-
-#[test]
-fn the_ends_of_the_numbers_are_steps_like_others() {
-    for order in [[i64::MIN, i64::MAX, 0], [i64::MAX, i64::MIN, -1], [0, i64::MIN, i64::MAX]] {
-        let steps = order.into_iter().cycle().take(60).enumerate();
-        judge(steps.flat_map(|(i, step)| {
-            let mut e = Event::step("r", step);
-            (e.rank, e.attempt) = (Some(i as u32 % 2), Some(i as u32 / 20));
-            e.ts = Some((START + 1000 * i as i64) as f64 / 1000.0);
-            let mut late = e.clone();
-            e.m.set("loss", 2.0);
-            late.m.set("grad_norm", f64::NAN);
-            late.m.set("loss", f64::NAN);
-            [e, saved(step, None), late]
-        }));
-    }
-}

@@ -287,13 +287,13 @@ async fn a_limited_token_brings_alerts_of_its_own_runs_and_no_others() {
 #[tokio::test]
 async fn a_limited_token_keeps_nothing_quiet_that_is_not_its_own() {
     let app = start(None).await;
-    let alert = |kind: &str, run: &str| json!([{"labels": {"alertname": kind, "kind": kind, "severity": "critical", "run": run, "node": "n5"}}]);
+    let alert = |kind: &str, severity: &str, run: &str| json!([{"labels": {"alertname": kind, "kind": kind, "severity": severity, "run": run, "node": "n5"}}]);
     let bring = async |token: &str, alerts: Value| {
         assert_eq!(send(&app, token, "post", "/api/v2/alerts", Some(alerts)).await.status, 200);
     };
-    bring("llama", alert("node_fault", "llama-9")).await;
+    bring("llama", alert("node_fault", "critical", "llama-9")).await;
     for run in ["mistral", "llama-9"] {
-        bring("admin", alert("gpu_fault", run)).await;
+        bring("admin", alert("gpu_fault", "warning", run)).await;
     }
     let list = get(&app, "admin", "/api/v1/incidents").await.json();
     let mut quiet: Vec<_> = list["incidents"]

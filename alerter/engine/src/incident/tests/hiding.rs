@@ -65,6 +65,18 @@ fn a_hang_hides_the_slowness_it_causes() {
     w.expect(&[("chat", Resolve, Reason::Resolved), ("chat", Trigger, Reason::InhibitionEnded)]);
 }
 
+#[test]
+fn what_nobody_was_told_of_comes_back_worse_and_is_told_once() {
+    let mut w = World::new(two_levels());
+    let hang = w.raise("r", Kind::Hang, Page);
+    w.raise("r", Kind::Straggler, Ticket);
+    w.said("r", Clear, Kind::Straggler, Ticket);
+    w.input(Input::Resolve { incident: &hang, by: "alice" });
+    w.news();
+    w.raise("r", Kind::Straggler, Page);
+    w.expect(&[("chat", Trigger, Reason::Raised)]);
+}
+
 /// Something is said of a node that no run uses; the incident of it.
 fn sick(w: &mut World, node: &str, kind: Kind, severity: Severity) -> String {
     w.said_of(Scope::Node(node.into()), "", Raise, kind, severity);
