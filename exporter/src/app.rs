@@ -327,6 +327,7 @@ async fn give_back() {
 async fn let_go() {
     loop {
         tokio::time::sleep(LET_GO_EVERY).await;
+        stepwatch_sys::heap::trim();
         stepwatch_sys::code::let_go();
     }
 }
