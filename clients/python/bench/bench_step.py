@@ -7,7 +7,8 @@ would measure how a core wakes up. Hashing does real work on the core and releas
 ``backward()`` does, so that the sending thread runs beside and between the calls and takes its share of the caches.
 
 The columns "empty" are an empty function that is called with the same arguments in the same loop, a quarter as often: they tell what
-of the tail is the machine's, which on a busy one is most of it. The targets are for what the call adds to that.
+of the tail is the machine's, which on a busy one is most of it. The targets are for what the call adds to that, on a machine that has
+time: where an empty call is slower than there, they are wider by as much.
 
     python3 bench/bench_step.py            # the table
     python3 bench/bench_step.py --check    # exit 1 if a target is missed, three times in a row
@@ -30,6 +31,8 @@ import stepwatch  # noqa: E402
 
 P50_TARGET_US = 2.0
 P99_TARGET_US = 10.0
+# What an empty call takes at the most (p99) on a machine that has time for the loop.
+EMPTY_P99_US = 2.5
 LATENCY_P99_TARGET_MS = 50.0
 #: With --check a row that misses a target is measured again: other work on the machine comes and goes, a slow client stays slow.
 ATTEMPTS = 3
@@ -125,7 +128,12 @@ class Row:
         late = self.ms[1] > LATENCY_P99_TARGET_MS  # never true of NaN: a stopped receiver sees no age
         # The timer and the machine charge an empty call as well.
         p50, p99 = (call - nothing for call, nothing in zip(self.us, self.empty_us))
-        return p50 > P50_TARGET_US or p99 > P99_TARGET_US or late
+        slack = self.slack()
+        return p50 > P50_TARGET_US * slack or p99 > P99_TARGET_US * slack or late
+
+    def slack(self):
+        """How many times slower the machine is than one that has time."""
+        return max(1.0, self.empty_us[1] / EMPTY_P99_US)
 
 
 def scenario(name, calls, rate, path):
@@ -188,13 +196,13 @@ def main():
     print("Python %s, %d calls a row, %.1f to %.1f ms apart" % (
         sys.version.split()[0], options.calls, SHORTEST_STEP * 1e3, LONGEST_STEP * 1e3))
     print(Row.HEAD)
-    missed, busy = [], 0.0
+    missed, slack = [], 1.0
     with tempfile.TemporaryDirectory() as folder:
         for name in ("alive", "stopped", "absent"):
             for attempt in range(ATTEMPTS if options.check else 1):
                 row = scenario(name, options.calls, rate, os.path.join(folder, "%s-%d.sock" % (name, attempt)))
                 print(row.line(name), flush=True)
-                busy = max(busy, row.empty_us[1])
+                slack = max(slack, row.slack())
                 if not row.missed():
                     break
             else:
@@ -202,8 +210,9 @@ def main():
         print("idle      the sending thread takes %.2f %% of a core" % (idle_share(folder) * 100))
     print("targets: p50 <= %.0f us, p99 <= %.0f us in the caller, age p99 <= %.0f ms: %s" % (
         P50_TARGET_US, P99_TARGET_US, LATENCY_P99_TARGET_MS, "MISSED by " + ", ".join(missed) if missed else "held"))
-    if missed and busy > P99_TARGET_US / 4:
-        print("this machine is busy: an empty call took %.1f us (p99); measure again when it is not" % busy)
+    if slack > 1.0:
+        print("this machine is busy: an empty call took up to %.1f times as long as it should, and the limits were "
+              "as much wider; measure again when it is not" % slack)
     return 1 if options.check and missed else 0
 
 
