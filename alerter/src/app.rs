@@ -17,7 +17,7 @@ use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::admin::{Admin, BY_SIGNAL, ReloadRequest};
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::logging::LogControl;
-use stepwatch_kit::serve::{self, Limits, ListenAddr, Pass};
+use stepwatch_kit::serve::{self, Hosts, Limits, ListenAddr, Pass};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use tokio::signal::unix::{SignalKind, signal};
@@ -133,7 +133,7 @@ impl App {
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
         let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone());
         warn_if_open(addr, &config.file, web.as_ref());
-        let limits = limits(&gate, &mut registry);
+        let limits = limits(&gate, &config.file, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
         let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &audit, &stopping);
         let api = Api::new(store.clone(), handle.clone(), ingest.table(), registry);
@@ -290,10 +290,11 @@ fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRe
 }
 
 /// Callbacks are signed, and a token admits beside the users of the web configuration.
-fn limits(gate: &Gate, registry: &mut Registry) -> Limits {
-    let gate = gate.clone();
-    let pass = Some(Pass::new(move |headers| gate.knows(headers)));
-    let limits = Limits { signed_paths: callbacks::PATHS, pass, ..Limits::default() };
+fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
+    let (needed, gate) = (gate.clone(), gate.clone());
+    let pass = Some(Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers)));
+    let hosts = Hosts::new(&file.web, file.external_url.as_deref());
+    let limits = Limits { signed_paths: callbacks::PATHS, pass, hosts, ..Limits::default() };
     limits.metrics.register(registry, PROGRAM);
     limits
 }

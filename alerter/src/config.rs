@@ -29,7 +29,7 @@ use stepwatch_engine::oncall::{TimeInterval, User};
 use stepwatch_engine::silence::{Maintenance, SilenceConfig};
 use stepwatch_engine::time::Span;
 use stepwatch_kit::config::ConfigError;
-use stepwatch_kit::serve::ListenAddr;
+use stepwatch_kit::serve::{ListenAddr, WebHosts};
 
 use crate::api::auth::Keyring;
 use crate::audit::AuditConfig;
@@ -54,6 +54,7 @@ pub struct File {
     pub api: Api,
     pub audit: AuditConfig,
     pub cost_per_gpu_hour: Option<f64>,
+    pub web: WebHosts,
     /// Where people reach this alerter: links in messages point there.
     pub external_url: Option<String>,
     /// Runbooks are linked as `<runbook_url>/<kind>`.
@@ -134,6 +135,7 @@ impl Default for File {
             api: Api::default(),
             audit: AuditConfig::default(),
             cost_per_gpu_hour: None,
+            web: WebHosts::default(),
             external_url: None,
             runbook_url: None,
             resolve_after: engine.resolve_after,

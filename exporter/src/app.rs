@@ -12,14 +12,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::middleware::{Next, from_fn};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use stepwatch_kit::admin::{Admin, ReloadRequest};
 use stepwatch_kit::exposition::{self, Form};
 use stepwatch_kit::logging::LogControl;
-use stepwatch_kit::serve::{self, ListenAddr, ServeMetrics};
+use stepwatch_kit::serve::{self, Authenticated, Hosts, ListenAddr, ServeMetrics};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use tokio::net::TcpListener;
@@ -205,8 +206,7 @@ fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin:
         .route("/metrics", get(metrics).with_state(pages))
         .merge(ingest::routes(hub.clone(), otlp.clone()))
         .merge(stream::routes(contents.stream.clone()))
-        .merge(admin.router())
-        .merge(nvml::routes(hub.nvml().clone()))
+        .merge(admin.router().merge(nvml::routes(hub.nvml().clone())).layer(from_fn(operators_only)))
         .fallback(|uri: Uri| async move {
             reply::error(StatusCode::NOT_FOUND, &format!("there is no {}", uri.path()))
         })
@@ -214,6 +214,17 @@ fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin:
             let text = format!("{} takes another method", uri.path());
             reply::error(StatusCode::METHOD_NOT_ALLOWED, &text)
         })
+}
+
+/// What changes how this program works is for whoever is on this machine, or showed who they are.
+async fn operators_only(request: Request, next: Next) -> Response {
+    let authenticated = request.extensions().get::<Authenticated>().is_some();
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
+    if request.method().is_safe() || authenticated || peer.is_none_or(|ip| ip.is_loopback()) {
+        return next.run(request).await;
+    }
+    let text = "ask from this machine (curl localhost), or configure users or client certificates by --web.config.file";
+    reply::error(StatusCode::FORBIDDEN, text)
 }
 
 async fn metrics(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> Response {
@@ -253,6 +264,7 @@ impl Live {
             stall_timeout: self.config.stream.slow_after.as_duration() * 2,
             // Each route that takes a body has a limit of its own, and counts what is over it.
             body_bytes: usize::MAX,
+            hosts: Hosts::new(&self.config.web, None),
             ..serve::Limits::default()
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use stepwatch_kit::config::{ConfigError, Period};
-use stepwatch_kit::serve::ListenAddr;
+use stepwatch_kit::serve::{ListenAddr, WebHosts};
 
 use crate::collectors::CollectorsConfig;
 use crate::collectors::kernel::catalogue;
@@ -21,6 +21,7 @@ use crate::training::peaks;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub listen: ListenAddr,
+    pub web: WebHosts,
     /// Name of this node in events; the environment's or the host name when absent.
     pub node: Option<String>,
     pub ingest: IngestConfig,
@@ -68,6 +69,8 @@ pub struct StreamLimits {
     pub max_records: usize,
     pub max_bytes: usize,
     pub max_readers: usize,
+    /// Of one address; those who show a password or a certificate are not counted.
+    pub max_readers_per_address: usize,
     /// A reader that takes nothing for this long is cut off.
     pub slow_after: Period,
     /// An idle stream says so this often.
@@ -94,6 +97,7 @@ impl Default for Config {
         Self {
             #[expect(clippy::unwrap_used, reason = "a constant that a test reads")]
             listen: PORT.parse().unwrap(),
+            web: WebHosts::default(),
             node: None,
             ingest: IngestConfig::default(),
             state_dir: "/var/lib/stepwatch-exporter".into(),
@@ -127,6 +131,7 @@ impl Default for StreamLimits {
             max_records: limits.records,
             max_bytes: limits.bytes,
             max_readers: 32,
+            max_readers_per_address: 8,
             slow_after: Period::secs(10),
             heartbeat: Period::secs(5),
             journal: None,
@@ -173,6 +178,7 @@ impl Config {
             ("stream.max_records", self.stream.max_records),
             ("stream.max_bytes", self.stream.max_bytes),
             ("stream.max_readers", self.stream.max_readers),
+            ("stream.max_readers_per_address", self.stream.max_readers_per_address),
             ("page.max_series", self.page.max_series),
         ];
         wrong.extend(
@@ -263,6 +269,7 @@ impl Config {
             slow_after: self.stream.slow_after.into(),
             heartbeat: self.stream.heartbeat.into(),
             max_readers: self.stream.max_readers,
+            max_readers_per_address: self.stream.max_readers_per_address,
         }
     }
 

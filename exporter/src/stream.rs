@@ -7,6 +7,7 @@
 mod http;
 mod journal;
 mod ring;
+mod seats;
 
 pub use http::{StreamConfig, StreamState, routes};
 pub use journal::Mark;
@@ -32,7 +33,7 @@ pub static CUT: Family = Family::counter(
     "stepwatch_exporter_stream_cut_total",
     "",
     &["reason"],
-    "Readers that were cut off: slow ones that did not drain in time, behind ones that fell off the ring, refused ones over the limit of readers",
+    "Readers that were cut off: slow ones that did not drain in time, behind ones that fell off the ring, evicted ones that made room for a reader with a password, a certificate or an address that followed before, refused ones over the limit of all readers or of one address",
 );
 pub static GAPS: Family = Family::counter(
     "stepwatch_exporter_stream_gaps_total",

@@ -2,13 +2,17 @@
 //! service wants it (gRPC does).
 //!
 //! A client that sends its header a byte a minute, opens sockets and says nothing, posts without end, or stops
-//! reading costs a bounded time and one of a bounded number of connections. On shutdown the port closes at
+//! reading costs a bounded time, one of a bounded number of connections and a part of a bounded number of bytes; an
+//! idle connection gives way to a newcomer ([`connections`]). On shutdown the port closes at
 //! once, requests in flight are finished, and what takes longer than the drain is cut.
 //!
 //! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; it is cut after
 //! `drain_timeout` otherwise.
 
+mod bodies;
+mod browser;
 mod connection;
+mod connections;
 mod listen;
 mod metrics;
 mod sniff;
@@ -22,14 +26,17 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::HeaderMap;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
 
+use bodies::Budget;
+pub use browser::{Hosts, WebHosts};
 use connection::Server;
+pub use connections::Client;
+use connections::Connections;
 pub use listen::{ListenAddr, bind};
 pub use metrics::ServeMetrics;
 
@@ -52,11 +59,17 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How long requests in flight may take after a shutdown.
     pub drain_timeout: Duration,
-    /// Further connections are answered 503 and closed.
+    /// A further connection takes the place of an idle one; it is answered 503 and closed where none is idle.
     pub max_connections: usize,
     /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
     /// `DefaultBodyLimit`.
     pub body_bytes: usize,
+    /// Of all request bodies together, as they arrive. What there is no room for is answered 503 with `Retry-After`.
+    pub bodies_in_flight: usize,
+    /// How long a body may keep its reader waiting in all.
+    pub body_timeout: Duration,
+    /// By which names browsers may ask for this program.
+    pub hosts: Hosts,
     /// Paths whose requests are signed by services that know no password: whoever serves them checks that.
     pub signed_paths: &'static [&'static str],
     /// Who else may come in where a web configuration lists users.
@@ -78,6 +91,9 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(10),
             max_connections: 512,
             body_bytes: 2 << 20,
+            bodies_in_flight: 16 << 20,
+            body_timeout: Duration::from_secs(10),
+            hosts: Hosts::default(),
             signed_paths: &[],
             pass: None,
             metrics: ServeMetrics::default(),
@@ -88,20 +104,34 @@ impl Default for Limits {
 /// A credential of the program's own, such as a token, which admits beside the users of the web configuration. What it permits is
 /// the program's matter.
 #[derive(Clone)]
-pub struct Pass(Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>);
+pub struct Pass {
+    needed: Arc<dyn Fn() -> bool + Send + Sync>,
+    admits: Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>,
+}
 
 /// In the extensions of a request: the user of the web configuration who makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebUser(pub String);
 
+/// In the extensions of a request whose sender showed a password, a certificate or a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Authenticated;
+
 impl Pass {
-    /// `admits` looks at the headers of every request, and must not block.
-    pub fn new(admits: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(admits))
+    /// `needed` says whether anybody has such a credential, and `admits` looks at the headers of every request. Neither may block.
+    pub fn new(
+        needed: impl Fn() -> bool + Send + Sync + 'static,
+        admits: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { needed: Arc::new(needed), admits: Arc::new(admits) }
+    }
+
+    fn is_needed(&self) -> bool {
+        (self.needed)()
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
-        (self.0)(headers)
+        (self.admits)(headers)
     }
 }
 
@@ -131,25 +161,29 @@ pub async fn serve(
         None => tracing::info!(addr = %listener.local_addr()?, tls, "listening"),
         Some(purpose) => tracing::info!(addr = %listener.local_addr()?, tls, "listening for {purpose}"),
     }
-    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let open = Connections::new(limits.max_connections);
     let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
-    let server = Arc::new(Server { router, limits, web, shutdown });
+    let bodies = Budget::new(limits.bodies_in_flight);
+    let server = Arc::new(Server { router, limits, web, bodies, shutdown });
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
 
     while let Some((stream, peer)) = accept(&listener, &server).await {
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+        let Some(seat) = open.admit(peer.ip()) else {
             server.limits.metrics.refused_over_capacity();
             refuse(&stream, tls);
             continue;
         };
+        if seat.evicted {
+            server.limits.metrics.evicted();
+        }
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {
-            let _permit = permit;
             let _open = server.limits.metrics.connection_opened();
             tokio::select! {
                 () = cut.cancelled() => {}
-                () = connection::run(&server, stream, peer) => {}
+                () = seat.cut.cancelled() => {}
+                () = connection::run(&server, stream, peer, &seat.busy) => {}
             }
         });
     }

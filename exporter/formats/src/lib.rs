@@ -27,7 +27,7 @@ pub mod fuzz;
 mod json_scan;
 mod number;
 mod pause;
-mod protobuf;
+pub mod protobuf;
 mod python;
 mod reader;
 mod rule;

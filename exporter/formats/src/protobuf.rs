@@ -5,11 +5,11 @@
 
 /// The bytes are no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// What a field holds; what it means depends on the message.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Value<'a> {
+pub enum Value<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -18,12 +18,12 @@ pub(crate) enum Value<'a> {
 
 /// Iterates over the fields of a message in the order they were written. Ends after the first error.
 #[derive(Debug, Clone)]
-pub(crate) struct Message<'a> {
+pub struct Message<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
@@ -79,35 +79,35 @@ impl<'a> Iterator for Message<'a> {
 }
 
 impl<'a> Value<'a> {
-    pub(crate) fn bytes(self) -> Option<&'a [u8]> {
+    pub fn bytes(self) -> Option<&'a [u8]> {
         if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
     }
 
-    pub(crate) fn text(self) -> Option<&'a str> {
+    pub fn text(self) -> Option<&'a str> {
         core::str::from_utf8(self.bytes()?).ok()
     }
 
     /// An `int32`, `int64` or enum: negative numbers are written as the varint of their two's complement.
-    pub(crate) fn integer(self) -> Option<i64> {
+    pub fn integer(self) -> Option<i64> {
         if let Self::Varint(v) = self { Some(v as i64) } else { None }
     }
 
     /// A `sint64`: the sign is in the last bit.
-    pub(crate) fn zigzag(self) -> Option<i64> {
+    pub fn zigzag(self) -> Option<i64> {
         if let Self::Varint(v) = self { Some((v >> 1) as i64 ^ -((v & 1) as i64)) } else { None }
     }
 
-    pub(crate) fn double(self) -> Option<f64> {
+    pub fn double(self) -> Option<f64> {
         if let Self::Fixed64(v) = self { Some(f64::from_bits(v)) } else { None }
     }
 
-    pub(crate) fn float(self) -> Option<f32> {
+    pub fn float(self) -> Option<f32> {
         if let Self::Fixed32(v) = self { Some(f32::from_bits(v)) } else { None }
     }
 }
 
 /// The element of a packed list that has exactly one.
-pub(crate) fn sole_varint(list: &[u8]) -> Option<i64> {
+pub fn sole_varint(list: &[u8]) -> Option<i64> {
     let mut list = Message::new(list);
     let v = list.varint()?;
     list.rest.is_empty().then_some(v as i64)

@@ -8,6 +8,7 @@
 //! from one that nobody set. So a repeated loss is passed on as one, and only the training state, which knows how often it
 //! usually changes, takes one that stays for too long for missing.
 
+mod budget;
 mod grpc;
 mod http;
 mod points;
@@ -24,6 +25,7 @@ use axum::body::Bytes;
 use prost::Message;
 use serde::de::DeserializeOwned;
 use stepwatch_wire::Event;
+use tokio::sync::Semaphore;
 
 use crate::drops::Reason;
 use crate::hub::{Hub, Origin, Outcome, Via, unix_now};
@@ -38,8 +40,10 @@ use proto::{MetricsRequest, PartialSuccess, Response, TraceRequest};
 
 /// Of one request, as it arrives.
 const MAX_BODY_BYTES: usize = 4 << 20;
-/// Of one request, decompressed.
-const MAX_INFLATED_BYTES: u64 = 16 << 20;
+/// Of one request, decompressed: what gRPC takes by default.
+const MAX_INFLATED_BYTES: u64 = 4 << 20;
+/// Requests that are decompressed and decoded at once; the others wait as they arrived.
+const MAX_DECODING: usize = 2;
 
 /// What takes telemetry in. Clones share it.
 #[derive(Debug, Clone)]
@@ -50,6 +54,7 @@ struct Inner {
     hub: Hub,
     names: Names,
     name: Arc<str>,
+    decoding: Semaphore,
     state: Mutex<State>,
 }
 
@@ -93,7 +98,8 @@ impl Otlp {
     pub fn new(hub: Hub, metrics: &BTreeMap<String, String>) -> Self {
         let state = State { readings: Readings::new(unix_now()), health: None };
         let names = Names::new(metrics);
-        Self(Arc::new(Inner { hub, names, name: "otlp".into(), state: Mutex::new(state) }))
+        let decoding = Semaphore::new(MAX_DECODING);
+        Self(Arc::new(Inner { hub, names, name: "otlp".into(), decoding, state: Mutex::new(state) }))
     }
 
     /// Takes a request in; the answer says how many points were not.
@@ -142,6 +148,7 @@ impl Otlp {
         gzip: bool,
         body: Bytes,
     ) -> Result<Response, Refused> {
+        let _turn = self.0.decoding.acquire().await;
         let otlp = self.clone();
         let work = move || {
             if !gzip {
@@ -196,6 +203,10 @@ impl Tally {
 
 impl Request {
     fn read(signal: Signal, encoding: Encoding, body: &[u8]) -> Result<Self, Refused> {
+        match encoding {
+            Encoding::Protobuf => budget::of_protobuf(signal, body)?,
+            Encoding::Json => budget::of_json(body)?,
+        }
         Ok(match signal {
             Signal::Metrics => Self::Metrics(message(encoding, body)?),
             Signal::Traces => Self::Traces(message(encoding, body)?),

@@ -5,23 +5,26 @@
 //! missed, and meanwhile holds no memory but that one chunk.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use axum::body::Body;
-use axum::extract::{Query, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::extract::{ConnectInfo, Query, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
+use stepwatch_kit::serve::{Authenticated, Client};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::Cursor;
 use tokio::sync::mpsc;
 
 use super::ring::{Read, Start};
+use super::seats::{Seat, Seats};
 use crate::hub::{Hub, heartbeat};
 use crate::reply;
 use crate::samples::Samples;
@@ -33,6 +36,8 @@ pub struct StreamConfig {
     /// An idle stream says so this often.
     pub heartbeat: Duration,
     pub max_readers: usize,
+    /// Of one address.
+    pub max_readers_per_address: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -45,16 +50,13 @@ pub struct StreamState {
 
 #[derive(Debug, Default)]
 struct Readers {
-    now: AtomicUsize,
+    seats: Seats,
     slow: AtomicU64,
     behind: AtomicU64,
+    evicted: AtomicU64,
     refused: AtomicU64,
     gaps: AtomicU64,
 }
-
-/// Counts a reader for as long as it is served.
-#[derive(Debug)]
-struct Seat(Arc<Readers>);
 
 #[derive(Debug, serde::Deserialize)]
 struct Params {
@@ -67,6 +69,8 @@ enum End {
     Left,
     Slow,
     Behind,
+    /// For a reader with more right to the place.
+    Evicted,
     Shutdown,
 }
 
@@ -77,14 +81,17 @@ impl StreamState {
 
     pub fn write(&self, out: &mut Samples) {
         let (stats, readers) = (self.hub.ring().stats(), &self.readers);
-        out.set(&super::READERS, &[], readers.now.load(Ordering::Relaxed));
+        out.set(&super::READERS, &[], readers.seats.taken());
         out.set(&super::RECORDS, &[], stats.published);
         out.set(&super::EVICTED, &[], stats.evicted);
         out.set(&super::RING_RECORDS, &[], stats.records);
         out.set(&super::RING_BYTES, &[], stats.bytes);
-        for (reason, count) in
-            [("slow", &readers.slow), ("behind", &readers.behind), ("refused", &readers.refused)]
-        {
+        for (reason, count) in [
+            ("slow", &readers.slow),
+            ("behind", &readers.behind),
+            ("evicted", &readers.evicted),
+            ("refused", &readers.refused),
+        ] {
             out.set(&super::CUT, &[reason], count.load(Ordering::Relaxed));
         }
         out.set(&super::GAPS, &[], readers.gaps.load(Ordering::Relaxed));
@@ -96,15 +103,24 @@ pub fn routes(state: StreamState) -> Router {
     Router::new().route("/v1/stream", get(stream)).with_state(state)
 }
 
-async fn stream(State(state): State<StreamState>, Query(params): Query<Params>) -> Response {
+async fn stream(
+    State(state): State<StreamState>,
+    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    authenticated: Option<Extension<Authenticated>>,
+    Query(params): Query<Params>,
+) -> Response {
     let cursor = match params.after.as_deref().filter(|c| !c.is_empty()).map(str::parse::<Cursor>) {
         None => None,
         Some(Ok(cursor)) => Some(cursor),
         Some(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let Some(seat) = Seat::take(&state.readers, state.config.max_readers) else {
+    let client = peer.map(|Extension(ConnectInfo(addr))| Client::of(addr.ip()));
+    let limits = (state.config.max_readers, state.config.max_readers_per_address);
+    let Some(seat) = state.readers.seats.take(client, authenticated.is_some(), limits) else {
         state.readers.refused.fetch_add(1, Ordering::Relaxed);
-        return reply::error(StatusCode::SERVICE_UNAVAILABLE, "too many readers follow the stream");
+        let text = "too many readers follow the stream (stream.max_readers, stream.max_readers_per_address)";
+        let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
+        return (again, reply::error(StatusCode::SERVICE_UNAVAILABLE, text)).into_response();
     };
     let start = state.hub.ring().start(cursor.as_ref());
     let (chunks, body) = mpsc::channel(1);
@@ -121,13 +137,17 @@ async fn stream(State(state): State<StreamState>, Query(params): Query<Params>) 
 }
 
 async fn serve(state: StreamState, start: Start, chunks: mpsc::Sender<Bytes>, seat: Seat) {
-    let end = follow(&state, start, &chunks).await;
+    let end = tokio::select! {
+        end = follow(&state, start, &chunks) => end,
+        () = seat.evicted() => End::Evicted,
+    };
     match end {
         End::Slow => state.readers.slow.fetch_add(1, Ordering::Relaxed),
         End::Behind => state.readers.behind.fetch_add(1, Ordering::Relaxed),
+        End::Evicted => state.readers.evicted.fetch_add(1, Ordering::Relaxed),
         End::Left | End::Shutdown => 0,
     };
-    if matches!(end, End::Slow | End::Behind) {
+    if matches!(end, End::Slow | End::Behind | End::Evicted) {
         tracing::warn!(reason = ?end, "cut off a reader of the stream; it may come back with its cursor");
     }
     drop(seat);
@@ -175,19 +195,5 @@ async fn send(state: &StreamState, chunks: &mpsc::Sender<Bytes>, chunk: Bytes) -
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::Left),
         Err(_) => Err(End::Slow),
-    }
-}
-
-impl Seat {
-    fn take(readers: &Arc<Readers>, limit: usize) -> Option<Self> {
-        let taken =
-            readers.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < limit).then_some(n + 1));
-        taken.ok().map(|_| Self(Arc::clone(readers)))
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::AcqRel);
     }
 }

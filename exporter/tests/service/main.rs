@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod fabric;
+mod hostile;
 mod ingest;
 mod mounts;
 mod node;

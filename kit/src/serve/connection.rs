@@ -2,19 +2,19 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use axum::response::IntoResponse;
 use http_body_util::Limited;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -24,9 +24,11 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use super::bodies::{Budget, Counted};
+use super::connections::{Busy, Entered};
 use super::sniff::Sniffed;
 use super::stall::StallGuard;
-use super::{Limits, WebUser};
+use super::{Authenticated, Limits, WebUser, browser};
 use crate::admin::PROBES;
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
@@ -37,6 +39,7 @@ pub(super) struct Server {
     pub(super) router: Router,
     pub(super) limits: Limits,
     pub(super) web: Option<WebConfig>,
+    pub(super) bodies: Arc<Budget>,
     pub(super) shutdown: Shutdown,
 }
 
@@ -47,16 +50,18 @@ const MAX_HEADERS: usize = 100;
 const MAX_STREAMS: u32 = 64;
 /// Of one response on an HTTP/2 connection, waiting for its reader.
 const MAX_SEND_BYTES: usize = 256 << 10;
+/// What an HTTP/2 client may send before it is read, of one request and of all on its connection.
+const WINDOW_BYTES: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
+pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, busy: &Arc<Busy>) {
     // Fails only on a socket that is gone already.
     let _ = stream.set_nodelay(true);
     let stream = StallGuard::new(stream, server.limits.stall_timeout);
     let Some(tls) = server.web.as_ref().and_then(|web| web.tls(server.limits.http2)) else {
-        return http(server, stream, peer).await;
+        return http(server, stream, peer, busy).await;
     };
     let handshake = timeout(server.limits.tls_handshake_timeout, TlsAcceptor::from(tls).accept(stream));
     let outcome = tokio::select! {
@@ -64,7 +69,7 @@ pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAdd
         outcome = handshake => outcome,
     };
     match outcome {
-        Ok(Ok(stream)) => http(server, stream, peer).await,
+        Ok(Ok(stream)) => http(server, stream, peer, busy).await,
         Ok(Err(err)) => {
             server.limits.metrics.handshake_failed();
             tracing::debug!(%peer, %err, "TLS handshake failed");
@@ -76,30 +81,30 @@ pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAdd
     }
 }
 
-async fn http<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr)
+async fn http<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, busy: &Arc<Busy>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut io = Sniffed::unread(io);
     if !server.limits.http2 {
-        return http1(server, io, peer).await;
+        return http1(server, io, peer, busy).await;
     }
     let told = tokio::select! {
         () = server.shutdown.wait() => return,
         told = timeout(server.limits.header_timeout, io.is_http2()) => told,
     };
     match told {
-        Ok(Ok(true)) => http2(server, io, peer).await,
-        Ok(Ok(false)) => http1(server, io, peer).await,
+        Ok(Ok(true)) => http2(server, io, peer, busy).await,
+        Ok(Ok(false)) => http1(server, io, peer, busy).await,
         Ok(Err(_)) | Err(_) => tracing::debug!(%peer, "said nothing"),
     }
 }
 
-async fn http1<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr)
+async fn http1<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, busy: &Arc<Busy>)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(|request| answer(Arc::clone(server), peer, request));
+    let service = service_fn(|request| answer(Arc::clone(server), peer, request, busy.enter()));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(server.limits.header_timeout)
@@ -121,31 +126,27 @@ where
 
 /// HTTP/2 has no pause between requests that a timeout could be set for, so an idle connection is one on which nothing is
 /// being answered and nothing was for a while.
-async fn http2<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr)
+async fn http2<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, busy: &Arc<Busy>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (shared, busy) = (Arc::clone(server), Arc::new(Busy::default()));
-    let requests = Arc::clone(&busy);
-    let service = service_fn(move |request| {
-        let (server, request_of) = (Arc::clone(&shared), Arc::clone(&requests));
-        async move {
-            let _busy = request_of.enter();
-            answer(server, peer, request).await
-        }
-    });
+    let (shared, requests) = (Arc::clone(server), Arc::clone(busy));
+    let service =
+        service_fn(move |request| answer(Arc::clone(&shared), peer, request, requests.enter()));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES as u32)
         .max_send_buf_size(MAX_SEND_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
-        () = over(server, &busy) => {
+        () = over(server, busy) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -159,9 +160,9 @@ where
 async fn over(server: &Server, busy: &Busy) {
     let idle = async {
         loop {
-            let before = busy.begun.load(Ordering::Relaxed);
+            let before = busy.begun();
             sleep(server.limits.http2_idle_timeout).await;
-            if busy.now.load(Ordering::Relaxed) == 0 && busy.begun.load(Ordering::Relaxed) == before {
+            if busy.now() == 0 && busy.begun() == before {
                 return;
             }
         }
@@ -172,34 +173,12 @@ async fn over(server: &Server, busy: &Busy) {
     }
 }
 
-/// Requests of one connection: how many are being answered, how many ever were.
-#[derive(Debug, Default)]
-struct Busy {
-    now: AtomicUsize,
-    begun: AtomicUsize,
-}
-
-struct Entered<'a>(&'a Busy);
-
-impl Busy {
-    fn enter(&self) -> Entered<'_> {
-        self.now.fetch_add(1, Ordering::Relaxed);
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        Entered(self)
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 async fn answer(
     server: Arc<Server>,
     peer: SocketAddr,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
+    entered: Entered,
+) -> Result<Response<Answer>, Infallible> {
     let limits = &server.limits;
     let version = request.version();
     let routed = timeout(limits.request_timeout, route(&server, peer, request));
@@ -215,7 +194,34 @@ async fn answer(
         web.add_headers(response.headers_mut());
     }
     limits.metrics.answered(response.status().as_u16());
-    Ok(response)
+    Ok(response.map(|body| Answer { body, _entered: entered }))
+}
+
+/// The body of a response, whose connection is busy until the last of it is taken.
+#[derive(Debug)]
+struct Answer {
+    body: Body,
+    _entered: Entered,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) -> Response<Body> {
@@ -226,29 +232,63 @@ async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) ->
         server.limits.metrics.refused_over_rate();
         return closing(too_often(seconds));
     }
-    let open = probe || server.limits.signed_paths.contains(&path);
+    let signed = server.limits.signed_paths.contains(&path);
+    if !signed && let Some(why) = foreign(server, &request) {
+        server.limits.metrics.refused_foreign();
+        return closing((StatusCode::FORBIDDEN, format!("{why}\n")).into_response());
+    }
     let mut user = None;
     // A token is looked at first: it costs no bcrypt.
-    let passes = || server.limits.pass.as_ref().is_some_and(|pass| pass.admits(request.headers()));
-    if let Some(web) = server.web.as_ref().filter(|_| !open && !passes()) {
+    let mut authenticated = server.limits.pass.as_ref().is_some_and(|pass| pass.admits(request.headers()));
+    if let Some(web) = server.web.as_ref().filter(|_| !probe && !signed && !authenticated) {
         match web.authorize(request.headers()).await {
             Ok(known) => user = known,
             Err(denied) => return closing(denied),
         }
+        authenticated = web.authenticates();
     }
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: u64| bytes > server.limits.body_bytes as u64) {
         return closing(too_large(server.limits.body_bytes));
     }
-    let mut request = request.map(|body| Body::new(Limited::new(body, server.limits.body_bytes)));
+    if declared.is_some_and(|bytes| !server.bodies.has_room(bytes)) {
+        return no_room(server);
+    }
+    let share = server.bodies.share();
+    let limits = &server.limits;
+    let mut request = request.map(|body| {
+        let body = Limited::new(body, limits.body_bytes);
+        Body::new(Counted::new(body, Arc::clone(&share), limits.body_timeout))
+    });
     request.extensions_mut().insert(ConnectInfo(peer));
+    if authenticated {
+        request.extensions_mut().insert(Authenticated);
+    }
     if let Some(user) = user {
         request.extensions_mut().insert(WebUser(user));
     }
     match server.router.clone().oneshot(request).await {
+        // The handler knows only that the body broke off.
+        Ok(_) if share.was_refused() => no_room(server),
         Ok(response) => response,
         Err(never) => match never {},
     }
+}
+
+/// Why a request is refused that a browser makes for somebody else's page.
+fn foreign(server: &Server, request: &Request<Incoming>) -> Option<String> {
+    let limits = &server.limits;
+    let knows_callers = server.web.as_ref().is_some_and(WebConfig::authenticates)
+        || limits.pass.as_ref().is_some_and(|pass| pass.is_needed());
+    browser::refuse(request.method(), request.uri(), request.headers(), &limits.hosts, !knows_callers)
+}
+
+/// There is no room for the body beside those of others, or it came too slowly.
+fn no_room(server: &Server) -> Response<Body> {
+    server.limits.metrics.refused_body();
+    let again = [(RETRY_AFTER, HeaderValue::from_static("1"))];
+    let text = "no room for the body beside those of other requests, or it came too slowly; send it again\n";
+    closing((StatusCode::SERVICE_UNAVAILABLE, again, text).into_response())
 }
 
 fn too_often(seconds: u64) -> Response<Body> {

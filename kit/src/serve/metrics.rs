@@ -12,6 +12,8 @@ pub struct ServeMetrics {
     connections: Gauge,
     refused: Family<Reason, Counter>,
     over_rate: Counter,
+    bodies: Counter,
+    foreign: Counter,
     requests: Family<Code, Counter>,
 }
 
@@ -35,13 +37,23 @@ impl ServeMetrics {
         );
         registry.register(
             format!("{program}_http_connections_refused"),
-            "Connections closed before a request: over the cap, failed TLS handshake, failed accept",
+            "Connections closed before a request: over the limit (capacity), idle and closed for a newcomer at the limit (evicted), failed TLS handshake, failed accept",
             self.refused.clone(),
         );
         registry.register(
             format!("{program}_http_requests_rate_limited"),
             "HTTP requests answered 429 by the rate_limit of the web configuration",
             self.over_rate.clone(),
+        );
+        registry.register(
+            format!("{program}_http_bodies_refused"),
+            "Request bodies broken off or not read: no room beside those of other requests, or too slow",
+            self.bodies.clone(),
+        );
+        registry.register(
+            format!("{program}_http_requests_foreign"),
+            "Requests of browsers that were refused: for a page of another site, or by a name that is not in web.hosts",
+            self.foreign.clone(),
         );
         registry.register(
             format!("{program}_http_requests"),
@@ -59,6 +71,10 @@ impl ServeMetrics {
         self.refuse("capacity");
     }
 
+    pub(super) fn evicted(&self) {
+        self.refuse("evicted");
+    }
+
     pub(super) fn handshake_failed(&self) {
         self.refuse("handshake");
     }
@@ -69,6 +85,14 @@ impl ServeMetrics {
 
     pub(super) fn refused_over_rate(&self) {
         self.over_rate.inc();
+    }
+
+    pub(super) fn refused_body(&self) {
+        self.bodies.inc();
+    }
+
+    pub(super) fn refused_foreign(&self) {
+        self.foreign.inc();
     }
 
     pub(super) fn answered(&self, code: u16) {

@@ -156,13 +156,21 @@ fn futures_body() -> impl hyper::body::Body<Data = Bytes, Error = std::convert::
 }
 
 #[tokio::test]
-async fn connections_over_the_cap_are_refused_and_counted() {
+async fn connections_over_the_cap_are_refused_while_others_are_answered() {
     let limits = Limits { max_connections: 2, ..Limits::default() };
     let metrics = limits.metrics.clone();
-    let server = start(hello(), limits).await;
+    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
+    let handler = move || async move {
+        inner_entered.notify_one();
+        inner_release.notified().await;
+        "hello"
+    };
+    let server = start(Router::new().route("/", get(handler)), limits).await;
     let mut held = [server.connect().await, server.connect().await];
     for stream in &mut held {
-        assert!(request(stream, GET).await.contains("200 OK"));
+        stream.write_all(GET.as_bytes()).await.unwrap();
+        entered.notified().await;
     }
     let refusal = read_to_end(&mut server.connect().await).await;
     assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
@@ -170,19 +178,106 @@ async fn connections_over_the_cap_are_refused_and_counted() {
     let text = page(&metrics);
     assert!(text.contains("test_http_connections_refused_total{reason=\"capacity\"} 1"), "{text}");
     assert!(text.contains("test_http_connections 2"), "{text}");
-    assert!(text.contains("test_http_requests_total{code=\"200\"} 2"), "{text}");
+    release.notify_waiters();
+    server.stop().await;
+    for stream in &mut held {
+        assert!(read_to_end(stream).await.ends_with("hello"));
+    }
+}
 
-    // A slot that becomes free is used again.
-    drop(held);
+#[tokio::test]
+async fn idle_connections_make_room_for_whoever_asks() {
+    let limits = Limits { max_connections: 8, ..Limits::default() };
+    let metrics = limits.metrics.clone();
+    let server = start(hello(), limits).await;
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        idle.push(server.connect().await);
+    }
+    for _ in 0..20 {
+        assert!(request(&mut server.connect().await, GET).await.contains("200 OK"));
+        idle.push(server.connect().await);
+    }
+    let text = page(&metrics);
+    assert!(text.contains("reason=\"evicted\""), "{text}");
+    assert!(!text.contains("reason=\"capacity\""), "{text}");
+    assert_eq!(read_to_end(&mut idle[0]).await, "", "the oldest was closed");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn all_bodies_together_are_limited_and_small_ones_get_through() {
+    let limits = Limits { bodies_in_flight: 1 << 20, body_bytes: 1 << 20, ..Limits::default() };
+    let metrics = limits.metrics.clone();
+    let router = hello().route("/", post(|body: Bytes| async move { format!("{} bytes", body.len()) }));
+    let server = start(router, limits).await;
+    let part = vec![b'x'; 200 << 10];
+    let head = |length: usize| format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+    let mut held = Vec::new();
+    // Bodies that never end; sooner or later there is no room for another.
     let deadline = Instant::now() + DEADLINE;
+    let refused = loop {
+        assert!(Instant::now() < deadline, "never refused");
+        let mut stream = server.connect().await;
+        // Whoever is refused may close before all is sent.
+        let _ = stream.write_all(head(part.len() + 1).as_bytes()).await;
+        let _ = stream.write_all(&part).await;
+        let mut first = [0; 12];
+        match tokio::time::timeout(Duration::from_millis(200), stream.read_exact(&mut first)).await {
+            Ok(read) => break read.map(|_| String::from_utf8_lossy(&first).into_owned()),
+            Err(_) => held.push(stream),
+        }
+    };
+    assert!(refused.is_err() || refused.is_ok_and(|first| first == "HTTP/1.1 503"));
+    assert!(held.len() < 6, "{} bodies of 200 KiB are held", held.len());
+    assert!(page(&metrics).contains("test_http_bodies_refused_total 1"), "{}", page(&metrics));
+    let mut small = server.connect().await;
+    small.write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello").await.unwrap();
+    assert!(read_to_end(&mut small).await.ends_with("5 bytes"));
+    drop(held);
     loop {
-        let mut next = server.connect().await;
-        next.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-        if read_to_end(&mut next).await.contains("200 OK") {
+        assert!(Instant::now() < deadline, "the room was not given back");
+        let mut whole = server.connect().await;
+        let _ = whole.write_all(head(part.len()).replace("host: x", "host: x\r\nconnection: close").as_bytes()).await;
+        let _ = whole.write_all(&part).await;
+        if read_to_end(&mut whole).await.ends_with("204800 bytes") {
             break;
         }
-        assert!(Instant::now() < deadline, "no slot became free");
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_body_is_broken_off_with_a_status_that_senders_repeat() {
+    let limits = Limits { body_timeout: Duration::from_millis(100), ..Limits::default() };
+    let router = Router::new().route("/", post(|body: Bytes| async move { format!("{} bytes", body.len()) }));
+    let server = start(router, limits).await;
+    let mut slow = server.connect().await;
+    slow.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nbegun").await.unwrap();
+    let answer = read_to_end(&mut slow).await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("retry-after: 1"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_change_nothing() {
+    let limits = Limits::default();
+    let metrics = limits.metrics.clone();
+    let server = start(hello().route("/", post(|| async { "hello" })), limits).await;
+    for (headers, status) in [
+        ("host: 127.0.0.1\r\norigin: http://evil.example", 403),
+        ("host: evil.example\r\norigin: http://evil.example", 403),
+        ("host: 127.0.0.1\r\nsec-fetch-site: cross-site", 403),
+        ("host: 127.0.0.1\r\norigin: http://127.0.0.1", 200),
+        ("host: alerter.monitoring.svc:9766", 200),
+    ] {
+        let mut stream = server.connect().await;
+        let text = format!("POST / HTTP/1.1\r\n{headers}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{headers}: {answer}");
+    }
+    assert!(page(&metrics).contains("test_http_requests_foreign_total 3"), "{}", page(&metrics));
     server.stop().await;
 }
 

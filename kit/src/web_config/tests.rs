@@ -212,7 +212,7 @@ async fn a_pass_admits_beside_the_users() {
     let listener = bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let (trigger, shutdown) = Shutdown::manual();
-    let pass = Pass::new(|headers| headers.get("authorization").is_some_and(|v| v == "Bearer good"));
+    let pass = Pass::new(|| true, |headers| headers.get("authorization").is_some_and(|v| v == "Bearer good"));
     let limits = Limits { pass: Some(pass), ..Limits::default() };
     let who = get(|user: Option<axum::Extension<WebUser>>| async { user.map_or("pass".into(), |u| u.0.0) });
     let task = tokio::spawn(serve(listener, Router::new().route("/", who), limits, Some(web), shutdown));

@@ -68,7 +68,7 @@ impl GateMetrics {
         registry.register(
             "api_refused",
             "Requests that were let in nowhere: unknown (no token, or one that is not known), scope (a token without the scope or \
-             with limits), site (a page of another site in somebody's browser)",
+             with limits)",
             self.refused.clone(),
         );
         registry.register("api_token_requests", "Requests by token", self.used.clone());
@@ -91,6 +91,11 @@ impl Gate {
             inner.metrics.used.remove(&TokenLabel { token: grant.name.clone() });
         }
         inner.keys.store(Arc::new(keys));
+    }
+
+    /// Whether a token is needed at all.
+    pub fn has_tokens(&self) -> bool {
+        !self.0.keys.load().is_empty()
     }
 
     /// Whether a request carries a token in force.
@@ -141,11 +146,6 @@ impl Gate {
             return Err((caller(Who::Nobody), ApiError { status: StatusCode::UNAUTHORIZED, message }));
         };
         let caller = caller(who);
-        if changes(request.method()) && is_foreign(request.headers()) {
-            self.0.metrics.refused("site");
-            let message = "a page of another site asked for this: nothing was done".to_owned();
-            return Err((caller, ApiError { status: StatusCode::FORBIDDEN, message }));
-        }
         // These are not ours to declare.
         let needed = path.starts_with(OPERATING).then(|| caller.require(Scope::Admin));
         match needed.transpose() {
@@ -247,11 +247,6 @@ fn door(path: &str, headers: &HeaderMap) -> Door {
 
 fn changes(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
-}
-
-/// Browsers send the password that they know along with whatever any page asks of us, and say so.
-fn is_foreign(headers: &HeaderMap) -> bool {
-    headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
 }
 
 /// The word for a request that no handler has named.

@@ -53,11 +53,13 @@ pub(super) fn of_metrics<'a>(request: &'a MetricsRequest, names: &'a Names) -> V
 fn take_metric<'a>(metric: &'a Metric, names: &'a Names, who: &Who, groups: &mut Groups<'a>) {
     let all: Vec<_> = points(metric).into_iter().filter(|p| p.flags & NO_RECORDED_VALUE == 0).collect();
     let keys: Vec<_> = all.iter().map(|p| place(p.attributes, who.rank)).collect();
+    let mut of_key = BTreeMap::<_, usize>::new();
+    keys.iter().for_each(|key| *of_key.entry(key).or_default() += 1);
     for (point, key) in all.iter().zip(&keys) {
         let Some(value) = point.value else { continue };
         let report = groups.entry(*key).or_insert_with(|| Report { step: key.2, ..Report::default() });
         report.time = later(report.time, seconds(point.time));
-        let alone = keys.iter().filter(|k| *k == key).count() == 1;
+        let alone = of_key.get(key) == Some(&1);
         let labels = if alone { String::new() } else { labels(point.attributes) };
         report.readings.push(if labels.is_empty() {
             names.reading(&metric.name, &metric.unit, value)

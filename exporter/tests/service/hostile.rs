@@ -1,0 +1,160 @@
+//! What a neighbour on the node or in the network can do to the exporter, and what it may cost at most: a run that has nothing to do
+//! with it stays on the page, and memory stays below the bound of docs/security.md.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::support::{Exporter, PATIENCE};
+
+/// Of the exporter at its worst, under every attack (docs/security.md).
+const MAX_MEMORY_KIB: u64 = 64 << 10;
+/// How old a genuine step may be on the page.
+const MAX_AGE: Duration = Duration::from_secs(2);
+
+const QUICK: &str = "page: {interval: 20ms}\n";
+
+/// The most memory that the exporter ever had.
+fn peak_kib(exporter: &Exporter) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", exporter.pid())).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A trainer that has nothing to do with the attack sends a step; how long until it is on the page.
+fn genuine_step(exporter: &Exporter, step: u64) -> Duration {
+    let sent = Instant::now();
+    let event = format!(r#"{{"v":1,"k":"step","run":"genuine","rank":0,"step":{step},"m":{{"loss":2.5}}}}"#);
+    exporter.connect().send(&event);
+    exporter.wait_for(r#"train_step{run="genuine"}"#, step as f64);
+    sent.elapsed()
+}
+
+fn is_unharmed(exporter: &Exporter, step: u64) {
+    let age = genuine_step(exporter, step);
+    assert!(age < MAX_AGE, "a genuine step took {age:?}");
+    let peak = peak_kib(exporter);
+    assert!(peak < MAX_MEMORY_KIB, "the exporter took {peak} KiB");
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+    gzip.write_all(bytes).unwrap();
+    gzip.finish().unwrap()
+}
+
+fn varint(mut n: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+    out
+}
+
+fn message(field: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[field << 3 | 2][..], &varint(bytes.len()), bytes].concat()
+}
+
+/// Posts and returns the status.
+fn post(exporter: &Exporter, path: &str, headers: &str, body: &[u8]) -> u16 {
+    let mut stream = TcpStream::connect(exporter.addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_bomb_of_empty_metrics_is_refused_before_it_takes_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let protobuf = "content-type: application/x-protobuf\r\ncontent-encoding: gzip\r\n";
+    let json = "content-type: application/json\r\ncontent-encoding: gzip\r\n";
+    // Eight million in 16 MB, which gzip makes 16 KB of; and as many as fit into what is taken.
+    for metrics in [8_000_000, 2_000_000] {
+        let bomb = gzip(&message(1, &message(2, &[0x12, 0x00].repeat(metrics))));
+        assert!(bomb.len() < 32 << 10);
+        assert_eq!(post(&exporter, "/v1/metrics", protobuf, &bomb), 413);
+    }
+    let points = message(1, &message(2, &message(2, &message(5, &[0x0a, 0x00].repeat(2_000_000)))));
+    assert_eq!(post(&exporter, "/v1/metrics", protobuf, &gzip(&points)), 413);
+    let list = format!(r#"{{"resourceMetrics":[{}{{}}]}}"#, "{},".repeat(1_000_000));
+    assert_eq!(post(&exporter, "/v1/metrics", json, &gzip(list.as_bytes())), 413);
+    let spans = message(1, &message(2, &[0x12, 0x00].repeat(2_000_000)));
+    assert_eq!(post(&exporter, "/v1/traces", protobuf, &gzip(&spans)), 413);
+    is_unharmed(&exporter, 1);
+    let page = exporter.page();
+    let dropped = page.get(r#"train_source_dropped_total{source="otlp",kind="otlp",reason="too_large"}"#);
+    assert_eq!(dropped, Some(5.0));
+}
+
+#[test]
+fn bodies_held_open_are_bounded_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let mut held = Vec::new();
+    for (path, size) in [("/v1/metrics", 4 << 20), ("/v1/events", 1 << 20)] {
+        let part = vec![b' '; size - 1];
+        for _ in 0..60 {
+            let mut stream = TcpStream::connect(exporter.addr).unwrap();
+            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n");
+            // Who is refused is not read to the end.
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&part));
+            held.push(stream);
+        }
+    }
+    is_unharmed(&exporter, 1);
+    assert_eq!(exporter.post(r#"{"v":1,"k":"step","run":"posted","step":1,"m":{"loss":1.0}}"#).status, 202);
+    assert!(exporter.page().get("stepwatch_exporter_http_bodies_refused_total").unwrap() > 50.0);
+}
+
+#[test]
+fn idle_connections_keep_no_probe_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let mut idle: Vec<_> = (0..600).map(|_| TcpStream::connect(exporter.addr).unwrap()).collect();
+    for i in 0..100 {
+        assert_eq!(exporter.request("GET", "/-/healthy", "").status, 200);
+        idle[i] = TcpStream::connect(exporter.addr).unwrap();
+    }
+    is_unharmed(&exporter, 1);
+}
+
+#[test]
+fn strangers_who_follow_the_stream_leave_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let _strangers: Vec<_> = (0..8).map(|_| exporter.stream(None)).collect();
+    exporter.wait_for("stepwatch_exporter_stream_readers", 8.0);
+    let refused = exporter.request("GET", "/v1/stream", "");
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("max_readers_per_address"), "{}", refused.text());
+    is_unharmed(&exporter, 1);
+}
+
+#[test]
+fn pages_of_other_sites_bring_nothing_and_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let event = r#"{"v":1,"k":"step","run":"forged","step":1,"m":{"loss":1.0}}"#;
+    for path in ["/v1/events", "/-/reload", "/-/nvml/release"] {
+        let foreign = "origin: https://evil.example\r\ncontent-type: text/plain\r\n";
+        assert_eq!(exporter.request_with("POST", path, foreign, event).status, 403, "{path}");
+        let rebound = "user-agent: Mozilla/5.0\r\norigin: http://x\r\n";
+        assert_eq!(exporter.request_with("POST", path, rebound, event).status, 403, "{path}");
+    }
+    let reading = exporter.request_with("GET", "/metrics", "user-agent: Mozilla/5.0\r\n", "");
+    assert_eq!(reading.status, 403, "a page whose name was made to lead here reads nothing");
+    assert_eq!(exporter.post(event).status, 202, "a program comes by any name");
+    assert_eq!(exporter.page().get("stepwatch_exporter_http_requests_foreign_total"), Some(7.0));
+}

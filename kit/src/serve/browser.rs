@@ -1,0 +1,164 @@
+//! Requests that a browser makes for a page of somebody else.
+//!
+//! A page on the Internet can have a browser post to this program (cross-site request forgery), and can read it once its own name
+//! leads to this address (DNS rebinding). Programs send no `Origin`, so what follows is asked of browsers alone:
+//! Prometheus, a trainer and curl reach this program by any name.
+
+use std::sync::Arc;
+
+use axum::http::header::{HOST, ORIGIN, USER_AGENT};
+use axum::http::{HeaderMap, Method, Uri};
+use serde::{Deserialize, Deserializer};
+
+/// The part `web` of a configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebHosts {
+    /// Names, without a port, by which people reach this program in a browser. Addresses, `localhost` and the name of the machine are
+    /// among them.
+    #[serde(deserialize_with = "names")]
+    pub hosts: Vec<String>,
+}
+
+/// Whom a browser may ask for.
+#[derive(Debug, Clone, Default)]
+pub struct Hosts {
+    names: Arc<[String]>,
+    machine: Option<Arc<str>>,
+}
+
+fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
+    let names = Vec::<String>::deserialize(d)?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    match names.iter().find(|n| n.is_empty() || !n.chars().all(is_name)) {
+        None => Ok(names),
+        Some(bad) => {
+            let text = format!("{bad:?} is not the name of a host; expected a name such as stepwatch.example.com, without scheme and port");
+            Err(serde::de::Error::custom(text))
+        }
+    }
+}
+
+impl Hosts {
+    /// Those of the configuration, of an address by which links lead here, and the machine's own name.
+    pub fn new(web: &WebHosts, url: Option<&str>) -> Self {
+        let linked = url.and_then(|u| u.split_once("://")).map(|(_, rest)| {
+            name_of(rest.split(['/', '?', '#']).next().unwrap_or_default()).to_owned()
+        });
+        let names = web.hosts.iter().cloned().chain(linked).map(|n| n.to_ascii_lowercase()).collect();
+        let machine = rustix::system::uname().nodename().to_str().ok().map(|n| n.to_ascii_lowercase().into());
+        Self { names, machine }
+    }
+
+    fn has(&self, authority: &str) -> bool {
+        let name = name_of(authority).to_ascii_lowercase();
+        // Nobody can make an address lead elsewhere.
+        let is_address = name.parse::<std::net::IpAddr>().is_ok();
+        let is_machine = self.machine.as_deref().is_some_and(|machine| {
+            name == machine || name.strip_prefix(machine).is_some_and(|domain| domain.starts_with('.'))
+        });
+        is_address
+            || name == "localhost"
+            || name.ends_with(".localhost")
+            || is_machine
+            || self.names.iter().any(|n| *n == name)
+    }
+}
+
+/// An authority without its port, an IPv6 address without its brackets.
+fn name_of(authority: &str) -> &str {
+    if let Some(rest) = authority.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or_default();
+    }
+    authority.rsplit_once(':').map_or(authority, |(name, _)| name)
+}
+
+/// Why a request is refused, if it is a browser's and not of one of our own pages. `guarded` is false where nobody comes in without a
+/// password or token: a page of somebody else's name is given none by a browser.
+pub(super) fn refuse(
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    hosts: &Hosts,
+    guarded: bool,
+) -> Option<String> {
+    let text = |name| headers.get(name).map(|v: &axum::http::HeaderValue| v.to_str().unwrap_or("?"));
+    let (origin, site) = (text(ORIGIN), headers.get("sec-fetch-site").and_then(|v| v.to_str().ok()));
+    let browser =
+        origin.is_some() || site.is_some() || text(USER_AGENT).is_some_and(|a| a.starts_with("Mozilla/"));
+    if !browser {
+        return None;
+    }
+    let host = text(HOST).or_else(|| uri.authority().map(|a| a.as_str())).unwrap_or_default();
+    if guarded && !hosts.has(host) {
+        return Some(format!(
+            "a browser may not ask for this program as {:?}: add the name to web.hosts",
+            name_of(host)
+        ));
+    }
+    if method.is_safe() {
+        return None;
+    }
+    let foreign_site = site.is_some_and(|s| !matches!(s, "same-origin" | "none"));
+    let foreign_origin = origin.is_some_and(|o| {
+        o.split_once("://").is_none_or(|(_, authority)| {
+            !authority.eq_ignore_ascii_case(host) && !hosts.names.iter().any(|n| n == name_of(authority))
+        })
+    });
+    (foreign_site || foreign_origin)
+        .then(|| "a page of another site may not change anything here (Origin, Sec-Fetch-Site)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(method: Method, headers: &[(&'static str, &str)]) -> Option<String> {
+        ask_of(method, headers, true)
+    }
+
+    fn ask_of(method: Method, headers: &[(&'static str, &str)], guarded: bool) -> Option<String> {
+        let hosts = Hosts {
+            names: ["sw.example.com".to_owned()].into(),
+            machine: Some("node001".into()),
+        };
+        let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
+        refuse(&method, &Uri::from_static("/"), &headers, &hosts, guarded)
+    }
+
+    #[test]
+    fn programs_come_by_any_name() {
+        assert_eq!(ask(Method::POST, &[("host", "alerter.monitoring.svc:9766")]), None);
+        assert_eq!(ask(Method::POST, &[("host", "x"), ("user-agent", "Prometheus/3.1")]), None);
+    }
+
+    #[test]
+    fn a_browser_comes_by_names_that_cannot_be_made_to_lead_here() {
+        for host in
+            ["127.0.0.1:9766", "[::1]:9766", "10.1.2.3", "localhost:1", "node001", "node001.example.org:9765", "SW.example.com"]
+        {
+            assert_eq!(ask(Method::GET, &[("host", host), ("user-agent", "Mozilla/5.0")]), None, "{host}");
+        }
+        for host in ["evil.example", "node001x.example", "sw.example.com.evil.example", "127.0.0.1.evil.example", ""] {
+            let refused = ask(Method::GET, &[("host", host), ("user-agent", "Mozilla/5.0")]);
+            assert!(refused.unwrap().contains("web.hosts"), "{host}");
+        }
+        assert_eq!(ask_of(Method::GET, &[("host", "any.example"), ("user-agent", "Mozilla/5.0")], false), None);
+    }
+
+    #[test]
+    fn what_another_site_sends_changes_nothing() {
+        let own = [("host", "10.1.2.3:9766"), ("origin", "http://10.1.2.3:9766"), ("sec-fetch-site", "same-origin")];
+        assert_eq!(ask(Method::POST, &own), None);
+        assert_eq!(ask(Method::POST, &[("host", "10.1.2.3"), ("origin", "https://sw.example.com")]), None);
+        for foreign in ["http://evil.example", "null", "http://10.1.2.3:80", ""] {
+            let headers = [("host", "10.1.2.3:9766"), ("origin", foreign)];
+            assert!(ask(Method::POST, &headers).is_some(), "{foreign}");
+            assert!(ask_of(Method::DELETE, &headers, false).is_some(), "{foreign}");
+            assert_eq!(ask(Method::GET, &headers), None, "the browser itself keeps the answer from {foreign}");
+        }
+        for site in ["cross-site", "same-site"] {
+            assert!(ask(Method::POST, &[("host", "10.1.2.3"), ("sec-fetch-site", site)]).is_some(), "{site}");
+        }
+    }
+}
