@@ -218,6 +218,7 @@ impl App {
         let config = Config::load(&self.options.config).map_err(|e| e.to_string())?;
         let fixed = [
             ("listen", config.file.listen != self.file.listen),
+            ("web", config.file.web != self.file.web),
             ("storage", config.file.storage != self.file.storage),
         ];
         let changed: Vec<_> = fixed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect();

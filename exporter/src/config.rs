@@ -277,6 +277,7 @@ impl Config {
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let fixed = [
             ("listen", self.listen != new.listen),
+            ("web", self.web != new.web),
             ("node", self.node != new.node),
             ("ingest", self.ingest != new.ingest),
             ("state_dir", self.state_dir != new.state_dir),

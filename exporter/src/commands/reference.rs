@@ -34,13 +34,25 @@ static KIT: &[Family] = &[
         "stepwatch_exporter_http_connections_refused_total",
         "",
         &["reason"],
-        "Connections closed before a request: over the cap, failed TLS handshake, failed accept",
+        "Connections closed before a request: over the limit (capacity), idle and closed for a newcomer at the limit (evicted), failed TLS handshake, failed accept",
     ),
     Family::counter(
         "stepwatch_exporter_http_requests_rate_limited_total",
         "",
         &[],
         "HTTP requests answered 429 by the rate_limit of the web configuration",
+    ),
+    Family::counter(
+        "stepwatch_exporter_http_bodies_refused_total",
+        "",
+        &[],
+        "Request bodies broken off or not read: no room beside those of other requests, or too slow",
+    ),
+    Family::counter(
+        "stepwatch_exporter_http_requests_foreign_total",
+        "",
+        &[],
+        "Requests of browsers that were refused: for a page of another site, or by a name that is not in web.hosts",
     ),
     Family::counter(
         "stepwatch_exporter_http_requests_total",

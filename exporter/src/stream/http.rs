@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::{Extension, Router};
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use bytes::Bytes;
 use stepwatch_kit::serve::{Authenticated, Client};
 use stepwatch_kit::shutdown::Shutdown;

@@ -94,8 +94,7 @@ impl State {
     }
 
     fn last_stranger(&self) -> Option<u64> {
-        let stranger =
-            |t: &&Taken| !t.authenticated && t.client.is_none_or(|c| !self.known.contains_key(&c));
+        let stranger = |t: &&Taken| !t.authenticated && t.client.is_none_or(|c| !self.known.contains_key(&c));
         self.taken.iter().rev().find(|(_, t)| stranger(t)).map(|(id, _)| *id)
     }
 }

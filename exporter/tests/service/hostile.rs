@@ -65,7 +65,9 @@ fn post(exporter: &Exporter, path: &str, headers: &str, body: &[u8]) -> u16 {
     let mut stream = TcpStream::connect(exporter.addr).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
-    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body).unwrap();
     let mut answer = Vec::new();
@@ -107,7 +109,9 @@ fn bodies_held_open_are_bounded_together() {
         for _ in 0..60 {
             let mut stream = TcpStream::connect(exporter.addr).unwrap();
             stream.set_write_timeout(Some(PATIENCE)).unwrap();
-            let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n");
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n"
+            );
             // Who is refused is not read to the end.
             let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&part));
             held.push(stream);
@@ -156,5 +160,5 @@ fn pages_of_other_sites_bring_nothing_and_change_nothing() {
     let reading = exporter.request_with("GET", "/metrics", "user-agent: Mozilla/5.0\r\n", "");
     assert_eq!(reading.status, 403, "a page whose name was made to lead here reads nothing");
     assert_eq!(exporter.post(event).status, 202, "a program comes by any name");
-    assert_eq!(exporter.page().get("stepwatch_exporter_http_requests_foreign_total"), Some(7.0));
+    exporter.wait_for("stepwatch_exporter_http_requests_foreign_total", 7.0);
 }

@@ -33,7 +33,9 @@ fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
     match names.iter().find(|n| n.is_empty() || !n.chars().all(is_name)) {
         None => Ok(names),
         Some(bad) => {
-            let text = format!("{bad:?} is not the name of a host; expected a name such as stepwatch.example.com, without scheme and port");
+            let text = format!(
+                "{bad:?} is not the name of a host; expected a name such as stepwatch.example.com, without scheme and port"
+            );
             Err(serde::de::Error::custom(text))
         }
     }
@@ -42,9 +44,9 @@ fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
 impl Hosts {
     /// Those of the configuration, of an address by which links lead here, and the machine's own name.
     pub fn new(web: &WebHosts, url: Option<&str>) -> Self {
-        let linked = url.and_then(|u| u.split_once("://")).map(|(_, rest)| {
-            name_of(rest.split(['/', '?', '#']).next().unwrap_or_default()).to_owned()
-        });
+        let linked = url
+            .and_then(|u| u.split_once("://"))
+            .map(|(_, rest)| name_of(rest.split(['/', '?', '#']).next().unwrap_or_default()).to_owned());
         let names = web.hosts.iter().cloned().chain(linked).map(|n| n.to_ascii_lowercase()).collect();
         let machine = rustix::system::uname().nodename().to_str().ok().map(|n| n.to_ascii_lowercase().into());
         Self { names, machine }
@@ -118,10 +120,7 @@ mod tests {
     }
 
     fn ask_of(method: Method, headers: &[(&'static str, &str)], guarded: bool) -> Option<String> {
-        let hosts = Hosts {
-            names: ["sw.example.com".to_owned()].into(),
-            machine: Some("node001".into()),
-        };
+        let hosts = Hosts { names: ["sw.example.com".to_owned()].into(), machine: Some("node001".into()) };
         let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
         refuse(&method, &Uri::from_static("/"), &headers, &hosts, guarded)
     }
@@ -134,28 +133,47 @@ mod tests {
 
     #[test]
     fn a_browser_comes_by_names_that_cannot_be_made_to_lead_here() {
-        for host in
-            ["127.0.0.1:9766", "[::1]:9766", "10.1.2.3", "localhost:1", "node001", "node001.example.org:9765", "SW.example.com"]
-        {
+        for host in [
+            "127.0.0.1:9766",
+            "[::1]:9766",
+            "10.1.2.3",
+            "localhost:1",
+            "node001",
+            "node001.example.org:9765",
+            "SW.example.com",
+        ] {
             assert_eq!(ask(Method::GET, &[("host", host), ("user-agent", "Mozilla/5.0")]), None, "{host}");
         }
-        for host in ["evil.example", "node001x.example", "sw.example.com.evil.example", "127.0.0.1.evil.example", ""] {
+        for host in
+            ["evil.example", "node001x.example", "sw.example.com.evil.example", "127.0.0.1.evil.example", ""]
+        {
             let refused = ask(Method::GET, &[("host", host), ("user-agent", "Mozilla/5.0")]);
             assert!(refused.unwrap().contains("web.hosts"), "{host}");
         }
-        assert_eq!(ask_of(Method::GET, &[("host", "any.example"), ("user-agent", "Mozilla/5.0")], false), None);
+        assert_eq!(
+            ask_of(Method::GET, &[("host", "any.example"), ("user-agent", "Mozilla/5.0")], false),
+            None
+        );
     }
 
     #[test]
     fn what_another_site_sends_changes_nothing() {
-        let own = [("host", "10.1.2.3:9766"), ("origin", "http://10.1.2.3:9766"), ("sec-fetch-site", "same-origin")];
+        let own = [
+            ("host", "10.1.2.3:9766"),
+            ("origin", "http://10.1.2.3:9766"),
+            ("sec-fetch-site", "same-origin"),
+        ];
         assert_eq!(ask(Method::POST, &own), None);
         assert_eq!(ask(Method::POST, &[("host", "10.1.2.3"), ("origin", "https://sw.example.com")]), None);
         for foreign in ["http://evil.example", "null", "http://10.1.2.3:80", ""] {
             let headers = [("host", "10.1.2.3:9766"), ("origin", foreign)];
             assert!(ask(Method::POST, &headers).is_some(), "{foreign}");
             assert!(ask_of(Method::DELETE, &headers, false).is_some(), "{foreign}");
-            assert_eq!(ask(Method::GET, &headers), None, "the browser itself keeps the answer from {foreign}");
+            assert_eq!(
+                ask(Method::GET, &headers),
+                None,
+                "the browser itself keeps the answer from {foreign}"
+            );
         }
         for site in ["cross-site", "same-site"] {
             assert!(ask(Method::POST, &[("host", "10.1.2.3"), ("sec-fetch-site", site)]).is_some(), "{site}");

@@ -131,8 +131,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (shared, requests) = (Arc::clone(server), Arc::clone(busy));
-    let service =
-        service_fn(move |request| answer(Arc::clone(&shared), peer, request, requests.enter()));
+    let service = service_fn(move |request| answer(Arc::clone(&shared), peer, request, requests.enter()));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)

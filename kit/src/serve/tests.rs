@@ -232,13 +232,18 @@ async fn all_bodies_together_are_limited_and_small_ones_get_through() {
     assert!(held.len() < 6, "{} bodies of 200 KiB are held", held.len());
     assert!(page(&metrics).contains("test_http_bodies_refused_total 1"), "{}", page(&metrics));
     let mut small = server.connect().await;
-    small.write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello").await.unwrap();
+    small
+        .write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello")
+        .await
+        .unwrap();
     assert!(read_to_end(&mut small).await.ends_with("5 bytes"));
     drop(held);
     loop {
         assert!(Instant::now() < deadline, "the room was not given back");
         let mut whole = server.connect().await;
-        let _ = whole.write_all(head(part.len()).replace("host: x", "host: x\r\nconnection: close").as_bytes()).await;
+        let _ = whole
+            .write_all(head(part.len()).replace("host: x", "host: x\r\nconnection: close").as_bytes())
+            .await;
         let _ = whole.write_all(&part).await;
         if read_to_end(&mut whole).await.ends_with("204800 bytes") {
             break;

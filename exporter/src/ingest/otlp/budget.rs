@@ -65,9 +65,7 @@ fn count(kind: Kind, body: &[u8], left: &mut usize) -> Result<(), Refused> {
         let (tag, value) = field.map_err(|_| Refused::Malformed("not protobuf of OTLP".to_owned()))?;
         let Some((child, bytes)) = kind.child(tag).zip(value.bytes()) else { continue };
         *left = left.checked_sub(1).ok_or_else(|| {
-            Refused::TooLarge(format!(
-                "a request has at most {MAX_MESSAGES} metrics, points and attributes"
-            ))
+            Refused::TooLarge(format!("a request has at most {MAX_MESSAGES} metrics, points and attributes"))
         })?;
         if child != Kind::Attribute {
             count(child, bytes, left)?;
@@ -98,13 +96,13 @@ pub(super) fn of_json(body: &[u8]) -> Result<(), Refused> {
 
 #[cfg(test)]
 mod tests {
-    use prost::Message as _;
     use proptest::prelude::*;
+    use prost::Message as _;
 
     use super::super::proto::{
         AnyValue, Exponential, ExponentialPoint, Gauge, Histogram, HistogramPoint, KeyValue, Metric,
-        MetricsRequest, NumberPoint, Resource, ResourceMetrics, ResourceSpans, ScopeMetrics, ScopeSpans, Span,
-        SpanEvent, Sum, Summary, SummaryPoint, TraceRequest,
+        MetricsRequest, NumberPoint, Resource, ResourceMetrics, ResourceSpans, ScopeMetrics, ScopeSpans,
+        Span, SpanEvent, Sum, Summary, SummaryPoint, TraceRequest,
     };
     use super::*;
 
@@ -121,7 +119,9 @@ mod tests {
     #[test]
     fn every_message_that_is_decoded_is_counted() {
         let metric = Metric {
-            gauge: Some(Gauge { data_points: vec![NumberPoint { attributes: attributes(2), ..Default::default() }] }),
+            gauge: Some(Gauge {
+                data_points: vec![NumberPoint { attributes: attributes(2), ..Default::default() }],
+            }),
             sum: Some(Sum { data_points: vec![NumberPoint::default()], ..Default::default() }),
             histogram: Some(Histogram {
                 data_points: vec![HistogramPoint { attributes: attributes(3), ..Default::default() }],
