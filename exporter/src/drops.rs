@@ -38,6 +38,8 @@ pub enum Reason {
     Identities,
     /// Connections over the limit.
     Connections,
+    /// Connections over the share of one process or one user.
+    Share,
     /// Bodies over the limit of one request.
     Body,
     /// A step so far ahead that it is not believed alone.
@@ -51,7 +53,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -63,6 +65,7 @@ impl Reason {
         Self::Entries,
         Self::Identities,
         Self::Connections,
+        Self::Share,
         Self::Body,
         Self::StepJump,
         Self::Timestamp,
@@ -83,6 +86,7 @@ impl Reason {
             Self::Entries => "entries_limit",
             Self::Identities => "identities_limit",
             Self::Connections => "connections_limit",
+            Self::Share => "share_limit",
             Self::Body => "body_limit",
             Self::StepJump => "step_jump",
             Self::Timestamp => "timestamp",

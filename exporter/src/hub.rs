@@ -207,7 +207,7 @@ impl Hub {
         let mut reading = events.drain(..);
         for mut event in reading.by_ref() {
             if event.run.is_some() && event.run != admitted {
-                if !event.run.as_deref().is_some_and(|run| training.admits(run, now)) {
+                if !event.run.as_deref().is_some_and(|run| training.admits(run, event.kind, now)) {
                     waiting.push(event);
                     break;
                 }

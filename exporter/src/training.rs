@@ -118,8 +118,8 @@ impl Training {
     }
 
     /// Whether there is room for a run, made where it can be.
-    pub fn admits(&mut self, run: &str, now: f64) -> bool {
-        self.runs.contains_key(run) || self.make_room(run, now)
+    pub fn admits(&mut self, run: &str, kind: Kind, now: f64) -> bool {
+        self.runs.contains_key(run) || self.make_room(run, kind, now)
     }
 
     /// Takes an event in; `out` receives what to publish, in order.
@@ -138,7 +138,7 @@ impl Training {
         let Some(name) = event.run.clone() else {
             return without_run(event, now, out);
         };
-        if !self.admits(&name, now) {
+        if !self.admits(&name, event.kind, now) {
             return self.dropped(Reason::Runs);
         }
         let options = &self.options;
@@ -211,8 +211,9 @@ impl Training {
     }
 
     /// Makes a run, in the place of another where need be: of one that has ended, or else of the one that has been silent
-    /// for longest. One that spoke within `linger` stays, or two would take turns and neither be followed.
-    fn make_room(&mut self, name: &str, now: f64) -> bool {
+    /// for longest. One that spoke within `linger` stays, or two would take turns and neither be followed. A run that never made a step
+    /// gives way to one that brings its first: whoever says hello for many runs keeps nobody who trains off the page.
+    fn make_room(&mut self, name: &str, kind: Kind, now: f64) -> bool {
         if self.runs.len() >= self.options.max_runs {
             if !std::mem::replace(&mut self.told_full, true) {
                 let limit = self.options.max_runs;
@@ -223,10 +224,12 @@ impl Training {
                 );
             }
             let linger = self.options.linger;
-            let idle = self.runs.values().filter(|r| !r.is_connected());
-            let idle = idle.filter(|r| r.is_over() || now - r.heard >= linger);
-            let Some(oldest) = idle
-                .min_by(|a, b| b.is_over().cmp(&a.is_over()).then(a.heard.total_cmp(&b.heard)))
+            let idle = |r: &Run| !r.is_connected() && (r.is_over() || now - r.heard >= linger);
+            let outdone = |r: &Run| kind == Kind::Step && r.step.is_none();
+            let yielding = self.runs.values().filter(|r| idle(r) || outdone(r));
+            let rank = |r: &Run| (!r.is_over(), !outdone(r));
+            let Some(oldest) = yielding
+                .min_by(|a, b| rank(a).cmp(&rank(b)).then(a.heard.total_cmp(&b.heard)))
                 .map(|r| Arc::clone(&r.name))
             else {
                 return false;

@@ -46,6 +46,9 @@ pub static FAMILIES: &[&Family] = &[&MTIME, &ERROR, &REFUSED];
 /// Files that are read, and the size of one.
 const MAX_FILES: usize = 256;
 const MAX_BYTES: u64 = 4 << 20;
+/// Samples of one file, as a multiple of the series of all: a histogram has one a bucket. A sample in memory takes many times what
+/// its line does, so that they are counted first.
+const MAX_SAMPLES_PER_SERIES: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -112,7 +115,7 @@ impl Reader {
 
     fn file(&mut self, path: &Path, page: &mut Page, out: &mut Samples) {
         let name = path.to_string_lossy();
-        let wrong = match read_file(path) {
+        let wrong = match read_file(path, self.config.max_series.saturating_mul(MAX_SAMPLES_PER_SERIES)) {
             Ok((text, modified)) => {
                 out.maybe(&MTIME, &[&name], modified);
                 let mut lost = None;
@@ -178,7 +181,7 @@ impl Reader {
 }
 
 /// The whole of a file that can be read as a page, and when it was written.
-fn read_file(path: &Path) -> Result<(String, Option<f64>), String> {
+fn read_file(path: &Path, max_samples: usize) -> Result<(String, Option<f64>), String> {
     let meta = std::fs::metadata(path).map_err(|e| e.to_string())?;
     // Anything else may have no end, or none to write it.
     if !meta.is_file() {
@@ -191,7 +194,10 @@ fn read_file(path: &Path) -> Result<(String, Option<f64>), String> {
         return Err(format!("it is larger than {MAX_BYTES} bytes"));
     }
     let text = String::from_utf8(bytes).map_err(|_| "it is no UTF-8".to_owned())?;
-    for sample in read::read(&text, Dialect::Text) {
+    for (i, sample) in read::read(&text, Dialect::Text).enumerate() {
+        if i >= max_samples {
+            return Err(format!("it has more than {max_samples} samples (collectors.textfile.max_series)"));
+        }
         let sample = sample.map_err(|malformed| malformed.to_string())?;
         if sample.time.is_some() {
             return Err(format!("{} has a time stamp, which a file of metrics must not", sample.name));

@@ -4,11 +4,11 @@
 //! A closed connection without a goodbye is how a killed rank shows itself, within microseconds and without its help. That
 //! its last peer closes is told to the hub; that we close, on shutdown or over a limit, is not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::collectors::process;
 use crate::drops::Reason;
 use crate::hub::{Hub, Origin, Peer};
+use crate::lock::Locked as _;
 use crate::roots::Roots;
 use crate::samples::Samples;
 use crate::training::ProcessFate;
@@ -37,10 +38,23 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Flag of a process that has begun to exit, whatever its state says.
 const PF_EXITING: u64 = 0x4;
 
+/// One process may have one part in so many of all connections, and so may one user but root once half of all are open.
+const SHARE: usize = 4;
+/// A share is never smaller: a launcher has a connection a rank.
+const MIN_SHARE: usize = 64;
+
 #[derive(Debug, Default)]
 pub struct Counts {
     open: AtomicUsize,
     throttled: AtomicU64,
+    shares: Mutex<Shares>,
+}
+
+/// How many connections each has.
+#[derive(Debug, Default)]
+struct Shares {
+    by_pid: BTreeMap<u32, usize>,
+    by_uid: BTreeMap<u32, usize>,
 }
 
 impl Counts {
@@ -64,8 +78,11 @@ pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: u
         };
         match accepted {
             Ok((stream, _)) if counts.open.load(Ordering::Relaxed) < max => {
-                let seat = Seat::take(&counts);
-                tokio::spawn(Connection::new(stream, &hub).run(seat, shutdown.clone()));
+                let connection = Connection::new(stream, &hub);
+                match Seat::take(&counts, &connection.peer, max) {
+                    Some(seat) => drop(tokio::spawn(connection.run(seat, shutdown.clone()))),
+                    None => hub.drops().count(Reason::Share),
+                }
             }
             Ok(_) => hub.drops().count(Reason::Connections),
             Err(error) => {
@@ -77,18 +94,52 @@ pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: u
 }
 
 /// Counts a connection for as long as it is open.
-struct Seat(Arc<Counts>);
+struct Seat {
+    counts: Arc<Counts>,
+    pid: Option<u32>,
+    uid: u32,
+}
 
 impl Seat {
-    fn take(counts: &Arc<Counts>) -> Self {
+    /// A place, unless its process or its user has its share already: nobody's sockets keep the ranks of others out.
+    fn take(counts: &Arc<Counts>, peer: &Peer, max: usize) -> Option<Self> {
+        let mut shares = counts.shares.locked();
+        let of = |held: &BTreeMap<u32, usize>, who: u32| held.get(&who).copied().unwrap_or_default();
+        let (pid, uid) = (peer.pid, peer.uid);
+        let crowded = counts.open.load(Ordering::Relaxed) >= max / 2;
+        let share = (max / SHARE).max(MIN_SHARE);
+        let over_process = pid.is_some_and(|pid| of(&shares.by_pid, pid) >= share);
+        let over_user = uid != 0 && crowded && of(&shares.by_uid, uid) >= share;
+        if over_process || over_user {
+            return None;
+        }
         counts.open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counts))
+        if let Some(pid) = pid {
+            *shares.by_pid.entry(pid).or_default() += 1;
+        }
+        *shares.by_uid.entry(uid).or_default() += 1;
+        drop(shares);
+        Some(Self { counts: Arc::clone(counts), pid, uid })
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.counts.open.fetch_sub(1, Ordering::Relaxed);
+        let mut shares = self.counts.shares.locked();
+        if let Some(pid) = self.pid {
+            release(&mut shares.by_pid, pid);
+        }
+        release(&mut shares.by_uid, self.uid);
+    }
+}
+
+fn release(held: &mut BTreeMap<u32, usize>, who: u32) {
+    if let Some(count) = held.get_mut(&who) {
+        *count -= 1;
+        if *count == 0 {
+            held.remove(&who);
+        }
     }
 }
 
@@ -120,7 +171,7 @@ impl Connection {
     async fn run(mut self, seat: Seat, shutdown: Shutdown) {
         let closed = tokio::select! {
             () = shutdown.wait() => Closed::ByUs,
-            closed = self.read(&seat.0) => closed,
+            closed = self.read(&seat.counts) => closed,
         };
         if closed == Closed::ByPeer && !shutdown.is_set() {
             self.hub.closed(self.peer.connection, fate(self.peer.pid));

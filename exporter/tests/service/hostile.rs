@@ -162,3 +162,44 @@ fn pages_of_other_sites_bring_nothing_and_change_nothing() {
     assert_eq!(exporter.post(event).status, 202, "a program comes by any name");
     exporter.wait_for("stepwatch_exporter_http_requests_foreign_total", 7.0);
 }
+
+#[test]
+fn files_with_many_series_are_refused_before_they_take_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = dir.path().join("textfile");
+    std::fs::create_dir(&files).unwrap();
+    for file in 0..4 {
+        let lines = (0..50_000).map(|i| format!("site_metric{{file=\"{file}\",series=\"{i}\"}} 1\n"));
+        std::fs::write(files.join(format!("{file}.prom")), lines.collect::<String>()).unwrap();
+    }
+    std::fs::write(files.join("small.prom"), "site_small 1\n").unwrap();
+    let textfile = format!("collectors: {{textfile: {{directories: ['{}']}}}}\n", files.display());
+    let exporter = Exporter::start(dir.path(), &format!("{QUICK}{textfile}"));
+    exporter.wait_for("site_small", 1.0);
+    let refused = exporter.page();
+    for file in 0..4 {
+        let series = format!(r#"stepwatch_exporter_textfile_error{{file="{}"}}"#, files.join(format!("{file}.prom")).display());
+        assert_eq!(refused.get(&series), Some(1.0), "{series}");
+    }
+    is_unharmed(&exporter, 1);
+}
+
+#[test]
+fn runs_that_only_said_hello_make_room_for_one_that_trains() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), &format!("{QUICK}runs: {{max_runs: 4, linger: 1s}}\n"));
+    let silent = exporter.connect();
+    for i in 0..4 {
+        silent.send(&format!(r#"{{"v":1,"k":"hello","run":"silent-{i}","rank":0}}"#));
+    }
+    exporter.wait_for(r#"stepwatch_exporter_ingest_events_total{via="seqpacket"}"#, 4.0);
+    is_unharmed(&exporter, 1);
+}
+
+#[test]
+fn sockets_of_one_process_leave_room_for_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let _held: Vec<_> = (0..1_024).map(|_| exporter.connect()).collect();
+    exporter.wait_for(r#"stepwatch_exporter_ingest_dropped_total{reason="share_limit"}"#, 1_024.0 - 256.0);
+}
