@@ -52,6 +52,8 @@ pub struct Options {
     /// Instead of the one in the configuration.
     pub listen: Option<ListenAddr>,
     pub web_config: Option<PathBuf>,
+    /// Take a database that is empty, or not the one that was here before.
+    pub new_store: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +104,7 @@ impl App {
         let config = Config::load(&options.config)?;
         let web = options.web_config.as_deref().map(WebConfig::load).transpose()?;
         config.log_warnings();
-        let store = Store::open(&config.file.storage.sqlite).await?;
+        let store = Store::open_as(&config.file.storage.sqlite, options.new_store).await?;
         let listener = serve::bind(options.listen.as_ref().unwrap_or(&config.file.listen)).await?;
         let addr = listener.local_addr()?;
 

@@ -106,6 +106,9 @@ pub struct RunArgs {
     /// TLS and authentication, in the format of Prometheus' exporters
     #[arg(long = "web.config.file", value_name = "FILE")]
     web_config: Option<PathBuf>,
+    /// Begin with the database as it is, although it is empty or not the one that was here before
+    #[arg(long)]
+    new_store: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -263,7 +266,8 @@ async fn run(args: RunArgs, log: LogControl) -> Result<(), CliError> {
     tracing::info!(version = build_info::VERSION, revision = build_info::GIT_SHA, "stepwatch-alerter");
     let shutdown = Shutdown::on_signals();
     survive_limits().map_err(|e| CliError::Start(e.into()))?;
-    let options = Options { config, listen: args.listen, web_config: args.web_config };
+    let RunArgs { listen, web_config, new_store, .. } = args;
+    let options = Options { config, listen, web_config, new_store };
     let app = Box::pin(App::start(options, log)).await.map_err(|e| match e {
         StartError::Config(e) => CliError::Config(e),
         e => CliError::Start(e),

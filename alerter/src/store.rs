@@ -16,6 +16,7 @@ mod callbacks;
 mod commit;
 mod delivery;
 mod filesystem;
+mod identity;
 mod lock;
 mod open;
 mod read;
@@ -50,6 +51,7 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
+    identity: identity::Identity,
     writer: Mutex<Writer>,
     /// Where deliveries, and whatever is in no hurry, wait for their turn to wait for the writer.
     line: Mutex<()>,
@@ -104,6 +106,15 @@ pub enum StoreError {
         "what was written to {path} is not there for its readers: was the file replaced? Then start again"
     )]
     Unseen { path: PathBuf },
+    #[error(
+        "{path} {what} while this alerter runs: nothing that is written would be found again. Put the file back, or restart"
+    )]
+    NotInPlace { path: PathBuf, what: &'static str },
+    #[error(
+        "{path} {what}, but this alerter kept its incidents here before ({beside} says so). Restore it from a backup, or start \
+         once with --new-store to begin without them"
+    )]
+    Unexpected { path: PathBuf, beside: PathBuf, what: &'static str },
     #[error(transparent)]
     Sql(#[from] sqlx::Error),
 }

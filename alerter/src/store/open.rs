@@ -12,6 +12,7 @@ use sqlx::{ConnectOptions as _, SqlSafeStr as _};
 use tokio::sync::{Mutex, Notify};
 
 use super::busy::Busy;
+use super::identity::{self, Identity};
 use super::lock::FileLock;
 use super::{Inner, Result, Store, StoreError, Writer, filesystem};
 
@@ -41,6 +42,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 impl Store {
     /// Opens the database, creating it and its directory as needed, and brings its schema up to date.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_as(path, false).await
+    }
+
+    /// As [`Self::open`]; with `new` a database is taken that is not the one that was here before.
+    pub async fn open_as(path: impl AsRef<Path>, new: bool) -> Result<Self> {
         let _busy = Busy::now();
         let path = path.as_ref().to_owned();
         let directory = match path.parent() {
@@ -54,6 +60,11 @@ impl Store {
             return Err(StoreError::SharedFilesystem { path, filesystem });
         }
         let lock = FileLock::acquire(&path)?;
+        let of_file = |action| {
+            let path = path.clone();
+            move |source| StoreError::Io { action, path, source }
+        };
+        identity::protect(&path).map_err(of_file("create"))?;
 
         let options = SqliteConnectOptions::new()
             .filename(&path)
@@ -64,6 +75,8 @@ impl Store {
         let open = |source| StoreError::Open { path: path.clone(), source };
         let mut connection = options.connect().await.map_err(open)?;
         migrate(&mut connection, &path, MIGRATIONS).await?;
+        identity::recognise(&mut connection, &path, new).await?;
+        let identity = Identity::of(&path).map_err(of_file("look at"))?;
         let writer = Mutex::new(Writer::new(options.clone(), connection));
         let options = options.read_only(true);
         let pool = |connections| {
@@ -78,7 +91,8 @@ impl Store {
         let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
         let (posted, line) = (Notify::new(), Mutex::new(()));
         let (alerts, refusal) = (std::sync::Mutex::default(), std::sync::Mutex::default());
-        let inner = Inner { path, writer, line, refusal, readers, finders, alerts, posted, _lock: lock };
+        let inner =
+            Inner { path, identity, writer, line, refusal, readers, finders, alerts, posted, _lock: lock };
         Ok(Self { inner: Arc::new(inner) })
     }
 }

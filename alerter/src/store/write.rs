@@ -93,6 +93,7 @@ impl Store {
         who: Who,
         work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
     ) -> Result<T> {
+        self.inner.identity.check()?;
         let mut open = match writer.kept.take() {
             Some(open) => open,
             None => Open::new(&writer.options).await?,

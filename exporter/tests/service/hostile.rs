@@ -178,7 +178,10 @@ fn files_with_many_series_are_refused_before_they_take_memory() {
     exporter.wait_for("site_small", 1.0);
     let refused = exporter.page();
     for file in 0..4 {
-        let series = format!(r#"stepwatch_exporter_textfile_error{{file="{}"}}"#, files.join(format!("{file}.prom")).display());
+        let series = format!(
+            r#"stepwatch_exporter_textfile_error{{file="{}"}}"#,
+            files.join(format!("{file}.prom")).display()
+        );
         assert_eq!(refused.get(&series), Some(1.0), "{series}");
     }
     is_unharmed(&exporter, 1);

@@ -1,0 +1,201 @@
+//! Which file the store is: not another one, and not none.
+//!
+//! SQLite goes on writing into a file that was removed or replaced under it, and creates an empty one where there was none. Both would
+//! lose incidents, silences and what is on its way to people without a word. So each transaction first looks whether the file that is
+//! open is still the one at its path. And the database and a hidden file beside it keep the same random name, so that a start
+//! with an empty or foreign database is refused, unless the operator wants it.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::{Result, StoreError};
+
+/// For whom the store and what lies beside it may be read: it has names, labels and what people wrote.
+const OWNER_ONLY: u32 = 0o600;
+
+/// The file that was opened.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    path: PathBuf,
+    place: (u64, u64),
+}
+
+/// Creates the file where there is none, and keeps others from reading it.
+pub(super) fn protect(path: &Path) -> io::Result<()> {
+    OpenOptions::new().append(true).create(true).mode(OWNER_ONLY).open(path)?;
+    for suffix in ["", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        match fs::metadata(&name) {
+            Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
+                fs::set_permissions(&name, Permissions::from_mode(OWNER_ONLY))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Identity {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let meta = fs::metadata(path)?;
+        Ok(Self { path: path.to_owned(), place: (meta.dev(), meta.ino()) })
+    }
+
+    /// Whether the file at the path is still the one that is open.
+    pub(super) fn check(&self) -> Result<()> {
+        let what = match fs::metadata(&self.path) {
+            Ok(meta) if (meta.dev(), meta.ino()) == self.place => return Ok(()),
+            Ok(_) => "was replaced by another file",
+            Err(err) if err.kind() == io::ErrorKind::NotFound => "was removed",
+            // Not to be allowed to look is another trouble, which a transaction meets by itself.
+            Err(_) => return Ok(()),
+        };
+        Err(StoreError::NotInPlace { path: self.path.clone(), what })
+    }
+}
+
+/// Compares the name in the database with the one beside it; `new` gives both a new one.
+pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, new: bool) -> Result<()> {
+    let beside = beside(path);
+    let fail = |action, source| StoreError::Io { action, path: beside.clone(), source };
+    let expected = match fs::read_to_string(&beside) {
+        Ok(text) => Some(text.trim().to_owned()),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => None,
+        Err(err) => return Err(fail("read", err)),
+    };
+    let found: Option<String> = sqlx::query_scalar("SELECT value FROM meta WHERE key = 'identity'")
+        .fetch_optional(&mut *connection)
+        .await?;
+    let known = match (expected, found) {
+        _ if new => None,
+        (Some(expected), Some(found)) if expected == found => return Ok(()),
+        (Some(_), found) => {
+            let what = if found.is_some() { "is another database" } else { "is empty" };
+            return Err(StoreError::Unexpected { path: path.to_owned(), beside, what });
+        }
+        // A database that was restored elsewhere, or one from before it had a name.
+        (None, found) => found,
+    };
+    let name = match known {
+        Some(name) => name,
+        None => {
+            let mut bytes = [0; 16];
+            getrandom::fill(&mut bytes).map_err(|err| fail("name", io::Error::other(err)))?;
+            let name = hex::encode(bytes);
+            let sql = "INSERT INTO meta (key, value) VALUES ('identity', ?) \
+                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            sqlx::query(sql).bind(&name).execute(connection).await?;
+            name
+        }
+    };
+    write(&beside, &name).map_err(|err| fail("write", err))
+}
+
+/// Whole or not at all, also when the power goes.
+fn write(path: &Path, name: &str) -> io::Result<()> {
+    let draft = path.with_extension("draft");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER_ONLY).open(&draft)?;
+    writeln!(file, "{name}")?;
+    file.sync_all()?;
+    fs::rename(&draft, path)
+}
+
+/// Hidden, so that whoever removes `alerter.db*` leaves it.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".identity");
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_engine::time::Ts;
+
+    use super::super::tests::reopen;
+    use super::super::{Store, StoreError};
+    use super::*;
+
+    async fn stored() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("alerter.db");
+        drop(Store::open(&path).await.unwrap());
+        drop(reopen(&path).await);
+        (dir, path)
+    }
+
+    /// Waits until nobody has the file open.
+    async fn fails(path: &Path) -> StoreError {
+        loop {
+            match Store::open(path).await {
+                Err(StoreError::InUse { .. }) => tokio::task::yield_now().await,
+                Err(err) => return err,
+                Ok(_) => panic!("it opened"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_removed_or_emptied_store_is_missed_at_the_next_start() {
+        for emptied in [false, true] {
+            let (dir, path) = stored().await;
+            for entry in fs::read_dir(dir.path()).unwrap().flatten() {
+                if entry.file_name().to_string_lossy().starts_with("alerter.db") {
+                    match emptied {
+                        true => drop(fs::File::create(entry.path()).unwrap()),
+                        false => fs::remove_file(entry.path()).unwrap(),
+                    }
+                }
+            }
+            let err = fails(&path).await.to_string();
+            assert!(err.contains("is empty") && err.contains("--new-store"), "{err}");
+            assert!(fails(&path).await.to_string().contains("is empty"), "nor by trying again");
+            drop(Store::open_as(&path, true).await.unwrap());
+            drop(reopen(&path).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_store_of_another_is_refused_and_one_that_was_moved_is_not() {
+        let ((_dir, path), (other_dir, other)) = (stored().await, stored().await);
+        let elsewhere = other_dir.path().join("moved.db");
+        fs::copy(&path, &elsewhere).unwrap();
+        drop(Store::open(&elsewhere).await.unwrap());
+        fs::copy(&path, &other).unwrap();
+        assert!(fails(&other).await.to_string().contains("is another database"));
+    }
+
+    #[tokio::test]
+    async fn nobody_else_may_read_the_files() {
+        let (dir, path) = stored().await;
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let store = reopen(&path).await;
+        store.touch(Ts(1)).await.unwrap();
+        for entry in fs::read_dir(dir.path()).unwrap().flatten() {
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, OWNER_ONLY, "{}", entry.path().display());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_goes_away_while_it_is_open_takes_nothing_more() {
+        let (_dir, path) = stored().await;
+        let store = reopen(&path).await;
+        store.touch(Ts(1)).await.unwrap();
+        let aside = path.with_extension("aside");
+        fs::rename(&path, &aside).unwrap();
+        assert!(store.touch(Ts(1)).await.unwrap_err().to_string().contains("was removed"));
+        assert!(store.refusal().is_some());
+        fs::copy(&aside, &path).unwrap();
+        assert!(store.touch(Ts(1)).await.unwrap_err().to_string().contains("was replaced"));
+        fs::rename(&aside, &path).unwrap();
+        store.touch(Ts(1)).await.unwrap();
+        assert_eq!(store.refusal(), None);
+    }
+}
