@@ -75,7 +75,11 @@ async fn refusals_carry_slacks_own_error_names() {
     assert_eq!(slack.error("chat.postMessage", post("#nowhere", "x")).await, "channel_not_found");
     assert_eq!(slack.error("chat.postMessage", post("#archived", "x")).await, "is_archived");
     assert_eq!(slack.error("chat.postMessage", post("#lobby", "x")).await, "not_in_channel");
-    assert_eq!(slack.error("chat.postMessage", post("#secret", "x")).await, "channel_not_found", "not for us");
+    assert_eq!(
+        slack.error("chat.postMessage", post("#secret", "x")).await,
+        "channel_not_found",
+        "not for us"
+    );
     assert_eq!(slack.error("chat.postMessage", post("#training", "")).await, "no_text");
     assert_eq!(slack.error("chat.postMessage", post("#training", &"x".repeat(40_001))).await, "msg_too_long");
     let in_thread = json!({"channel": "#training", "text": "x", "thread_ts": "1.000001"});
@@ -130,8 +134,14 @@ async fn every_method_asks_for_the_scope_of_its_reference() {
     for method in ["conversations.history", "conversations.replies"] {
         assert_eq!(needed(&slack.read(method, &reading).await), "groups:history");
     }
-    assert_eq!(slack.read("conversations.history", &[("channel", "C0LOBBY000")]).await["error"], "not_in_channel");
-    assert_eq!(slack.read("conversations.history", &[("channel", "C0SECRET00")]).await["error"], "channel_not_found");
+    assert_eq!(
+        slack.read("conversations.history", &[("channel", "C0LOBBY000")]).await["error"],
+        "not_in_channel"
+    );
+    assert_eq!(
+        slack.read("conversations.history", &[("channel", "C0SECRET00")]).await["error"],
+        "channel_not_found"
+    );
     assert_eq!(slack.read("conversations.history", &[("channel", "C0ARCHIVED")]).await["ok"], true);
     grant(&["groups:history", "chat:write.public", "chat:write"]);
     assert_eq!(slack.read("conversations.history", &reading).await["ok"], true);
@@ -144,7 +154,8 @@ async fn a_list_of_channels_takes_a_scope_for_each_kind() {
     let fake = FakeSlack::start().await;
     let slack = Caller::of(&fake);
     let names = |reply: &Value| {
-        let names = reply["channels"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap().to_owned());
+        let names =
+            reply["channels"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
     let public = ["training", "oncall", "archived", "lobby"];
@@ -152,7 +163,10 @@ async fn a_list_of_channels_takes_a_scope_for_each_kind() {
     let both = [("types", "public_channel,private_channel"), ("exclude_archived", "true")];
     assert_eq!(needed(&slack.read("conversations.list", &both).await), "groups:read");
     fake.change(|s| s.scopes.extend(["groups:read".to_owned()]));
-    assert_eq!(names(&slack.read("conversations.list", &both).await), ["training", "oncall", "lobby", "war-room"]);
+    assert_eq!(
+        names(&slack.read("conversations.list", &both).await),
+        ["training", "oncall", "lobby", "war-room"]
+    );
     fake.change(|s| s.scopes.retain(|scope| scope != "channels:read"));
     assert_eq!(needed(&slack.read("conversations.list", &[]).await), "channels:read");
     assert_eq!(slack.read("conversations.list", &[("types", "nonsense")]).await["error"], "invalid_types");

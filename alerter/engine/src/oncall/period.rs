@@ -199,7 +199,9 @@ impl TimeRange {
         }
         // The end of the day is no beginning: 24:00 to 06:00 is of the next one.
         if start_time.0 == DAY_MINUTES {
-            return Err(format!("{start_time} is the end of a day: write 00:00 to {end_time} for the next day"));
+            return Err(format!(
+                "{start_time} is the end of a day: write 00:00 to {end_time} for the next day"
+            ));
         }
         Ok(Self { start_time, end_time })
     }

@@ -122,7 +122,10 @@ impl Checker {
         let elements = b["elements"].as_array().into_iter().flatten();
         for (i, id) in elements.enumerate().filter_map(|(i, e)| Some((i, e["action_id"].as_str()?))) {
             if !ids.insert(id) {
-                self.wrong(&format!("{at}/elements/{i}/action_id"), &format!("`action_id` \"{id}\" already exists"));
+                self.wrong(
+                    &format!("{at}/elements/{i}/action_id"),
+                    &format!("`action_id` \"{id}\" already exists"),
+                );
             }
         }
     }
@@ -247,7 +250,8 @@ mod tests {
 
     #[test]
     fn refuses_shapes_that_slack_refuses() {
-        let button = |id| json!({"type": "button", "action_id": id, "text": {"type": "plain_text", "text": "x"}});
+        let button =
+            |id| json!({"type": "button", "action_id": id, "text": {"type": "plain_text", "text": "x"}});
         assert_eq!(error(json!([{"type": "actions", "elements": [button("a"), button("b")]}])), None);
         for bad in [
             json!([{"type": "header", "text": {"type": "mrkdwn", "text": "x"}}]),

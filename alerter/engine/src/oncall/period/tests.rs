@@ -83,7 +83,8 @@ fn a_range_of_hours_is_more_than_nothing() {
     let range = |start: &str, end: &str| {
         let json = format!(r#"{{"start_time":"{start}","end_time":"{end}"}}"#);
         let told = serde_json::from_str::<TimeRange>(&json).map_err(|e| e.to_string());
-        let short = serde_json::from_str::<TimeRange>(&format!(r#""{start}-{end}""#)).map_err(|e| e.to_string());
+        let short =
+            serde_json::from_str::<TimeRange>(&format!(r#""{start}-{end}""#)).map_err(|e| e.to_string());
         assert_eq!(told.is_ok(), short.is_ok(), "{told:?} {short:?}");
         told.map(drop)
     };
