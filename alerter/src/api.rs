@@ -87,7 +87,8 @@ impl Api {
         RunList { runs, hidden: if caller.reach().is_some() { 0 } else { view.runs_hidden } }
     }
 
-    /// Whoever is limited to some runs or teams is told of no more than these: neither of the exporters, nor how much others wait for.
+    /// Whoever is limited to some runs or teams is told of no more than these: neither of the exporters, nor
+    /// how much others wait for.
     async fn status(&self, caller: &Caller) -> Result<Status, ApiError> {
         let view = self.runtime.views.get();
         let mut status = Status {

@@ -71,7 +71,8 @@ pub struct File {
     pub ack_timeout: Option<Span>,
     pub flapping_after: u32,
     pub group_by: Vec<String>,
-    /// Labels that runs declare of themselves or alerts bring, for which matchers may ask beside those that are known.
+    /// Labels that runs declare of themselves or alerts bring, for which matchers may ask beside those that
+    /// are known.
     pub labels: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,

@@ -84,8 +84,8 @@ impl Router {
         vec![self.rest(config, labels)]
     }
 
-    /// The ways that incidents with these labels may take, of whose other labels nothing is known but that none of them is among
-    /// `known`: in this order, of which the first decides whose `given` holds.
+    /// The ways that incidents with these labels may take, of whose other labels nothing is known but that
+    /// none of them is among `known`: in this order, of which the first decides whose `given` holds.
     pub fn possible(&self, config: &EngineConfig, labels: &Labels, known: &[&str]) -> Vec<Possible> {
         let mut found = Vec::new();
         if !Node::explore(&self.routes, config, labels, known, &Possible::root(), &mut found) {
@@ -216,7 +216,8 @@ impl Node {
         any
     }
 
-    /// As `descend`, of labels that are partly known; `above` is what their parent asks for. True if one of them matches for sure.
+    /// As `descend`, of labels that are partly known; `above` is what their parent asks for. True if one of
+    /// them matches for sure.
     fn explore(
         nodes: &[Self],
         config: &EngineConfig,

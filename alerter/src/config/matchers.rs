@@ -1,7 +1,9 @@
-//! Matchers that are not well formed, or that are and mean nothing: they ask for a label or a value that no incident has.
+//! Matchers that are not well formed, or that are and mean nothing: they ask for a label or a value that no
+//! incident has.
 //!
-//! `sevrity="page"` and `severity="critical"` would match nothing and `severity!="critical"` everything, all silently, and a page would go
-//! where nobody looks. Runs may declare labels of any name, and alerts bring them: the file says which (`labels`).
+//! `sevrity="page"` and `severity="critical"` would match nothing and `severity!="critical"` everything, all
+//! silently, and a page would go where nobody looks. Runs may declare labels of any name, and alerts bring
+//! them: the file says which (`labels`).
 
 use stepwatch_engine::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use stepwatch_engine::incident::labels::{ALERTNAME, OURS};
@@ -55,8 +57,9 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Mistakes in a list of matchers, all of which must hold. Regular expressions may be ahead of the kinds there are; plain values may
-/// not. Where the list, or what stands above it (`of_alerts`), is about alerts from outside, labels may have any name.
+/// Mistakes in a list of matchers, all of which must hold. Regular expressions may be ahead of the kinds
+/// there are; plain values may not. Where the list, or what stands above it (`of_alerts`), is about alerts
+/// from outside, labels may have any name.
 pub(super) fn check(
     at: &str,
     matchers: &[String],

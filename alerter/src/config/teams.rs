@@ -1,7 +1,7 @@
 //! Who is told of what, by team and severity: what the routes come to for each of them.
 //!
-//! The router itself is asked. A route may also ask for what is not known beforehand (a kind, a run, a node); then there is a line for
-//! each answer, and the first that holds decides.
+//! The router itself is asked. A route may also ask for what is not known beforehand (a kind, a run, a node);
+//! then there is a line for each answer, and the first that holds decides.
 
 use stepwatch_engine::config::{EngineConfig, Level};
 use stepwatch_engine::matcher::Labels;
@@ -47,7 +47,8 @@ fn given(possible: &Possible, one_of_many: bool) -> String {
 
 fn destination(config: &EngineConfig, possible: &Possible, severity: Severity) -> String {
     let way = &possible.way;
-    // What is told by severity is settled here. A page or ticket that every level passes over is told to the last one.
+    // What is told by severity is settled here. A page or ticket that every level passes over is told to the
+    // last one.
     let asked = |level: &&Level| level.condition.severity.is_none_or(|s| s == severity);
     let mut levels: Vec<&Level> = way.levels.iter().filter(asked).collect();
     if levels.is_empty() {

@@ -52,8 +52,9 @@ pub struct Config {
     /// `#name` or id (`C0123ABCD`). The bot must have been invited to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history and channels:read too (groups:history
-    /// and groups:read in a private channel), a message whose fate is unknown is looked for instead of being sent twice.
+    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history and channels:read too
+    /// (groups:history and groups:read in a private channel), a message whose fate is unknown is looked for
+    /// instead of being sent twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -121,7 +121,10 @@ impl Slack {
         let asked = |c: &&Channel| c.exists() && kinds.iter().any(|kind| c.is_kind(kind));
         let current = |c: &&Channel| !(c.archived && flag(args, "exclude_archived"));
         let all: Vec<_> = self.channels.iter().filter(asked).filter(current).collect();
-        let shown = |c: &&Channel| json!({"id": c.id, "name": c.name, "is_private": c.private, "is_archived": c.archived, "is_member": c.member});
+        let shown = |c: &&Channel| {
+            json!({"id": c.id, "name": c.name, "is_private": c.private, "is_archived": c.archived,
+                "is_member": c.member})
+        };
         let channels: Vec<_> = all.iter().skip(skip).take(limit).map(shown).collect();
         let next = next_cursor(all.len(), skip + limit);
         Ok(json!({"channels": channels, "response_metadata": {"next_cursor": next}}))
