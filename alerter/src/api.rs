@@ -87,22 +87,39 @@ impl Api {
         RunList { runs, hidden: if caller.reach().is_some() { 0 } else { view.runs_hidden } }
     }
 
-    fn status(&self) -> Status {
+    /// Whoever is limited to some runs or teams is told of no more than these: neither of the exporters, nor
+    /// how much others wait for.
+    async fn status(&self, caller: &Caller) -> Result<Status, ApiError> {
         let view = self.runtime.views.get();
-        let sources = self.sources.views();
-        Status {
+        let mut status = Status {
             version: build_info::VERSION.to_owned(),
             revision: build_info::GIT_SHA.to_owned(),
             started_at: When(self.started),
-            sources: sources.len(),
-            sources_up: sources.iter().filter(|s| s.up).count(),
+            sources: None,
+            sources_up: None,
+            runs: 0,
+            open_incidents: 0,
+            pending_effects: None,
+            store: if view.store_refuses { StoreState::Refuses } else { StoreState::Ok },
+            next_deadline_at: None,
+            next_deadline: None,
+        };
+        if caller.reach().is_some() {
+            status.runs = self.run_views(caller).runs.len();
+            status.open_incidents = self.count_open(caller).await?;
+            return Ok(status);
+        }
+        let sources = self.sources.views();
+        Ok(Status {
+            sources: Some(sources.len()),
+            sources_up: Some(sources.iter().filter(|s| s.up).count()),
             runs: view.runs.len() + view.runs_hidden,
             open_incidents: view.open_incidents,
-            pending_effects: view.pending_effects,
-            store: if view.store_refuses { StoreState::Refuses } else { StoreState::Ok },
+            pending_effects: Some(view.pending_effects),
             next_deadline_at: view.next_deadline.map(|(at, _)| When(at)),
             next_deadline: view.next_deadline.map(|(_, why)| why.to_owned()),
-        }
+            ..status
+        })
     }
 }
 
@@ -183,16 +200,16 @@ async fn sources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Sou
     Ok(Json(SourceList { sources: api.sources.views().into_iter().map(SourceView::from).collect() }))
 }
 
-/// How the alerter is.
+/// How the alerter is; a token that is limited counts what it may see.
 #[utoipa::path(
     get,
     path = "/api/v1/status",
     operation_id = "getStatus",
     tag = "state",
-    responses((status = 200, description = "Its state", body = Status))
+    responses((status = 200, description = "Its state", body = Status), doc::errors::Broken)
 )]
-async fn status(State(api): State<Arc<Api>>) -> Json<Status> {
-    Json(api.status())
+async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Status>, ApiError> {
+    Ok(Json(api.status(&caller).await?))
 }
 
 /// The alerter's own metrics.

@@ -37,7 +37,7 @@ pub struct Board {
 #[derive(Debug, Default)]
 pub struct Routing {
     pub config: EngineConfig,
-    router: Router,
+    pub(crate) router: Router,
 }
 
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ pub mod oncall;
 mod redact;
 pub mod sensitivity;
 mod silences;
+mod teams;
 #[cfg(test)]
 mod tests;
 mod thresholds;
@@ -71,6 +72,9 @@ pub struct File {
     pub ack_timeout: Option<Span>,
     pub flapping_after: u32,
     pub group_by: Vec<String>,
+    /// Labels that runs declare of themselves or alerts bring, for which matchers may ask beside those that
+    /// are known.
+    pub labels: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,
     pub inhibit_off: Vec<String>,
@@ -145,6 +149,7 @@ impl Default for File {
             ack_timeout: engine.ack_timeout,
             flapping_after: engine.flapping_after,
             group_by: engine.group_by,
+            labels: Vec::new(),
             storm: engine.storm,
             inhibit_rules: engine.inhibit_rules,
             inhibit_off: engine.inhibit_off,

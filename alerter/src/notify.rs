@@ -45,6 +45,13 @@ pub trait Notifier: fmt::Debug + Send + Sync {
     /// Sends one message. A dropped future counts as an attempt that may have arrived.
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>>;
 
+    /// Looks for a message that was just delivered, as is done where the answer to one is lost; why it would
+    /// not be found and be sent twice. Where nothing is looked for, nothing stands against it.
+    fn look_back<'a>(&'a self, sent: &'a Notification) -> BoxFuture<'a, Result<(), String>> {
+        let _ = sent;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Whether a trigger rouses a person, so that none may be sent once somebody answered.
     fn wakes(&self) -> bool {
         false

@@ -93,6 +93,54 @@ async fn amtool_lists_silences_and_is_told_the_end() {
     assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn amtool_tests_routes_and_names_all_receivers() {
+    let Some(program) = peers::amtool() else { return };
+    let alerter = r#"
+teams:
+  - {name: research, match: ['run=~"llama-.*"'], notify: [chat]}
+  - {name: infra, match: ['node=~"gpu.+"'], policy: default}
+  - {name: idle, match: ['run="toy"']}
+"#;
+    let options = StackOptions { alerter: alerter.into(), blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    let url = stack.alerter.url();
+    // The policy of pages tells both at once, and the second again.
+    for (labels, receivers) in [
+        (&["severity=page"][..], "chat,primary"),
+        (&["severity=page", "run=llama-1"], "chat,primary"),
+        (&["severity=ticket", "team=infra"], "chat"),
+        (&["severity=info"], "nobody"),
+        (&["severity=none", "run=llama-1"], "chat"),
+        (&["severity=none", "run=llama-1", "team=infra"], "chat,primary"),
+        (&["severity=none", "run=toy", "node=gpu-1"], "chat,primary"),
+        (&["severity=none"], "chat,primary"),
+    ] {
+        let args = [&["config", "routes", "test"], labels].concat();
+        assert_eq!(amtool(&program, &url, &args).await.trim(), receivers, "{labels:?}");
+    }
+    // What a route has taken is none of the rest, also if that route lets the next ones be asked.
+    let config = stack.alerter.config_file();
+    let text = std::fs::read_to_string(&config).unwrap();
+    let log = "routes:\n  - {match: ['kind=\"hang\"', 'run!=\"toy\"'], notify: [chat], continue: true}";
+    std::fs::write(&config, text.replace("routes:", log)).unwrap();
+    let reload = http::client().post(format!("{url}/-/reload")).send().await.unwrap();
+    assert_eq!(reload.status().as_u16(), 200);
+    for (labels, receivers) in [
+        (&["severity=page", "kind=hang"][..], "chat,chat,primary"),
+        (&["severity=none", "kind=hang", "team=infra"], "chat"),
+        (&["severity=none", "kind=hang", "team=infra", "run=toy"], "chat,primary"),
+        (&["severity=none", "kind=stall", "team=research"], "chat"),
+    ] {
+        let args = [&["config", "routes", "test"], labels].concat();
+        assert_eq!(amtool(&program, &url, &args).await.trim(), receivers, "{labels:?}");
+    }
+    let verify = ["config", "routes", "test", "--verify.receivers=chat,primary", "severity=page"];
+    amtool(&program, &url, &verify).await;
+    let tree = amtool(&program, &url, &["config", "routes", "show"]).await;
+    assert!(tree.contains("chat,primary") && tree.contains("severity=\"ticket\""), "{tree}");
+}
+
 /// Prometheus has us as its Alertmanager. The rules are for runs that no alerter follows, so ours reads no exporter.
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_fires_our_rules_through_our_escalation() {

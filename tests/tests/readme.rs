@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use stepwatch_fakes::{PagerDuty, Slack};
 use stepwatch_tests::{bins, daemon};
 
 struct Block {
@@ -101,8 +102,10 @@ async fn commands_exist() {
 async fn configurations_are_valid() {
     let dir = tempfile::tempdir().unwrap();
     // What an operator has in /etc: the examples point there.
-    std::fs::write(dir.path().join("secret"), "0123456789abcdef0123456789abcdef").unwrap();
-    let secret = dir.path().join("secret").display().to_string();
+    for (file, secret) in [("secret", PagerDuty::ROUTING_KEY), ("slack", Slack::TOKEN)] {
+        std::fs::write(dir.path().join(file), secret).unwrap();
+    }
+    let path = |file: &str| dir.path().join(file).display().to_string();
     let mut checked = 0;
     for (i, block) in blocks(&text()).iter().filter(|b| b.language == "yaml").enumerate() {
         let program = if block.text.contains("receivers:") { bins::ALERTER } else { bins::EXPORTER };
@@ -112,7 +115,8 @@ async fn configurations_are_valid() {
             .map(|w| {
                 if w.starts_with("/etc/stepwatch/") {
                     let end = w.find([' ', ',', '}', '\n']).unwrap_or(w.len());
-                    format!("{secret}{}", &w[end..])
+                    let secret = if w[..end].contains("slack") { "slack" } else { "secret" };
+                    format!("{}{}", path(secret), &w[end..])
                 } else {
                     w.to_owned()
                 }

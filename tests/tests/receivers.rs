@@ -49,6 +49,29 @@ async fn a_mailbox_shows_one_conversation() {
     assert!(seen.mails[1..].iter().all(|m| m.header("references") == first.id()));
 }
 
+/// The channel is given by name, and the app has the scopes of `docs/receivers.md` and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_post_to_slack_whose_answer_is_lost_stands_once() {
+    let public = ["chat:write", "channels:history", "channels:read"];
+    let private = ["chat:write", "groups:history", "groups:read"];
+    for (is_private, scopes) in [(false, public), (true, private)] {
+        let alerter = "resolve_after: 200ms\n".into();
+        let stack = Stack::start_with(StackOptions { alerter, ..StackOptions::default() }).await.unwrap();
+        stack.slack.change(|s| {
+            s.scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
+            s.channels.iter_mut().for_each(|c| c.private = is_private);
+        });
+        stack.slack.script().push("chat.postMessage", Fault::TakenThenReset);
+        let rank = fire(&stack, "lost");
+        recover(&rank);
+        let over = |s: &Slack| s.top().any(|p| p.visible_text().contains("RESOLVED"));
+        let seen = stack.slack.wait_for(over, PATIENCE).await.unwrap();
+        assert_eq!(stack.slack.script().pending(), 0, "the first answer was lost");
+        let texts: Vec<_> = seen.top().map(|p| p.text.clone()).collect();
+        assert_eq!(texts.len(), 1, "private: {is_private}: {texts:#?}");
+    }
+}
+
 /// Words of the operator's own reach a chat and a mailbox, each escaped as it must be; one that fails is told in ours.
 #[tokio::test(flavor = "multi_thread")]
 async fn own_words_arrive_escaped_and_a_failing_template_silences_nobody() {

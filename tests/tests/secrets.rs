@@ -38,6 +38,9 @@ struct Rig {
     seen: Vec<(String, String)>,
 }
 
+/// An integration key, which may have no other form.
+const ROUTING_KEY: &str = "canary0routing05bd1e9950abcdefgh";
+
 /// A secret that is recognised wherever it turns up.
 fn canary(name: &str) -> String {
     format!("canary-{name}-5bd1e995")
@@ -53,7 +56,8 @@ fn secrets(echo: &str) -> Vec<(&'static str, String)> {
         ("slack-app", format!("xapp-{}", canary("slackapp"))),
         ("slack-signing", canary("signing")),
         ("slack-webhook", format!("{echo}/services/T0/B0/{}", canary("slackhook"))),
-        ("pagerduty", canary("routing")),
+        // Thirty-two letters and digits, as every integration key has.
+        ("pagerduty", ROUTING_KEY.to_owned()),
         ("pagerduty-webhook", canary("pdhook")),
         ("smtp", canary("smtp")),
         (
@@ -92,7 +96,6 @@ fn canaries() -> Vec<String> {
         "slackapp",
         "signing",
         "slackhook",
-        "routing",
         "pdhook",
         "smtp",
         "hookpass",
@@ -115,7 +118,7 @@ fn canaries() -> Vec<String> {
         "guess",
     ];
     let mut plain: Vec<String> = names.iter().map(|name| canary(name)).collect();
-    plain.push(HASH.into());
+    plain.extend([HASH.into(), ROUTING_KEY.into()]);
     // Of a pair, what stands after the user in any of the three alignments.
     let basic = plain.iter().flat_map(|secret| {
         (0..3).map(move |pad| {
@@ -262,6 +265,10 @@ impl Rig {
                 "  - {{name: x, alertmanager: {{urls: [\"http://me:{inline}@x:1\"], bearer_token: \"{inline}\"}}}}\n"
             ),
             "  - {name: x, pagerduty: {routing_key_file: nowhere}}\n".into(),
+            // Secrets that are none of the kind.
+            "  - {name: x, pagerduty: {routing_key_file: smtp}}\n".into(),
+            "  - {name: x, slack: {channel: \"#x\", token_file: slack-app}}\n".into(),
+            "  - {name: x, slack: {channel: \"#x\", token_file: slack, signing_secret_file: slack}}\n".into(),
         ];
         bad = bad.into_iter().map(|more| good.replace("users: [{", &format!("{more}users: [{{"))).collect();
         bad.push(good.replace("watchdog: {", &format!("watchdog: {{url: \"{inline}\", ")));

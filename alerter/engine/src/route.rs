@@ -22,6 +22,16 @@ pub struct Way {
     pub levels: Vec<Level>,
 }
 
+/// A way that an incident may take of which only some labels are known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Possible {
+    pub way: Way,
+    /// Matchers of other labels that must hold as well.
+    pub given: Vec<String>,
+    /// Those after it may be taken too.
+    pub goes_on: bool,
+}
+
 /// The routing tree, parsed once.
 #[derive(Debug, Clone, Default)]
 pub struct Router {
@@ -29,14 +39,16 @@ pub struct Router {
     teams: Vec<(Vec<Matcher>, Team)>,
 }
 
+/// A route with what it has of its parent.
 #[derive(Debug, Clone)]
-struct Node {
+pub struct Node {
     place: String,
-    matchers: Vec<Matcher>,
+    pub matchers: Vec<Matcher>,
     policy: Option<String>,
     notify: Vec<String>,
-    children: Vec<Self>,
-    go_on: bool,
+    pub children: Vec<Self>,
+    /// The next ones are asked too.
+    pub go_on: bool,
 }
 
 impl Router {
@@ -52,6 +64,11 @@ impl Router {
         if errors.is_empty() { Ok(Self { routes, teams }) } else { Err(errors) }
     }
 
+    /// The routes, as they are asked.
+    pub fn routes(&self) -> &[Node] {
+        &self.routes
+    }
+
     /// The teams with their matchers, in the order of the configuration.
     pub fn teams(&self) -> &[(Vec<Matcher>, Team)] {
         &self.teams
@@ -64,6 +81,21 @@ impl Router {
         if !taken.is_empty() {
             return taken.iter().map(|node| node.way(config)).collect();
         }
+        vec![self.rest(config, labels)]
+    }
+
+    /// The ways that incidents with these labels may take, of whose other labels nothing is known but that
+    /// none of them is among `known`: in this order, of which the first decides whose `given` holds.
+    pub fn possible(&self, config: &EngineConfig, labels: &Labels, known: &[&str]) -> Vec<Possible> {
+        let mut found = Vec::new();
+        if !Node::explore(&self.routes, config, labels, known, &Possible::root(), &mut found) {
+            found.push(Possible { way: self.rest(config, labels), ..Possible::root() });
+        }
+        found
+    }
+
+    /// The way of what no route wants.
+    fn rest(&self, config: &EngineConfig, labels: &Labels) -> Way {
         let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
         if let Some((_, team)) = team
             && (team.policy.is_some() || !team.notify.is_empty())
@@ -71,11 +103,19 @@ impl Router {
             let because = format!("no route matches, team=\"{}\"", team.name);
             let levels = levels(config, team.policy.as_deref(), &team.notify);
             let route = format!("team {}", team.name);
-            return vec![Way { route, because, policy: team.policy.clone(), levels }];
+            return Way { route, because, policy: team.policy.clone(), levels };
         }
         let levels = vec![at_once(config.receivers.clone())];
         let because = if self.routes.is_empty() { "no routes" } else { "no route matches" };
-        vec![Way { route: "every receiver".into(), because: because.into(), policy: None, levels }]
+        Way { route: "every receiver".into(), because: because.into(), policy: None, levels }
+    }
+}
+
+impl Possible {
+    /// Where nothing is asked yet.
+    fn root() -> Self {
+        let way = Way { route: String::new(), because: String::new(), policy: None, levels: Vec::new() };
+        Self { way, given: Vec::new(), goes_on: false }
     }
 }
 
@@ -85,29 +125,50 @@ impl Router {
     pub fn reached<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
         let mut taken = Vec::new();
         Node::descend(&self.routes, labels, &mut taken);
-        let mut of: Vec<(&[String], Option<&str>)> =
-            taken.iter().map(|node| (&*node.notify, node.policy.as_deref())).collect();
-        if of.is_empty() {
+        if taken.is_empty() {
             let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
-            let team = team.map(|(_, t)| (&*t.notify, t.policy.as_deref()));
-            let told = team.filter(|(notify, policy)| policy.is_some() || !notify.is_empty());
-            of.push(told.unwrap_or((&config.receivers, None)));
+            return reached_of_rest(config, team.map(|(_, team)| team));
         }
         let mut reached = Vec::new();
-        for (notify, policy) in of {
-            let policy = config.policies.iter().find(|p| Some(p.name.as_str()) == policy);
-            let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| &level.notify);
-            for name in notify.iter().chain(levels) {
-                if !reached.contains(&name.as_str()) {
-                    reached.push(name);
-                }
-            }
-        }
+        taken.iter().for_each(|node| along(config, &node.notify, node.policy.as_deref(), &mut reached));
         reached
     }
 }
 
+/// Whoever may hear of what no route wants and a team has.
+pub fn reached_of_rest<'a>(config: &'a EngineConfig, team: Option<&'a Team>) -> Vec<&'a str> {
+    let told = team.map(|t| (&*t.notify, t.policy.as_deref()));
+    let told = told.filter(|(notify, policy)| policy.is_some() || !notify.is_empty());
+    let (notify, policy) = told.unwrap_or((&config.receivers, None));
+    let mut reached = Vec::new();
+    along(config, notify, policy, &mut reached);
+    reached
+}
+
+/// Whoever stands along a way, each once.
+fn along<'a>(
+    config: &'a EngineConfig,
+    notify: &'a [String],
+    policy: Option<&str>,
+    reached: &mut Vec<&'a str>,
+) {
+    let policy = config.policies.iter().find(|p| Some(p.name.as_str()) == policy);
+    let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| &level.notify);
+    for name in notify.iter().chain(levels) {
+        if !reached.contains(&name.as_str()) {
+            reached.push(name);
+        }
+    }
+}
+
 impl Node {
+    /// Whoever may hear of what takes this way, on any of its levels, each once.
+    pub fn reached<'a>(&'a self, config: &'a EngineConfig) -> Vec<&'a str> {
+        let mut reached = Vec::new();
+        along(config, &self.notify, self.policy.as_deref(), &mut reached);
+        reached
+    }
+
     fn list(at: &str, routes: &[Route], depth: usize, errors: &mut Vec<String>) -> Vec<Self> {
         if depth > MAX_DEPTH {
             errors.push(format!("{at}: routes are nested more than {MAX_DEPTH} deep"));
@@ -155,6 +216,41 @@ impl Node {
         any
     }
 
+    /// As `descend`, of labels that are partly known; `above` is what their parent asks for. True if one of
+    /// them matches for sure.
+    fn explore(
+        nodes: &[Self],
+        config: &EngineConfig,
+        labels: &Labels,
+        known: &[&str],
+        above: &Possible,
+        found: &mut Vec<Possible>,
+    ) -> bool {
+        let mut sure = false;
+        for node in nodes {
+            let (settled, open): (Vec<_>, Vec<_>) =
+                node.matchers.iter().partition(|m| known.contains(&m.label()));
+            if !settled.iter().all(|m| m.holds(labels)) {
+                continue;
+            }
+            let mut here = above.clone();
+            for matcher in open.iter().map(ToString::to_string) {
+                if !here.given.contains(&matcher) {
+                    here.given.push(matcher);
+                }
+            }
+            here.goes_on |= node.go_on;
+            if !Self::explore(&node.children, config, labels, known, &here, found) {
+                found.push(Possible { way: node.way(config), ..here });
+            }
+            sure |= open.is_empty();
+            if open.is_empty() && !node.go_on {
+                break;
+            }
+        }
+        sure
+    }
+
     fn way(&self, config: &EngineConfig) -> Way {
         let words: Vec<String> = self.matchers.iter().map(ToString::to_string).collect();
         let because = if words.is_empty() { "everything".into() } else { words.join(" and ") };
@@ -191,6 +287,8 @@ fn at_once(notify: Vec<String>) -> Level {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn route(matcher: &str, notify: &str, go_on: bool, routes: Vec<Route>) -> Route {
@@ -265,6 +363,60 @@ mod tests {
         assert_eq!(ways(&c, &[("team", "infra")]), [("team infra".to_owned(), "b".to_owned())]);
         for labels in [&[("team", "idle")][..], &[("team", "unheard of")], &[]] {
             assert_eq!(ways(&c, labels), [("every receiver".to_owned(), "ab".to_owned())]);
+        }
+    }
+
+    #[test]
+    fn what_may_become_of_an_incident_that_is_partly_known() {
+        let c = config(vec![
+            route("audit=\"yes\"", "log", true, vec![]),
+            route(
+                "severity=\"page\" team=\"infra\"",
+                "phone",
+                false,
+                vec![route("kind=\"hang\"", "dc", false, vec![])],
+            ),
+            route("severity=\"ticket\"", "chat", false, vec![]),
+            route("kind=\"hang\"", "late", false, vec![]),
+        ]);
+        let router = Router::new(&c.routes, &c.teams).unwrap();
+        let of = |team: &str, severity: &str| {
+            let labels = [("team", team), ("severity", severity)].map(|(k, v)| (k.to_owned(), v.to_owned()));
+            let found = router.possible(&c, &Labels::from(labels), &["team", "severity"]);
+            let line = |p: Possible| {
+                let told: Vec<_> = p.way.levels.into_iter().flat_map(|l| l.notify).collect();
+                format!("{}{}: {}", p.given.join(" "), if p.goes_on { " ..." } else { "" }, told.join(" "))
+            };
+            found.into_iter().map(line).collect::<Vec<_>>()
+        };
+        assert_eq!(of("infra", "page"), ["audit=\"yes\" ...: log", "kind=\"hang\": dc", ": phone"]);
+        assert_eq!(of("idle", "ticket"), ["audit=\"yes\" ...: log", ": chat"]);
+        assert_eq!(of("", "page"), ["audit=\"yes\" ...: log", "kind=\"hang\": late", ": a b"]);
+    }
+
+    proptest! {
+        /// Whatever the other labels turn out to be, what is taken is the first of what was possible.
+        #[test]
+        fn what_happens_was_possible(
+            texts in prop::collection::vec(("[kt]=[xy]|[kt]!=[xy]", "[kt]=[xy]|k=~[xy]", any::<bool>()), 0..5),
+            kind in "[xyz]", team in "[xy]?",
+        ) {
+            let routes = texts.iter().enumerate().map(|(i, (outer, inner, go_on))| {
+                let child = route(inner, &format!("c{i}"), false, vec![]);
+                route(outer, &format!("r{i}"), *go_on, vec![child])
+            });
+            let c = config(routes.collect());
+            let router = Router::new(&c.routes, &c.teams).unwrap();
+            let mut labels = Labels::from([("t".to_owned(), team)]);
+            let possible = router.possible(&c, &labels, &["t"]);
+            labels.insert("k".into(), kind);
+            let holds = |p: &&Possible| p.given.iter().all(|m| Matcher::parse(m).unwrap().holds(&labels));
+            let taken = router.ways(&c, &labels);
+            let first = possible.iter().find(holds).map(|p| &p.way);
+            prop_assert_eq!(first, taken.first(), "{:?}", possible);
+            for way in &taken {
+                prop_assert!(possible.iter().any(|p| p.way == *way), "{:?}", way);
+            }
         }
     }
 

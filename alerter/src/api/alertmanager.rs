@@ -9,6 +9,7 @@ mod filter;
 mod hiding;
 mod shown;
 mod silences;
+mod sketch;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -106,22 +107,17 @@ pub(super) fn ingesting() -> OpenApiRouter<Arc<Api>> {
     responses((status = 200, description = "Version and configuration, as far as Alertmanager has words for them", body = StatusView))
 )]
 async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView> {
-    let names = &api.runtime.board.routing().config.receivers;
-    let first = names.first().map_or("none", String::as_str);
-    let others = names.iter().skip(1).map(String::as_str);
-    let list: Vec<String> =
-        core::iter::once(first).chain(others).map(|name| format!("- name: {name:?}\n")).collect();
     // The whole is for those who may see everything.
-    let ours = caller.reach().is_none().then(|| api.runtime.board.configuration());
+    let whole = caller.reach().is_none();
+    let ours = whole.then(|| api.runtime.board.configuration());
     let ours: Vec<String> =
         ours.iter().flat_map(|text| text.lines()).map(|line| format!("# {line}\n")).collect();
     let ours = ours.concat();
+    let sketch = sketch::of(&api.runtime.board.routing(), whole);
     Json(StatusView {
         cluster: Cluster { name: "", status: "disabled", peers: Vec::new() },
         // Ours is another language: first what can be said in Alertmanager's, for programs that read it, then the whole.
-        config: ConfigText {
-            original: format!("route:\n  receiver: {first:?}\nreceivers:\n{}{OURS}{ours}", list.concat()),
-        },
+        config: ConfigText { original: format!("{sketch}{OURS}{ours}") },
         uptime: When(api.started),
         version_info: VersionInfo {
             branch: "",

@@ -239,4 +239,10 @@ impl Api {
         records.truncate(limit.unwrap_or(LIMIT_DEFAULT) as usize);
         Ok(records)
     }
+
+    /// How many are open that are the caller's to see.
+    pub(super) async fn count_open(&self, caller: &Caller) -> Result<usize> {
+        let filter = Filter { unresolved: true, limit: Some(LIMITED_SCAN), ..Filter::default() };
+        Ok(self.incidents(caller, filter).await?.len())
+    }
 }

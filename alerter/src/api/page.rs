@@ -69,15 +69,16 @@ pub(super) async fn overview(State(api): State<Arc<Api>>, caller: Caller) -> Res
     let latest = Filter { limit: Some(20), ..Filter::default() };
     let latest = api.incidents(&caller, latest).await.unwrap_or_default();
     let closed: Vec<_> = latest.into_iter().filter(|r| r.state == IncidentState::Resolved).collect();
-    let (now, view, status) = (wall(), api.runtime.views.get(), api.status());
-
-    let mut body = head(&format!(
-        "{} open, {} runs, {} of {} sources up",
-        open.len(),
-        status.runs,
-        status.sources_up,
-        status.sources
-    ));
+    let status = match api.status(&caller).await {
+        Ok(status) => status,
+        Err(e) => return e.into_page(),
+    };
+    let (now, view) = (wall(), api.runtime.views.get());
+    let mut line = format!("{} open, {} runs", open.len(), status.runs);
+    if let (Some(up), Some(all)) = (status.sources_up, status.sources) {
+        let _ = write!(line, ", {up} of {all} sources up");
+    }
+    let mut body = head(&line);
     if view.store_refuses {
         body.push_str("<p class=\"alarm\">The store refuses commits: nothing new is sent until it takes them. See the log.</p>");
     }

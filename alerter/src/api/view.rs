@@ -237,14 +237,20 @@ pub struct Status {
     pub version: String,
     pub revision: String,
     pub started_at: When,
-    pub sources: usize,
-    pub sources_up: usize,
+    /// Of all exporters; not for a token that is limited to some runs or teams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources_up: Option<usize>,
+    /// Those that the caller may see.
     pub runs: usize,
+    /// Those that the caller may see.
     pub open_incidents: usize,
-    /// Decided and not yet durable.
-    pub pending_effects: usize,
+    /// Decided and not yet durable; not for a token that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_effects: Option<usize>,
     pub store: StoreState,
-    /// When the engine looks next if nothing happens, and why.
+    /// When the engine looks next if nothing happens, and why; not for a token that is limited.
     pub next_deadline_at: Option<When>,
     pub next_deadline: Option<String>,
 }

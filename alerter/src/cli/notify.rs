@@ -44,6 +44,9 @@ struct Outcome<'a> {
     kind: &'static str,
     delivered: bool,
     error: Option<String>,
+    /// Delivered, and why the same message would be sent twice where the answer to it is lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
     seconds: f64,
     /// What the templates made of it, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,13 +81,17 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
         let (first, failed) = worded(&config.templates, name, now);
         let says = config.file.has_templates(name).then(|| Says::of(&first.message));
         let started = Instant::now();
-        let error = try_one(notifier.as_ref(), first, &failed).await.err();
+        let (error, warning) = match try_one(notifier.as_ref(), first, &failed).await {
+            Ok(warning) => (None, warning),
+            Err(error) => (Some(error), None),
+        };
         let seconds = started.elapsed().as_secs_f64();
         outcomes.push(Outcome {
             receiver: name,
             kind: notifier.kind(),
             delivered: error.is_none(),
             error,
+            warning,
             seconds,
             says,
         });
@@ -103,6 +110,13 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
         table.row([o.receiver, o.kind, o.error.as_deref().unwrap_or("delivered"), &took]);
     }
     table.write(out)?;
+    for (o, warning) in outcomes.iter().filter_map(|o| Some((o, o.warning.as_ref()?))) {
+        let (receiver, warning) = (plain(o.receiver), plain(warning));
+        writeln!(
+            out,
+            "\nwarning: {receiver}: a message whose answer is lost would be sent twice: {warning}"
+        )?;
+    }
     outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }
 
@@ -116,15 +130,22 @@ fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<
     (n, failed)
 }
 
-async fn try_one(notifier: &dyn Notifier, first: Notification, failed: &[Failed]) -> Result<(), String> {
+/// Delivers it and its end; returns what is doubtful all the same.
+async fn try_one(
+    notifier: &dyn Notifier,
+    first: Notification,
+    failed: &[Failed],
+) -> Result<Option<String>, String> {
     let memory = send(notifier, &first, None).await?;
+    let looked = tokio::time::timeout(PATIENCE, notifier.look_back(&first)).await;
+    let doubt = looked.unwrap_or_else(|_| Err("it cannot be looked for in time".into())).err();
     let last = resolution(first);
     send(notifier, &last, memory.as_deref())
         .await
         .map(drop)
         .map_err(|why| format!("delivered, but it could not be resolved and stays open there: {why}"))?;
     match failed.first() {
-        None => Ok(()),
+        None => Ok(doubt),
         Some(f) => {
             Err(format!("delivered in the built-in words: template {} failed: {}", f.template, f.error))
         }

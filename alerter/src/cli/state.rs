@@ -103,14 +103,17 @@ pub(super) fn facts(s: &Status, now: Ts, out: &mut dyn Write) -> std::io::Result
     let mut t = Table::facts();
     t.row(["version", &format!("{} ({})", s.version, s.revision)]);
     t.row(["running", &format!("for {}, since {}", Span((now - s.started_at.0).0.max(0)), s.started_at.0)]);
-    t.row(["sources", &format!("{} of {} up", s.sources_up, s.sources)]);
+    if let (Some(up), Some(all)) = (s.sources_up, s.sources) {
+        t.row(["sources", &format!("{up} of {all} up")]);
+    }
     t.row(["runs", &s.runs.to_string()]);
     t.row(["incidents", &format!("{} open", s.open_incidents)]);
     let store = match s.store {
         StoreState::Ok => "ok",
         StoreState::Refuses => "REFUSES COMMITS",
     };
-    t.row(["store", &format!("{store}, {} decisions not yet durable", s.pending_effects)]);
+    let pending = s.pending_effects.map(|n| format!(", {n} decisions not yet durable"));
+    t.row(["store", &format!("{store}{}", pending.unwrap_or_default())]);
     if let Some(at) = s.next_deadline_at {
         let why = s.next_deadline.as_deref().unwrap_or_default();
         t.row(["next", &format!("{why} in {}", Span((at.0 - now).0.max(0)))]);

@@ -5,6 +5,7 @@ use stepwatch_engine::incident::{Hidden, State};
 use stepwatch_engine::message::Reason;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+use stepwatch_fakes::{FakeSlack, Slack};
 
 use super::*;
 use crate::api::doc::examples;
@@ -385,6 +386,29 @@ async fn receivers_are_tried_for_real() {
     let (status, _, err) =
         cli(&["notify", "test", "--config", path.to_str().unwrap(), "--receiver", "x"]).await;
     assert_eq!((status, err.contains("those that exist: hook")), (1, true), "{err}");
+}
+
+#[tokio::test]
+async fn a_message_that_would_be_sent_twice_is_told_by_the_test() {
+    let (fake, dir) = (FakeSlack::start().await, tempfile::tempdir().unwrap());
+    std::fs::write(dir.path().join("token"), Slack::TOKEN).unwrap();
+    let file = dir.path().join("alerter.yml");
+    let path = file.to_str().unwrap();
+    let test = async |channel: &str| {
+        let api = format!("{}/api", fake.url());
+        let slack = format!("{{channel: '{channel}', token_file: token, api_url: '{api}'}}");
+        std::fs::write(&file, format!("receivers: [{{name: chat, slack: {slack}}}]\n")).unwrap();
+        let (status, out, err) = cli(&["notify", "test", "--config", path]).await;
+        assert_eq!((status, err.as_str()), (0, ""), "{out}");
+        out
+    };
+    assert!(!test("#training").await.contains("warning"));
+    let told = test("#war-room").await;
+    assert!(told.contains("warning: chat: a message whose answer is lost would be sent twice"), "{told}");
+    assert!(
+        told.contains("it needs groups:read, and the token has channels:history,channels:read,chat:write"),
+        "{told}"
+    );
 }
 
 #[tokio::test]

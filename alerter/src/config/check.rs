@@ -142,26 +142,37 @@ pub(super) fn receivers(configs: &[ReceiverConfig], errors: &mut Vec<String>) ->
     for (i, config) in configs.iter().enumerate() {
         match config.build() {
             Ok(notifier) => drop(built.insert(config.name.clone(), notifier)),
-            Err(e) => errors.push(format!("receivers[{i}]{}: {e}", culprit(config, &e))),
+            Err(e) => {
+                let whose = format!("receiver {:?}: ", config.name);
+                let (whose, told) = e.strip_prefix(&whose).map_or(("", e.as_str()), |told| (&whose, told));
+                let path = culprit(config, told);
+                // The key that leads a message is part of the path already.
+                let key = path.rsplit('.').next().unwrap_or_default();
+                let told = told.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(told);
+                errors.push(format!("receivers[{i}]{path}: {whose}{told}"));
+            }
         }
     }
     built
 }
 
-/// The path, within the receiver, of the file that the message is about.
+/// The path, within the receiver, of what the message is about: the file or variable that it names, or the
+/// key that it begins with.
 fn culprit(config: &ReceiverConfig, message: &str) -> String {
-    fn walk(value: &Value, path: &str, message: &str) -> Option<String> {
+    fn walk(value: &Value, path: &str, is_it: &dyn Fn(&str, &Value) -> bool) -> Option<String> {
         let Value::Object(map) = value else { return None };
         map.iter().find_map(|(key, value)| {
             let path = format!("{path}.{key}");
-            match value {
-                Value::String(file) if key.ends_with("_file") => message.contains(file).then_some(path),
-                value => walk(value, &path, message),
-            }
+            if is_it(key, value) { Some(path) } else { walk(value, &path, is_it) }
         })
     }
     let value = serde_json::to_value(config).unwrap_or_default();
-    walk(&value, "", message).unwrap_or_default()
+    let names_source = |key: &str, value: &Value| {
+        (key.ends_with("_file") || key.ends_with("_env"))
+            && value.as_str().is_some_and(|text| message.contains(text))
+    };
+    let leads = |key: &str, _: &Value| message.strip_prefix(key).is_some_and(|rest| rest.starts_with(": "));
+    walk(&value, "", &names_source).or_else(|| walk(&value, "", &leads)).unwrap_or_default()
 }
 
 /// What is allowed and probably not meant.

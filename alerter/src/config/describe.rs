@@ -3,12 +3,12 @@
 use core::fmt;
 
 use serde_json::Value;
-use stepwatch_engine::config::{Condition, InhibitRule, Level, Policy, Route};
+use stepwatch_engine::config::{Condition, InhibitRule, Level, Policy, Route, Team};
 use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::incident::inhibition;
 use stepwatch_engine::time::Span;
 
-use super::{Config, File, Source, Token};
+use super::{Config, File, Source, Token, teams};
 use crate::api::auth::Reach;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
@@ -48,6 +48,7 @@ impl Config {
             ("sources", sources.collect()),
             ("receivers", receivers.collect()),
             ("routes", all_routes),
+            ("teams", teams::table(&self.engine)),
             ("timing", vec![timing(file)]),
             ("inhibit", built_in.chain(file.inhibit_rules.iter().cloned()).map(|r| inhibits(&r)).collect()),
             ("api", file.api.tokens.iter().map(grant).collect()),
@@ -133,8 +134,7 @@ fn ladder(policy: &Policy) -> String {
 }
 
 fn level(level: &Level) -> String {
-    let when =
-        if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) };
+    let when = when(level);
     let again = match level.repeat {
         0 => String::new(),
         n => format!(", {n} more times"),
@@ -142,7 +142,11 @@ fn level(level: &Level) -> String {
     format!("{when} {}{again}{}", level.notify.join(", "), condition(&level.condition))
 }
 
-fn condition(asked: &Condition) -> String {
+pub(super) fn when(level: &Level) -> String {
+    if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) }
+}
+
+pub(super) fn condition(asked: &Condition) -> String {
     let parts = [
         asked.severity.map(|s| format!("severity {}", s.as_str())),
         asked.during.as_ref().map(|name| format!("during {name}")),
@@ -196,5 +200,7 @@ fn rest(file: &File) -> String {
     let names: Vec<_> = file.receivers.iter().map(|r: &ReceiverConfig| r.name.as_str()).collect();
     let everyone = if names.is_empty() { "nobody".into() } else { names.join(", ") };
     let other = if file.routes.is_empty() { "" } else { "any other " };
-    format!("{other}page and ticket -> {everyone}; info -> nobody")
+    let has_way = |team: &Team| team.policy.is_some() || !team.notify.is_empty();
+    let team = if file.teams.iter().any(has_way) { "whoever its team names, else " } else { "" };
+    format!("{other}page and ticket -> {team}{everyone}; info -> nobody")
 }

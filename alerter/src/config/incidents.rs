@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use stepwatch_engine::config::Route;
 use stepwatch_engine::incident::inhibition;
-use stepwatch_engine::incident::labels::OURS;
+use stepwatch_engine::matcher::{Matcher, Op};
 use stepwatch_engine::route::Router;
 use stepwatch_engine::time::Span;
 
+use super::File;
 use super::check::unique;
-use super::{File, matchers};
+use super::matchers::{self, Names};
 
 /// Every route of the tree with its place, parents first.
 pub(super) fn each_route(at: &str, routes: &[Route], act: &mut dyn FnMut(&str, &Route)) {
@@ -21,24 +22,57 @@ pub(super) fn each_route(at: &str, routes: &[Route], act: &mut dyn FnMut(&str, &
 }
 
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
-    each_matchers(file, &mut |at, list| matchers::check(at, list, errors));
+    let names = Names::of(file);
+    each_matchers(file, &mut |at, list, of_alerts| matchers::check(at, list, &names, of_alerts, errors));
     if let Err(wrong) = Router::new(&file.routes, &[]) {
         // What is wrong with matchers is told already, with the place of each.
         errors.extend(wrong.into_iter().filter(|e| e.contains("nested")));
     }
     unique("teams", file.teams.iter().map(|t| t.name.as_str()), errors);
+    declared(file, errors);
     timing(file, errors);
     inhibit_rules(file, errors);
 }
 
-fn each_matchers(file: &File, act: &mut dyn FnMut(&str, &[String])) {
-    each_route("routes", &file.routes, &mut |at, route| act(&format!("{at}.match"), &route.matchers));
+fn declared(file: &File, errors: &mut Vec<String>) {
+    for (i, label) in file.labels.iter().enumerate() {
+        // What a matcher could ask for.
+        if let Err(e) = Matcher::new(label.as_str(), Op::Equal, "") {
+            errors.push(format!("labels[{i}]: {e}"));
+        }
+        if file.labels[..i].contains(label) {
+            errors.push(format!("labels[{i}]: names {label:?} twice"));
+        }
+    }
+}
+
+/// Every list of matchers with its place, and whether what stands above it is about alerts from outside.
+fn each_matchers(file: &File, act: &mut dyn FnMut(&str, &[String], bool)) {
+    matchers_of_routes("routes", &file.routes, false, act);
     for (i, team) in file.teams.iter().enumerate() {
-        act(&format!("teams[{i}].match"), &team.matchers);
+        act(&format!("teams[{i}].match"), &team.matchers, false);
     }
     for (i, rule) in file.inhibit_rules.iter().enumerate() {
-        act(&format!("inhibit_rules[{i}].source_matchers"), &rule.source_matchers);
-        act(&format!("inhibit_rules[{i}].target_matchers"), &rule.target_matchers);
+        act(&format!("inhibit_rules[{i}].source_matchers"), &rule.source_matchers, false);
+        act(&format!("inhibit_rules[{i}].target_matchers"), &rule.target_matchers, false);
+    }
+    for (i, window) in file.maintenance.iter().enumerate() {
+        let texts: Vec<String> = window.matchers.iter().map(ToString::to_string).collect();
+        act(&format!("maintenance[{i}].match"), &texts, false);
+    }
+}
+
+fn matchers_of_routes(
+    at: &str,
+    routes: &[Route],
+    of_alerts: bool,
+    act: &mut dyn FnMut(&str, &[String], bool),
+) {
+    for (i, route) in routes.iter().enumerate() {
+        let place = format!("{at}[{i}]");
+        act(&format!("{place}.match"), &route.matchers, of_alerts);
+        let below = of_alerts || matchers::are_of_alerts(&route.matchers);
+        matchers_of_routes(&format!("{place}.routes"), &route.routes, below, act);
     }
 }
 
@@ -90,8 +124,14 @@ fn inhibit_rules(file: &File, errors: &mut Vec<String>) {
 
 /// What is allowed and probably not meant.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
-    each_matchers(file, &mut |at, list| matchers::unknown(at, list, warnings));
+    let names = Names::of(file);
+    each_matchers(file, &mut |at, list, _| matchers::unknown_teams(at, list, &names, warnings));
     shadowed("routes", &file.routes, warnings);
+    if let Some(i) = file.teams.iter().position(|team| team.matchers.is_empty())
+        && i + 1 < file.teams.len()
+    {
+        warnings.push(format!("teams[{i}]: matches everything, so that no team after it is ever given"));
+    }
     for (i, route) in file.routes.iter().enumerate() {
         let leads = |r: &Route| r.policy.is_some() || !r.notify.is_empty();
         let children_lead = !route.routes.is_empty() && route.routes.iter().all(leads);
@@ -107,8 +147,10 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     for policy in file.policies.iter().filter(|policy| !used.contains(&policy.name)) {
         warnings.push(format!("policies: {:?} is used by no route", policy.name));
     }
-    for name in file.group_by.iter().filter(|name| !OURS.contains(&name.as_str())) {
-        warnings.push(format!("group_by: no incident has the label {name:?} unless its run declares it"));
+    for (at, name) in common_labels(file).filter(|(_, name)| !names.has(name)) {
+        warnings.push(format!(
+            "{at}: no incident has the label {name:?} unless its run declares it or an alert brings it"
+        ));
     }
     let burns = file.policies.iter().flat_map(|p| &p.levels).any(|l| l.condition.burn_over.is_some());
     if burns && file.cost_per_gpu_hour.is_none() {
@@ -117,6 +159,15 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
                 .into(),
         );
     }
+}
+
+/// Labels that incidents must have in common, with their places.
+fn common_labels(file: &File) -> impl Iterator<Item = (String, &str)> {
+    let grouped = file.group_by.iter().map(|name| ("group_by".to_owned(), name.as_str()));
+    let rules = file.inhibit_rules.iter().enumerate();
+    grouped.chain(rules.flat_map(|(i, rule)| {
+        rule.equal.iter().map(move |name| (format!("inhibit_rules[{i}].equal"), name.as_str()))
+    }))
 }
 
 fn shadowed(at: &str, routes: &[Route], warnings: &mut Vec<String>) {

@@ -1,12 +1,19 @@
-//! Matchers that are not well formed, or that are and mean nothing: they compare with a value that no incident has.
+//! Matchers that are not well formed, or that are and mean nothing: they ask for a label or a value that no
+//! incident has.
 //!
-//! `severity="critical"` would match nothing and `severity!="critical"` everything, both silently, and a page would go
-//! where nobody looks.
+//! `sevrity="page"` and `severity="critical"` would match nothing and `severity!="critical"` everything, all
+//! silently, and a page would go where nobody looks. Runs may declare labels of any name, and alerts bring
+//! them: the file says which (`labels`).
 
 use stepwatch_engine::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use stepwatch_engine::incident::labels::{ALERTNAME, OURS};
 use stepwatch_engine::matcher::{Matcher, Op};
 use stepwatch_engine::verdict::{Kind, Severity};
+
+use super::File;
+
+/// Of a name, when it is compared with others.
+const MAX_LETTERS: usize = 64;
 
 /// Every value of a label, for those that have a fixed set of them.
 fn values(label: &str) -> Option<Vec<&'static str>> {
@@ -21,8 +28,46 @@ fn values(label: &str) -> Option<Vec<&'static str>> {
     Some(all)
 }
 
-/// Regular expressions may be ahead of the kinds there are; plain values may not.
-pub(super) fn check(at: &str, matchers: &[String], errors: &mut Vec<String>) {
+/// Which labels matchers may ask for.
+#[derive(Debug)]
+pub(super) struct Names<'a> {
+    known: Vec<&'a str>,
+    teams: Vec<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn of(file: &'a File) -> Self {
+        let declared = file.labels.iter().chain(&file.alerts.group_by).map(String::as_str);
+        let ours = [OURS, &[ALERTNAME], RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS].concat();
+        let teams = file.teams.iter().map(|team| team.name.as_str()).collect();
+        Self { known: ours.into_iter().chain(declared).collect(), teams }
+    }
+
+    pub(super) fn has(&self, label: &str) -> bool {
+        self.known.contains(&label)
+    }
+
+    /// What to say of a label that no incident has.
+    fn unknown(&self, label: &str) -> String {
+        let nearest = nearest(label, self.known.iter().copied()).unwrap_or_default();
+        format!(
+            "no incident has the label {label:?}, the nearest that one may have is {nearest:?}; if runs declare it or \
+             alerts bring it, name it in `labels`"
+        )
+    }
+}
+
+/// Mistakes in a list of matchers, all of which must hold. Regular expressions may be ahead of the kinds
+/// there are; plain values may not. Where the list, or what stands above it (`of_alerts`), is about alerts
+/// from outside, labels may have any name.
+pub(super) fn check(
+    at: &str,
+    matchers: &[String],
+    names: &Names<'_>,
+    of_alerts: bool,
+    errors: &mut Vec<String>,
+) {
+    let any_label = of_alerts || are_of_alerts(matchers);
     for (i, text) in matchers.iter().enumerate() {
         let matcher = match Matcher::parse(text) {
             Ok(matcher) => matcher,
@@ -32,6 +77,9 @@ pub(super) fn check(at: &str, matchers: &[String], errors: &mut Vec<String>) {
             }
         };
         let (label, value) = (matcher.label(), matcher.value());
+        if !any_label && !names.has(label) {
+            errors.push(format!("{at}[{i}]: matcher {text:?}: {}", names.unknown(label)));
+        }
         let plain = matches!(matcher.op(), Op::Equal | Op::NotEqual);
         let Some(all) = values(label).filter(|_| plain) else { continue };
         if !all.contains(&value) {
@@ -61,40 +109,72 @@ const OF_ALERTS: &[&str] = &[
     "UUID",
 ];
 
-/// Whether it speaks of alerts from outside, which may have any label.
-fn is_of_alerts(matcher: &Matcher) -> bool {
+/// Whether they hold of nothing but alerts from outside, which may have any label.
+pub(super) fn are_of_alerts(matchers: &[String]) -> bool {
     let alerts = Kind::PrometheusAlert;
-    let kind = ["kind", "cause"].contains(&matcher.label());
-    matcher.label() == ALERTNAME
-        || (kind && [alerts.as_str(), alerts.cause().as_str()].contains(&matcher.value()))
+    let is_of_alerts = |matcher: Matcher| {
+        let kind = ["kind", "cause"].contains(&matcher.label());
+        let named = matcher.label() == ALERTNAME
+            || (kind && [alerts.as_str(), alerts.cause().as_str()].contains(&matcher.value()));
+        named && matcher.op().is_positive()
+    };
+    matchers.iter().filter_map(|text| Matcher::parse(text).ok()).any(is_of_alerts)
 }
 
-/// Labels that are not ours: a run may declare them, an alert may bring them, or somebody has misspelt one.
-pub(super) fn unknown(at: &str, matchers: &[String], warnings: &mut Vec<String>) {
-    let parsed = || matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
-    if parsed().any(|(_, matcher)| is_of_alerts(&matcher)) {
-        return;
-    }
-    let known = [OURS, RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS];
-    for (i, matcher) in parsed() {
-        let label = matcher.label();
-        if !known.iter().any(|labels| labels.contains(&label)) {
-            warnings.push(format!(
-                "{at}[{i}]: no incident has the label {label:?} unless its run or an alert brings it; those that are ours: {}",
-                OURS.join(", ")
-            ));
+/// Teams that nobody has: a run may declare another, or somebody has misspelt one.
+pub(super) fn unknown_teams(at: &str, matchers: &[String], names: &Names<'_>, warnings: &mut Vec<String>) {
+    let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
+    for (i, matcher) in parsed.filter(|(_, m)| m.label() == "team" && m.op() == Op::Equal) {
+        let team = matcher.value();
+        if team.is_empty() || names.teams.contains(&team) {
+            continue;
         }
+        let Some(nearest) = nearest(team, names.teams.iter().copied()) else { continue };
+        warnings.push(format!(
+            "{at}[{i}]: `teams` has no {team:?}, the nearest is {nearest:?}; only what declares that team of itself has it"
+        ));
     }
+}
+
+/// The name with the fewest letters to change, the first of several.
+fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    names.into_iter().min_by_key(|name| distance(wanted, name))
+}
+
+/// Letters to insert, leave out, replace or swap with the next; capitals count as the small ones.
+fn distance(a: &str, b: &str) -> usize {
+    let letters = |text: &str| text.to_lowercase().chars().take(MAX_LETTERS).collect::<Vec<_>>();
+    let (a, b) = (letters(a), letters(b));
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let same = usize::from(a[i - 1] != b[j - 1]);
+            let mut least = (row[j - 1] + 1).min(rows[i - 1][j] + 1).min(rows[i - 1][j - 1] + same);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn mistakes(text: &str) -> Vec<String> {
+    fn found(texts: &[&str], yaml: &str) -> Vec<String> {
+        let file: File = stepwatch_kit::config::parse("alerter.yml", yaml).unwrap();
+        let texts: Vec<String> = texts.iter().map(|t| (*t).to_owned()).collect();
         let mut errors = Vec::new();
-        check("routes[0].match", &[text.to_owned()], &mut errors);
+        check("routes[0].match", &texts, &Names::of(&file), false, &mut errors);
         errors
+    }
+
+    fn mistakes(text: &str) -> Vec<String> {
+        found(&[text], "")
     }
 
     #[test]
@@ -107,26 +187,61 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_alerts_are_known() {
-        let warned = |texts: &[&str]| {
-            let mut warnings = Vec::new();
-            let texts: Vec<String> = texts.iter().map(|t| (*t).to_owned()).collect();
-            unknown("routes[0].match", &texts, &mut warnings);
-            warnings
-        };
+    fn a_label_that_no_incident_has_is_refused_with_the_nearest_name() {
+        for (text, nearest) in [
+            ("sevrity=\"page\"", "severity"),
+            ("Severity=\"page\"", "severity"),
+            ("serverity!=\"page\"", "severity"),
+            ("nod=~\"gpu.*\"", "node"),
+            ("tema=\"\"", "team"),
+            ("clustre=\"a\"", "cluster"),
+            ("alert_name!=\"a\"", "alertname"),
+        ] {
+            let told = mistakes(text);
+            assert!(
+                told.len() == 1 && told[0].contains("matcher ") && told[0].contains("no incident has"),
+                "{told:?}"
+            );
+            assert!(
+                told[0].contains(&format!("the nearest that one may have is {nearest:?}")),
+                "{text}: {told:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn labels_of_alerts_and_declared_ones_are_known() {
         for texts in [
             &["alertname=\"A1\""][..],
             &["alertname=~\"Node.*\"", "datacentre=\"b\""],
             &["kind=\"prometheus_alert\"", "whatever=\"x\""],
             &["instance=\"n1:9100\"", "job=\"node\"", "namespace=\"ml\"", "severity=\"page\""],
         ] {
-            assert_eq!(warned(texts), [""; 0], "{texts:?}");
+            assert_eq!(found(texts, ""), [""; 0], "{texts:?}");
         }
-        let got = warned(&["sevrity=\"page\"", "run=\"a\""]);
-        assert!(
-            got.len() == 1 && got[0].contains("\"sevrity\" unless its run or an alert brings it"),
-            "{got:?}"
+        for texts in
+            [&["kind!=\"prometheus_alert\"", "whatever=\"x\""][..], &["alertname!=\"A\"", "datacentre=\"b\""]]
+        {
+            assert_eq!(found(texts, "").len(), 1, "{texts:?}");
+        }
+        assert_eq!(
+            found(&["owner=\"x\"", "rack=\"r1\""], "labels: [owner]\nalerts: {group_by: [rack]}").len(),
+            0
         );
+    }
+
+    #[test]
+    fn letters_are_counted() {
+        for (a, b, letters) in [
+            ("", "", 0),
+            ("", "ab", 2),
+            ("team", "tema", 1),
+            ("node", "NODE", 0),
+            ("kind", "kinds", 1),
+            ("ab", "cd", 2),
+        ] {
+            assert_eq!((distance(a, b), distance(b, a)), (letters, letters), "{a} {b}");
+        }
     }
 
     #[test]

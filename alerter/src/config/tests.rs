@@ -5,6 +5,9 @@ use stepwatch_kit::config::ConfigError;
 
 use super::*;
 
+const SLACK_TOKEN: &str = stepwatch_fakes::Slack::TOKEN;
+const PAGERDUTY_KEY: &str = stepwatch_fakes::PagerDuty::ROUTING_KEY;
+
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("alerter.yml"), text)
 }
@@ -25,8 +28,8 @@ fn an_empty_file_is_a_configuration() {
 #[test]
 fn the_sample_of_the_documentation_is_understood() {
     let dir = tempfile::tempdir().unwrap();
-    for secret in ["slack", "pd"] {
-        std::fs::write(dir.path().join(secret), "secret-token\n").unwrap();
+    for (file, secret) in [("slack", SLACK_TOKEN), ("pd", PAGERDUTY_KEY)] {
+        std::fs::write(dir.path().join(file), format!("{secret}\n")).unwrap();
     }
     let d = dir.path().display();
     let text = format!(
@@ -204,15 +207,100 @@ routes:
 }
 
 #[test]
-fn labels_that_only_some_runs_have_are_a_warning() {
-    let c = parse("receivers: [{name: out, stdout: {}}]\nroutes: [{match: ['clustre=\"a\"'], notify: [out]}]\ngroup_by: [rack]")
-        .unwrap();
+fn labels_that_no_incident_has_are_pointed_at() {
+    let text = r#"
+receivers: [{name: out, stdout: {}}]
+teams: [{name: research, match: ['run_nam="a"'], notify: [out]}]
+labels: [owner, owner, ""]
+routes:
+  - {match: ['sevrity="page"'], notify: [out]}
+  - match: ['alertname="DiskFull"']
+    routes: [{match: ['datacentre="b"'], notify: [out]}]
+  - {match: ['owner="me"', 'clustre="a"'], notify: [out]}
+inhibit_rules: [{source_matchers: ['kidn="hang"'], target_matchers: ['signal="loss"']}]
+maintenance: [{name: m, reason: r, match: ['nod="gpu-1"', 'severity="critical"'], time_intervals: [{times: ['22:00-06:00']}]}]
+"#;
+    assert_snapshot!(error(text));
+}
+
+#[test]
+fn names_that_are_probably_misspelt_are_a_warning() {
+    let text = "receivers: [{name: out, stdout: {}}]\nteams: [{name: research, notify: [out]}, {name: infra}]\n\
+                routes: [{match: ['team=\"reserch\"'], notify: [out]}]\ngroup_by: [rack]\n\
+                inhibit_rules: [{source_matchers: ['kind=\"hang\"'], target_matchers: ['kind=\"stall\"'], equal: [ndoe]}]";
+    let told = |text: &str, part: &str| parse(text).unwrap().warnings.iter().any(|w| w.contains(part));
     for part in [
-        "routes[0].match[0]: no incident has the label \"clustre\"",
+        "teams[0]: matches everything, so that no team after it is ever given",
+        "routes[0].match[0]: `teams` has no \"reserch\", the nearest is \"research\"",
         "group_by: no incident has the label \"rack\"",
+        "inhibit_rules[0].equal: no incident has the label \"ndoe\"",
     ] {
-        assert!(c.warnings.iter().any(|w| w.contains(part)), "{part}: {:?}", c.warnings);
+        assert!(told(text, part), "{part}: {:?}", parse(text).unwrap().warnings);
     }
+    assert!(!told(&format!("{text}\nlabels: [rack]"), "\"rack\""));
+}
+
+#[test]
+fn who_gets_what_by_team_and_severity() {
+    let text = r#"
+receivers:
+  - {name: chat, stdout: {}}
+  - {name: phone, stdout: {}}
+  - {name: desk, stdout: {}}
+users: [{name: alice, notify: [phone]}]
+schedules:
+  - {name: primary, time_zone: UTC, layers: [{users: [alice], start: 2026-01-05T09:00}], fallback: [desk]}
+teams:
+  - {name: research, match: ['run=~"llama-.*"'], notify: [chat]}
+  - {name: infra, match: ['cause="hardware"'], policy: nights}
+  - {name: idle, match: ['run="toy"']}
+policies:
+  - name: nights
+    levels:
+      - {after: 0s, notify: [chat], if: {severity: ticket}}
+      - {after: 0s, notify: ['schedule:primary'], if: {severity: page}}
+      - {after: 5m, notify: ['user:alice', desk], repeat: 2, if: {burn_over: 100}}
+routes:
+  - {match: ['run=~"scratch-.*"']}
+  - {match: ['severity="page"', 'kind="hang"'], notify: [desk], continue: true}
+  - match: ['team="research"']
+    notify: [phone]
+    routes: [{match: ['severity="page"', 'node=~"gpu.*"'], policy: nights}]
+"#;
+    let c = parse(text).unwrap();
+    let table = c.sections().into_iter().find(|(heading, _)| *heading == "teams").unwrap().1;
+    assert_snapshot!(table.join("\n"));
+}
+
+#[test]
+fn what_a_receiver_says_of_a_key_stands_where_the_key_is() {
+    let dir = tempfile::tempdir().unwrap();
+    for (file, text) in [
+        ("token", SLACK_TOKEN),
+        ("app", "xapp-1-canary"),
+        ("key", PAGERDUTY_KEY),
+        ("short", "canary0123456789"),
+    ] {
+        std::fs::write(dir.path().join(file), text).unwrap();
+    }
+    let text = r##"
+receivers:
+  - {name: a, slack: {channel: "#gpu alerts", token_file: token}}
+  - name: b
+    slack:
+      channel: "#training"
+      token_file: app
+  - {name: c, slack: {channel: "#Training", token_file: token}}
+  - name: d
+    pagerduty:
+      routing_key_file: short
+  - {name: e, pagerduty: {routing_key_env: CARGO_PKG_NAME}}
+  - {name: f, email: {to: [], from: a@example.org, smarthost: "localhost:25", tls: none}}
+  - {name: g, pagerduty: {routing_key_file: key}}
+"##;
+    let told = Config::parse(&dir.path().join("alerter.yml"), text).unwrap_err().to_string();
+    assert!(!told.contains("canary"), "{told}");
+    assert_snapshot!(told.replace(&dir.path().display().to_string(), "DIR"));
 }
 
 #[test]
@@ -237,8 +325,10 @@ receivers:
 
 #[test]
 fn a_slack_where_nobody_may_answer_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("token"), SLACK_TOKEN).unwrap();
     let parse = |answers: &str, users: &str| {
-        let slack = "channel: '#a', token_env: CARGO_MANIFEST_DIR";
+        let slack = format!("channel: '#a', token_file: {}", dir.path().join("token").display());
         parse(&format!("receivers: [{{name: chat, slack: {{{slack}{answers}}}}}]\nusers: [{users}]\n"))
     };
     let told = |answers: &str, users: &str| {

@@ -34,6 +34,7 @@ use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, SecretSource
 
 /// Limits of the service, in characters.
 const SUMMARY_MAX: usize = 1024;
+const ROUTING_KEY_CHARS: usize = 32;
 const FIELD_MAX: usize = 255;
 /// Ours: a detail is read on a phone.
 const DETAIL_MAX: usize = 4096;
@@ -127,7 +128,9 @@ struct Payload {
 impl Config {
     pub(super) fn build(&self) -> Result<PagerDuty, String> {
         let file = self.routing_key_file.as_ref();
-        let routing_key = SecretSource::needed("routing_key", file, self.routing_key_env.as_ref())?.read()?;
+        let source = SecretSource::needed("routing_key", file, self.routing_key_env.as_ref())?;
+        let routing_key = source.read()?;
+        check_key(&source, &routing_key)?;
         let base = base_url("events_url", &self.events_url)?;
         let enqueue_url = format!("{base}/v2/enqueue");
         let change_url = self.change_events.then(|| format!("{base}/v2/change/enqueue"));
@@ -137,6 +140,21 @@ impl Config {
         let hook = secret.map(|secret| Arc::new(Hook { secret }));
         Ok(PagerDuty { http, enqueue_url, change_url, routing_key, hook })
     }
+}
+
+/// Whether it looks like an integration key. The key itself is not told.
+fn check_key(source: &SecretSource, key: &Secret) -> Result<(), String> {
+    let key = key.expose();
+    let (length, expected) = (key.chars().count(), "the integration key of an Events API v2 integration");
+    if length != ROUTING_KEY_CHARS {
+        return Err(format!(
+            "{source} holds {length} characters, expected the {ROUTING_KEY_CHARS} of {expected}"
+        ));
+    }
+    if !key.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Err(format!("{source} holds other characters than letters and digits, expected {expected}"));
+    }
+    Ok(())
 }
 
 impl Notifier for PagerDuty {
@@ -369,6 +387,28 @@ mod tests {
         n.action = action;
         n.message = message();
         n
+    }
+
+    #[test]
+    fn a_key_that_is_none_is_refused_and_not_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let build = |key: &str| {
+            std::fs::write(&file, key).unwrap();
+            Config { routing_key_file: Some(file.clone()), ..Config::default() }.build().map(drop)
+        };
+        assert_eq!(build(stepwatch_fakes::PagerDuty::ROUTING_KEY), Ok(()));
+        assert_eq!(build("R015CRQYZABCDEFGHIJKLMNOPQRSTUVW\n"), Ok(()));
+        for (key, part) in [
+            ("5bd1e995".repeat(4) + "f", "holds 33 characters, expected the 32 of the integration key"),
+            ("5bd1e995".to_owned(), "holds 8 characters"),
+            ("5bd1e995".repeat(4) + "\r\n\n", "holds 34 characters"),
+            ("5bd1e99-".repeat(4), "holds other characters than letters and digits"),
+        ] {
+            let told = build(&key).unwrap_err();
+            let shown = told.contains(part) && told.contains("/key ") && !told.contains("5bd1e99");
+            assert!(shown, "{told}");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod answer;
 mod app;
 mod blocks;
 mod buttons;
+mod channel;
+mod look;
 mod people;
 #[cfg(test)]
 mod tests;
@@ -44,23 +46,15 @@ const PACE: Pace = Pace { per_second: 1.0, burst: 3.0 };
 /// The name under which our metadata stands.
 const EVENT_TYPE: &str = "stepwatch";
 
-/// Messages a page and pages read when looking for one that may have arrived. A channel with more traffic than that between
-/// two attempts gets a second copy.
-const HISTORY_PAGE: &str = "200";
-const HISTORY_PAGES_MAX: usize = 5;
-
-/// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours when it was set wrongly, and a
-/// copy that is not found is posted twice. What is read is bounded by the pages.
-const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `#name` or id. The bot must have been invited to it.
+    /// `#name` or id (`C0123ABCD`). The bot must have been invited to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history (groups:history in a private channel)
-    /// and channels:read too, a message whose fate is unknown is looked for instead of being sent twice.
+    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history and channels:read too
+    /// (groups:history and groups:read in a private channel), a message whose fate is unknown is looked for
+    /// instead of being sent twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,9 +150,12 @@ impl Config {
 
     fn build_bot(&self) -> Result<Slack, String> {
         let token = SecretSource::needed("token", self.token_file.as_ref(), self.token_env.as_ref());
-        let token = token.map_err(|err| format!("{err}, or webhook_url_file instead"))?.read()?;
+        let source = token.map_err(|err| format!("{err}, or webhook_url_file instead"))?;
+        let token = source.read()?;
+        channel::check_token(&source, &token)?;
         let channel = self.channel.clone().filter(|c| !c.trim().is_empty());
         let channel = channel.ok_or("channel is missing: #name or id")?;
+        channel::check(&channel)?;
         let api_url = base_url("api_url", &self.api_url)?;
         let http = Http::new("slack", vec![token.clone()])?;
         let app = App::of(self, &api_url, &token)?.map(Arc::new);
@@ -178,6 +175,16 @@ impl Notifier for Slack {
                 async move { bot.tell(attempt).await }.boxed()
             }
             Way::Webhook { url } => self.post_to_webhook(url, attempt).boxed(),
+        }
+    }
+
+    fn look_back<'a>(&'a self, n: &'a Notification) -> BoxFuture<'a, Result<(), String>> {
+        match &self.way {
+            Way::Bot { api_url, token, channel } => {
+                let bot = Bot { http: &self.http, api_url, token, channel, deeds: self.app.is_some() };
+                async move { bot.look_back(n).await }.boxed()
+            }
+            Way::Webhook { .. } => Box::pin(std::future::ready(Ok(()))),
         }
     }
 
@@ -236,7 +243,7 @@ impl Bot<'_> {
             Err(refusal) => return Err(refusal.failure),
         }
         let told = top.over && n.action == Action::Resolve;
-        let arrived = attempt.ambiguous && self.find_reply(&top, n).await?;
+        let arrived = attempt.ambiguous && look::unless_blind(self.find_reply(&top, n).await)?.is_some();
         if !told && !arrived {
             self.reply(&top, n).await?;
         }
@@ -246,7 +253,7 @@ impl Bot<'_> {
 
     /// Posts the message of the incident, unless an earlier attempt at that arrived.
     async fn begin(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
-        let found = if attempt.ambiguous { self.find_top(attempt).await? } else { None };
+        let found = if attempt.ambiguous { look::unless_blind(self.find_top(attempt).await)? } else { None };
         match found {
             Some(top) => Ok(receipt(&top)),
             None => self.post_top(attempt.notification).await.map(|top| receipt(&top)),
@@ -323,97 +330,9 @@ impl Bot<'_> {
         answer::read(self.http, method, self.http.send(request).await)
     }
 
-    /// The first message of the incident, if an earlier attempt to post it did arrive.
-    async fn find_top(&self, attempt: Attempt<'_>) -> Result<Option<Top>, Failure> {
-        let n = attempt.notification;
-        let Some(channel) = self.channel_id(attempt).await? else { return Ok(None) };
-        let oldest = format!("{:.3}", n.message.at.as_secs_f64() - HISTORY_MARGIN_SECONDS);
-        let query = [("channel", channel.as_str()), ("oldest", &oldest)];
-        let ts = self.find("conversations.history", &query, &n.idem_key).await?;
-        Ok(ts.map(|ts| self.top(channel, ts, n)))
-    }
-
     fn top(&self, channel: String, ts: String, n: &Notification) -> Top {
         let over = n.message.status == Status::Resolved;
         Top { channel, ts, named: self.channel.to_owned(), key: n.idem_key.clone(), over }
-    }
-
-    async fn find_reply(&self, top: &Top, n: &Notification) -> Result<bool, Failure> {
-        let query = [("channel", top.channel.as_str()), ("ts", &top.ts)];
-        Ok(self.find("conversations.replies", &query, &n.idem_key).await?.is_some())
-    }
-
-    /// The timestamp of the message that carries `key`. Not being allowed to look counts as not found: rather twice than never.
-    async fn find(&self, method: &str, query: &[(&str, &str)], key: &str) -> Result<Option<String>, Failure> {
-        let mut cursor = String::new();
-        for _ in 0..HISTORY_PAGES_MAX {
-            let mut query = query.to_vec();
-            query.extend([("include_all_metadata", "true"), ("limit", HISTORY_PAGE)]);
-            if !cursor.is_empty() {
-                query.push(("cursor", &cursor));
-            }
-            let page = match self.get(method, &query).await {
-                Ok(page) => page,
-                Err(Refusal { failure, .. }) if failure.class == FailureClass::Permanent => {
-                    tracing::warn!(
-                        method,
-                        error = failure.error,
-                        "cannot look whether a message arrived; sending it again"
-                    );
-                    return Ok(None);
-                }
-                Err(Refusal { failure, .. }) => return Err(Failure { ambiguous: true, ..failure }),
-            };
-            let messages = page["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let ours = |m: &&Value| m["metadata"]["event_payload"]["idem_key"].as_str() == Some(key);
-            if let Some(ts) = messages.iter().find(ours).and_then(|m| m["ts"].as_str()) {
-                return Ok(Some(ts.to_owned()));
-            }
-            page["response_metadata"]["next_cursor"].as_str().unwrap_or_default().clone_into(&mut cursor);
-            if cursor.is_empty() {
-                break;
-            }
-        }
-        Ok(None)
-    }
-
-    /// The id of the configured channel: it is one, another incident learned it, or Slack tells.
-    async fn channel_id(&self, attempt: Attempt<'_>) -> Result<Option<String>, Failure> {
-        if is_channel_id(self.channel) {
-            return Ok(Some(self.channel.to_owned()));
-        }
-        let known = [attempt.memory, attempt.neighbour].into_iter().flatten();
-        let mut known = known.filter_map(|m| serde_json::from_str::<Top>(m).ok());
-        if let Some(top) = known.find(|top| top.named == self.channel) {
-            return Ok(Some(top.channel));
-        }
-        let name = self.channel.trim_start_matches('#');
-        let mut cursor = String::new();
-        for _ in 0..HISTORY_PAGES_MAX {
-            let types = ("types", "public_channel,private_channel");
-            let query = [types, ("exclude_archived", "true"), ("limit", "999"), ("cursor", &cursor)];
-            let page = match self.get("conversations.list", &query).await {
-                Ok(page) => page,
-                Err(Refusal { failure, .. }) if failure.class == FailureClass::Permanent => {
-                    tracing::warn!(
-                        error = failure.error,
-                        "cannot look up the channel; configure its id instead of its name"
-                    );
-                    return Ok(None);
-                }
-                Err(Refusal { failure, .. }) => return Err(Failure { ambiguous: true, ..failure }),
-            };
-            let channels = page["channels"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let found = channels.iter().find(|c| c["name"].as_str() == Some(name));
-            if let Some(id) = found.and_then(|c| c["id"].as_str()) {
-                return Ok(Some(id.to_owned()));
-            }
-            page["response_metadata"]["next_cursor"].as_str().unwrap_or_default().clone_into(&mut cursor);
-            if cursor.is_empty() {
-                break;
-            }
-        }
-        Ok(None)
     }
 }
 
@@ -424,10 +343,4 @@ fn receipt(top: &Top) -> Receipt {
 fn metadata(n: &Notification, key: &str) -> Value {
     let payload = json!({"incident": n.incident, "idem_key": key, "action": n.action.as_str()});
     json!({"event_type": EVENT_TYPE, "event_payload": payload})
-}
-
-/// `C0123ABCD`, `G...`, `D...`: names are in lower case.
-fn is_channel_id(channel: &str) -> bool {
-    let id = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
-    channel.len() >= 9 && channel.starts_with(['C', 'G', 'D']) && channel.bytes().all(id)
 }

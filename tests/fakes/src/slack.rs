@@ -1,11 +1,14 @@
 //! Slack: `chat.postMessage`, `chat.update`, `conversations.history`, `conversations.replies`, `auth.test`, and incoming
 //! webhooks, with the rules that the real service enforces.
 //!
-//! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every refusal but the rate
-//! limit; a channel may be named by `#name` when posting but only by id when updating or reading; no idempotency key.
+//! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every refusal
+//! but the rate limit; a channel may be named by `#name` when posting but only by id when updating or
+//! reading; no idempotency key; a method asks for the scope of its reference page, which for reading is that
+//! of the kind of channel.
 
 mod args;
 mod blocks;
+mod channels;
 mod page;
 mod person;
 mod socket;
@@ -19,6 +22,7 @@ use self::args::{Content, cursor, flag, in_window, json_args, limit, next_cursor
 use self::person::ResponseUrl;
 use crate::server::{Received, Reply, Service};
 
+pub use channels::Channel;
 pub use person::{Whisper, interaction_body, slack_signature};
 pub use socket::SlackSocket;
 
@@ -26,15 +30,6 @@ pub use socket::SlackSocket;
 const MAX_TEXT: usize = 40_000;
 /// `chat.update` is stricter.
 const MAX_UPDATE_TEXT: usize = 4_000;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Channel {
-    pub id: String,
-    pub name: String,
-    pub archived: bool,
-    /// Whether the bot was invited.
-    pub member: bool,
-}
 
 /// A message, or a reply in a thread.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,6 +74,8 @@ pub struct RateLimit {
 #[derive(Debug, Clone)]
 pub struct Slack {
     pub token: String,
+    /// What the token may do: what `docs/receivers.md` asks for where the channel is public.
+    pub scopes: BTreeSet<String>,
     pub channels: Vec<Channel>,
     /// Path of each incoming webhook, and the channel it posts to.
     pub webhooks: BTreeMap<String, String>,
@@ -103,20 +100,10 @@ pub struct Slack {
 
 impl Default for Slack {
     fn default() -> Self {
-        let channel = |id: &str, name: &str, archived, member| Channel {
-            id: id.into(),
-            name: name.into(),
-            archived,
-            member,
-        };
         Self {
             token: Self::TOKEN.into(),
-            channels: vec![
-                channel("C0TRAINING", "training", false, true),
-                channel("C0ONCALL00", "oncall", false, true),
-                channel("C0ARCHIVED", "archived", true, true),
-                channel("C0SECRET00", "secret", false, false),
-            ],
+            scopes: Self::SCOPES.iter().map(|&scope| scope.to_owned()).collect(),
+            channels: channels::all(),
             webhooks: BTreeMap::from([(Self::WEBHOOK.into(), "C0TRAINING".into())]),
             rate: None,
             posts: Vec::new(),
@@ -134,18 +121,25 @@ impl Default for Slack {
     }
 }
 
-/// A refusal: Slack's error name and the messages beside it.
-struct No(&'static str, Vec<String>);
+/// A refusal: Slack's error name and what is told beside it.
+struct No {
+    error: &'static str,
+    messages: Vec<String>,
+    /// Scopes, of which the token has none.
+    needed: Option<String>,
+}
 
 impl From<&'static str> for No {
     fn from(error: &'static str) -> Self {
-        Self(error, Vec::new())
+        Self { error, messages: Vec::new(), needed: None }
     }
 }
 
 impl Slack {
     /// The one bot token that is accepted.
     pub const TOKEN: &str = "xoxb-stepwatch-fake-token";
+    /// The scopes that it has unless a test says otherwise.
+    pub const SCOPES: [&str; 3] = ["chat:write", "channels:history", "channels:read"];
     /// The workspace that the app is installed in.
     pub const TEAM: &str = "T0FAKE";
     /// The app's signing secret, and its app-level token.
@@ -197,7 +191,7 @@ impl Slack {
             Some(token) if token != Self::APP_TOKEN => return Err("not_allowed_token_type".into()),
             Some(_) => {}
         }
-        let url = self.socket_url.clone().ok_or(No("socket_mode_not_enabled", Vec::new()))?;
+        let url = self.socket_url.clone().ok_or(No::from("socket_mode_not_enabled"))?;
         let ticket = format!("ticket-{}", self.requests.len());
         let url = format!("{url}?ticket={ticket}");
         self.tickets.insert(ticket);
@@ -205,8 +199,8 @@ impl Slack {
     }
 
     fn post_message(&mut self, req: &Received, args: &Value) -> Result<Value, No> {
-        let wanted = args["channel"].as_str().unwrap_or_default();
-        let channel = self.channel(wanted, true)?;
+        self.need("chat:write")?;
+        let channel = self.writable(args["channel"].as_str().unwrap_or_default())?;
         let post = self.checked(req, &channel, args)?;
         let (ts, message) = (post.ts.clone(), shown(&post, true));
         self.posts.push(post);
@@ -238,11 +232,12 @@ impl Slack {
     }
 
     fn update(&mut self, args: &Value) -> Result<Value, No> {
-        let channel = self.channel(args["channel"].as_str().unwrap_or_default(), false)?;
+        self.need("chat:write")?;
+        let channel = self.editable(args["channel"].as_str().unwrap_or_default())?;
         let content = Content::read(args, MAX_UPDATE_TEXT)?;
         let ts = args["ts"].as_str().unwrap_or_default();
         let found = self.posts.iter_mut().find(|p| p.channel == channel && p.ts == ts);
-        let post = found.ok_or(No("message_not_found", Vec::new()))?;
+        let post = found.ok_or(No::from("message_not_found"))?;
         post.edits.push(post.text.clone());
         // What is absent stays, except that a text without blocks removes the blocks.
         if let Some(text) = content.text {
@@ -256,47 +251,21 @@ impl Slack {
     }
 
     fn history(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
-        let channel = self.channel(args.get("channel").map_or("", |s| s), false)?;
+        let channel = self.readable(args.get("channel").map_or("", |s| s))?;
         let limit = limit(args)?;
         let in_channel = |p: &&Post| p.channel == channel && (p.is_top() || p.broadcast);
         let newest_first = self.posts.iter().rev().filter(in_channel).filter(|p| in_window(&p.ts, args));
         Ok(listing(newest_first.collect(), limit, args))
     }
 
-    fn list(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
-        let (limit, skip) = (limit(args)?, cursor(args));
-        let shown: Vec<_> =
-            self.channels.iter().filter(|c| !(c.archived && flag(args, "exclude_archived"))).collect();
-        let channels: Vec<_> = shown
-            .iter()
-            .skip(skip)
-            .take(limit)
-            .map(|c| json!({"id": c.id, "name": c.name, "is_archived": c.archived, "is_member": c.member}))
-            .collect();
-        let next = next_cursor(shown.len(), skip + limit);
-        Ok(json!({"channels": channels, "response_metadata": {"next_cursor": next}}))
-    }
-
     fn thread(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
-        let channel = self.channel(args.get("channel").map_or("", |s| s), false)?;
+        let channel = self.readable(args.get("channel").map_or("", |s| s))?;
         let limit = limit(args)?;
         let ts = args.get("ts").map_or("", |s| s);
         let parent = self.posts.iter().find(|p| p.channel == channel && p.ts == ts);
-        let parent = parent.ok_or(No("thread_not_found", Vec::new()))?;
+        let parent = parent.ok_or(No::from("thread_not_found"))?;
         let replies = self.replies(ts).filter(|p| in_window(&p.ts, args));
         Ok(listing(std::iter::once(parent).chain(replies).collect(), limit, args))
-    }
-
-    /// The id of a channel given by id, or by name where the method takes one.
-    fn channel(&self, wanted: &str, by_name: bool) -> Result<String, No> {
-        let name = wanted.strip_prefix('#').unwrap_or(wanted);
-        let found = self.channels.iter().find(|c| c.id == wanted || (by_name && c.name == name));
-        match found {
-            None => Err("channel_not_found".into()),
-            Some(c) if c.archived => Err("is_archived".into()),
-            Some(c) if !c.member => Err("not_in_channel".into()),
-            Some(c) => Ok(c.id.clone()),
-        }
     }
 
     /// Message timestamps are ids: unique in their channel, and rising.
@@ -330,13 +299,14 @@ impl Slack {
             Ok(v @ Value::Object(_)) => v,
             _ => return Reply::text(400, "invalid_payload"),
         };
-        match self.channel(&channel, false).and_then(|id| self.checked(req, &id, &args)) {
+        // A webhook needs neither a scope nor an invitation: it was made for this channel.
+        match self.at_work(&channel).and_then(|id| self.checked(req, &id, &args)) {
             Ok(post) => {
                 self.posts.push(post);
                 Reply::text(200, "ok")
             }
-            Err(No("is_archived", _)) => Reply::text(410, "channel_is_archived"),
-            Err(No(error, _)) => Reply::text(400, error),
+            Err(No { error: "is_archived", .. }) => Reply::text(410, "channel_is_archived"),
+            Err(No { error, .. }) => Reply::text(400, error),
         }
     }
 }
@@ -361,7 +331,7 @@ impl Service for Slack {
         };
         if matches!(method, "chat.postMessage" | "chat.update") {
             let wanted = req.json()["channel"].as_str().unwrap_or_default().to_owned();
-            let bucket = self.channel(&wanted, true).unwrap_or(wanted);
+            let bucket = self.known(&wanted, true).map(|c| c.id.clone()).unwrap_or(wanted);
             if self.over_rate(&bucket, req.at) {
                 return too_many();
             }
@@ -371,13 +341,7 @@ impl Service for Slack {
                 body["ok"] = true.into();
                 Reply::json(200, &body)
             }
-            Err(No(error, details)) if details.is_empty() => Self::not_ok(error),
-            Err(No(error, details)) => {
-                let messages: Vec<_> = details.iter().map(|d| format!("[ERROR] {d}")).collect();
-                let body = json!({"ok": false, "error": error, "errors": details,
-                    "response_metadata": {"messages": messages}});
-                Reply::json(200, &body)
-            }
+            Err(no) => Reply::json(200, &self.refusal(&no)),
         }
     }
 

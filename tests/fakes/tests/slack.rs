@@ -74,7 +74,12 @@ async fn refusals_carry_slacks_own_error_names() {
     let post = |channel: &str, text: &str| json!({"channel": channel, "text": text});
     assert_eq!(slack.error("chat.postMessage", post("#nowhere", "x")).await, "channel_not_found");
     assert_eq!(slack.error("chat.postMessage", post("#archived", "x")).await, "is_archived");
-    assert_eq!(slack.error("chat.postMessage", post("#secret", "x")).await, "not_in_channel");
+    assert_eq!(slack.error("chat.postMessage", post("#lobby", "x")).await, "not_in_channel");
+    assert_eq!(
+        slack.error("chat.postMessage", post("#secret", "x")).await,
+        "channel_not_found",
+        "not for us"
+    );
     assert_eq!(slack.error("chat.postMessage", post("#training", "")).await, "no_text");
     assert_eq!(slack.error("chat.postMessage", post("#training", &"x".repeat(40_001))).await, "msg_too_long");
     let in_thread = json!({"channel": "#training", "text": "x", "thread_ts": "1.000001"});
@@ -96,6 +101,75 @@ async fn refusals_carry_slacks_own_error_names() {
         let reply: Value = request.send().await.unwrap().json().await.unwrap();
         assert_eq!(reply["error"], error);
     }
+}
+
+/// `needed` of a refusal for want of a scope.
+fn needed(reply: &Value) -> &str {
+    assert_eq!((&reply["ok"], &reply["error"]), (&json!(false), &json!("missing_scope")), "{reply}");
+    assert!(reply["provided"].is_string(), "{reply}");
+    reply["needed"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn every_method_asks_for_the_scope_of_its_reference() {
+    let fake = FakeSlack::start().await;
+    let slack = Caller::of(&fake);
+    let grant = |scopes: &[&str]| {
+        fake.change(|s| s.scopes = scopes.iter().map(|&scope| scope.to_owned()).collect());
+    };
+    let post = |channel: &str| json!({"channel": channel, "text": "x"});
+    let ts = slack.ok("chat.postMessage", post("#war-room")).await["ts"].clone();
+    let reading = [("channel", "C0WARROOM0"), ("ts", ts.as_str().unwrap())];
+
+    grant(&[]);
+    assert_eq!(needed(&slack.send("chat.postMessage", post("#training")).await.unwrap().1), "chat:write");
+    let edit = json!({"channel": "C0WARROOM0", "ts": ts, "text": "y"});
+    assert_eq!(needed(&slack.send("chat.update", edit).await.unwrap().1), "chat:write");
+    slack.ok("auth.test", json!({})).await;
+    for method in ["conversations.history", "conversations.replies"] {
+        let any = "channels:history,groups:history,mpim:history,im:history";
+        assert_eq!(needed(&slack.read(method, &reading).await), any);
+    }
+    grant(&["channels:history", "channels:read", "chat:write"]);
+    for method in ["conversations.history", "conversations.replies"] {
+        assert_eq!(needed(&slack.read(method, &reading).await), "groups:history");
+    }
+    assert_eq!(
+        slack.read("conversations.history", &[("channel", "C0LOBBY000")]).await["error"],
+        "not_in_channel"
+    );
+    assert_eq!(
+        slack.read("conversations.history", &[("channel", "C0SECRET00")]).await["error"],
+        "channel_not_found"
+    );
+    assert_eq!(slack.read("conversations.history", &[("channel", "C0ARCHIVED")]).await["ok"], true);
+    grant(&["groups:history", "chat:write.public", "chat:write"]);
+    assert_eq!(slack.read("conversations.history", &reading).await["ok"], true);
+    slack.ok("chat.postMessage", post("#lobby")).await;
+    assert_eq!(slack.error("chat.postMessage", post("#secret")).await, "channel_not_found");
+}
+
+#[tokio::test]
+async fn a_list_of_channels_takes_a_scope_for_each_kind() {
+    let fake = FakeSlack::start().await;
+    let slack = Caller::of(&fake);
+    let names = |reply: &Value| {
+        let names =
+            reply["channels"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let public = ["training", "oncall", "archived", "lobby"];
+    assert_eq!(names(&slack.read("conversations.list", &[]).await), public);
+    let both = [("types", "public_channel,private_channel"), ("exclude_archived", "true")];
+    assert_eq!(needed(&slack.read("conversations.list", &both).await), "groups:read");
+    fake.change(|s| s.scopes.extend(["groups:read".to_owned()]));
+    assert_eq!(
+        names(&slack.read("conversations.list", &both).await),
+        ["training", "oncall", "lobby", "war-room"]
+    );
+    fake.change(|s| s.scopes.retain(|scope| scope != "channels:read"));
+    assert_eq!(needed(&slack.read("conversations.list", &[]).await), "channels:read");
+    assert_eq!(slack.read("conversations.list", &[("types", "nonsense")]).await["error"], "invalid_types");
 }
 
 #[tokio::test]

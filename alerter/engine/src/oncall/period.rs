@@ -1,11 +1,15 @@
 //! Hours of the week, days of the month, months and years: Alertmanager's time intervals.
 //!
-//! What an interval lists, it needs: a moment is inside when every list that is given has an entry that holds it.
+//! What an interval lists, it needs: a moment is inside when every list that is given has an entry that holds
+//! it. Alertmanager's ranges of hours end on the day on which they begin. Here they may go over midnight, and
+//! then belong to the day on which they begin: the night that begins on Friday is Friday's until it ends.
 
 use core::fmt;
 use core::ops::RangeInclusive;
 
 use jiff::civil::{Date, DateTime, Time};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::zone::Zone;
@@ -36,7 +40,8 @@ pub struct Period {
     pub location: Option<Zone>,
 }
 
-/// From `start_time` until just before `end_time`, on one day: it ends after it begins.
+/// From `start_time` until just before `end_time`; on the next day if that is not later. `22:00-06:00` says
+/// the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeRange {
     start_time: Minute,
@@ -95,10 +100,14 @@ impl Period {
     /// Whether the period holds `at`, on the clock of its own location, or else of `zone`.
     pub fn contains(&self, at: Ts, zone: &Zone) -> bool {
         let local = self.location.as_ref().unwrap_or(zone).civil(at);
-        let minute = minute_of(local.time());
-        (self.times.is_empty()
-            || self.times.iter().any(|t| t.start_time.0 <= minute && minute < t.end_time.0))
-            && self.holds_day(local.date())
+        let (minute, today) = (minute_of(local.time()), local.date());
+        if self.times.is_empty() {
+            return self.holds_day(today);
+        }
+        let begun_today = self.times.iter().any(|t| t.holds_on_first_day(minute));
+        let begun_yesterday = self.times.iter().any(|t| t.holds_on_next_day(minute));
+        (begun_today && self.holds_day(today))
+            || (begun_yesterday && today.yesterday().is_ok_and(|yesterday| self.holds_day(yesterday)))
     }
 
     fn holds_day(&self, date: Date) -> bool {
@@ -184,18 +193,37 @@ impl Weekdays {
 
 impl TimeRange {
     pub fn new(start_time: Minute, end_time: Minute) -> Result<Self, String> {
-        if start_time < end_time {
-            return Ok(Self { start_time, end_time });
+        if start_time.0 % DAY_MINUTES == end_time.0 % DAY_MINUTES && start_time >= end_time {
+            return Err(format!(
+                "{start_time} to {end_time} is nothing or a whole day: write 00:00 to 24:00 for a whole day"
+            ));
         }
-        let fault =
-            format!("{start_time} to {end_time} ends before it begins, and a range is within one day");
-        Err(match end_time.0 {
-            0 => format!("{fault}: write {start_time} to 24:00"),
-            _ if start_time == end_time => {
-                format!("{start_time} to {end_time} holds nothing: write 00:00 to 24:00 for a whole day")
-            }
-            _ => format!("{fault}: write two ranges, {start_time} to 24:00 and 00:00 to {end_time}"),
-        })
+        // The end of the day is no beginning: 24:00 to 06:00 is of the next one.
+        if start_time.0 == DAY_MINUTES {
+            return Err(format!(
+                "{start_time} is the end of a day: write 00:00 to {end_time} for the next day"
+            ));
+        }
+        Ok(Self { start_time, end_time })
+    }
+
+    /// `22:00-06:00`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let shape = || format!("{text:?} is not a range of hours, expected one as in 22:00-06:00");
+        let (start, end) = text.split_once('-').ok_or_else(shape)?;
+        Self::new(Minute::parse(start.trim())?, Minute::parse(end.trim())?)
+    }
+
+    fn is_over_midnight(self) -> bool {
+        self.end_time < self.start_time
+    }
+
+    fn holds_on_first_day(self, minute: u16) -> bool {
+        self.start_time.0 <= minute && (minute < self.end_time.0 || self.is_over_midnight())
+    }
+
+    fn holds_on_next_day(self, minute: u16) -> bool {
+        self.is_over_midnight() && minute < self.end_time.0
     }
 }
 
@@ -208,8 +236,26 @@ impl<'de> Deserialize<'de> for TimeRange {
             end_time: Minute,
         }
 
-        let Told { start_time, end_time } = Told::deserialize(d)?;
-        Self::new(start_time, end_time).map_err(serde::de::Error::custom)
+        struct Range;
+
+        impl<'de> Visitor<'de> for Range {
+            type Value = TimeRange;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a range of hours, as 22:00-06:00 or {start_time: '22:00', end_time: '06:00'}")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<TimeRange, E> {
+                TimeRange::parse(text).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TimeRange, A::Error> {
+                let told = Told::deserialize(MapAccessDeserializer::new(map))?;
+                TimeRange::new(told.start_time, told.end_time).map_err(serde::de::Error::custom)
+            }
+        }
+
+        d.deserialize_any(Range)
     }
 }
 

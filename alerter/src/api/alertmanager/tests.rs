@@ -207,6 +207,40 @@ async fn the_configuration_is_shown_without_what_opens_doors() {
 }
 
 #[tokio::test]
+async fn the_routes_are_shown_in_alertmanagers_language() {
+    let routes = r#"
+users: [{name: ann, notify: [hook]}, {name: bob, notify: [hook]}]
+teams:
+  - {name: research, match: ['run=~"llama-.*"'], notify: ['user:ann']}
+  - {name: idle, match: ['node=~"n\d+"']}
+policies: [{name: steps, levels: [{after: 0s, notify: ['user:ann']}, {after: 5m, notify: [hook, 'user:ann']}]}]
+routes:
+  - {match: ['run=~"scratch-.*"']}
+  - {match: ['kind="hang"'], notify: ['user:bob'], continue: true}
+  - match: ['severity="page"']
+    policy: steps
+    routes: [{match: ['cause="hardware"', 'node!=""'], notify: [hook]}, {match: ['node=~"n\d+"']}]
+api:
+  tokens:
+    - {name: all, token_file: all, scopes: [read]}
+    - {name: llama, token_file: llama, scopes: [read], runs: ["llama-*"]}
+"#;
+    let files = ["all", "llama"].map(|name| (name, format!("0123456789abcdef-{name}")));
+    let app = TestApp::start_with(routes, &files).await;
+    let original = async |token: &str| {
+        let request = reqwest::Client::new().get(format!("{}/api/v2/status", app.url));
+        let request = request.bearer_auth(format!("0123456789abcdef-{token}"));
+        let status: Value = request.send().await.unwrap().json().await.unwrap();
+        let text = status["config"]["original"].as_str().unwrap().to_owned();
+        text.split(super::OURS).next().unwrap().to_owned()
+    };
+    insta::assert_snapshot!(original("all").await);
+    let limited = original("llama").await;
+    assert!(limited.contains("receiver: \"routes-are-shown-to-tokens-without-limits\""), "{limited}");
+    assert!(!limited.contains("scratch") && !limited.contains("n\\d"), "{limited}");
+}
+
+#[tokio::test]
 async fn filters_and_groups() {
     let app = TestApp::start().await;
     let alerts =

@@ -222,6 +222,34 @@ async fn a_limited_token_knows_of_its_own_runs_and_no_others() {
 }
 
 #[tokio::test]
+async fn a_limited_token_counts_what_it_may_see() {
+    let app = start(None).await;
+    pages(&app, &["llama-1", "mistral", "mistral-2"]).await;
+    let all = wait_for("the runs", async || {
+        Some(get(&app, "read", "/api/v1/status").await.json()).filter(|s| s["runs"] == 3)
+    })
+    .await;
+    assert_eq!(
+        (&all["open_incidents"], &all["sources"], &all["sources_up"]),
+        (&json!(3), &json!(1), &json!(1))
+    );
+    for who in ["llama", "research"] {
+        let own = get(&app, who, "/api/v1/status").await.json();
+        assert_eq!(
+            (&own["runs"], &own["open_incidents"], &own["store"]),
+            (&json!(1), &json!(1), &json!("ok")),
+            "{own}"
+        );
+        for of_all in ["sources", "sources_up", "pending_effects", "next_deadline_at", "next_deadline"] {
+            assert!(own[of_all].is_null(), "{of_all}: {own}");
+        }
+        let page = get(&app, who, "/").await.text;
+        assert!(page.contains("<p>1 open, 1 runs</p>"), "{page}");
+    }
+    assert!(get(&app, "read", "/").await.text.contains("<p>3 open, 3 runs, 1 of 1 sources up</p>"));
+}
+
+#[tokio::test]
 async fn a_limited_token_silences_its_own_runs_and_no_others() {
     let app = start(None).await;
     let wish =

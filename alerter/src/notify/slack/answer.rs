@@ -34,7 +34,8 @@ const HINTS: &[(&str, &str)] = &[
     ("account_inactive", "the bot or its workspace was removed"),
     ("token_revoked", "the token was revoked: issue a new one and reload"),
     ("token_expired", "the token has expired: issue a new one and reload"),
-    ("missing_scope", "the bot lacks a permission: chat:write to post, channels:history to look back"),
+    ("missing_scope", "the app lacks a permission: add the scope to it and install it again"),
+    ("not_allowed_token_type", "a token of another kind"),
     ("restricted_action", "a workspace setting forbids posting there"),
 ];
 
@@ -59,7 +60,15 @@ pub(super) fn read(http: &Http, method: &str, answer: Result<Answer, Failure>) -
 fn refusal(http: &Http, method: &str, error: &str, body: &Value) -> Refusal {
     let hint = HINTS.iter().find(|(name, _)| *name == error).map(|(_, hint)| format!(" ({hint})"));
     let detail = body["response_metadata"]["messages"][0].as_str().map(|m| format!(": {m}"));
-    let text = format!("{method}: {error}{}{}", hint.unwrap_or_default(), detail.unwrap_or_default());
+    let scopes = body["needed"].as_str().map(|needed| {
+        let provided = body["provided"].as_str().unwrap_or_default();
+        format!(
+            ": it needs {needed}, and the token has {}",
+            if provided.is_empty() { "none" } else { provided }
+        )
+    });
+    let parts = [hint, scopes, detail].into_iter().flatten().collect::<String>();
+    let text = format!("{method}: {error}{parts}");
     let (class, ambiguous) = if RATE_LIMITED.contains(&error) {
         (FailureClass::RateLimited { retry_after: None }, false)
     } else if TRANSIENT.contains(&error) {
@@ -96,6 +105,12 @@ mod tests {
         let limited = class(r#"{"ok":false,"error":"ratelimited"}"#);
         assert_eq!(limited.class, FailureClass::RateLimited { retry_after: None });
         assert_eq!(class("<html>portal</html>").class, FailureClass::Transient);
+        let scope = class(
+            r#"{"ok":false,"error":"missing_scope","needed":"groups:read","provided":"chat:write,channels:read"}"#,
+        );
+        assert_eq!(scope.class, FailureClass::Permanent);
+        let words = "it needs groups:read, and the token has chat:write,channels:read";
+        assert!(scope.error.ends_with(words), "{}", scope.error);
         assert!(judge(200, br#"{"ok":true,"ts":"1.2"}"#).is_ok());
     }
 

@@ -37,14 +37,28 @@ impl App {
     /// `None` where clicks could not be heard, so that no buttons are shown.
     pub(super) fn of(config: &Config, api_url: &str, token: &Secret) -> Result<Option<Self>, String> {
         let (file, env) = (config.signing_secret_file.as_ref(), config.signing_secret_env.as_ref());
-        let signing_secret = SecretSource::of("signing_secret", file, env)?.map(|s| s.read()).transpose()?;
+        let is_token = |text: &str| text.starts_with("xox") || text.starts_with("xapp-");
+        let signing_secret = match SecretSource::of("signing_secret", file, env)? {
+            None => None,
+            Some(source) => {
+                let secret = source.read()?;
+                if is_token(secret.expose()) {
+                    return Err(format!("{source} holds a token, expected the app's signing secret"));
+                }
+                Some(secret)
+            }
+        };
         let (file, env) = (config.app_token_file.as_ref(), config.app_token_env.as_ref());
-        let app_token = SecretSource::of("app_token", file, env)?.map(|s| s.read()).transpose()?;
-        if let Some(token) = &app_token
-            && !token.expose().starts_with("xapp-")
-        {
-            return Err("app_token: must be an app-level token (xapp-...), not a bot token".into());
-        }
+        let app_token = match SecretSource::of("app_token", file, env)? {
+            None => None,
+            Some(source) => {
+                let token = source.read()?;
+                if !token.expose().starts_with("xapp-") {
+                    return Err(format!("{source} must hold an app-level token (xapp-...), not a bot token"));
+                }
+                Some(token)
+            }
+        };
         if signing_secret.is_none() && app_token.is_none() {
             return Ok(None);
         }

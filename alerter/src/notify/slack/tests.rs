@@ -137,6 +137,55 @@ async fn a_first_message_that_arrived_is_found_again_by_name_id_or_neighbour() {
     assert!(!bench.calls().iter().any(|c| c == "conversations.list"));
 }
 
+fn grant(bench: &Bench, scopes: &[&str]) {
+    bench.fake.change(|s| s.scopes = scopes.iter().map(|&scope| scope.to_owned()).collect());
+}
+
+#[tokio::test]
+async fn no_other_scope_is_asked_for_than_the_documented_ones() {
+    let documents =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/receivers.md")).unwrap();
+    let public = ["chat:write", "channels:history", "channels:read"];
+    let private = ["chat:write", "groups:history", "groups:read"];
+    for scope in public.iter().chain(&private) {
+        assert!(documents.contains(&format!("`{scope}`")), "{scope} is documented");
+    }
+    for (channel, scopes) in [("#training", public), ("#war-room", private)] {
+        let bench = Bench::with(|config| Config { channel: Some(channel.into()), ..config }).await;
+        grant(&bench, &scopes);
+        bench.fake.script().push("chat.postMessage", Fault::TakenThenReset);
+        let n = word(1, Action::Trigger, Status::Firing, "first");
+        assert!(bench.try_send(&n, None, false).await.unwrap_err().ambiguous);
+        let memory = bench.try_send(&n, None, true).await.unwrap().memory.unwrap();
+        assert_eq!(serde_json::from_str::<Top>(&memory).unwrap().ts, bench.top().ts, "{channel}");
+        assert_eq!(bench.slack.look_back(&n).await, Ok(()), "{channel}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_token_lacks_is_told_in_slacks_words() {
+    let n = word(1, Action::Trigger, Status::Firing, "first");
+    let bench = Bench::new().await;
+    grant(&bench, &["channels:history"]);
+    let failure = bench.try_send(&n, None, false).await.unwrap_err();
+    assert_eq!(failure.class, FailureClass::Permanent);
+    let words = "it needs chat:write, and the token has channels:history";
+    assert!(failure.error.contains(words), "{}", failure.error);
+    // A private channel by its name, with the scopes of a public one: posted, and not found again.
+    let bench = Bench::with(|config| Config { channel: Some("#war-room".into()), ..config }).await;
+    bench.send(&n, None).await;
+    let blind = bench.slack.look_back(&n).await.unwrap_err();
+    assert!(blind.contains("it needs groups:read") && blind.contains("configure it instead"), "{blind}");
+    // By its id the list is not needed, and the history is.
+    let bench = Bench::with(|config| Config { channel: Some("C0WARROOM0".into()), ..config }).await;
+    bench.send(&n, None).await;
+    let blind = bench.slack.look_back(&n).await.unwrap_err();
+    assert!(blind.contains("conversations.history") && blind.contains("it needs groups:history"), "{blind}");
+    // Rather twice than never.
+    bench.try_send(&n, None, true).await.unwrap();
+    assert_eq!(bench.fake.with(|s| s.top().count()), 2);
+}
+
 #[tokio::test]
 async fn a_line_of_the_thread_that_arrived_is_not_repeated() {
     let bench = Bench::new().await;
@@ -228,7 +277,9 @@ async fn an_incoming_webhook_posts_each_word_and_repeats_only_what_matters() {
 
 #[tokio::test]
 async fn what_a_person_has_to_mend_is_permanent_and_says_how() {
-    for (channel, hint) in [("#nowhere", "/invite"), ("#secret", "/invite"), ("#archived", "archived")] {
+    let all =
+        [("#nowhere", "/invite"), ("#lobby", "/invite"), ("#secret", "/invite"), ("#archived", "archived")];
+    for (channel, hint) in all {
         let bench = Bench::with(|config| Config { channel: Some(channel.into()), ..config }).await;
         let n = word(1, Action::Trigger, Status::Firing, "first");
         let failure = bench.try_send(&n, None, false).await.unwrap_err();
@@ -242,20 +293,66 @@ fn a_wrong_configuration_says_what_is_wrong() {
     let error = |config: Config| config.build().unwrap_err();
     assert!(error(Config::default()).contains("token_file"));
     let env = || Some("PATH".to_owned());
-    let no_channel = Config { token_env: env(), ..Config::default() };
-    assert!(error(no_channel).contains("channel is missing"));
+    let dir = tempfile::tempdir().unwrap();
+    let bot = |token: &str, channel: &str| {
+        let file = dir.path().join("token");
+        std::fs::write(&file, token).unwrap();
+        Config { token_file: Some(file), channel: Some(channel.into()), ..Config::default() }
+    };
+    assert!(bot("xoxb-1-2-abc\n", "#training").build().is_ok());
+    assert!(error(Config { channel: None, ..bot("xoxb-1", "") }).contains("channel is missing"));
     let both = Config { token_env: env(), webhook_url_env: env(), ..Config::default() };
     assert!(error(both).contains("excludes"));
     let no_address = Config { webhook_url_env: env(), ..Config::default() };
     assert!(error(no_address).contains("does not hold"));
+    let canary = "5bd1e995";
+    for (token, what) in [
+        (format!("xapp-1-{canary}"), "an app-level token, which belongs into app_token_file"),
+        (format!("xoxp-1-{canary}"), "a user's token"),
+        (format!("https://hooks.slack.com/services/{canary}"), "which belongs into webhook_url_file"),
+        (canary.to_owned(), "holds something else, expected the app's bot token (xoxb-...)"),
+        (format!("xoxb-{canary} {canary}"), "something else behind xoxb-"),
+        ("xoxb-".to_owned(), "something else behind xoxb-"),
+    ] {
+        let told = error(bot(&token, "#training"));
+        assert!(told.contains(what) && told.contains("/token ") && !told.contains(canary), "{told}");
+    }
+    let signing = dir.path().join("signing");
+    std::fs::write(&signing, format!("xoxb-{canary}")).unwrap();
+    let mixed = Config { signing_secret_file: Some(signing), ..bot("xoxb-1", "#training") };
+    assert!(error(mixed).contains("/signing holds a token, expected the app's signing secret"));
+}
+
+#[test]
+fn a_channel_that_cannot_be_is_refused() {
+    for good in ["#training", "training", "C0TRAINING", "#gpu_ops-2", "#alarme-für-alle", &"x".repeat(80)] {
+        assert_eq!(channel::check(good), Ok(()), "{good}");
+    }
+    for (bad, why) in [
+        ("#gpu alerts", "has spaces"),
+        ("training ", "has spaces"),
+        ("#Training", "has capital letters, and no channel's name has any (#training)"),
+        ("#", "1 to 80 characters"),
+        (&"x".repeat(81), "1 to 80 characters"),
+        ("##training", "has a '#'"),
+        ("@alice", "has a '@'"),
+        ("a.b", "has a '.'"),
+        ("U012AB3CD", "is a person"),
+    ] {
+        let told = channel::check(bad).unwrap_err();
+        assert!(
+            told.contains(why) && told.ends_with("expected #name or an id as in C0123ABCD"),
+            "{bad}: {told}"
+        );
+    }
 }
 
 #[test]
 fn ids_are_told_from_names() {
     for id in ["C0TRAINING", "C01ABCDEF", "G0123456789"] {
-        assert!(is_channel_id(id), "{id}");
+        assert!(channel::is_id(id), "{id}");
     }
     for name in ["#training", "training", "C-ops", "Channel123", "C0"] {
-        assert!(!is_channel_id(name), "{name}");
+        assert!(!channel::is_id(name), "{name}");
     }
 }

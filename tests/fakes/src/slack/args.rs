@@ -23,7 +23,7 @@ impl Content {
         let list = |key: &str, error: &'static str| match &args[key] {
             Value::Null => Ok(None),
             Value::Array(items) => Ok(Some(items.clone())),
-            _ => Err(No(error, Vec::new())),
+            _ => Err(No::from(error)),
         };
         let text = args["text"].as_str().map(str::to_owned).filter(|t| !t.is_empty());
         let blocks = list("blocks", "invalid_blocks_format")?;
@@ -36,7 +36,7 @@ impl Content {
             return Err("msg_too_long".into());
         }
         blocks::check_message(blocks.as_deref(), attachments.as_deref())
-            .map_err(|e| No(e.error, e.details))?;
+            .map_err(|e| No { messages: e.details, ..No::from(e.error) })?;
         let metadata = (!args["metadata"].is_null()).then(|| args["metadata"].clone());
         if let Some(m) = &metadata {
             if !(m["event_type"].is_string() && m["event_payload"].is_object()) {

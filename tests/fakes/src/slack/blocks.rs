@@ -105,11 +105,28 @@ impl Checker {
                     _ => c.text(at, e, MAX_SECTION, &["mrkdwn", "plain_text"]),
                 });
             }
-            "actions" => self.list(at, b, "elements", MAX_ACTIONS, Self::element),
+            "actions" => {
+                self.list(at, b, "elements", MAX_ACTIONS, Self::element);
+                self.unique_actions(at, b);
+            }
             "image" => self.image(at, b),
             "divider" => {}
             "rich_text" => self.list(at, b, "elements", MAX_BLOCKS, |_, _, _| {}),
             other => self.wrong(&format!("{at}/type"), &format!("unsupported type: {other}")),
+        }
+    }
+
+    /// A click names its button by block and action.
+    fn unique_actions(&mut self, at: &str, b: &Value) {
+        let mut ids = BTreeSet::new();
+        let elements = b["elements"].as_array().into_iter().flatten();
+        for (i, id) in elements.enumerate().filter_map(|(i, e)| Some((i, e["action_id"].as_str()?))) {
+            if !ids.insert(id) {
+                self.wrong(
+                    &format!("{at}/elements/{i}/action_id"),
+                    &format!("`action_id` \"{id}\" already exists"),
+                );
+            }
         }
     }
 
@@ -172,6 +189,9 @@ impl Checker {
         if kind == "mrkdwn" && !t["emoji"].is_null() {
             self.wrong(&format!("{at}/emoji"), "only allowed for plain_text");
         }
+        if kind == "plain_text" && !t["verbatim"].is_null() {
+            self.wrong(&format!("{at}/verbatim"), "only allowed for mrkdwn");
+        }
         self.chars += t["text"].as_str().map_or(0, |s| s.chars().count());
         self.length(&format!("{at}/text"), t.get("text"), max);
     }
@@ -230,6 +250,9 @@ mod tests {
 
     #[test]
     fn refuses_shapes_that_slack_refuses() {
+        let button =
+            |id| json!({"type": "button", "action_id": id, "text": {"type": "plain_text", "text": "x"}});
+        assert_eq!(error(json!([{"type": "actions", "elements": [button("a"), button("b")]}])), None);
         for bad in [
             json!([{"type": "header", "text": {"type": "mrkdwn", "text": "x"}}]),
             json!([{"type": "section"}]),
@@ -238,6 +261,8 @@ mod tests {
             json!([{"type": "banner"}]),
             json!([{"type": "image", "image_url": "https://x/y.png"}]),
             json!([{"type": "divider", "block_id": "a"}, {"type": "divider", "block_id": "a"}]),
+            json!([{"type": "header", "text": {"type": "plain_text", "text": "x", "verbatim": true}}]),
+            json!([{"type": "actions", "elements": [button("a"), button("a")]}]),
         ] {
             assert_eq!(error(bad.clone()), Some("invalid_blocks"), "{bad}");
         }

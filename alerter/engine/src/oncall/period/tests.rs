@@ -53,26 +53,64 @@ fn an_hour_that_is_repeated_counts_twice_and_one_that_is_left_out_not_at_all() {
 }
 
 #[test]
-fn a_range_of_hours_ends_after_it_begins() {
+fn a_night_belongs_to_the_day_on_which_it_begins() {
+    // 2026-11-20 is a Friday.
+    let friday = r#"{"times":[{"start_time":"22:00","end_time":"06:00"}],"weekdays":["friday"],"location":"Europe/Berlin"}"#;
+    let last = r#"{"times":["22:00-06:00"],"days_of_month":["-1"]}"#;
+    for (json, moment, holds) in [
+        (friday, "2026-11-20T20:59:59Z", false),
+        (friday, "2026-11-20T21:00:00Z", true),
+        (friday, "2026-11-20T23:30:00Z", true),
+        (friday, "2026-11-21T04:59:59Z", true),
+        (friday, "2026-11-21T05:00:00Z", false),
+        (friday, "2026-11-21T21:00:00Z", false),
+        (friday, "2026-11-20T02:00:00Z", false),
+        (last, "2026-11-30T22:00:00Z", true),
+        (last, "2026-12-01T05:59:00Z", true),
+        (last, "2026-11-30T05:59:00Z", false),
+        (r#"{"times":["22:00-06:00"],"years":["2026"]}"#, "2027-01-01T03:00:00Z", true),
+        (r#"{"times":["22:00-06:00"],"years":["2027"]}"#, "2027-01-01T03:00:00Z", false),
+        (r#"{"times":["22:00-00:00"],"weekdays":["friday"]}"#, "2026-11-20T23:59:00Z", true),
+        (r#"{"times":["22:00-00:00"],"weekdays":["friday"]}"#, "2026-11-21T00:00:00Z", false),
+        (r#"{"times":["22:00 - 24:00", "08:00-09:00"]}"#, "2026-11-20T08:30:00Z", true),
+    ] {
+        assert_eq!(period(json).contains(at(moment), &Zone::default()), holds, "{json} {moment}");
+    }
+}
+
+#[test]
+fn a_range_of_hours_is_more_than_nothing() {
     let range = |start: &str, end: &str| {
         let json = format!(r#"{{"start_time":"{start}","end_time":"{end}"}}"#);
-        serde_json::from_str::<TimeRange>(&json).map(drop).map_err(|e| e.to_string())
+        let told = serde_json::from_str::<TimeRange>(&json).map_err(|e| e.to_string());
+        let short =
+            serde_json::from_str::<TimeRange>(&format!(r#""{start}-{end}""#)).map_err(|e| e.to_string());
+        assert_eq!(told.is_ok(), short.is_ok(), "{told:?} {short:?}");
+        told.map(drop)
     };
     for (start, end, cure) in [
-        (
-            "22:00",
-            "06:00",
-            "22:00 to 06:00 ends before it begins, and a range is within one day: write two ranges, 22:00 to 24:00 and 00:00 to 06:00",
-        ),
-        ("22:00", "00:00", "write 22:00 to 24:00"),
-        ("09:00", "09:00", "holds nothing: write 00:00 to 24:00 for a whole day"),
+        ("09:00", "09:00", "nothing or a whole day: write 00:00 to 24:00"),
         ("00:00", "00:00", "write 00:00 to 24:00"),
+        ("24:00", "00:00", "write 00:00 to 24:00"),
+        ("24:00", "06:00", "write 00:00 to 06:00 for the next day"),
     ] {
         let got = range(start, end);
         assert!(got.as_ref().is_err_and(|e| e.contains(cure)), "{start} {end}: {got:?}");
     }
-    for (start, end) in [("00:00", "24:00"), ("23:59", "24:00"), ("09:00", "09:01")] {
+    for (start, end) in
+        [("00:00", "24:00"), ("23:59", "24:00"), ("09:00", "09:01"), ("22:00", "06:00"), ("22:00", "00:00")]
+    {
         assert_eq!(range(start, end), Ok(()));
+    }
+    for (json, part) in [
+        (r#""22:00""#, "expected one as in 22:00-06:00"),
+        (r#""22-06""#, "not a time of day"),
+        ("7", "expected a range of hours, as 22:00-06:00"),
+        (r#"{"start_time":"22:00"}"#, "missing field `end_time`"),
+        (r#"{"start_time":"22:00","end":"06:00"}"#, "unknown field"),
+    ] {
+        let got = serde_json::from_str::<TimeRange>(json).map_err(|e| e.to_string());
+        assert!(got.as_ref().is_err_and(|e| e.contains(part)), "{json}: {got:?}");
     }
     assert!(Days::parse("25:-7").is_ok(), "the 25th of a month of 31 days is the seventh from its end");
 }
@@ -101,10 +139,11 @@ proptest! {
     /// Between two neighbouring edges nothing changes: schedules look at edges only.
     #[test]
     fn edges_are_all_there_are(
-        start in 0u16..1439, length in 1u16..1440, day in 0i64..40_000, weekday in 0usize..7, place in 0usize..4,
+        start in 0u16..1440, length in 1u16..1440, day in 0i64..40_000, weekday in 0usize..7, place in 0usize..4,
     ) {
         let zone = Zone::named(["Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "UTC"][place]).unwrap();
-        let range = TimeRange::new(Minute(start), Minute((start + length).min(1440))).unwrap();
+        // Over midnight where it is longer than what is left of the day.
+        let range = TimeRange::new(Minute(start), Minute((start + length) % 1440)).unwrap();
         let p = Period { times: vec![range], weekdays: vec![Weekdays::parse(WEEKDAYS[weekday]).unwrap()], ..Period::default() };
         let (from, to) = (Ts(day * 86_400_000), Ts((day + 9) * 86_400_000));
         let mut edges = vec![from];

@@ -1,0 +1,88 @@
+//! Who is told of what, by team and severity: what the routes come to for each of them.
+//!
+//! The router itself is asked. A route may also ask for what is not known beforehand (a kind, a run, a node);
+//! then there is a line for each answer, and the first that holds decides.
+
+use stepwatch_engine::config::{EngineConfig, Level};
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::oncall::{SCHEDULE, USER};
+use stepwatch_engine::route::{Possible, Router};
+use stepwatch_engine::verdict::Severity;
+
+use super::describe::{condition, when};
+use super::oncall::NO_FALLBACK;
+
+/// A line for each team, severity and answer; none where there are no teams.
+pub(super) fn table(config: &EngineConfig) -> Vec<String> {
+    // A configuration that passed has routes that can be read.
+    let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
+    let teams = config.teams.iter().map(|team| team.name.as_str());
+    let rows: Vec<&str> = if config.teams.is_empty() { Vec::new() } else { teams.chain([""]).collect() };
+    let mut lines = Vec::new();
+    for team in rows {
+        for severity in [Severity::Page, Severity::Ticket] {
+            let labels = [("severity", severity.as_str()), ("team", team)];
+            let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
+            let labels: Labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            let found = router.possible(config, &labels, &["severity", "team"]);
+            let whose = if team.is_empty() { "no team" } else { team };
+            let one_of_many = found.len() > 1;
+            lines.extend(found.iter().map(|possible| {
+                let head = format!("{whose}, {}{}", severity.as_str(), given(possible, one_of_many));
+                let more = if possible.goes_on { ", and on" } else { "" };
+                format!("{head} -> {}{more}", destination(config, possible, severity))
+            }));
+        }
+    }
+    lines
+}
+
+fn given(possible: &Possible, one_of_many: bool) -> String {
+    match possible.given.as_slice() {
+        [] if one_of_many => ", otherwise".into(),
+        [] => String::new(),
+        given => format!(" if {}", given.join(" and ")),
+    }
+}
+
+fn destination(config: &EngineConfig, possible: &Possible, severity: Severity) -> String {
+    let way = &possible.way;
+    // What is told by severity is settled here. A page or ticket that every level passes over is told to the
+    // last one.
+    let asked = |level: &&Level| level.condition.severity.is_none_or(|s| s == severity);
+    let mut levels: Vec<&Level> = way.levels.iter().filter(asked).collect();
+    if levels.is_empty() {
+        levels.extend(way.levels.last());
+    }
+    let policy = way.policy.as_ref().map(|name| format!("policy {name}: ")).unwrap_or_default();
+    let words: Vec<String> = levels.into_iter().map(|l| level(config, l, way.policy.is_some())).collect();
+    let told = if words.iter().all(String::is_empty) { "nobody".to_owned() } else { words.join("; ") };
+    policy + &told
+}
+
+/// A plain list is told at once, which need not be said.
+fn level(config: &EngineConfig, level: &Level, of_policy: bool) -> String {
+    let whom = level.notify.iter().map(|item| whom(config, item)).collect::<Vec<_>>().join(", ");
+    if !of_policy {
+        return whom;
+    }
+    let again = if level.repeat == 0 { String::new() } else { format!(", {} more times", level.repeat) };
+    let asked = stepwatch_engine::config::Condition { severity: None, ..level.condition.clone() };
+    format!("{} {whom}{again}{}", when(level), condition(&asked))
+}
+
+/// An item of a level, with the receivers of a person and who is told where nobody is on call.
+fn whom(config: &EngineConfig, item: &str) -> String {
+    let oncall = &config.oncall;
+    if let Some(user) = item.strip_prefix(USER).and_then(|name| oncall.users.iter().find(|u| u.name == name))
+    {
+        let by = if user.notify.is_empty() { "no receiver".to_owned() } else { user.notify.join(", ") };
+        return format!("{item} (by {by})");
+    }
+    let schedule =
+        item.strip_prefix(SCHEDULE).and_then(|name| oncall.schedules.iter().find(|s| s.name == name));
+    let Some(schedule) = schedule else { return item.to_owned() };
+    let fallback =
+        if schedule.fallback.is_empty() { NO_FALLBACK.to_owned() } else { schedule.fallback.join(", ") };
+    format!("{item} (if nobody is on call: {fallback})")
+}

@@ -1,0 +1,71 @@
+//! What the configuration says of a channel and a token, judged without asking Slack.
+
+use stepwatch_kit::config::Secret;
+
+use super::is_user_id;
+use crate::notify::SecretSource;
+
+/// Slack takes no longer name of a channel.
+const NAME_MAX: usize = 80;
+
+/// Tokens that are not the bot's, and what they are.
+const OTHER_TOKENS: [(&str, &str); 5] = [
+    ("xapp-", "an app-level token, which belongs into app_token_file"),
+    ("xoxp-", "a user's token"),
+    ("xoxe-", "a token that only renews others"),
+    ("xoxs-", "a token of a browser"),
+    ("https://", "an address, which belongs into webhook_url_file"),
+];
+
+/// `C0123ABCD`, `G...`, `D...`: names are in lower case.
+pub(super) fn is_id(channel: &str) -> bool {
+    let id = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
+    channel.len() >= 9 && channel.starts_with(['C', 'G', 'D']) && channel.bytes().all(id)
+}
+
+/// Whether Slack could have a channel of that name or id.
+pub(super) fn check(channel: &str) -> Result<(), String> {
+    if is_id(channel) {
+        return Ok(());
+    }
+    let name = channel.strip_prefix('#').unwrap_or(channel);
+    let says =
+        |why: &str| Err(format!("channel: {channel:?} {why}, expected #name or an id as in C0123ABCD"));
+    if is_user_id(channel) {
+        return says("is a person, not a channel");
+    }
+    if name.is_empty() || name.chars().count() > NAME_MAX {
+        return says(&format!("must have 1 to {NAME_MAX} characters"));
+    }
+    if name.contains(char::is_whitespace) {
+        return says("has spaces, and no channel's name has any");
+    }
+    if name.chars().any(char::is_uppercase) {
+        return says(&format!(
+            "has capital letters, and no channel's name has any (#{})",
+            name.to_lowercase()
+        ));
+    }
+    match name.chars().find(|c| !(c.is_alphanumeric() || matches!(c, '-' | '_'))) {
+        Some(odd) => says(&format!("has a {odd:?}, and names have letters, digits, - and _")),
+        None => Ok(()),
+    }
+}
+
+/// Whether it looks like a bot's token. The token itself is not told.
+pub(super) fn check_token(source: &SecretSource, token: &Secret) -> Result<(), String> {
+    let text = token.expose();
+    // Where tokens are rotated, the bot's begins with xoxe.
+    let body = text.strip_prefix("xoxb-").or_else(|| text.strip_prefix("xoxe.xoxb-"));
+    let why = match body {
+        Some(body) if !body.is_empty() && body.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
+            return Ok(());
+        }
+        Some(_) => "something else behind xoxb- than letters, digits and -".to_owned(),
+        None => {
+            let other = OTHER_TOKENS.iter().find(|(begin, _)| text.starts_with(begin));
+            other.map_or("something else".to_owned(), |(_, what)| (*what).to_owned())
+        }
+    };
+    Err(format!("{source} holds {why}, expected the app's bot token (xoxb-...)"))
+}

@@ -1,0 +1,137 @@
+//! Looking for a message that may have arrived.
+//!
+//! It takes the id of the channel, which the answer to the first message would have told. A name is looked
+//! up, among public channels first: each kind takes a scope of its own (channels:read, groups:read), and
+//! asked for together they take both, which a bot of a public channel does not have.
+
+use serde_json::Value;
+use stepwatch_engine::effect::Notification;
+
+use super::{Bot, Top, channel};
+use crate::notify::{Attempt, Failure, FailureClass};
+
+/// Messages a page and pages read when looking for one that may have arrived. A channel with more traffic
+/// than that between two attempts gets a second copy.
+const HISTORY_PAGE: &str = "200";
+const HISTORY_PAGES_MAX: usize = 5;
+
+/// Channels a page, and pages: beyond so many a channel is known by its id only.
+const CHANNELS_PAGE: &str = "999";
+const CHANNELS_PAGES_MAX: usize = 20;
+
+/// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours when it
+/// was set wrongly, and a copy that is not found is posted twice. What is read is bounded by the pages.
+const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
+
+/// Not being allowed to look counts as not found: rather twice than never. What fails for the moment is
+/// looked for again later.
+pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+    match looked {
+        Err(failure) if failure.class == FailureClass::Permanent => {
+            tracing::warn!(error = failure.error, "cannot look whether a message arrived; sending it again");
+            Ok(None)
+        }
+        looked => looked.map_err(|failure| Failure { ambiguous: true, ..failure }),
+    }
+}
+
+impl Bot<'_> {
+    /// Whether a message that was just posted is found, by somebody who knows no more than the configuration.
+    pub(super) async fn look_back(&self, n: &Notification) -> Result<(), String> {
+        match self.find_top(Attempt::first(n)).await {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err("slack: the message that was just sent is not in the channel's history".into()),
+            Err(failure) => Err(failure.error),
+        }
+    }
+
+    /// The first message of the incident, if an earlier attempt to post it did arrive.
+    pub(super) async fn find_top(&self, attempt: Attempt<'_>) -> Result<Option<Top>, Failure> {
+        let n = attempt.notification;
+        let channel = self.channel_id(attempt).await?;
+        let oldest = format!("{:.3}", n.message.at.as_secs_f64() - HISTORY_MARGIN_SECONDS);
+        let query = [("channel", channel.as_str()), ("oldest", &oldest)];
+        let ts = self.find_message("conversations.history", &query, &n.idem_key).await?;
+        Ok(ts.map(|ts| self.top(channel, ts, n)))
+    }
+
+    pub(super) async fn find_reply(&self, top: &Top, n: &Notification) -> Result<Option<String>, Failure> {
+        let query = [("channel", top.channel.as_str()), ("ts", &top.ts)];
+        self.find_message("conversations.replies", &query, &n.idem_key).await
+    }
+
+    /// The timestamp of the message that carries `key`.
+    async fn find_message(
+        &self,
+        method: &str,
+        query: &[(&str, &str)],
+        key: &str,
+    ) -> Result<Option<String>, Failure> {
+        let mut query = query.to_vec();
+        query.extend([("include_all_metadata", "true"), ("limit", HISTORY_PAGE)]);
+        let ours = |m: &Value| m["metadata"]["event_payload"]["idem_key"].as_str() == Some(key);
+        let found = self.find(method, &query, HISTORY_PAGES_MAX, "messages", ours).await?;
+        Ok(found.and_then(|m| m["ts"].as_str().map(str::to_owned)))
+    }
+
+    /// The id of the configured channel: it is one, another incident learned it, or Slack tells.
+    async fn channel_id(&self, attempt: Attempt<'_>) -> Result<String, Failure> {
+        if channel::is_id(self.channel) {
+            return Ok(self.channel.to_owned());
+        }
+        let known = [attempt.memory, attempt.neighbour].into_iter().flatten();
+        let mut known = known.filter_map(|m| serde_json::from_str::<Top>(m).ok());
+        if let Some(top) = known.find(|top| top.named == self.channel) {
+            return Ok(top.channel);
+        }
+        let name = self.channel.trim_start_matches('#');
+        let mut refused = Vec::new();
+        for kind in ["public_channel", "private_channel"] {
+            let query = [("types", kind), ("exclude_archived", "true"), ("limit", CHANNELS_PAGE)];
+            let named = |c: &Value| c["name"].as_str() == Some(name);
+            match self.find("conversations.list", &query, CHANNELS_PAGES_MAX, "channels", named).await {
+                Ok(found) => {
+                    if let Some(id) = found.and_then(|c| c["id"].as_str().map(str::to_owned)) {
+                        return Ok(id);
+                    }
+                }
+                Err(failure) if failure.class == FailureClass::Permanent => refused.push(failure.error),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let why = if refused.is_empty() { "Slack lists no such channel".into() } else { refused.join("; ") };
+        let text = format!(
+            "the id of channel {:?} is not known, configure it instead of the name: {why}",
+            self.channel
+        );
+        Err(self.http.failure(FailureClass::Permanent, false, &text))
+    }
+
+    /// The first of a list, read page by page, of which `wanted` holds.
+    async fn find(
+        &self,
+        method: &str,
+        query: &[(&str, &str)],
+        pages: usize,
+        list: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Option<Value>, Failure> {
+        let mut cursor = String::new();
+        for _ in 0..pages {
+            let mut query = query.to_vec();
+            if !cursor.is_empty() {
+                query.push(("cursor", &cursor));
+            }
+            let page = self.get(method, &query).await.map_err(|refusal| refusal.failure)?;
+            let items = page[list].as_array().map(Vec::as_slice).unwrap_or_default();
+            if let Some(found) = items.iter().find(|item| wanted(item)) {
+                return Ok(Some(found.clone()));
+            }
+            page["response_metadata"]["next_cursor"].as_str().unwrap_or_default().clone_into(&mut cursor);
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+}
