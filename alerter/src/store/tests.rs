@@ -314,7 +314,7 @@ async fn newer_words_replace_older_ones() {
     // What may have arrived is not replaced; except news, by a page.
     let claim = store.claim(&id, "pd", true, Ts(0)).await.unwrap().unwrap();
     let unknown =
-        DeliveryOutcome::Retry { next: Ts(i64::MAX / 2), ambiguous: true, counts: true, error: "?".into() };
+        DeliveryOutcome::Retry { next: Ts(i64::MAX / 2), ambiguous: true, pause: None, error: "?".into() };
     store.settle(&claim.notification, &unknown, None, Ts(0)).await.unwrap();
     store.commit(&effects(vec![post(page("pd", 2, Action::Trigger))])).await.unwrap();
     let pd = store.deliveries(&id).await.unwrap().into_iter().filter(|d| d.receiver == "pd");
@@ -464,7 +464,7 @@ async fn whoever_has_a_part_of_it_hears_the_end() {
         store.commit(&effects(begun)).await.unwrap();
         let claim = store.claim(&n.incident, "mail", true, Ts(2000)).await.unwrap().unwrap();
         let outcome =
-            DeliveryOutcome::Retry { next: Ts(2000), ambiguous: false, counts: true, error: "later".into() };
+            DeliveryOutcome::Retry { next: Ts(2000), ambiguous: false, pause: None, error: "later".into() };
         let memory = some_have_it.then_some("{}");
         store.settle(&claim.notification, &outcome, memory, Ts(2000)).await.unwrap();
         let over = hidden(incident(&n.incident, State::Resolved));
