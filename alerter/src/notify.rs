@@ -50,6 +50,11 @@ pub trait Notifier: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it rings once a key, so that each call needs a number of its own ([`Attempt::ring`]).
+    fn rings(&self) -> bool {
+        false
+    }
+
     /// What a pause that the service asked for is about: its address, and by which secrets it knows us. Whoever is another there may
     /// begin at once.
     fn account(&self) -> Vec<Secret> {
@@ -111,7 +116,7 @@ pub struct Attempt<'a> {
     pub memory: Option<&'a str>,
     /// What it returned last for any other incident of this receiver.
     pub neighbour: Option<&'a str>,
-    /// Which call of its incident it is, where it calls somebody by a receiver that wakes people.
+    /// Which call of its incident it is, where it calls somebody by a receiver that [rings](Notifier::rings).
     pub ring: Option<Ring>,
     /// Other calls to this receiver that were begun and are not known to have arrived.
     pub unsure: &'a [Ring],

@@ -12,17 +12,16 @@ use stepwatch_tests::{Hears, Stack, StackOptions};
 
 /// The levels of a policy that rings twice, then a second receiver of the same service.
 const LEVELS: &str =
-    "      - {after: 0s, notify: [chat, primary], repeat: 1}\n      - {after: 1s, notify: [twin]}\n";
+    "      - {after: 1s, notify: [chat, primary], repeat: 1}\n      - {after: 1s, notify: [twin]}\n";
 
 /// An alerter whose policy has these levels; `twin` is of the service that `primary` is of.
-async fn stack(levels: &str, keys: &str, extra: &str) -> Stack {
+async fn stack(levels: &str, keys: &str) -> Stack {
     let options = StackOptions {
         blind: true,
         hears: vec![Hears::PagerDuty],
         levels: Some(levels.to_owned()),
         pagerduty_keys: keys.to_owned(),
         twin: true,
-        alerter: extra.to_owned(),
         ..StackOptions::default()
     };
     Stack::start_with(options).await.unwrap()
@@ -49,11 +48,11 @@ async fn rung(stack: &Stack, times: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn levels_repeats_and_reminders_all_ring_and_an_answer_here_stills_them() {
-    let stack = stack(LEVELS, "", "remind_every: 1s\n").await;
+async fn levels_and_repeats_all_ring_and_an_answer_here_stills_them() {
+    let stack = stack(LEVELS, "").await;
     tell_alert(&stack, None).await;
-    // The level, its repeat, the other receiver of the service, and a reminder.
-    let incident = rung(&stack, 4).await;
+    // The level, its repeat, and the other receiver of the service.
+    let incident = rung(&stack, 3).await;
     assert!(stack.alerter.ack(&incident, "ann").await.unwrap().status.success());
     let pd = stack.pagerduty.wait_for(|pd| pd.ringing().next().is_none(), PATIENCE).await.unwrap();
     assert!(pd.alerts.iter().all(|a| a.state == AlertState::Acknowledged), "{:?}", pd.alerts);
@@ -76,7 +75,7 @@ async fn pump(stack: &Stack, from: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_to_any_ring_in_pagerduty_answers_all() {
-    let stack = stack(LEVELS, "", "remind_every: 1h\n").await;
+    let stack = stack(LEVELS, "").await;
     tell_alert(&stack, None).await;
     rung(&stack, 3).await;
     let (second, from) = stack.pagerduty.with(|pd| (pd.pages[1].dedup_key.clone(), pd.hooks.len()));
@@ -96,7 +95,7 @@ async fn an_answer_to_any_ring_in_pagerduty_answers_all() {
 /// A ring whose answer never came may have rung: it is not repeated under another key, and it is answered with the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ring_that_may_have_arrived_is_the_same_ring_after_a_kill() {
-    let mut stack = stack(LEVELS, "", "remind_every: 1h\n").await;
+    let mut stack = stack(LEVELS, "").await;
     stack.pagerduty.script().push("enqueue", Fault::TakenThenStatus(502)).always("enqueue", Fault::Hang);
     tell_alert(&stack, None).await;
     let incident = rung(&stack, 1).await;
@@ -113,7 +112,7 @@ async fn a_ring_that_may_have_arrived_is_the_same_ring_after_a_kill() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_service_repeats_it_rings_once_and_every_text_says_so() {
     let words = "PagerDuty's own escalation policy repeats";
-    let stack = stack(LEVELS, ", repeats: service", "remind_every: 1h\n").await;
+    let stack = stack(LEVELS, ", repeats: service").await;
     tell_alert(&stack, None).await;
     let again = |pd: &PagerDuty| {
         let told = |e: &Value| e.to_string().contains(words);
@@ -134,7 +133,7 @@ async fn where_the_service_repeats_it_rings_once_and_every_text_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_rings_is_counted_before_it_happens_and_shown_afterwards() {
-    let stack = stack(LEVELS, "", "remind_every: 1h\n").await;
+    let stack = stack(LEVELS, "").await;
     let path = stack.dir.path().join("alerter/alerter.yml").display().to_string();
     let simulated = stack.alerter.cli(&["simulate", "--config", &path, "--for", "1m"]).await.unwrap();
     let text = String::from_utf8_lossy(&simulated.stdout).into_owned();
@@ -162,7 +161,7 @@ fn thread(s: &Slack) -> String {
 async fn the_thread_shows_every_escalation_also_of_levels_that_the_chat_is_not_on() {
     let levels = "      - {after: 0s, notify: [chat]}\n      - {after: 1s, notify: [primary]}\n      \
                   - {after: 1s, notify: [twin]}\n";
-    let stack = stack(levels, "", "remind_every: 1h\n").await;
+    let stack = stack(levels, "").await;
     tell_alert(&stack, None).await;
     let both = |s: &Slack| {
         let text = thread(s).to_lowercase();

@@ -158,6 +158,10 @@ impl Notifier for PagerDuty {
         true
     }
 
+    fn rings(&self) -> bool {
+        true
+    }
+
     fn account(&self) -> Vec<Secret> {
         vec![Secret::new(self.enqueue_url.clone()), self.routing_key.clone()]
     }

@@ -95,7 +95,8 @@ impl Courier {
         incident: String,
     ) -> Done {
         let now = (self.clock)();
-        let sign = match self.store.claim(&incident, &receiver, notifier.wakes(), now).await {
+        let (wakes, numbered) = (notifier.wakes(), notifier.rings());
+        let sign = match self.store.claim_numbered(&incident, &receiver, wakes, numbered, now).await {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
                 crash::point("outbox.before_send");

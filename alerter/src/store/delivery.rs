@@ -225,6 +225,18 @@ impl Store {
         wakes: bool,
         now: Ts,
     ) -> Result<Option<Claim>> {
+        self.claim_numbered(incident, receiver, wakes, false, now).await
+    }
+
+    /// The same; where its calls are `numbered`, a call gets its number before it is sent.
+    pub(crate) async fn claim_numbered(
+        &self,
+        incident: &str,
+        receiver: &str,
+        wakes: bool,
+        numbered: bool,
+        now: Ts,
+    ) -> Result<Option<Claim>> {
         self.write(Who::InTurn, async |tx| {
             let rows = lane(tx, incident, receiver).await?;
             if rows.iter().any(|row| row.attempting) {
@@ -255,7 +267,7 @@ impl Store {
                     let neighbour = if searches { neighbour(tx, receiver).await? } else { None };
                     let mut notification = head.lane.notification;
                     let (ring, unsure) =
-                        if wakes { rings(tx, &notification, head.ring).await? } else { (None, Vec::new()) };
+                        if numbered { rings(tx, &notification, head.ring).await? } else { (None, Vec::new()) };
                     let sql = "UPDATE outbox SET state = 'attempting', ring = $2 WHERE idem_key = $1";
                     let update = sqlx::query(sql).bind(&notification.idem_key);
                     update.bind(ring.map(|ring| i64::from(ring.number))).execute(&mut *tx).await?;
