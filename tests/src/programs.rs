@@ -191,7 +191,10 @@ impl Alerter {
         );
         if o.twin {
             let (key, url, keys) = (file("pd"), &o.pagerduty, &o.pagerduty_keys);
-            write!(c, "  - name: twin\n    pagerduty: {{routing_key_file: {key}, events_url: \"{url}\"{keys}}}\n")?;
+            write!(
+                c,
+                "  - name: twin\n    pagerduty: {{routing_key_file: {key}, events_url: \"{url}\"{keys}}}\n"
+            )?;
         }
         if let Some((url, secret)) = &o.webhook {
             std::fs::write(dir.join("secret"), secret)?;

@@ -165,7 +165,9 @@ async fn the_thread_shows_every_escalation_also_of_levels_that_the_chat_is_not_o
     tell_alert(&stack, None).await;
     let both = |s: &Slack| {
         let text = thread(s).to_lowercase();
-        text.contains("escalated to level 2") && text.contains("escalated to level 3") && text.contains("twin")
+        text.contains("escalated to level 2")
+            && text.contains("escalated to level 3")
+            && text.contains("twin")
     };
     let slack = stack.slack.wait_for(both, PATIENCE).await.unwrap();
     assert_eq!(slack.top().count(), 1);

@@ -263,7 +263,10 @@ impl Entry {
 fn count_rings(file: &File, entries: &mut [Entry]) {
     let mut rung = BTreeMap::<String, u32>::new();
     for entry in entries {
-        let What::Told { receiver, action: Action::Trigger, ring, left_to: None, .. } = &mut entry.what else { continue };
+        let What::Told { receiver, action: Action::Trigger, ring, left_to: None, .. } = &mut entry.what
+        else {
+            continue;
+        };
         if file.receivers.iter().any(|r| r.name == *receiver && r.rings()) {
             let count = rung.entry(receiver.clone()).or_default();
             *count += 1;

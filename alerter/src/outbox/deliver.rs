@@ -293,7 +293,9 @@ impl Courier {
         }
         crash::point("outbox.after_mark");
         let outcome = match outcome {
-            DeliveryOutcome::Retry { pause: Some(until), error, .. } if n.page && n.action == Action::Trigger => {
+            DeliveryOutcome::Retry { pause: Some(until), error, .. }
+                if n.page && n.action == Action::Trigger =>
+            {
                 let wait = until - now;
                 if wait.0 > PAGE_PAUSE_MAX.as_millis() as i64 {
                     self.report(feedback(n, Outcome::PutOff { wait, error })).await;

@@ -266,8 +266,11 @@ impl Store {
                     let searches = head.lane.ambiguous && memory.is_none();
                     let neighbour = if searches { neighbour(tx, receiver).await? } else { None };
                     let mut notification = head.lane.notification;
-                    let (ring, unsure) =
-                        if numbered { rings(tx, &notification, head.ring).await? } else { (None, Vec::new()) };
+                    let (ring, unsure) = if numbered {
+                        rings(tx, &notification, head.ring).await?
+                    } else {
+                        (None, Vec::new())
+                    };
                     let sql = "UPDATE outbox SET state = 'attempting', ring = $2 WHERE idem_key = $1";
                     let update = sqlx::query(sql).bind(&notification.idem_key);
                     update.bind(ring.map(|ring| i64::from(ring.number))).execute(&mut *tx).await?;

@@ -482,7 +482,8 @@ async fn whoever_has_a_part_of_it_hears_the_end() {
 async fn a_call_is_numbered_before_it_is_sent() {
     let (_dir, store) = open().await;
     let n = page("one", 1, Action::Trigger);
-    let begun = vec![put(incident(&n.incident, State::Open)), post(n.clone()), post(page("two", 1, Action::Trigger))];
+    let begun =
+        vec![put(incident(&n.incident, State::Open)), post(n.clone()), post(page("two", 1, Action::Trigger))];
     store.commit(&effects(begun)).await.unwrap();
     let ring = |number| Some(Ring { number, page: true });
     let claim = async |receiver| {

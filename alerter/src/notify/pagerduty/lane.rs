@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use crate::notify::text::shorten;
 use crate::notify::Ring;
+use crate::notify::text::shorten;
 
 /// Of the service, in characters.
 const DEDUP_KEY_MAX: usize = 255;
@@ -36,9 +36,14 @@ pub(super) enum Word {
     Call(Ring),
     /// To be read by whoever looks at the alert; `own` is its number, should there be none. `back`: nobody has the alert any more, and
     /// it rings by itself.
-    News { own: Option<Ring>, back: bool },
+    News {
+        own: Option<Ring>,
+        back: bool,
+    },
     /// Somebody has it. `there`: they said so in this service.
-    Ack { there: bool },
+    Ack {
+        there: bool,
+    },
     Resolve,
     Nothing,
 }
@@ -172,7 +177,9 @@ mod tests {
         }
         assert_eq!(key("01J9ZC", page(1)), "01J9ZC");
         assert_eq!(key("01J9ZC", Ring { number: 3, page: false }), "01J9ZC-ticket-3");
-        assert!(key(&"x".repeat(999), Ring { number: u32::MAX, page: false }).chars().count() <= DEDUP_KEY_MAX);
+        assert!(
+            key(&"x".repeat(999), Ring { number: u32::MAX, page: false }).chars().count() <= DEDUP_KEY_MAX
+        );
         assert_eq!(incident_of("of somebody else-"), ("of somebody else-", false));
     }
 
@@ -196,7 +203,10 @@ mod tests {
         assert_eq!(steps(&lane, NEWS, Repeats::Rings).0, ["trigger I-3"]);
         let (sent, taken) = steps(&lane, Word::Ack { there: true }, Repeats::Rings);
         assert_eq!(sent, ["acknowledge I-3", "acknowledge I-2", "acknowledge I"]);
-        assert_eq!(steps(&taken, Word::Resolve, Repeats::Rings).0, ["resolve I-3", "resolve I-2", "resolve I"]);
+        assert_eq!(
+            steps(&taken, Word::Resolve, Repeats::Rings).0,
+            ["resolve I-3", "resolve I-2", "resolve I"]
+        );
         let (sent, again) = steps(&taken, Word::Call(page(4)), Repeats::Rings);
         assert_eq!(sent, ["resolve I", "resolve I-2", "resolve I-3", "trigger I-4"]);
         assert_eq!(steps(&again, Word::Ack { there: true }, Repeats::Rings).0, [""; 0], "only one is open");
@@ -208,7 +218,10 @@ mod tests {
         let maybe = [page(1), page(2)];
         assert_eq!(unsure(&lane, Word::Resolve, Repeats::Rings, &maybe).0, ["resolve I-2", "resolve I"]);
         let (sent, taken) = unsure(&lane, Word::Ack { there: true }, Repeats::Rings, &maybe);
-        assert_eq!((sent, taken.to_string()), (vec!["acknowledge I-2".into(), "acknowledge I".into()], "1 2 taken".into()));
+        assert_eq!(
+            (sent, taken.to_string()),
+            (vec!["acknowledge I-2".into(), "acknowledge I".into()], "1 2 taken".into())
+        );
         // Repeated under its own key; what may never have come to be is no place for news.
         assert_eq!(unsure(&lane, Word::Call(page(2)), Repeats::Rings, &maybe).0, ["trigger I-2"]);
         assert_eq!(unsure(&lane, NEWS, Repeats::Rings, &maybe).0, ["trigger I"]);
@@ -216,7 +229,8 @@ mod tests {
 
     #[test]
     fn so_many_are_open_and_no_more() {
-        let lane = (1..=25).fold(Lane::default(), |lane, n| steps(&lane, Word::Call(page(n)), Repeats::Rings).1);
+        let lane =
+            (1..=25).fold(Lane::default(), |lane, n| steps(&lane, Word::Call(page(n)), Repeats::Rings).1);
         assert_eq!(lane.open, (16..=25).map(page).collect::<Vec<_>>());
         let (sent, _) = steps(&lane, Word::Call(page(26)), Repeats::Rings);
         assert_eq!(sent, ["trigger I-26", "resolve I-16"]);
@@ -229,6 +243,9 @@ mod tests {
         assert_eq!((sent, lane.to_string()), (vec!["trigger I".to_owned()], "1".to_owned()));
         let (_, taken) = steps(&lane, Word::Ack { there: false }, Repeats::Service);
         let (sent, lane) = steps(&taken, Word::Call(page(3)), Repeats::Service);
-        assert_eq!((sent, lane.to_string()), (vec!["resolve I".to_owned(), "trigger I-3".to_owned()], "3".into()));
+        assert_eq!(
+            (sent, lane.to_string()),
+            (vec!["resolve I".to_owned(), "trigger I-3".to_owned()], "3".into())
+        );
     }
 }

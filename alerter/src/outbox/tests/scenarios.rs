@@ -289,7 +289,10 @@ async fn a_page_does_not_wait_out_a_long_pause() {
     let before = Instant::now();
     bench.post([page("chat", 1, Action::Trigger)]).await;
     let put_off = bench.any_feedback().await;
-    assert!(matches!(put_off.outcome, Outcome::PutOff { wait, .. } if wait >= Span::secs(7200)), "{put_off:?}");
+    assert!(
+        matches!(put_off.outcome, Outcome::PutOff { wait, .. } if wait >= Span::secs(7200)),
+        "{put_off:?}"
+    );
     assert!(before.elapsed() < secs(10), "{:?}", before.elapsed());
     assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
     let attempts = chat.attempts();

@@ -22,7 +22,8 @@ fn a_thread_shows_the_calls_of_every_level() {
     w.forward(Span::secs(300));
     let words = "escalated to level 2: no answer for 5m";
     let told = |to: &str, action, words: String| (to.to_owned(), action, words);
-    let want = [told("phone", Trigger, words.into()), told("chat", Update, format!("{words}; told now: phone"))];
+    let want =
+        [told("phone", Trigger, words.into()), told("chat", Update, format!("{words}; told now: phone"))];
     assert_eq!(reasons(&mut w), want);
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::Repeated), ("chat", Update, Reason::Repeated)]);
@@ -38,8 +39,12 @@ fn what_goes_on_by_itself_is_said_to() {
     let id = w.raise("r", Kind::Hang, Page);
     w.forward(Span::secs(300));
     let left = |w: &mut World| {
-        let phone: Vec<_> = core::mem::take(&mut w.sent).into_iter().filter(|n| n.receiver == "phone").collect();
-        phone.into_iter().map(|n| (n.left_to.is_some(), n.message.reason.contains("; its policy repeats"))).collect()
+        let phone: Vec<_> =
+            core::mem::take(&mut w.sent).into_iter().filter(|n| n.receiver == "phone").collect();
+        phone
+            .into_iter()
+            .map(|n| (n.left_to.is_some(), n.message.reason.contains("; its policy repeats")))
+            .collect()
     };
     let one: Vec<(bool, bool)> = left(&mut w);
     assert_eq!(one, [(false, false)]);
@@ -58,7 +63,8 @@ fn whoever_takes_no_call_for_long_lets_the_next_level_be_called_once() {
     let mut w = World::new(two_levels());
     let incident = w.raise("r", Kind::Hang, Page);
     w.expect(&[("chat", Trigger, Reason::First)]);
-    let put_off = || Input::PutOff { incident: &incident, receiver: "chat", wait: Span::secs(7200), error: "429" };
+    let put_off =
+        || Input::PutOff { incident: &incident, receiver: "chat", wait: Span::secs(7200), error: "429" };
     w.input(put_off());
     w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
     w.input(put_off());
@@ -75,7 +81,10 @@ fn what_is_over_is_told_in_the_past() {
     assert_eq!(first.message.summary, "Why.");
     w.said("r", Clear, Kind::Hang, Page);
     let now = w.engine.reword(w.now, &first).unwrap();
-    assert_eq!((now.summary.as_str(), now.reason.as_str()), ("Over since step 1; it was: why.", "new incident"));
+    assert_eq!(
+        (now.summary.as_str(), now.reason.as_str()),
+        ("Over since step 1; it was: why.", "new incident")
+    );
     w.input(Input::Ack { incident: &incident, by: "ann" });
     let now = w.engine.reword(w.now, &first).unwrap();
     assert!(now.title.starts_with("ACK"), "{}", now.title);
