@@ -261,7 +261,8 @@ impl Book {
         i.told_at = Some(now);
         let lane = i.lanes.entry(receiver.clone()).or_default();
         lane.seq += 1;
-        lane.answered = action == Action::Ack || lane.answered && action == Action::Update;
+        let news = action == Action::Update && why.because != Reason::Unacknowledged;
+        lane.answered = action == Action::Ack || lane.answered && news;
         if !users.is_empty() {
             lane.users.clone_from(&users);
         }
