@@ -227,6 +227,8 @@ fn plan(attempt: Attempt<'_>, repeats: Repeats) -> (Vec<Step>, Lane) {
 fn word(n: &Notification, ring: Option<Ring>) -> Word {
     let back = taken_back_there(n);
     match (n.action, ring) {
+        // It ended before it could be told: whoever was called before is not called for what is over.
+        (Action::Trigger, own) if n.message.status == Status::Resolved => Word::News { own, back },
         (Action::Trigger, Some(ring)) => Word::Call(ring),
         // Once it was acknowledged or closed there, news could ring again.
         (Action::Update, _) if n.message.status != Status::Firing => Word::Nothing,

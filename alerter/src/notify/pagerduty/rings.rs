@@ -139,3 +139,22 @@ async fn a_ticket_rings_again_too() {
         assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
     });
 }
+
+/// A call that waited until the incident was over rings nobody who was called before it; whoever was not is told both.
+#[tokio::test]
+async fn nobody_is_called_again_for_what_is_over() {
+    let id = page(Action::Trigger).incident;
+    for called in [true, false] {
+        let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
+        let mut late = told_as((Severity::Page, Action::Trigger));
+        late.message.status = Status::Resolved;
+        let first = called.then(|| told_as((Severity::Page, Action::Trigger)));
+        let last = told_as((Severity::Page, Action::Resolve));
+        let all: Vec<_> = first.into_iter().chain([late, last]).collect();
+        send_all(&to(&fake, &dir), &all).await;
+        fake.with(|s| {
+            assert_eq!(rung(s), [&id]);
+            assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
+        });
+    }
+}
