@@ -2,7 +2,12 @@
 //!
 //! The first route whose matchers all hold decides, and within it the first of its children; a route that says `continue` lets the next
 //! ones be asked too, so that an incident may take several ways. What no route wants belongs to its team, and what has no team to
-//! every receiver: nothing falls through.
+//! whoever is left ([`rest`]): nothing falls through.
+
+mod rest;
+
+pub(crate) use rest::NOBODY;
+pub use rest::Rest;
 
 use crate::config::{EngineConfig, Level, Route, Team};
 use crate::matcher::{Labels, Matcher, all_hold};
@@ -64,18 +69,21 @@ impl Router {
         if !taken.is_empty() {
             return taken.iter().map(|node| node.way(config)).collect();
         }
-        let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
-        if let Some((_, team)) = team
-            && (team.policy.is_some() || !team.notify.is_empty())
-        {
+        let Some(team) = self.team_of(labels) else { return vec![self.rest(config, labels).way(config)] };
+        if team.policy.is_some() || !team.notify.is_empty() {
             let because = format!("no route matches, team=\"{}\"", team.name);
             let levels = levels(config, team.policy.as_deref(), &team.notify);
             let route = format!("team {}", team.name);
             return vec![Way { route, because, policy: team.policy.clone(), levels }];
         }
-        let levels = vec![at_once(config.receivers.clone())];
-        let because = if self.routes.is_empty() { "no routes" } else { "no route matches" };
-        vec![Way { route: "every receiver".into(), because: because.into(), policy: None, levels }]
+        let rest = Rest::of_team(team).unwrap_or_else(|| self.rest(config, labels));
+        vec![rest.way(config)]
+    }
+
+    /// The team of the configuration that it belongs to.
+    pub fn team_of(&self, labels: &Labels) -> Option<&Team> {
+        let name = labels.get("team")?;
+        self.teams.iter().map(|(_, team)| team).find(|team| team.name == *name)
     }
 }
 
@@ -85,20 +93,23 @@ impl Router {
     pub fn reached<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
         let mut taken = Vec::new();
         Node::descend(&self.routes, labels, &mut taken);
-        let mut of: Vec<(&[String], Option<&str>)> =
-            taken.iter().map(|node| (&*node.notify, node.policy.as_deref())).collect();
+        let mut of: Vec<(Vec<&str>, Option<&str>)> =
+            taken.iter().map(|node| (strs(&node.notify), node.policy.as_deref())).collect();
         if of.is_empty() {
-            let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
-            let team = team.map(|(_, t)| (&*t.notify, t.policy.as_deref()));
-            let told = team.filter(|(notify, policy)| policy.is_some() || !notify.is_empty());
-            of.push(told.unwrap_or((&config.receivers, None)));
+            of.push(match self.team_of(labels) {
+                Some(team) if team.policy.is_some() || !team.notify.is_empty() => {
+                    (strs(&team.notify), team.policy.as_deref())
+                }
+                Some(team) if !team.fallback.is_empty() => (strs(&team.fallback), None),
+                _ => (self.rest(config, labels).names, None),
+            });
         }
         let mut reached = Vec::new();
         for (notify, policy) in of {
             let policy = config.policies.iter().find(|p| Some(p.name.as_str()) == policy);
-            let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| &level.notify);
-            for name in notify.iter().chain(levels) {
-                if !reached.contains(&name.as_str()) {
+            let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| strs(&level.notify));
+            for name in notify.into_iter().chain(levels) {
+                if !reached.contains(&name) {
                     reached.push(name);
                 }
             }
@@ -185,6 +196,10 @@ fn levels(config: &EngineConfig, policy: Option<&str>, notify: &[String]) -> Vec
     levels
 }
 
+fn strs(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
 fn at_once(notify: Vec<String>) -> Level {
     Level { after: Span::ZERO, notify, ..Level::default() }
 }
@@ -203,7 +218,7 @@ mod tests {
             name: name.into(),
             matchers: vec![format!("run=~\"{name}-.*\"")],
             notify: notify.iter().map(|n| (*n).to_owned()).collect(),
-            policy: None,
+            ..Team::default()
         };
         EngineConfig {
             receivers: vec!["a".into(), "b".into()],
@@ -260,12 +275,23 @@ mod tests {
     }
 
     #[test]
-    fn what_no_route_wants_belongs_to_its_team_or_to_everyone() {
-        let c = config(vec![route("severity=\"page\"", "a", false, vec![])]);
-        assert_eq!(ways(&c, &[("team", "infra")]), [("team infra".to_owned(), "b".to_owned())]);
-        for labels in [&[("team", "idle")][..], &[("team", "unheard of")], &[]] {
-            assert_eq!(ways(&c, labels), [("every receiver".to_owned(), "ab".to_owned())]);
+    fn what_no_route_wants_belongs_to_its_team_or_to_whoever_is_left() {
+        let mut c = config(vec![route("severity=\"page\"", "a", false, vec![])]);
+        let to = |route: &str, who: &str| vec![(route.to_owned(), who.to_owned())];
+        assert_eq!(ways(&c, &[("team", "infra")]), to("team infra", "b"));
+        // Nobody's: everybody's.
+        for labels in [&[("team", "unheard of")][..], &[]] {
+            assert_eq!(ways(&c, labels), to("every receiver", "ab"));
         }
+        assert_eq!(ways(&c, &[("team", "idle")]), to("nobody of team idle", ""));
+        c.teams[1].fallback = vec!["a".into()];
+        assert_eq!(ways(&c, &[("team", "idle")]), to("fallback of team idle", "a"));
+        c.fallback = vec!["a".into()];
+        assert_eq!(ways(&c, &[]), to("fallback", "a"));
+        // Without receivers of teams there is one team, and everybody is in it.
+        c = config(vec![]);
+        c.teams.remove(0);
+        assert_eq!(ways(&c, &[("team", "idle")]), to("every receiver", "ab"));
     }
 
     #[test]

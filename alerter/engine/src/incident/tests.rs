@@ -3,6 +3,7 @@
 mod alerts;
 mod answers;
 mod escalation;
+mod fallback;
 mod heard_again;
 mod hiding;
 mod model;
