@@ -4,6 +4,7 @@ mod crash;
 mod kill;
 mod latency;
 mod scenarios;
+mod unrecorded;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -78,7 +78,9 @@ impl Store {
         let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
         let (posted, line) = (Notify::new(), Mutex::new(()));
         let (alerts, refusal) = (std::sync::Mutex::default(), std::sync::Mutex::default());
-        let inner = Inner { path, writer, line, refusal, readers, finders, alerts, posted, _lock: lock };
+        let unrecorded = std::sync::Mutex::default();
+        let inner =
+            Inner { path, writer, line, refusal, unrecorded, readers, finders, alerts, posted, _lock: lock };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
