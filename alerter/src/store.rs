@@ -11,7 +11,7 @@
 
 mod alerts;
 mod audit;
-mod busy;
+pub(crate) mod busy;
 mod callbacks;
 mod commit;
 mod delivery;

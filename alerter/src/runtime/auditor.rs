@@ -57,8 +57,8 @@ impl Runtime {
             "nobody may be told of {} pages, because their team names nobody and there is no `fallback`: {named}",
             homeless.len()
         );
-        let fault = (!homeless.is_empty()).then_some(words.as_str());
-        let own = Input::Own { check: "teams", severity: Severity::Page, fault };
+        let alone = (!homeless.is_empty()).then_some(words.as_str());
+        let own = Input::Own { check: "teams", severity: Severity::Page, fault: alone };
         self.engine.handle(now, own, &mut self.pending.effects);
         if self.pending.effects.len() > before || fault.is_some() {
             self.schedule.changed();

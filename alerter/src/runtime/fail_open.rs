@@ -44,6 +44,11 @@ impl Runtime {
 impl Pending {
     /// Gives pages to whoever sends them without a record, in words that say so.
     fn hand_over(&mut self, store: &Store, now: Ts, since: Ts) {
+        let new = &self.effects[self.handed..];
+        if !new.iter().any(|effect| matches!(effect, Effect::Notify(n) if may_precede_its_record(n))) {
+            self.handed = self.effects.len();
+            return;
+        }
         let mut stands: BTreeMap<&str, &IncidentRecord> = BTreeMap::new();
         for effect in &self.effects {
             if let Effect::Incident(record) = effect {

@@ -101,6 +101,7 @@ impl Rig {
 
     /// Another program at the database, as a full disk or a broken table would be.
     async fn sql(&self, sql: &'static str) {
+        let _busy = crate::store::busy::Busy::now();
         let path = self.store.path().display().to_string();
         let mut connection = SqliteConnection::connect(&format!("sqlite://{path}")).await.unwrap();
         sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();

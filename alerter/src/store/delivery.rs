@@ -319,7 +319,7 @@ impl Store {
         let held = |(text, state, attempts, created): (String, String, i64, i64)| {
             let notification = serde_json::from_str(&text).ok()?;
             let (ambiguous, attempts) = (state == "ambiguous", attempts as u32);
-            Some(Held { ambiguous, attempts, ..Held::new(notification, Ts(created)) })
+            Some(Held::recorded(notification, Ts(created), ambiguous, attempts))
         };
         Ok(rows.into_iter().filter_map(held).collect())
     }

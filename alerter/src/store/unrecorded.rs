@@ -78,6 +78,16 @@ impl Held {
         let (ambiguous, recorded, writing) = (false, false, false);
         Self { notification, created_at, ambiguous, attempts: 0, progress, recorded, writing }
     }
+
+    /// One whose row is in the store.
+    pub(super) fn recorded(
+        notification: Notification,
+        created_at: Ts,
+        ambiguous: bool,
+        attempts: u32,
+    ) -> Self {
+        Self { ambiguous, attempts, recorded: true, ..Self::new(notification, created_at) }
+    }
 }
 
 impl Unrecorded {
@@ -195,8 +205,7 @@ impl Store {
 
     /// Holds the pages of a lane that cannot be claimed.
     pub(crate) async fn hold_lane(&self, incident: &str, receiver: &str) -> Result<()> {
-        for mut held in self.waiting_pages(incident, receiver).await? {
-            held.recorded = true;
+        for held in self.waiting_pages(incident, receiver).await? {
             self.unrecorded(|all| all.hold(held));
         }
         self.post();
@@ -211,10 +220,9 @@ impl Store {
         memory: Option<&str>,
     ) -> bool {
         let n = &claim.notification;
-        let fresh = Held::new(n.clone(), claim.created_at);
-        let (ambiguous, attempts) = (claim.ambiguous, claim.attempts);
+        let held = Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts);
         self.unrecorded(|all| {
-            let held = Held { recorded: true, progress: Progress::Sending, ambiguous, attempts, ..fresh };
+            let held = Held { progress: Progress::Sending, ..held };
             let taken = all.hold(held);
             all.end(n, outcome.clone(), memory.map(str::to_owned));
             taken

@@ -4,6 +4,7 @@ use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
+use crate::store::busy::Busy;
 use crate::store::unrecorded::FAIL_OPEN_AFTER;
 
 const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
@@ -19,6 +20,7 @@ fn secs(n: u64) -> Duration {
 }
 
 async fn sql(bench: &Bench, sql: &'static str) {
+    let _busy = Busy::now();
     let mut connection = SqliteConnectOptions::new().filename(&bench.path).connect().await.unwrap();
     sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
 }
