@@ -184,7 +184,7 @@ async fn what_is_answered_between_full_disks_survives_them() {
 async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_room() {
     let alerter = "resolve_after: 200ms\nalerts: {resolve_timeout: 10s}\n".into();
     let options = StackOptions { alerter, blind: true, ..StackOptions::default() };
-    let mut stack = Stack::start_with(options).await.unwrap();
+    let stack = Stack::start_with(options).await.unwrap();
     let url = stack.alerter.url();
     stack.alerter.daemon.fill_disk().unwrap();
     let filled = Instant::now();
