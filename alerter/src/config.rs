@@ -7,6 +7,7 @@
 mod api;
 mod check;
 mod describe;
+mod fallback;
 mod incidents;
 mod matchers;
 pub mod oncall;
@@ -85,6 +86,8 @@ pub struct File {
     pub alerts: AlertsConfig,
     pub sources: Vec<Source>,
     pub receivers: Vec<ReceiverConfig>,
+    /// Who is told of what nobody else can be told of, whosever it is, and of what is wrong with the alerter.
+    pub fallback: Vec<String>,
     /// Words of messages, for all receivers.
     pub templates: templates::Config,
     pub policies: Vec<Policy>,
@@ -160,6 +163,7 @@ impl Default for File {
             alerts: engine.alerts,
             sources: Vec::new(),
             receivers: Vec::new(),
+            fallback: engine.fallback,
             templates: templates::Config::default(),
             policies: Vec::new(),
             routes: Vec::new(),
@@ -300,6 +304,8 @@ impl File {
             receivers: self.receivers.iter().map(|r| r.name.clone()).collect(),
             repeated_by: self.repeated_by(),
             threads: self.receivers.iter().filter(|r| r.is_thread()).map(|r| r.name.clone()).collect(),
+            waking: self.receivers.iter().filter(|r| r.wakes()).map(|r| r.name.clone()).collect(),
+            fallback: self.fallback.clone(),
             policies: self.policies.clone(),
             routes: self.routes.clone(),
             cost_per_gpu_hour: self.cost_per_gpu_hour,

@@ -117,6 +117,7 @@ pub struct RuntimeMetrics {
     pub commit_seconds: Histogram,
     pub commit_failures: Counter,
     pub pending_effects: Gauge,
+    pub history_dropped: Counter,
     pub flawed_incidents: Gauge,
     pub state_discarded: Counter,
     pub clock_behind: FloatGauge,
@@ -179,6 +180,7 @@ impl Default for RuntimeMetrics {
             commit_seconds: Histogram::new(exponential_buckets(2e-4, 2.0, 16)),
             commit_failures: Counter::default(),
             pending_effects: Gauge::default(),
+            history_dropped: Counter::default(),
             flawed_incidents: Gauge::default(),
             state_discarded: Counter::default(),
             clock_behind: FloatGauge::default(),
@@ -268,6 +270,11 @@ impl RuntimeMetrics {
             "pending_effects",
             "Effects not yet durable; more than a batch means that the store refuses to take them",
             m.pending_effects.clone(),
+        );
+        r.register(
+            "history_dropped",
+            "Lines of the history of incidents given up because the store refused for too long",
+            m.history_dropped.clone(),
         );
         r.register(
             "flawed_incidents",

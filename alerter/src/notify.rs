@@ -52,7 +52,8 @@ pub trait Notifier: fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether a trigger rouses a person, so that none may be sent once somebody answered.
+    /// Whether a trigger may rouse a person, so that none may be sent once somebody answered. Behind a mailbox or a webhook may be
+    /// anything that rings, so that these are taken to do so here, unlike in [`ReceiverConfig::wakes`].
     fn wakes(&self) -> bool {
         false
     }
@@ -204,6 +205,9 @@ macro_rules! notifiers {
         #[serde(deny_unknown_fields)]
         pub struct ReceiverConfig {
             pub name: String,
+            /// Whether its messages may wake somebody: what is not a page never falls back to it. Only PagerDuty, unless it is said.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub wakes: Option<bool>,
             /// At most so much of what wakes nobody.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub budget: Option<Budget>,
@@ -214,6 +218,11 @@ macro_rules! notifiers {
         }
 
         impl ReceiverConfig {
+            /// Whether somebody may be woken by it.
+            pub fn wakes(&self) -> bool {
+                self.wakes.unwrap_or(self.pagerduty.is_some())
+            }
+
             /// Keys of the kinds of receivers there are.
             pub const KINDS: &[&str] = &[$(stringify!($module)),*];
 

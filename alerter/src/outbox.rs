@@ -22,6 +22,7 @@ mod metrics;
 pub(crate) mod plan;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unrecorded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -48,6 +49,8 @@ pub use metrics::OutboxMetrics;
 
 /// A page that was refused for good and reached nobody is tried again this often.
 const REFUSED_AGAIN: Duration = Duration::from_mins(2);
+/// The same of a ticket, for which nobody is in a hurry.
+const TICKET_REFUSED_AGAIN: Duration = Duration::from_mins(30);
 /// How often it looks without being woken.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -243,8 +246,8 @@ impl OutboxHandle {
 
 impl Scheduler {
     async fn run(mut self) {
-        self.recover().await;
         self.take_receivers().await;
+        self.recover().await;
         self.keep_pauses().await;
         while !self.shutdown.is_set() {
             self.look().await;
@@ -277,7 +280,11 @@ impl Scheduler {
                 }
                 Err(err) => {
                     self.courier.store_error("recover", &err);
+                    self.send_unrecorded(Instant::now()).await;
                     self.pause().await;
+                    while let Some(done) = self.tasks.try_join_next() {
+                        self.finish(done).await;
+                    }
                 }
             }
         }
@@ -294,7 +301,8 @@ impl Scheduler {
                 known.reconfigure(notifier, now);
                 // Whatever it failed for may be mended.
                 self.release(&name, now).await;
-                if let Err(err) = self.courier.store.revive(&name, (self.courier.clock)()).await {
+                let clock = (self.courier.clock)();
+                if let Err(err) = self.courier.store.revive(&name, clock, clock).await {
                     self.courier.store_error("try refused pages again", &err);
                 }
             } else {
@@ -323,6 +331,7 @@ impl Scheduler {
     async fn look(&mut self) {
         let now = Instant::now();
         self.next_look = now + SWEEP;
+        self.send_unrecorded(now).await;
         match self.start_due(now).await {
             Ok(()) => self.beat(now),
             Err(err) => self.courier.store_error("look for due messages", &err),
@@ -424,9 +433,10 @@ impl Scheduler {
     async fn revive(&mut self, clock: Ts, now: Instant) -> Result<()> {
         if self.revive_at <= now {
             self.revive_at = now + REFUSED_AGAIN;
-            let before = Ts(clock.0 - REFUSED_AGAIN.as_millis() as i64);
+            let ago = |time: Duration| Ts(clock.0 - time.as_millis() as i64);
+            let (pages, tickets) = (ago(REFUSED_AGAIN), ago(TICKET_REFUSED_AGAIN));
             for receiver in self.destinations.keys() {
-                self.courier.store.revive(receiver, before).await?;
+                self.courier.store.revive(receiver, pages, tickets).await?;
             }
         }
         self.next_look = self.next_look.min(self.revive_at);
@@ -480,7 +490,7 @@ impl Scheduler {
         let limit = spare + self.busy.len();
         for lane in self.courier.store.due_lanes(receiver, clock, limit).await? {
             let key = (receiver.to_owned(), lane.incident.clone());
-            if self.busy.contains(&key) {
+            if self.busy.contains(&key) || self.courier.store.holds(&key.0, &key.1) {
                 continue;
             }
             if !lane.page && destination.is_spent(now) {

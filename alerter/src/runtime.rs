@@ -5,8 +5,9 @@
 //!
 //! * effects, the state they came from and the cursors up to which the streams were read are one transaction (principle 3), so
 //!   that a kill at any moment replays exactly what was not yet kept;
-//! * a store that refuses is asked again while the effects wait in memory. When too many wait, intake stops: the exporters keep
-//!   the records, and the clock that would call their silence a hang stops with it.
+//! * a store that refuses is asked again while the effects wait in memory. When it has refused for 10 s, pages are sent from memory
+//!   (`fail_open`). When too many effects wait and history was given up for them, intake stops: the exporters keep the records, and
+//!   the clock that would call their silence a hang stops with it.
 //!
 //! * what a person says is taken before all else, and what is not asked for by a person is done in small portions: a person waits for
 //!   one portion and one commit, however much more there is to do.
@@ -14,6 +15,7 @@
 //! It does no I/O besides the store, and nothing that serves a request waits for it except a request to change something.
 
 mod auditor;
+mod fail_open;
 mod outside;
 mod pending;
 mod people;
@@ -45,6 +47,7 @@ use crate::errors::chain;
 use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
+use crate::store::unrecorded::FAIL_OPEN_AFTER;
 use crate::store::{self, Filter, Store};
 use crate::templates::Templates;
 use auditor::Auditor;
@@ -452,6 +455,8 @@ impl Runtime {
     /// Makes durable what must be, and what has waited long enough.
     async fn settle(&mut self) {
         let now = Instant::now();
+        self.make_room();
+        self.fail_open();
         if self.schedule.retry.is_some_and(|(at, _)| now < at) {
             return;
         }
@@ -506,7 +511,7 @@ impl Runtime {
                     tracing::error!(
                         err = why,
                         waiting,
-                        "the store refuses a commit: nothing new is sent until it takes it; retrying"
+                        "the store refuses a commit: nothing new is sent for 10 s, and then only pages, from memory; retrying"
                     );
                     self.schedule.refused_for = why;
                 }
@@ -545,9 +550,11 @@ impl Runtime {
         }
         let s = &self.schedule;
         let retry = s.retry.map(|(at, _)| at);
+        let opens = self.store.refused_for().and_then(|time| FAIL_OPEN_AFTER.checked_sub(time));
+        let opens = opens.filter(|left| !left.is_zero()).map(|left| now + left);
         // While the store refuses, only the retry commits.
         let commit = s.commit_due.filter(|_| retry.is_none());
-        [commit, s.publish_due.filter(|_| retry.is_none()), retry]
+        [commit, s.publish_due.filter(|_| retry.is_none()), retry, opens]
             .into_iter()
             .flatten()
             .fold(at, Instant::min)

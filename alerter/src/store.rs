@@ -11,7 +11,7 @@
 
 mod alerts;
 mod audit;
-mod busy;
+pub(crate) mod busy;
 mod callbacks;
 mod commit;
 mod delivery;
@@ -23,6 +23,7 @@ mod read;
 mod rows;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod unrecorded;
 mod write;
 
 use std::ops::Deref;
@@ -57,6 +58,8 @@ struct Inner {
     line: Mutex<()>,
     /// Never held for long.
     refusal: std::sync::Mutex<Option<Refusal>>,
+    /// What is sent although the store refuses. Never held for long.
+    unrecorded: std::sync::Mutex<unrecorded::Unrecorded>,
     readers: SqlitePool,
     /// For what is found by a key: it takes no time, and a person may wait for it.
     finders: SqlitePool,

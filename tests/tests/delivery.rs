@@ -149,3 +149,86 @@ async fn answers_that_never_came_do_not_double_a_message() {
     poll_until("the message to be looked for", PATIENCE, settled).await.unwrap();
     assert_eq!(stack.slack.with(|s| s.top().count()), 1);
 }
+
+/// What an alert of this severity tells, as Prometheus does.
+async fn alert(stack: &Stack, name: &str, severity: &str) {
+    let alert =
+        serde_json::json!([{"labels": {"alertname": name, "severity": severity, "instance": "gpu-1:9100"}}]);
+    let url = format!("{}/api/v2/alerts", stack.alerter.url());
+    let said = http::client().post(url).json(&alert).send().await.unwrap();
+    assert_eq!(said.status(), 200);
+}
+
+/// The history of the incident of the alert with this name, as `explain` tells it.
+async fn explain(stack: &Stack, name: &str) -> Option<String> {
+    let all = stack.alerter.incidents().await.ok()?;
+    let about = |i: &&serde_json::Value| i["summary"].as_str().is_some_and(|s| s.contains(name));
+    let id = all.iter().find(about)?["id"].as_str()?.to_owned();
+    let said = stack.alerter.cli(&["explain", &id]).await.ok()?;
+    Some(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+fn archive(stack: &Stack, archived: bool) {
+    stack.slack.change(|s| s.channels.iter_mut().for_each(|c| c.archived = archived));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_whose_chat_is_archived_rings_no_pager_and_waits_for_the_chat() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    archive(&stack, true);
+    alert(&stack, "SlowDisk", "warning").await;
+    let waits = async || explain(&stack, "SlowDisk").await.filter(|said| said.contains("it waits for chat"));
+    let said = poll_until("where it waits", PATIENCE, waits).await.unwrap();
+    assert!(said.contains("primary wakes somebody, which only a page may"), "{said}");
+    assert_eq!(stack.pagerduty.with(|pd| pd.requests.len()), 0, "not a word to the pager");
+    // A page of the same alerter does ring.
+    alert(&stack, "DeadDisk", "critical").await;
+    stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    // The channel is back: a reload asks it at once.
+    archive(&stack, false);
+    let reload = http::client().post(format!("{}/-/reload", stack.alerter.url())).send().await.unwrap();
+    assert_eq!(reload.status(), 200);
+    let told = |s: &stepwatch_fakes::Slack| s.top().any(|p| p.visible_text().contains("SlowDisk"));
+    stack.slack.wait_for(told, PATIENCE).await.unwrap();
+    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
+}
+
+/// Two teams on one alerter: when nobody of one can be told, the other one is not woken with its data.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outage_of_one_team_stays_within_it_and_then_goes_to_whom_the_operator_named() {
+    use stepwatch_fakes::{FakeWebhook, WebhookSink};
+    let hooks = [FakeWebhook::start().await, FakeWebhook::start().await, FakeWebhook::start().await];
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, WebhookSink::SECRET).unwrap();
+    let names = ["a-lead", "b-pager", "ops"];
+    let receivers = names.iter().zip(&hooks).map(|(name, hook)| {
+        let (url, secret) = (hook.url(), secret.display());
+        format!("  - {{name: {name}, wakes: true, webhook: {{url: \"{url}\", secret_file: {secret}}}}}\n")
+    });
+    let alerter = "resolve_after: 200ms\nteams:\n  - {name: a, match: ['run=~\"a-.*\"'], notify: [primary], fallback: [a-lead]}\n  \
+                   - {name: b, match: ['run=~\"b-.*\"'], notify: [b-pager]}\nfallback: [ops]\n";
+    let options = StackOptions {
+        alerter: alerter.into(),
+        receivers: receivers.collect(),
+        levels: Some("      - {after: 0s, notify: [chat, primary]}\n".into()),
+        ..StackOptions::default()
+    };
+    let stack = Stack::start_with(options).await.unwrap();
+    archive(&stack, true);
+    stack.pagerduty.script().always("enqueue", Fault::NotOk("Invalid routing key".into()));
+    let [lead, b, ops] = &hooks;
+    let rank = stack.warm_run("a-1", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    lead.wait_for(|w| !w.deliveries.is_empty(), PATIENCE).await.unwrap();
+    assert_eq!(ops.with(|w| w.requests.len()), 0, "whoever is nearest was told");
+    // Neither is there anybody left in the team.
+    lead.script().always("hook", Fault::NotOk("gone".into()));
+    let rank = stack.warm_run("a-2", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    ops.wait_for(|w| w.deliveries.iter().any(|d| d.body.to_string().contains("a-2")), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(b.with(|w| w.requests.len()), 0, "not a word to the other team");
+}

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stepwatch_fakes::{FakePulse, Pulse};
+use stepwatch_fakes::{AlertState, FakePulse, Pulse};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Alerter, Stack, StackOptions, exposition, http, poll_until};
 
@@ -176,4 +177,48 @@ async fn what_is_answered_between_full_disks_survives_them() {
         answered.iter().all(|name| pd.pages.iter().any(|page| page.summary.contains(name.as_str())))
     };
     stack.pagerduty.wait_for(told, PATIENCE).await.unwrap();
+}
+
+/// Nothing can be recorded, and somebody has to be woken all the same: from memory, once, in words that say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_room() {
+    let alerter = "resolve_after: 200ms\nalerts: {resolve_timeout: 10s}\n".into();
+    let options = StackOptions { alerter, blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    let url = stack.alerter.url();
+    stack.alerter.daemon.fill_disk().unwrap();
+    let filled = Instant::now();
+    assert_eq!(fire(&url, "LateAlert").await, Some(503));
+    let pd = stack.pagerduty.wait_for(|pd| !pd.pages.is_empty(), PATIENCE).await.unwrap();
+    let waited = pd.pages[0].at - filled;
+    assert!(waited >= Duration::from_secs(10) && waited < Duration::from_secs(20), "rang after {waited:?}");
+    let summary = &pd.pages[0].summary;
+    assert!(
+        summary.contains("LateAlert") && summary.contains("Not recorded: the store refuses"),
+        "{summary}"
+    );
+    let slack = stack.slack.wait_for(|s| s.top().next().is_some(), PATIENCE).await.unwrap();
+    assert!(slack.top().next().unwrap().visible_text().contains("Not recorded"));
+    let id = pd.pages[0].dedup_key.clone();
+
+    stack.alerter.daemon.empty_disk().unwrap();
+    wait_ready(&stack.alerter, 200).await;
+    let recorded = async || state(&stack.alerter, "LateAlert").await;
+    let found = poll_until("the incident in the list", PATIENCE, recorded).await.unwrap();
+    assert_eq!(found, "open");
+    let told = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
+    assert!(told.contains("told from memory, not recorded"), "{told}");
+
+    // It is over, and so is the alert: under the key that rang.
+    let over = json!([{"labels": {"alertname": "LateAlert", "severity": "critical", "instance": "gpu-1:9100"},
+        "endsAt": "2020-01-01T00:00:00Z"}]);
+    let sent = http::client().post(format!("{url}/api/v2/alerts")).json(&over).send().await.unwrap();
+    assert_eq!(sent.status(), 200);
+    let resolved =
+        |pd: &stepwatch_fakes::PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
+    let pd = stack.pagerduty.wait_for(resolved, PATIENCE).await.unwrap();
+    assert_eq!((pd.pages.len(), pd.alerts.len()), (1, 1), "{:#?}", pd.alerts);
+    let triggers = pd.alerts[0].log.iter().filter(|l| l.what.contains("triggered")).count();
+    assert_eq!(triggers, 1, "told once, {:#?}", pd.alerts[0].log);
+    assert_eq!(stack.slack.with(|s| s.top().count()), 1);
 }

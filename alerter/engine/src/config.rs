@@ -21,6 +21,10 @@ pub struct EngineConfig {
     pub repeated_by: BTreeMap<String, String>,
     /// Those of them that show what becomes of an incident beside its first message: every call is shown there, whomever it is for.
     pub threads: Vec<String>,
+    /// Those of them that wake somebody: what is not a page never falls back to them.
+    pub waking: Vec<String>,
+    /// Who is told of what nobody else can be told of, whosever it is: receivers, `user:NAME` and `schedule:NAME`.
+    pub fallback: Vec<String>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
     pub cost_per_gpu_hour: Option<f64>,
@@ -118,6 +122,9 @@ pub struct Team {
     pub policy: Option<String>,
     #[serde(default)]
     pub notify: Vec<String>,
+    /// Who is told when those cannot be.
+    #[serde(default)]
+    pub fallback: Vec<String>,
 }
 
 /// While an incident of which the source matchers hold is open, those of which the target matchers hold are told to nobody, if they have
@@ -142,6 +149,16 @@ pub struct Storm {
     pub within: Span,
 }
 
+impl EngineConfig {
+    /// Whether an item of `notify` may wake somebody.
+    pub fn wakes(&self, item: &str) -> bool {
+        self.oncall
+            .reachable(item)
+            .into_iter()
+            .any(|receiver| self.waking.iter().any(|name| name == receiver))
+    }
+}
+
 impl Default for Storm {
     fn default() -> Self {
         Self { enabled: true, incidents: 100, within: Span::secs(300) }
@@ -154,6 +171,8 @@ impl Default for EngineConfig {
             receivers: Vec::new(),
             repeated_by: BTreeMap::new(),
             threads: Vec::new(),
+            waking: Vec::new(),
+            fallback: Vec::new(),
             policies: Vec::new(),
             routes: Vec::new(),
             cost_per_gpu_hour: None,

@@ -413,6 +413,11 @@ impl Engine {
         self.book.audit(now, |id| self.timers.of(&Key::Incident(id.to_owned())))
     }
 
+    /// Open pages of teams that name nobody, where nobody else may be told of them either.
+    pub fn homeless(&self) -> Vec<String> {
+        self.book.homeless()
+    }
+
     /// Sees to it that those people are told all the same.
     pub fn mend(&mut self, now: Ts, flaws: &[Flaw]) {
         for flaw in flaws {

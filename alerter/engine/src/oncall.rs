@@ -104,6 +104,30 @@ pub(crate) struct StoredCalendar {
     text: String,
 }
 
+impl OnCallConfig {
+    /// The receivers that an item of `notify` may ever lead to.
+    pub fn reachable<'a>(&'a self, item: &'a str) -> Vec<&'a str> {
+        let of_user = |name: &str| {
+            let user = self.users.iter().find(|user| user.name == name);
+            user.into_iter().flat_map(|user| user.notify.iter().map(String::as_str))
+        };
+        if let Some(name) = item.strip_prefix(USER) {
+            return of_user(name).collect();
+        }
+        let Some(name) = item.strip_prefix(SCHEDULE) else { return vec![item] };
+        let Some(schedule) = self.schedules.iter().find(|schedule| schedule.name == name) else {
+            return Vec::new();
+        };
+        let turns = schedule.layers.iter().flat_map(|layer| &layer.users);
+        let named = turns.chain(schedule.overrides.iter().map(|o| &o.users)).flat_map(|people| &people.0);
+        // A calendar may name anybody.
+        let anybody = self.users.iter().map(|user| &user.name).filter(|_| schedule.calendar.is_some());
+        let people = named.chain(anybody).flat_map(|name| of_user(name));
+        let fallback = schedule.fallback.iter().filter(|item| !item.starts_with(SCHEDULE));
+        people.chain(fallback.flat_map(|item| self.reachable(item))).collect()
+    }
+}
+
 impl OnCall {
     pub fn new(config: OnCallConfig) -> Self {
         Self { config, calendars: BTreeMap::new() }

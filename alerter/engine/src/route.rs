@@ -2,7 +2,12 @@
 //!
 //! The first route whose matchers all hold decides, and within it the first of its children; a route that says `continue` lets the next
 //! ones be asked too, so that an incident may take several ways. What no route wants belongs to its team, and what has no team to
-//! every receiver: nothing falls through.
+//! whoever is left ([`rest`]): nothing falls through.
+
+mod rest;
+
+pub(crate) use rest::NOBODY;
+pub use rest::Rest;
 
 use crate::config::{EngineConfig, Level, Route, Team};
 use crate::matcher::{Labels, Matcher, all_hold};
@@ -81,7 +86,7 @@ impl Router {
         if !taken.is_empty() {
             return taken.iter().map(|node| node.way(config)).collect();
         }
-        vec![self.rest(config, labels)]
+        vec![self.unrouted(config, labels)]
     }
 
     /// The ways that incidents with these labels may take, of whose other labels nothing is known but that
@@ -89,25 +94,28 @@ impl Router {
     pub fn possible(&self, config: &EngineConfig, labels: &Labels, known: &[&str]) -> Vec<Possible> {
         let mut found = Vec::new();
         if !Node::explore(&self.routes, config, labels, known, &Possible::root(), &mut found) {
-            found.push(Possible { way: self.rest(config, labels), ..Possible::root() });
+            found.push(Possible { way: self.unrouted(config, labels), ..Possible::root() });
         }
         found
     }
 
     /// The way of what no route wants.
-    fn rest(&self, config: &EngineConfig, labels: &Labels) -> Way {
-        let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
-        if let Some((_, team)) = team
-            && (team.policy.is_some() || !team.notify.is_empty())
-        {
+    fn unrouted(&self, config: &EngineConfig, labels: &Labels) -> Way {
+        let Some(team) = self.team_of(labels) else { return self.rest(config, labels).way(config) };
+        if team.policy.is_some() || !team.notify.is_empty() {
             let because = format!("no route matches, team=\"{}\"", team.name);
             let levels = levels(config, team.policy.as_deref(), &team.notify);
             let route = format!("team {}", team.name);
             return Way { route, because, policy: team.policy.clone(), levels };
         }
-        let levels = vec![at_once(config.receivers.clone())];
-        let because = if self.routes.is_empty() { "no routes" } else { "no route matches" };
-        Way { route: "every receiver".into(), because: because.into(), policy: None, levels }
+        let rest = Rest::of_team(team).unwrap_or_else(|| self.rest(config, labels));
+        rest.way(config)
+    }
+
+    /// The team of the configuration that it belongs to.
+    pub fn team_of(&self, labels: &Labels) -> Option<&Team> {
+        let name = labels.get("team")?;
+        self.teams.iter().map(|(_, team)| team).find(|team| team.name == *name)
     }
 }
 
@@ -126,36 +134,41 @@ impl Router {
         let mut taken = Vec::new();
         Node::descend(&self.routes, labels, &mut taken);
         if taken.is_empty() {
-            let team = labels.get("team").and_then(|name| self.teams.iter().find(|(_, t)| t.name == *name));
-            return reached_of_rest(config, team.map(|(_, team)| team));
+            return self.reached_unrouted(config, labels);
         }
         let mut reached = Vec::new();
-        taken.iter().for_each(|node| along(config, &node.notify, node.policy.as_deref(), &mut reached));
+        for node in taken {
+            along(config, strs(&node.notify), node.policy.as_deref(), &mut reached);
+        }
+        reached
+    }
+
+    /// Whoever may hear of what no route wants.
+    pub fn reached_unrouted<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
+        let (notify, policy) = match self.team_of(labels) {
+            Some(team) if team.policy.is_some() || !team.notify.is_empty() => {
+                (strs(&team.notify), team.policy.as_deref())
+            }
+            Some(team) if !team.fallback.is_empty() => (strs(&team.fallback), None),
+            _ => (self.rest(config, labels).names, None),
+        };
+        let mut reached = Vec::new();
+        along(config, notify, policy, &mut reached);
         reached
     }
 }
 
-/// Whoever may hear of what no route wants and a team has.
-pub fn reached_of_rest<'a>(config: &'a EngineConfig, team: Option<&'a Team>) -> Vec<&'a str> {
-    let told = team.map(|t| (&*t.notify, t.policy.as_deref()));
-    let told = told.filter(|(notify, policy)| policy.is_some() || !notify.is_empty());
-    let (notify, policy) = told.unwrap_or((&config.receivers, None));
-    let mut reached = Vec::new();
-    along(config, notify, policy, &mut reached);
-    reached
-}
-
-/// Whoever stands along a way, each once.
+/// Adds whoever stands along a way, each once.
 fn along<'a>(
     config: &'a EngineConfig,
-    notify: &'a [String],
+    notify: Vec<&'a str>,
     policy: Option<&str>,
     reached: &mut Vec<&'a str>,
 ) {
     let policy = config.policies.iter().find(|p| Some(p.name.as_str()) == policy);
-    let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| &level.notify);
-    for name in notify.iter().chain(levels) {
-        if !reached.contains(&name.as_str()) {
+    let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| strs(&level.notify));
+    for name in notify.into_iter().chain(levels) {
+        if !reached.contains(&name) {
             reached.push(name);
         }
     }
@@ -165,7 +178,7 @@ impl Node {
     /// Whoever may hear of what takes this way, on any of its levels, each once.
     pub fn reached<'a>(&'a self, config: &'a EngineConfig) -> Vec<&'a str> {
         let mut reached = Vec::new();
-        along(config, &self.notify, self.policy.as_deref(), &mut reached);
+        along(config, strs(&self.notify), self.policy.as_deref(), &mut reached);
         reached
     }
 
@@ -281,6 +294,10 @@ fn levels(config: &EngineConfig, policy: Option<&str>, notify: &[String]) -> Vec
     levels
 }
 
+fn strs(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
 fn at_once(notify: Vec<String>) -> Level {
     Level { after: Span::ZERO, notify, ..Level::default() }
 }
@@ -301,7 +318,7 @@ mod tests {
             name: name.into(),
             matchers: vec![format!("run=~\"{name}-.*\"")],
             notify: notify.iter().map(|n| (*n).to_owned()).collect(),
-            policy: None,
+            ..Team::default()
         };
         EngineConfig {
             receivers: vec!["a".into(), "b".into()],
@@ -358,12 +375,23 @@ mod tests {
     }
 
     #[test]
-    fn what_no_route_wants_belongs_to_its_team_or_to_everyone() {
-        let c = config(vec![route("severity=\"page\"", "a", false, vec![])]);
-        assert_eq!(ways(&c, &[("team", "infra")]), [("team infra".to_owned(), "b".to_owned())]);
-        for labels in [&[("team", "idle")][..], &[("team", "unheard of")], &[]] {
-            assert_eq!(ways(&c, labels), [("every receiver".to_owned(), "ab".to_owned())]);
+    fn what_no_route_wants_belongs_to_its_team_or_to_whoever_is_left() {
+        let mut c = config(vec![route("severity=\"page\"", "a", false, vec![])]);
+        let to = |route: &str, who: &str| vec![(route.to_owned(), who.to_owned())];
+        assert_eq!(ways(&c, &[("team", "infra")]), to("team infra", "b"));
+        // Nobody's: everybody's.
+        for labels in [&[("team", "unheard of")][..], &[]] {
+            assert_eq!(ways(&c, labels), to("every receiver", "ab"));
         }
+        assert_eq!(ways(&c, &[("team", "idle")]), to("nobody of team idle", ""));
+        c.teams[1].fallback = vec!["a".into()];
+        assert_eq!(ways(&c, &[("team", "idle")]), to("fallback of team idle", "a"));
+        c.fallback = vec!["a".into()];
+        assert_eq!(ways(&c, &[]), to("fallback", "a"));
+        // Without receivers of teams there is one team, and everybody is in it.
+        c = config(vec![]);
+        c.teams.remove(0);
+        assert_eq!(ways(&c, &[("team", "idle")]), to("every receiver", "ab"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use stepwatch_engine::config::Policy;
 use stepwatch_engine::time::Span;
 
-use super::{File, api, incidents, oncall};
+use super::{File, api, fallback, incidents, oncall};
 use crate::notify::ReceiverConfig;
 use crate::notify::slack::Answers;
 use crate::outbox::Receivers;
@@ -52,7 +52,10 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     for (i, team) in file.teams.iter().enumerate() {
         let at = format!("teams[{i}]");
         destination(&at, team.policy.as_deref(), &team.notify, &policies, &receivers, errors);
+        let fallback = team.fallback.iter().map(String::as_str);
+        known(&format!("{at}.fallback[]"), "receiver", fallback, &receivers, errors);
     }
+    known("fallback[]", "receiver", file.fallback.iter().map(String::as_str), &receivers, errors);
     incidents::check(file, errors);
 }
 
@@ -192,7 +195,15 @@ pub(super) fn warnings(file: &File) -> Vec<String> {
             ));
         }
     }
+    let watchdog = &file.watchdog;
+    if watchdog.url.is_none() && watchdog.url_file.is_none() && watchdog.url_env.is_none() {
+        warnings.push(
+            "watchdog: has no url, url_file or url_env: nobody is called when this alerter, its machine or its disk stops"
+                .into(),
+        );
+    }
     incidents::warnings(file, &mut warnings);
+    fallback::warnings(file, &mut warnings);
     api::warnings(file, &mut warnings);
     warnings
 }

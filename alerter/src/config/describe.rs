@@ -213,7 +213,10 @@ fn rest(file: &File) -> String {
     if file.routes.iter().any(|r| r.matchers.is_empty()) {
         return "info -> nobody, whatever the routes say".into();
     }
-    let names: Vec<_> = file.receivers.iter().map(|r: &ReceiverConfig| r.name.as_str()).collect();
+    let names: Vec<_> = match file.fallback.as_slice() {
+        [] => file.receivers.iter().map(|r: &ReceiverConfig| r.name.as_str()).collect(),
+        named => named.iter().map(String::as_str).collect(),
+    };
     let everyone = if names.is_empty() { "nobody".into() } else { names.join(", ") };
     let other = if file.routes.is_empty() { "" } else { "any other " };
     let has_way = |team: &Team| team.policy.is_some() || !team.notify.is_empty();

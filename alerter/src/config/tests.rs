@@ -341,3 +341,60 @@ fn a_slack_where_nobody_may_answer_is_a_warning() {
     let wrong = parse(", answers: everybody", "").unwrap_err().to_string();
     assert!(wrong.contains("anyone") && wrong.contains("known_users") && wrong.contains('^'), "{wrong}");
 }
+
+const TWO_TEAMS: &str = r#"
+receivers:
+  - {name: chat, stdout: {}}
+  - {name: a-pager, wakes: true, stdout: {}}
+  - {name: b-pager, wakes: true, stdout: {}}
+teams:
+  - {name: a, match: ['run=~"a-.*"'], notify: [chat, a-pager], fallback: [user:ann]}
+  - {name: b, match: ['run=~"b-.*"'], notify: [b-pager]}
+users: [{name: ann, notify: [a-pager]}]
+"#;
+
+#[test]
+fn who_is_told_in_the_place_of_others_is_checked_and_understood() {
+    let c = parse(&format!("{TWO_TEAMS}fallback: [chat]\n")).unwrap();
+    assert_eq!(
+        (c.engine.fallback, c.engine.waking),
+        (vec!["chat".into()], vec!["a-pager".into(), "b-pager".into()])
+    );
+    assert_eq!(c.engine.teams[0].fallback, ["user:ann"]);
+    assert_snapshot!(error(&format!(
+        "{}fallback: [ops, chat, chat]\n",
+        TWO_TEAMS.replace("user:ann", "user:bob")
+    )));
+    assert_snapshot!(error("fallback: {receiver: ops}\n"));
+    assert_snapshot!(error("receivers: [{name: chat, wakes: loudly, stdout: {}}]\n"));
+}
+
+#[test]
+fn pagerduty_wakes_and_the_others_do_unless_it_is_said() {
+    let wakes = |yaml: &str| {
+        let receiver: ReceiverConfig =
+            stepwatch_kit::config::parse("a.yml", &format!("name: x\n{yaml}")).unwrap();
+        receiver.wakes()
+    };
+    assert!(wakes("pagerduty: {}") && !wakes("pagerduty: {}\nwakes: false"));
+    for kind in ["slack: {}", "email: {}", "webhook: {}", "alertmanager: {urls: []}", "stdout: {}"] {
+        assert!(!wakes(kind), "{kind}");
+    }
+    assert!(wakes("webhook: {}\nwakes: true"));
+}
+
+#[test]
+fn a_missing_heartbeat_and_a_team_of_nobody_are_warnings() {
+    let told = |text: &str, part: &str| parse(text).unwrap().warnings.iter().any(|w| w.contains(part));
+    assert!(told("", "watchdog: has no url, url_file or url_env"));
+    assert!(!told("watchdog: {url: \"https://hc.example.com/1\"}", "watchdog:"));
+    assert!(told(TWO_TEAMS, "one of them is told what is wrong with the alerter itself"));
+    assert!(!told(&format!("{TWO_TEAMS}fallback: [chat]\n"), "with the alerter itself"));
+    let idle = TWO_TEAMS.replace(", notify: [b-pager]", "");
+    assert!(told(&idle, "teams[1]: has neither notify, policy nor fallback"));
+    assert!(!told(&format!("{idle}fallback: [chat]\n"), "teams[1]"));
+    let pager = "receivers: [{name: chat, stdout: {}}, {name: pager, wakes: true, stdout: {}}]\n";
+    assert!(told(pager, "every receiver: leads to pager with tickets too"));
+    let routed = "routes: [{match: ['severity=\"ticket\"'], notify: [chat]}]\n";
+    assert!(!told(&format!("{pager}{routed}"), "with tickets too"));
+}

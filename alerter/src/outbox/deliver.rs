@@ -109,6 +109,11 @@ impl Courier {
             Ok(None) => Sign::None,
             Err(err) => {
                 self.store_error("claim a message", &err);
+                if self.store.fails_open()
+                    && let Err(err) = self.store.hold_lane(&incident, &receiver).await
+                {
+                    self.store_error("read a page that cannot be claimed", &err);
+                }
                 self.rest().await;
                 Sign::None
             }
@@ -275,16 +280,17 @@ impl Courier {
 
     async fn conclude(&self, claim: &Claim, result: Result<Receipt, Failure>) {
         let n = &claim.notification;
-        let (outcome, memory) = match result {
-            Ok(receipt) => (DeliveryOutcome::Delivered, receipt.memory),
-            Err(failure) => {
-                let memory = failure.memory.clone();
-                (self.judge(claim, failure).await, memory)
-            }
-        };
-        let now = (self.clock)();
-        while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), now).await {
+        let (outcome, memory) = self.weigh(claim, result).await;
+        while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), (self.clock)()).await {
             self.store_error("mark a message", &err);
+            // Its row says that it is being sent, and goes on saying so. What follows in its lane need not wait for that, and a page
+            // that did not arrive is tried again.
+            if self.store.fails_open()
+                && n.page
+                && self.store.hold_outcome(claim, &outcome, memory.as_deref())
+            {
+                break;
+            }
             self.rest().await;
             if self.shutdown.is_set() {
                 // Found claimed at the next start, and reconciled.
@@ -292,6 +298,27 @@ impl Courier {
             }
         }
         crash::point("outbox.after_mark");
+        self.tell(claim, outcome).await;
+    }
+
+    /// What an attempt came to, and what its notifier wants to remember.
+    pub(super) async fn weigh(
+        &self,
+        claim: &Claim,
+        result: Result<Receipt, Failure>,
+    ) -> (DeliveryOutcome, Option<String>) {
+        match result {
+            Ok(receipt) => (DeliveryOutcome::Delivered, receipt.memory),
+            Err(failure) => {
+                let memory = failure.memory.clone();
+                (self.judge(claim, failure).await, memory)
+            }
+        }
+    }
+
+    /// Counts what is the end of a message, and tells the engine.
+    pub(super) async fn tell(&self, claim: &Claim, outcome: DeliveryOutcome) {
+        let n = &claim.notification;
         let outcome = match outcome {
             DeliveryOutcome::Retry { pause: Some(until), error, .. }
                 if n.page && n.action == Action::Trigger =>
@@ -304,7 +331,8 @@ impl Courier {
             }
             DeliveryOutcome::Retry { .. } => return,
             DeliveryOutcome::Delivered => {
-                self.metrics.sent(&n.receiver, n.action, (now - claim.created_at).as_secs_f64());
+                let took = (self.clock)() - claim.created_at;
+                self.metrics.sent(&n.receiver, n.action, took.as_secs_f64());
                 Outcome::Delivered
             }
             DeliveryOutcome::Failed { error } => {
@@ -407,7 +435,7 @@ fn feedback(n: &Notification, outcome: Outcome) -> Feedback {
 }
 
 /// One attempt, whatever the notifier does.
-async fn attempt(notifier: &dyn Notifier, claim: &Claim) -> Result<Receipt, Failure> {
+pub(super) async fn attempt(notifier: &dyn Notifier, claim: &Claim) -> Result<Receipt, Failure> {
     let attempt = Attempt {
         notification: &claim.notification,
         ambiguous: claim.ambiguous,
@@ -426,7 +454,7 @@ async fn attempt(notifier: &dyn Notifier, claim: &Claim) -> Result<Receipt, Fail
 }
 
 /// What the result says about the receiver.
-fn sign(result: &Result<Receipt, Failure>, random: Random) -> Sign {
+pub(super) fn sign(result: &Result<Receipt, Failure>, random: Random) -> Sign {
     match result.as_ref().map_err(|failure| failure.class) {
         Ok(_) | Err(FailureClass::Permanent | FailureClass::Partly) => Sign::Alive,
         Err(FailureClass::Transient) => Sign::Unwell,

@@ -43,6 +43,8 @@ pub struct OutboxMetrics {
     store_errors: Counter,
     heartbeats: Family<BeatLabels, Counter>,
     left_out: Family<ReceiverLabels, Counter>,
+    unrecorded: Family<ReceiverLabels, Counter>,
+    unrecorded_left_out: Counter,
 }
 
 /// From a local fake answering in a millisecond to an outage over a night.
@@ -65,6 +67,8 @@ impl Default for OutboxMetrics {
             store_errors: Counter::default(),
             heartbeats: Family::default(),
             left_out: Family::default(),
+            unrecorded: Family::default(),
+            unrecorded_left_out: Counter::default(),
         }
     }
 }
@@ -118,6 +122,16 @@ impl OutboxMetrics {
             self.left_out.clone(),
         );
         registry.register(
+            "stepwatch_alerter_notifications_unrecorded",
+            "Attempts to send a page from memory because the store refused to record it",
+            self.unrecorded.clone(),
+        );
+        registry.register(
+            "stepwatch_alerter_notifications_unrecorded_left_out",
+            "Pages that could neither be recorded nor held in memory; they are sent when the store takes them",
+            self.unrecorded_left_out.clone(),
+        );
+        registry.register(
             "stepwatch_alerter_heartbeats",
             "Signs of life to the watchdog: sent, failed (it did not answer), withheld (we are not well)",
             self.heartbeats.clone(),
@@ -126,6 +140,14 @@ impl OutboxMetrics {
 
     pub(crate) fn left_out(&self, receiver: &str) {
         self.left_out.get_or_create(&ReceiverLabels { receiver: receiver.to_owned() }).inc();
+    }
+
+    pub(crate) fn unrecorded(&self, receiver: &str) {
+        self.unrecorded.get_or_create(&ReceiverLabels { receiver: receiver.to_owned() }).inc();
+    }
+
+    pub(crate) fn unrecorded_left_out(&self, total: u64) {
+        self.unrecorded_left_out.inc_by(total.saturating_sub(self.unrecorded_left_out.get()));
     }
 
     pub(crate) fn beat(&self, result: &'static str) {

@@ -5,6 +5,7 @@ mod kill;
 mod latency;
 mod pauses;
 mod scenarios;
+mod unrecorded;
 
 use std::collections::BTreeMap;
 use std::fmt;

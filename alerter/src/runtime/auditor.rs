@@ -51,6 +51,15 @@ impl Runtime {
             Input::Own { check: CHECK, severity: Severity::Page, fault },
             &mut self.pending.effects,
         );
+        let homeless = self.engine.homeless();
+        let named = homeless.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let words = format!(
+            "nobody may be told of {} pages, because their team names nobody and there is no `fallback`: {named}",
+            homeless.len()
+        );
+        let alone = (!homeless.is_empty()).then_some(words.as_str());
+        let own = Input::Own { check: "teams", severity: Severity::Page, fault: alone };
+        self.engine.handle(now, own, &mut self.pending.effects);
         if self.pending.effects.len() > before || fault.is_some() {
             self.schedule.changed();
         }

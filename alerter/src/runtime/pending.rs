@@ -28,7 +28,11 @@ pub(super) struct Pending {
     /// How many of the effects the metrics have seen.
     pub counted: usize,
     /// How many of them have the words that they will be sent with.
-    dressed: usize,
+    pub(super) dressed: usize,
+    /// How many of them have been looked at for pages that cannot wait for the store.
+    pub(super) handed: usize,
+    /// How many were left when they were last made fewer.
+    pub(super) compacted: usize,
     pub cursors: BTreeMap<String, Cursor>,
     /// Outcomes of messages that the engine has taken note of.
     pub reported: Vec<String>,
@@ -129,7 +133,7 @@ impl Pending {
             self.audit = commit.audit;
             return done;
         }
-        (self.counted, self.dressed, self.whole) = (0, 0, false);
+        (self.counted, self.dressed, self.handed, self.compacted, self.whole) = (0, 0, 0, 0, false);
         board.apply(&commit.effects);
         board.saw(core::mem::take(&mut self.seen));
         for held in self.held.drain(..) {

@@ -101,6 +101,7 @@ impl Rig {
 
     /// Another program at the database, as a full disk or a broken table would be.
     async fn sql(&self, sql: &'static str) {
+        let _busy = crate::store::busy::Busy::now();
         let path = self.store.path().display().to_string();
         let mut connection = SqliteConnection::connect(&format!("sqlite://{path}")).await.unwrap();
         sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
@@ -453,4 +454,56 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     assert!(near(board.active(wall())[0].ends_at, quiet_until));
     assert!(board.alerts(wall()).iter().all(|f| near(f.ends_at, ends)), "{:?}", board.alerts(wall()));
     assert_eq!(board.alerts(wall()).len(), 2);
+}
+
+/// Nobody hears of a page from the store: it is handed over after ten seconds, in words that say so, and recorded as told.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
+    let rig = Rig::start().await;
+    rig.sql(BREAK).await;
+    rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
+    wait_for("a refusal", async || rig.store.refused_for()).await;
+    let due = || rig.store.unrecorded_due(Ts(i64::MAX)).0;
+    assert_eq!(due(), []);
+    let lane = wait_for("the page", async || due().pop()).await;
+    let waited = rig.store.refused_for().unwrap();
+    assert!(waited >= FAIL_OPEN_AFTER && waited < FAIL_OPEN_AFTER + Duration::from_secs(1), "{waited:?}");
+    let (held, _) = rig.store.begin_unrecorded(&lane, Ts(i64::MAX)).await.unwrap();
+    let n = held.notification;
+    assert!(n.message.summary.contains("Not recorded: the store refuses writes since 20"), "{:?}", n.message);
+    assert_eq!(
+        (n.action, n.receiver.as_str(), n.idem_key.as_str()),
+        (Action::Trigger, "chat", format!("{}/chat/1", n.incident).as_str())
+    );
+    rig.store.end_unrecorded(&n, &crate::store::DeliveryOutcome::Delivered, None);
+
+    rig.sql(MEND).await;
+    let incident = rig.incident().await;
+    assert_eq!(incident.id, n.incident);
+    let deliveries = rig.store.deliveries(&incident.id).await.unwrap();
+    assert_eq!(deliveries.iter().map(|d| d.state).collect::<Vec<_>>(), [DeliveryState::Delivered]);
+    let timeline = rig.store.timeline(&incident.id).await.unwrap();
+    assert!(
+        timeline.iter().any(|e| e.what.starts_with("trigger told from memory, not recorded")),
+        "{timeline:?}"
+    );
+}
+
+#[test]
+fn what_waits_is_made_fewer_at_the_cost_of_history_and_of_nothing_else() {
+    use crate::store::tests::{incident, said};
+    let mut pending = Pending::default();
+    let n = |seq, action| Effect::Notify(Box::new(crate::notify::conformance::page("chat", seq, action)));
+    for step in 0..10 {
+        pending.effects.push(Effect::Incident(Box::new(incident("01", State::Open))));
+        pending.effects.push(said("01", step, "more of it"));
+        pending.effects.push(n(2 + step as u32, Action::Update));
+    }
+    pending.effects.push(n(1, Action::Trigger));
+    assert_eq!(pending.compact(8), 5);
+    let count = |is: fn(&Effect) -> bool| pending.effects.iter().filter(|e| is(e)).count();
+    assert_eq!(count(|e| matches!(e, Effect::Incident(_))), 1);
+    assert_eq!(count(|e| matches!(e, Effect::Notify(_))), 2, "the call, and the newest news");
+    assert_eq!(count(|e| matches!(e, Effect::Timeline(_))), 5);
+    assert_eq!(pending.compact(0), 5, "no more than there are");
 }

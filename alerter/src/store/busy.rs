@@ -5,13 +5,13 @@
 //! program.
 
 #[derive(Debug)]
-pub(super) struct Busy {
+pub(crate) struct Busy {
     #[cfg(test)]
     _until_dropped: std::sync::mpsc::Sender<()>,
 }
 
 impl Busy {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         #[cfg(test)]
         {
             let (until_dropped, dropped) = std::sync::mpsc::channel();

@@ -13,6 +13,7 @@ use stepwatch_wire::Cursor;
 use super::alerts::put_silence;
 use super::audit::put_audit;
 use super::rows::{list, portions};
+use super::unrecorded::put_written;
 use super::{Durability, Result, Store, StoreError, Who, name_of, text_of};
 use crate::audit::Entry;
 
@@ -51,10 +52,13 @@ impl Store {
     /// Keeps a batch. When this returns, it survives the loss of power if it holds an effect.
     pub async fn commit(&self, commit: &Commit) -> Result<()> {
         let posts: Vec<&Notification> = commit.effects.iter().filter_map(notification).collect();
+        // Some of it may have been sent already.
+        let early = self.begin_writing(&posts);
         let written = self.write(Who::Engine(commit.durability()), async |tx| {
             put_incidents(tx, &commit.effects, commit.at).await?;
             append_timelines(tx, &commit.effects).await?;
             post_all(tx, &posts, commit.at).await?;
+            put_written(tx, &early, commit.at).await?;
             for effect in &commit.effects {
                 if let Effect::Silence(silence) = effect {
                     put_silence(tx, silence).await?;
@@ -74,7 +78,9 @@ impl Store {
             stepwatch_kit::crash::point("store.before_commit");
             Ok(rows)
         });
-        self.know(written.await?);
+        let written = written.await;
+        self.end_writing(&early, written.is_ok());
+        self.know(written?);
         stepwatch_kit::crash::point("store.after_commit");
         if !posts.is_empty() {
             self.post();

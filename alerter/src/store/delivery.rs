@@ -9,6 +9,7 @@ use stepwatch_engine::time::{Span, Ts};
 
 use super::commit::{json, put_alive};
 use super::read::word;
+use super::unrecorded::Held;
 use super::{DeliveryState, Result, Store, StoreError, Who, text_of};
 use crate::notify::Ring;
 use crate::outbox::plan::{LaneRow, is_held, plan};
@@ -107,6 +108,13 @@ const REFUSED: &str = "o.state = 'failed' AND o.page = 1 AND o.action = 'trigger
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered') \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq)";
+/// Of a row `o`: it is what is not a page, was refused for good, and no receiver has had a word of its incident, which is open.
+const REFUSED_TICKET: &str = "o.state = 'failed' AND o.page = 0 AND o.action = 'trigger' \
+    AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' AND i.loud_ms IS NOT NULL) \
+    AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.action = 'trigger' \
+    AND t.state IN ('pending', 'attempting', 'ambiguous', 'delivered')) \
+    AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq \
+    AND l.action = 'trigger')";
 /// Of a row `o` and its incident `i`: since when it could have been told.
 const SINCE: &str = "CASE WHEN i.loud_ms > o.created_ms THEN i.loud_ms ELSE o.created_ms END";
 /// Of the rows `o` of a lane and their incident `i`: nothing holds it. What [`is_held`] says, which is to be kept the same.
@@ -204,14 +212,16 @@ impl Store {
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
     }
 
-    /// Makes pages that were refused for good before `before`, and that nobody has had from anybody, wait again; how many.
-    pub(crate) async fn revive(&self, receiver: &str, before: Ts) -> Result<u64> {
+    /// Makes pages that were refused for good before `pages`, and tickets before `tickets`, that nobody has had from anybody, wait
+    /// again; how many.
+    pub(crate) async fn revive(&self, receiver: &str, pages: Ts, tickets: Ts) -> Result<u64> {
         let sql = format!(
             "UPDATE outbox AS o SET state = 'pending', next_ms = 0, reported = 0, done_at = NULL \
-             WHERE o.receiver = $1 AND o.done_at <= $2 AND {REFUSED}"
+             WHERE o.receiver = $1 AND (o.done_at <= $2 AND {REFUSED} OR o.done_at <= $3 AND {REFUSED_TICKET})"
         );
         self.write(Who::Prompt, async |tx| {
-            let update = sqlx::query(AssertSqlSafe(sql)).bind(receiver).bind(text_of(before));
+            let update = sqlx::query(AssertSqlSafe(sql)).bind(receiver);
+            let update = update.bind(text_of(pages)).bind(text_of(tickets));
             Ok(update.execute(tx).await?.rows_affected())
         })
         .await
@@ -323,40 +333,30 @@ impl Store {
         memory: Option<&str>,
         now: Ts,
     ) -> Result<()> {
-        self.write(Who::InTurn, async |tx| {
-            if let Some(memory) = memory {
-                let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
-                           ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory, \
-                           updated_ms = excluded.updated_ms";
-                let insert = sqlx::query(sql).bind(&n.incident).bind(&n.receiver);
-                insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
-            }
-            if let DeliveryOutcome::Retry { pause: Some(until), .. } = outcome {
-                let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-                sqlx::query(sql).bind(pause_of(&n.receiver)).bind(until.0.to_string()).execute(&mut *tx).await?;
-            }
-            let (state, next, counts, error) = match outcome {
-                DeliveryOutcome::Delivered => ("delivered", None, true, None),
-                DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
-                DeliveryOutcome::Retry { next, ambiguous, pause, error } => {
-                    let state = if *ambiguous { "ambiguous" } else { "pending" };
-                    (state, Some(next.0), pause.is_none(), Some(error))
-                }
-            };
-            let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
-                       done_at = $6 WHERE idem_key = $1";
-            sqlx::query(sql)
-                .bind(&n.idem_key)
-                .bind(state)
-                .bind(next.unwrap_or(0))
-                .bind(i64::from(counts))
-                .bind(error)
-                .bind(next.is_none().then(|| text_of(now)))
-                .execute(&mut *tx)
-                .await?;
-            Ok(())
-        })
-        .await
+        let row = RowKey { incident: &n.incident, receiver: &n.receiver, idem_key: &n.idem_key };
+        self.write(Who::InTurn, async |tx| settle_row(tx, row, outcome, memory, now).await).await
+    }
+
+    /// The calls for a person that wait in a lane, of an incident that nobody has and nothing hides.
+    pub(super) async fn waiting_pages(&self, incident: &str, receiver: &str) -> Result<Vec<Held>> {
+        let sql = "SELECT o.notification, o.state, o.attempts, o.created_ms FROM outbox o \
+                   JOIN incidents i ON i.id = o.incident WHERE o.incident = $1 AND o.receiver = $2 AND o.page = 1 \
+                   AND o.action = 'trigger' AND o.state IN ('pending', 'ambiguous') AND i.state = 'open' \
+                   AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) ORDER BY o.seq";
+        let rows: Vec<(String, String, i64, i64)> =
+            sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()).await?;
+        let held = |(text, state, attempts, created): (String, String, i64, i64)| {
+            let notification = serde_json::from_str(&text).ok()?;
+            let (ambiguous, attempts) = (state == "ambiguous", attempts as u32);
+            Some(Held::recorded(notification, Ts(created), ambiguous, attempts))
+        };
+        Ok(rows.into_iter().filter_map(held).collect())
+    }
+
+    /// What the notifier remembers of a lane.
+    pub(super) async fn memory_of(&self, incident: &str, receiver: &str) -> Result<Option<String>> {
+        let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
+        Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()).await?)
     }
 
     /// Keeps other words of a message that is being sent.
@@ -454,6 +454,54 @@ impl Store {
             sqlx::query_scalar(sql).bind(incident).fetch_optional(&*self.reader()).await?;
         Ok(state.is_some_and(|s| s != "open"))
     }
+}
+
+/// Which row of the outbox.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowKey<'a> {
+    pub incident: &'a str,
+    pub receiver: &'a str,
+    pub idem_key: &'a str,
+}
+
+pub(super) async fn settle_row(
+    tx: &mut SqliteConnection,
+    row: RowKey<'_>,
+    outcome: &DeliveryOutcome,
+    memory: Option<&str>,
+    now: Ts,
+) -> Result<()> {
+    if let Some(memory) = memory {
+        let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory, \
+                   updated_ms = excluded.updated_ms";
+        let insert = sqlx::query(sql).bind(row.incident).bind(row.receiver);
+        insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
+    }
+    if let DeliveryOutcome::Retry { pause: Some(until), .. } = outcome {
+        let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+        sqlx::query(sql).bind(pause_of(row.receiver)).bind(until.0.to_string()).execute(&mut *tx).await?;
+    }
+    let (state, next, counts, error) = match outcome {
+        DeliveryOutcome::Delivered => ("delivered", None, true, None),
+        DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
+        DeliveryOutcome::Retry { next, ambiguous, pause, error } => {
+            let state = if *ambiguous { "ambiguous" } else { "pending" };
+            (state, Some(next.0), pause.is_none(), Some(error))
+        }
+    };
+    let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
+               done_at = $6 WHERE idem_key = $1";
+    sqlx::query(sql)
+        .bind(row.idem_key)
+        .bind(state)
+        .bind(next.unwrap_or(0))
+        .bind(i64::from(counts))
+        .bind(error)
+        .bind(next.is_none().then(|| text_of(now)))
+        .execute(&mut *tx)
+        .await?;
+    Ok(())
 }
 
 fn pause_of(receiver: &str) -> String {

@@ -91,8 +91,20 @@ impl Store {
         let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
         let (posted, line) = (Notify::new(), Mutex::new(()));
         let (alerts, refusal) = (std::sync::Mutex::default(), std::sync::Mutex::default());
-        let inner =
-            Inner { path, identity, writer, line, refusal, readers, finders, alerts, posted, _lock: lock };
+        let unrecorded = std::sync::Mutex::default();
+        let inner = Inner {
+            path,
+            identity,
+            writer,
+            line,
+            refusal,
+            unrecorded,
+            readers,
+            finders,
+            alerts,
+            posted,
+            _lock: lock,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 }

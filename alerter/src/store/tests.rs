@@ -80,7 +80,7 @@ fn post(n: Notification) -> Effect {
     Effect::Notify(Box::new(n))
 }
 
-fn said(id: &str, at: i64, what: &str) -> Effect {
+pub(crate) fn said(id: &str, at: i64, what: &str) -> Effect {
     let entry = TimelineEntry { incident: id.into(), at: Ts(at), actor: "engine".into(), what: what.into() };
     Effect::Timeline(entry)
 }

@@ -9,9 +9,11 @@
 //! wrote. The store refuses ([`Store::refusal`]) until then.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use tokio::time::Instant;
 
 use super::busy::Busy;
 use super::{Result, Store, StoreError};
@@ -58,6 +60,7 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct Refusal {
     why: String,
+    since: Instant,
     /// What the engine decided waits for it. That anything smaller is taken then means little.
     engine: bool,
 }
@@ -67,6 +70,12 @@ impl Store {
     pub(crate) fn refusal(&self) -> Option<String> {
         let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         refusal.as_ref().map(|refusal| refusal.why.clone())
+    }
+
+    /// For how long it has taken nothing.
+    pub(crate) fn refused_for(&self) -> Option<Duration> {
+        let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        refusal.as_ref().map(|refusal| refusal.since.elapsed())
     }
 
     /// Does `work` in one transaction. When this returns a value it is kept; when it returns an error nothing is, or nothing that can
@@ -118,7 +127,8 @@ impl Store {
         let waits = refusal.as_ref().is_some_and(|refusal| refusal.engine);
         match failed {
             Some(err) if engine || err.is_refusal() => {
-                *refusal = Some(Refusal { why: innermost(err), engine: engine || waits });
+                let since = refusal.as_ref().map_or_else(Instant::now, |refusal| refusal.since);
+                *refusal = Some(Refusal { why: innermost(err), since, engine: engine || waits });
             }
             Some(_) => {}
             None if engine || !waits => *refusal = None,

@@ -93,7 +93,10 @@ impl Incident {
     fn is_mute(&self) -> bool {
         let wanted = match self.record.severity {
             Severity::Page => true,
-            Severity::Ticket => self.record.level == 0 && !self.raised.is_empty(),
+            // One that every level passed over waits for whoever looks.
+            Severity::Ticket => {
+                self.record.level == 0 && !self.raised.is_empty() && !self.ladders.is_exhausted()
+            }
             Severity::Info => false,
         };
         let waits = self.record.next_at.is_some();

@@ -112,6 +112,16 @@ impl Ladders {
         self.0.iter().filter_map(|l| l.levels.last())
     }
 
+    /// All there are.
+    pub(super) fn levels(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().flat_map(|l| &l.levels)
+    }
+
+    /// Those that are due next, one a ladder.
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().filter_map(|l| l.levels.get(l.at))
+    }
+
     /// The levels that have been due.
     pub(super) fn told(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().flat_map(|l| l.levels.iter().take(l.at))

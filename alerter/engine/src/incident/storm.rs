@@ -1,6 +1,6 @@
 //! So many incidents at once that they are one: told as one, kept and shown each for itself.
 //!
-//! A storm is counted among the incidents of one severity that take the same way: they are for the same people. While more than
+//! A storm is counted among the incidents of one severity and one team that take the same way: they are for the same people. While more than
 //! `storm.incidents` of them were announced within `storm.within`, each further one is rolled up into an incident of kind
 //! `alert_storm`, which takes the way that they would have taken, so that pages in a storm do page, once. It ends when the last of
 //! them does; whoever takes it has taken them all.
@@ -90,7 +90,8 @@ impl Book {
         if !counts {
             return None;
         }
-        let key = format!("{} by {}", i.record.severity.as_str(), i.ladders.routes());
+        let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
+        let key = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
         self.open.get_mut(id)?.counted = true;
         if !self.storms.count(now, &key, &self.config.storm) {
             return None;

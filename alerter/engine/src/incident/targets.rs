@@ -19,10 +19,9 @@ impl Recipient {
         Self { receiver, users, path: None }
     }
 
-    /// One whom no level names.
-    pub(super) fn instead(receiver: String, why: &str) -> Self {
-        let path = Path { chosen: vec![why.to_owned()], ..Path::default() };
-        Self { receiver, users: Vec::new(), path: Some(path) }
+    /// No level names it.
+    pub(super) fn instead(&mut self, why: String) {
+        self.path.get_or_insert_default().chosen = vec![why];
     }
 
     fn of_level(receiver: String) -> Self {
@@ -39,14 +38,32 @@ impl Recipient {
 
 impl Book {
     /// The receivers of a level, each once, and how they were found. Items that mean nobody leave it to the others; if they all do,
-    /// everyone is told.
-    pub(super) fn recipients(&self, now: Ts, level: &Level) -> (Vec<Recipient>, Vec<String>) {
+    /// whoever is nearest is told.
+    pub(super) fn recipients(&self, now: Ts, i: &Incident, level: &Level) -> (Vec<Recipient>, Vec<String>) {
+        let (mut all, mut found) = self.meant(now, &level.notify);
+        if all.is_empty() && !level.notify.is_empty() {
+            let nearest = self.nearest(now, i, |_| true);
+            found.push(match nearest.to.as_slice() {
+                [] => "and nobody is left who may be told".to_owned(),
+                _ => format!("so {}", nearest.words),
+            });
+            all = nearest.to;
+            for recipient in &mut all {
+                recipient.path = Some(Path::default());
+                found.iter().for_each(|words| recipient.chosen_by(words));
+            }
+        }
+        (all, found)
+    }
+
+    /// Whom these items mean now.
+    pub(super) fn meant(&self, now: Ts, items: &[impl AsRef<str>]) -> (Vec<Recipient>, Vec<String>) {
         let (mut all, mut found) = (Vec::<Recipient>::new(), Vec::new());
-        for item in &level.notify {
-            let resolution = self.oncall.resolve(item, now);
+        for item in items {
+            let resolution = self.oncall.resolve(item.as_ref(), now);
             let receivers: Vec<&str> = resolution.targets.iter().map(|t| t.receiver.as_str()).collect();
             let words = match (resolution.why.as_str(), receivers.is_empty()) {
-                ("", _) => item.clone(),
+                ("", _) => item.as_ref().to_owned(),
                 (why, true) => why.to_owned(),
                 (why, false) => format!("{why} by {}", receivers.join(", ")),
             };
@@ -61,14 +78,6 @@ impl Book {
                 if let Some(user) = target.user.filter(|user| !users.contains(user)) {
                     users.push(user);
                 }
-            }
-        }
-        if all.is_empty() && !level.notify.is_empty() {
-            found.push("so every receiver".to_owned());
-            for receiver in &self.config.receivers {
-                let mut recipient = Recipient::of_level(receiver.clone());
-                found.iter().for_each(|words| recipient.chosen_by(words));
-                all.push(recipient);
             }
         }
         (all, found)

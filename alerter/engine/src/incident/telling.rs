@@ -162,7 +162,8 @@ impl Book {
     }
 
     fn tell(&mut self, now: Ts, id: &str, level: &Level, mut path: Path, why: &Why, out: &mut Vec<Effect>) {
-        let (recipients, found) = self.recipients(now, level);
+        let Some(i) = self.open.get(id) else { return };
+        let (recipients, found) = self.recipients(now, i, level);
         let Some(i) = self.open.get_mut(id) else { return };
         i.record.level = i.record.level.max(path.level);
         let silences = self.silences.all().filter(|s| s.phase(now) == Phase::Active).count();
@@ -221,12 +222,17 @@ impl Book {
         self.config.repeated_by.get(receiver).filter(|_| stands)
     }
 
-    /// A page whose every level was passed over is told all the same.
+    /// A page whose every level was passed over is told all the same; of anything else it is said where it waits.
     fn fall_back(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
-        let unheard =
-            i.record.severity == Severity::Page && i.record.level == 0 && i.record.state == State::Open;
+        let unheard = i.record.level == 0 && i.record.state == State::Open;
         if !unheard || i.ladders.is_empty() || !i.ladders.is_exhausted() {
+            return;
+        }
+        if i.record.severity != Severity::Page {
+            let what =
+                "no level is for what is not a page: told to nobody, it waits in the list of incidents";
+            out.push(timeline(now, id, what.to_owned()));
             return;
         }
         let notify = i.ladders.last().flat_map(|l| l.notify.clone()).collect();
@@ -352,7 +358,8 @@ impl Book {
         self.climb(now, id, &why, out);
     }
 
-    /// A receiver will never take it: the next level is due now, unless it only stood in for another.
+    /// A receiver will never take it: the next level is due now, unless it only stood in for another, or would wake somebody for what
+    /// is not a page.
     pub(crate) fn failed(
         &mut self,
         now: Ts,
@@ -368,19 +375,14 @@ impl Book {
             return;
         }
         let why = Why::new(Reason::ReceiverFailed, format!("{receiver} could not be reached: {error}"));
-        let stood_in = self.stood_in(now, id, receiver);
+        let page = i.record.severity == Severity::Page;
+        let wakes = i.ladders.upcoming().flat_map(|l| &l.notify).any(|item| self.config.wakes(item));
+        let may_hurry = (page || !wakes) && !self.stood_in(now, id, receiver);
         let Some(i) = self.open.get_mut(id) else { return };
-        if !stood_in && i.ladders.hurry(now) {
+        if may_hurry && i.ladders.hurry(now) {
             self.climb(now, id, &why, out);
         } else if i.record.quiet.is_none() {
-            // Nobody left above: everyone who has not been told yet.
-            let told: Vec<String> = i.lanes.keys().cloned().collect();
-            for other in self.config.receivers.clone() {
-                if !told.contains(&other) {
-                    let to = Recipient::instead(other, "everybody who had not been told");
-                    self.send(now, id, to, Action::Trigger, &why, out);
-                }
-            }
+            self.tell_instead(now, id, receiver, &why, out);
         }
         self.finish(id, out);
     }

@@ -4,6 +4,7 @@ mod alerts;
 mod answers;
 mod calls;
 mod escalation;
+mod fallback;
 mod heard_again;
 mod hiding;
 mod model;

@@ -1,15 +1,29 @@
-//! A receiver that does not take a page: nobody knows yet whether it ever will, and somebody has to be woken all the same.
+//! A receiver that does not take what it is told: who is told in its place.
+//!
+//! Nearest first: the incident's own receivers, the `fallback` of its team, then whoever the router says is left. A page goes on until
+//! somebody is told whom it wakes. What is not a page never goes to a receiver that wakes: it waits for the one that refused it.
 
 use super::State;
-use super::book::{Book, by_actor};
+use super::book::{Book, Incident, by_actor, timeline};
 use super::targets::Recipient;
 use crate::config::Level;
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
+use crate::route::Rest;
 use crate::time::{Span, Ts};
+use crate::verdict::Severity;
+
+/// Whoever may be told in the place of others, and who may not because it would wake them.
+#[derive(Debug, Default)]
+pub(super) struct Nearest {
+    pub(super) to: Vec<Recipient>,
+    pub(super) spared: Vec<String>,
+    /// Which of them these are.
+    pub(super) words: String,
+}
 
 impl Book {
-    /// Whoever had not been told yet is called.
+    /// Nobody knows yet whether the receiver ever will take it, and somebody has to be woken all the same.
     pub(crate) fn unreached(
         &mut self,
         now: Ts,
@@ -20,17 +34,96 @@ impl Book {
         out: &mut Vec<Effect>,
     ) {
         let Some(i) = self.open.get(id).filter(|i| i.record.state == State::Open) else { return };
-        let (quiet, told) = (i.record.quiet.is_some(), i.lanes.keys().cloned().collect::<Vec<_>>());
+        let quiet = i.record.quiet.is_some();
         let cause = if error.is_empty() { String::new() } else { format!(": {error}") };
         out.push(by_actor(now, id, receiver, format!("has not taken this page for {waited}{cause}")));
         let words = format!("{receiver} could not be told for {waited}{cause}");
-        let why = Why::new(Reason::ReceiverFailed, words);
-        let untold = self.config.receivers.iter().filter(|other| !quiet && !told.contains(other));
-        for receiver in untold.cloned().collect::<Vec<_>>() {
-            let to = Recipient::instead(receiver, "everybody who had not been told");
-            self.send(now, id, to, Action::Trigger, &why, out);
+        if !quiet {
+            self.tell_instead(now, id, receiver, &Why::new(Reason::ReceiverFailed, words), out);
         }
         self.finish(id, out);
+    }
+
+    /// Tells whoever is nearest of those who have not been told.
+    pub(super) fn tell_instead(
+        &mut self,
+        now: Ts,
+        id: &str,
+        receiver: &str,
+        why: &Why,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(i) = self.open.get(id) else { return };
+        let wakes = |name: &str| self.config.wakes(name);
+        let rings_elsewhere = i.lanes.keys().any(|other| other != receiver && wakes(other));
+        if i.record.severity == Severity::Page && !wakes(receiver) && rings_elsewhere {
+            // That one has somebody told in its place itself, if need be.
+            return;
+        }
+        let nearest = self.nearest(now, i, |name| !i.lanes.contains_key(name));
+        if nearest.to.is_empty() {
+            out.push(timeline(now, id, nearest.waits(receiver)));
+        }
+        for recipient in nearest.to {
+            self.send(now, id, recipient, Action::Trigger, why, out);
+        }
+    }
+
+    /// The nearest of those who are `wanted`.
+    pub(super) fn nearest(&self, now: Ts, i: &Incident, wanted: impl Fn(&str) -> bool) -> Nearest {
+        let page = i.record.severity == Severity::Page;
+        // Where nothing is known to wake anybody, anything may.
+        let calls = |name: &str| self.config.waking.is_empty() || self.config.wakes(name);
+        let mut nearest = Nearest::default();
+        for stage in self.stages(i) {
+            for mut recipient in self.meant(now, &stage.names).0 {
+                let name = &recipient.receiver;
+                if !wanted(name) || nearest.to.iter().any(|r| r.receiver == *name) {
+                    continue;
+                }
+                if !page && self.config.wakes(name) {
+                    nearest.spared.push(name.clone());
+                    continue;
+                }
+                recipient.instead(match stage.everybody {
+                    true => "everybody who had not been told".to_owned(),
+                    false => stage.words.clone(),
+                });
+                nearest.to.push(recipient);
+            }
+            nearest.words = stage.words;
+            if !nearest.to.is_empty() && (!page || nearest.to.iter().any(|r| calls(&r.receiver))) {
+                break;
+            }
+        }
+        nearest
+    }
+
+    /// Who may be told in the place of others, nearest first.
+    fn stages<'a>(&'a self, i: &'a Incident) -> Vec<Rest<'a>> {
+        let rest = self.router.rest(&self.config, &i.record.labels);
+        if rest.everybody {
+            return vec![rest];
+        }
+        let team = self.router.team_of(&i.record.labels);
+        let policy =
+            team.and_then(|team| self.config.policies.iter().find(|p| Some(&p.name) == team.policy.as_ref()));
+        let levels = i.ladders.levels().chain(policy.into_iter().flat_map(|p| &p.levels));
+        let own =
+            levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
+        let own = Rest::new(own, "its other receivers");
+        [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten().collect()
+    }
+
+    /// Open pages of teams that name nobody, where nobody else may be told of them either.
+    pub(crate) fn homeless(&self) -> Vec<String> {
+        let alone = |i: &&Incident| {
+            i.record.severity == Severity::Page
+                && i.record.state == State::Open
+                && i.lanes.is_empty()
+                && i.ladders.routes().starts_with(crate::route::NOBODY)
+        };
+        self.open.values().filter(alone).map(|i| i.record.id.clone()).collect()
     }
 
     /// Whether it was told in the place of another: no level that was due means it. All others were told together with it, so that
@@ -38,8 +131,21 @@ impl Book {
     pub(super) fn stood_in(&self, now: Ts, id: &str, receiver: &str) -> bool {
         let Some(i) = self.open.get(id) else { return false };
         let of_nobody = i.lanes.get(receiver).is_some_and(|lane| lane.users.is_empty());
-        let means_it = |level: &Level| self.recipients(now, level).0.iter().any(|to| to.receiver == receiver);
+        let means_it =
+            |level: &Level| self.recipients(now, i, level).0.iter().any(|to| to.receiver == receiver);
         let mut levels = i.ladders.told().peekable();
         of_nobody && levels.peek().is_some() && !levels.any(means_it)
+    }
+}
+
+impl Nearest {
+    /// What the history says where nobody is left to tell.
+    fn waits(&self, receiver: &str) -> String {
+        let why = match self.spared.as_slice() {
+            [] => "nobody is left who may be told of it".to_owned(),
+            [one] => format!("{one} wakes somebody, which only a page may"),
+            many => format!("{} wake somebody, which only a page may", many.join(" and ")),
+        };
+        format!("{why}: it waits for {receiver}, and in the list of incidents")
     }
 }

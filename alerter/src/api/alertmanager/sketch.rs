@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 use stepwatch_engine::matcher::{Matcher, Op};
-use stepwatch_engine::route::{Node, reached_of_rest};
+use stepwatch_engine::route::Node;
 use stepwatch_engine::verdict::Severity;
 
 use crate::board::Routing;
@@ -25,7 +25,7 @@ const NOT_SHOWN: &str = "routes-are-shown-to-tokens-without-limits";
 /// `whole`: also the routes, whose matchers tell of runs and teams.
 pub(super) fn of(routing: &Routing, whole: bool) -> String {
     let config = &routing.config;
-    let everybody = name(&reached_of_rest(config, None));
+    let everybody = name(&routing.router.reached_unrouted(config, &Labels::new()));
     let mut tree = Tree { routing, receivers: config.receivers.clone(), text: String::new() };
     let root = if whole { everybody.as_str() } else { NOT_SHOWN };
     tree.receiver("", root);
@@ -66,7 +66,8 @@ impl Tree<'_> {
         self.list("  ", router.routes());
         let unwanted = unwanted(router.routes());
         for (matchers, team) in rest {
-            let receiver = name(&reached_of_rest(config, Some(team)));
+            let labels = Labels::from([("team".to_owned(), team.name.clone())]);
+            let receiver = name(&router.reached_unrouted(config, &labels));
             for unwanted in &unwanted {
                 self.node("  ", &[unwanted.as_slice(), &matchers].concat(), &receiver, false);
             }

@@ -1,0 +1,172 @@
+//! A store that refuses for long: pages go out all the same, once, and are recorded when it does not.
+
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use super::*;
+use crate::store::busy::Busy;
+use crate::store::unrecorded::FAIL_OPEN_AFTER;
+
+const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
+
+/// Nothing is written any more, and everything can be read.
+const FULL: &str = "CREATE TRIGGER no1 BEFORE INSERT ON outbox BEGIN SELECT RAISE(FAIL, 'no room'); END; \
+    CREATE TRIGGER no2 BEFORE UPDATE ON outbox BEGIN SELECT RAISE(FAIL, 'no room'); END; \
+    CREATE TRIGGER no3 BEFORE INSERT ON meta BEGIN SELECT RAISE(FAIL, 'no room'); END";
+const ROOM: &str = "DROP TRIGGER no1; DROP TRIGGER no2; DROP TRIGGER no3";
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+async fn sql(bench: &Bench, sql: &'static str) {
+    let _busy = Busy::now();
+    let mut connection = SqliteConnectOptions::new().filename(&bench.path).connect().await.unwrap();
+    sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+}
+
+/// What the runtime does with a page: asks the store again and again, and hands the page over when that takes too long.
+async fn decide(bench: &mut Bench, all: &[Notification]) -> Commit {
+    let record = Effect::Incident(Box::new(incident(ID, State::Open)));
+    let posts = all.iter().map(|n| Effect::Notify(Box::new(n.clone())));
+    let commit = Commit { effects: [record].into_iter().chain(posts).collect(), ..Commit::default() };
+    let store = bench.life().store.clone();
+    let began = Instant::now();
+    while !store.fails_open() {
+        store.commit(&commit).await.unwrap_err();
+        tokio::time::sleep(secs(1)).await;
+    }
+    assert!(began.elapsed() >= FAIL_OPEN_AFTER && began.elapsed() < FAIL_OPEN_AFTER + secs(2));
+    for n in all {
+        assert!(store.hold(n.clone(), START));
+    }
+    commit
+}
+
+/// Everything that the outbox does by itself has been done.
+async fn idle() {
+    tokio::time::sleep(secs(600)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_cannot_be_recorded_rings_once_and_is_recorded_as_told() {
+    let pager = Scripted::new(|_| Answer::Take).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    sql(&bench, FULL).await;
+    let commit = decide(&mut bench, &[page("pager", 1, Action::Trigger)]).await;
+    pager.attempted(1).await;
+    let feedback = bench.life().feedback.recv().await.unwrap();
+    assert_eq!((feedback.outcome, feedback.action), (Outcome::Delivered, Action::Trigger));
+    idle().await;
+    assert_eq!(pager.keys(), [format!("{ID}/pager/1")]);
+    sql(&bench, ROOM).await;
+    bench.life().store.commit(&commit).await.unwrap();
+    assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
+    idle().await;
+    assert_eq!(pager.attempts().len(), 1, "told once in all");
+    // Its end goes the usual way.
+    bench.incident(ID, State::Resolved).await;
+    bench.post([page("pager", 2, Action::Resolve)]).await;
+    assert_eq!(bench.feedback().await.action, Action::Resolve);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_meanwhile_is_told_in_order() {
+    let pager = Scripted::new(|_| Answer::Take).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    sql(&bench, FULL).await;
+    let all = [page("pager", 1, Action::Trigger), page("pager", 2, Action::Resolve)];
+    let commit = decide(&mut bench, &all).await;
+    pager.attempted(2).await;
+    idle().await;
+    assert_eq!(pager.seen().iter().map(|s| s.action).collect::<Vec<_>>(), [Action::Trigger, Action::Resolve]);
+    sql(&bench, ROOM).await;
+    bench.life().store.commit(&commit).await.unwrap();
+    idle().await;
+    assert_eq!(bench.states(ID).await, [DeliveryState::Delivered; 2]);
+    assert_eq!(pager.attempts().len(), 2);
+}
+
+/// The receiver is down as well: it is tried until it takes the page, before there is room and after.
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_is_down_too_is_tried_again_from_memory_and_from_the_store() {
+    for heals_after in [3, usize::MAX] {
+        let pager =
+            Scripted::new(move |n| if n >= heals_after { Answer::Take } else { transient() }).waking();
+        let mut bench = Bench::new(&[("pager", &pager)]).await;
+        sql(&bench, FULL).await;
+        let commit = decide(&mut bench, &[page("pager", 1, Action::Trigger)]).await;
+        pager.attempted(4).await;
+        idle().await;
+        sql(&bench, ROOM).await;
+        bench.life().store.commit(&commit).await.unwrap();
+        let seen = pager.seen().len();
+        assert_eq!(seen, usize::from(heals_after == 3));
+        if seen == 0 {
+            bench.receivers.insert("pager".into(), pager.with_script(|_| Answer::Take));
+            let notifiers = bench.notifiers();
+            bench.life().handle.replace(notifiers);
+        }
+        idle().await;
+        assert_eq!(pager.keys(), [format!("{ID}/pager/1")]);
+        assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
+    }
+}
+
+/// It was recorded just before, and its row can be read, but not claimed.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_was_recorded_and_cannot_be_claimed_rings_once() {
+    let pager = Scripted::new(|_| Answer::Take).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    sql(&bench, "CREATE TRIGGER no2 BEFORE UPDATE ON outbox BEGIN SELECT RAISE(FAIL, 'no room'); END").await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("pager", 1, Action::Trigger)]).await;
+    let full = "CREATE TRIGGER no1 BEFORE INSERT ON outbox BEGIN SELECT RAISE(FAIL, 'no room'); END; \
+        CREATE TRIGGER no3 BEFORE INSERT ON meta BEGIN SELECT RAISE(FAIL, 'no room'); END";
+    sql(&bench, full).await;
+    pager.attempted(1).await;
+    idle().await;
+    assert_eq!(bench.states(ID).await, [DeliveryState::Pending], "nothing can be written down");
+    assert_eq!(pager.attempts().len(), 1);
+    sql(&bench, ROOM).await;
+    idle().await;
+    assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
+    assert_eq!(pager.attempts().len(), 1, "told once in all");
+}
+
+/// The disk is full while the first attempt is under way.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_was_claimed_and_did_not_arrive_is_tried_again() {
+    let pager = Scripted::new(|n| if n == 0 { Answer::Hang { taken: false } } else { Answer::Take }).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    bench.incident(ID, State::Open).await;
+    bench.post([page("pager", 1, Action::Trigger)]).await;
+    pager.attempted(1).await;
+    sql(&bench, FULL).await;
+    pager.attempted(2).await;
+    idle().await;
+    assert_eq!(pager.attempts().len(), 2);
+    assert_eq!(bench.states(ID).await, [DeliveryState::Attempting]);
+    sql(&bench, ROOM).await;
+    idle().await;
+    assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
+    assert_eq!(pager.attempts().len(), 2);
+}
+
+/// A kill takes what was in memory only; what was recorded is looked for under its key.
+#[tokio::test(start_paused = true)]
+async fn a_kill_while_the_store_refuses_repeats_under_the_same_key() {
+    let pager = Scripted::new(|_| Answer::Take).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    sql(&bench, FULL).await;
+    let commit = decide(&mut bench, &[page("pager", 1, Action::Trigger)]).await;
+    pager.attempted(1).await;
+    bench.die().await;
+    sql(&bench, ROOM).await;
+    bench.start().await;
+    // The engine reads the streams again and decides the same.
+    bench.life().store.commit(&commit).await.unwrap();
+    idle().await;
+    let keys: Vec<String> = pager.attempts().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, vec![format!("{ID}/pager/1"); 2], "at least once, under one key");
+}

@@ -1,0 +1,90 @@
+//! Fail open: pages that the store does not take are sent from memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Scheduler;
+use super::deliver::{Courier, Done, LaneDone, attempt, sign};
+use super::destination::{Admission, Sign};
+use crate::notify::{Failure, Notifier};
+use crate::store::Claim;
+use crate::store::unrecorded::FAIL_OPEN_AFTER;
+
+impl Scheduler {
+    /// Sends what is held while the store refuses, and writes down what came of it when it does not.
+    pub(super) async fn send_unrecorded(&mut self, now: Instant) {
+        let courier = Arc::clone(&self.courier);
+        let clock = (courier.clock)();
+        match courier.store.refused_for() {
+            None => {
+                if let Err(err) = courier.store.reconcile(clock).await {
+                    courier.store_error("write down what was sent while the store refused", &err);
+                }
+                return;
+            }
+            Some(time) if time < FAIL_OPEN_AFTER => {
+                self.next_look = self.next_look.min(now + (FAIL_OPEN_AFTER - time));
+                return;
+            }
+            Some(_) => {}
+        }
+        courier.metrics.unrecorded_left_out(courier.store.unrecorded_left_out());
+        let (due, later) = courier.store.unrecorded_due(clock);
+        for lane in due {
+            if self.busy.contains(&lane) {
+                continue;
+            }
+            let notifier = match self.destinations.get_mut(&lane.0) {
+                None => None,
+                Some(destination) => match destination.admit(now, true) {
+                    Admission::Now => Some(Arc::clone(&destination.notifier)),
+                    Admission::At(at) => {
+                        self.next_look = self.next_look.min(at);
+                        continue;
+                    }
+                    Admission::Full => continue,
+                },
+            };
+            self.busy.insert(lane.clone());
+            let courier = Arc::clone(&courier);
+            self.tasks.spawn(async move { courier.deliver_unrecorded(notifier, lane).await });
+        }
+        if let Some(at) = later {
+            let wait = Duration::from_millis((at - clock).0.max(0).unsigned_abs());
+            self.next_look = self.next_look.min(now + wait);
+        }
+    }
+}
+
+impl Courier {
+    /// Sends the next message of a lane that is held; to a receiver that is not configured it is given up.
+    async fn deliver_unrecorded(&self, notifier: Option<Arc<dyn Notifier>>, lane: (String, String)) -> Done {
+        let mut came = Sign::None;
+        if let Some((held, memory)) = self.store.begin_unrecorded(&lane, (self.clock)()).await {
+            let claim = Claim {
+                notification: held.notification,
+                ambiguous: held.ambiguous,
+                attempts: held.attempts,
+                created_at: held.created_at,
+                memory,
+                neighbour: None,
+            };
+            let result = match &notifier {
+                Some(notifier) => {
+                    let result = attempt(&**notifier, &claim).await;
+                    came = sign(&result, self.random);
+                    result
+                }
+                None => Err(Failure::permanent("the receiver is not in the configuration any more")),
+            };
+            let (outcome, memory) = self.weigh(&claim, result).await;
+            self.store.end_unrecorded(&claim.notification, &outcome, memory.as_deref());
+            self.metrics.unrecorded(&claim.notification.receiver);
+            self.tell(&claim, outcome).await;
+        }
+        let (receiver, incident) = lane;
+        Done::Lane(LaneDone { receiver, incident, sign: came, left_out: false })
+    }
+}

@@ -1,0 +1,129 @@
+//! What is done about a store that goes on refusing: pages are told from memory, and memory has an end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
+use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::time::{Span, Ts};
+
+use super::Runtime;
+use super::pending::Pending;
+use crate::store::Store;
+use crate::store::unrecorded::may_precede_its_record;
+
+impl Runtime {
+    /// Hands over the pages that the store has not taken for too long.
+    pub(super) fn fail_open(&mut self) {
+        if !self.store.fails_open() {
+            return;
+        }
+        self.pending.dress(&self.templates, &self.metrics);
+        let now = self.clock.now();
+        let ago = self.store.refused_for().unwrap_or_default();
+        let since = now + Span::millis(-(ago.as_millis() as i64));
+        self.pending.hand_over(&self.store, now, since);
+    }
+
+    /// Makes room in what waits for the store, at the cost of lines of history if need be.
+    pub(super) fn make_room(&mut self) {
+        if self.has_room() || self.pending.is_compact() {
+            return;
+        }
+        // What looks at each effect once has looked at all of them.
+        self.count_incidents();
+        self.fail_open();
+        self.pending.dress(&self.templates, &self.metrics);
+        let lost = self.pending.compact(self.max_pending / 2);
+        if lost > 0 {
+            self.metrics.history_dropped.inc_by(lost as u64);
+            tracing::error!(lost, "the store refuses for so long that lines of history were given up");
+        }
+    }
+}
+
+impl Pending {
+    /// Gives pages to whoever sends them without a record, in words that say so.
+    fn hand_over(&mut self, store: &Store, now: Ts, since: Ts) {
+        let new = &self.effects[self.handed..];
+        if !new.iter().any(|effect| matches!(effect, Effect::Notify(n) if may_precede_its_record(n))) {
+            self.handed = self.effects.len();
+            return;
+        }
+        let mut stands: BTreeMap<&str, &IncidentRecord> = BTreeMap::new();
+        for effect in &self.effects {
+            if let Effect::Incident(record) = effect {
+                stands.insert(&record.id, record);
+            }
+        }
+        // One that is taken, over or hidden by now calls nobody; an answer or an end is for those who were called from here.
+        let wanted = |n: &Notification| {
+            let record = stands.get(n.incident.as_str());
+            let calls =
+                |r: &&IncidentRecord| r.state == State::Open && (r.quiet.is_none() || n.despite_quiet);
+            may_precede_its_record(n)
+                && match n.action {
+                    Action::Trigger => record.is_none_or(calls),
+                    _ => store.holds(&n.receiver, &n.incident),
+                }
+        };
+        let mut notes = Vec::new();
+        for effect in &self.effects[self.handed..] {
+            let Effect::Notify(n) = effect else { continue };
+            if !wanted(n) {
+                continue;
+            }
+            let mut n = (**n).clone();
+            let why = format!("Not recorded: the store refuses writes since {since}.");
+            n.message.summary = format!("{} {why}", n.message.summary).trim_start().to_owned();
+            let (incident, actor) = (n.incident.clone(), n.receiver.clone());
+            let (action, taken) = (n.action.as_str(), store.hold(n, now));
+            let what = match taken {
+                true => {
+                    format!("{action} told from memory, not recorded: the store refuses writes since {since}")
+                }
+                false => {
+                    format!("{action} not told: the store refuses writes since {since}, and too much is held")
+                }
+            };
+            notes.push(Effect::Timeline(TimelineEntry { incident, at: now, actor, what }));
+        }
+        self.effects.extend(notes);
+        self.handed = self.effects.len();
+    }
+
+    fn is_compact(&self) -> bool {
+        self.compacted == self.effects.len()
+    }
+
+    /// Leaves out what later effects replace, and then the oldest lines of history while there are more effects than `most`; how many
+    /// lines.
+    pub(super) fn compact(&mut self, most: usize) -> usize {
+        let (mut records, mut updates) = (BTreeSet::new(), BTreeSet::new());
+        let mut kept: Vec<Effect> = Vec::with_capacity(self.effects.len());
+        for effect in std::mem::take(&mut self.effects).into_iter().rev() {
+            let last = match &effect {
+                Effect::Incident(record) => records.insert(record.id.clone()),
+                Effect::Notify(n) if n.action == Action::Update => {
+                    updates.insert((n.receiver.clone(), n.incident.clone()))
+                }
+                _ => true,
+            };
+            if last {
+                kept.push(effect);
+            }
+        }
+        kept.reverse();
+        let lines = kept.iter().filter(|effect| matches!(effect, Effect::Timeline(_))).count();
+        let lost = kept.len().saturating_sub(most).min(lines);
+        let mut left = lost;
+        kept.retain(|effect| {
+            let gone = left > 0 && matches!(effect, Effect::Timeline(_));
+            left -= usize::from(gone);
+            !gone
+        });
+        self.effects = kept;
+        let all = self.effects.len();
+        (self.counted, self.dressed, self.handed, self.compacted) = (all, all, all, all);
+        lost
+    }
+}

@@ -1,0 +1,386 @@
+//! Pages that are sent before they can be recorded: the store refuses, and somebody has to be woken all the same.
+//!
+//! Whoever decides a page hands it in when the store has refused for [`FAIL_OPEN_AFTER`]; the outbox sends it from here, in the order
+//! of its lane and under the key that its row will have. The commit that records it at last records also what came of it, so that it
+//! is not sent again: sent, on its way (as if it had been claimed), or still to be sent, which is the outbox's from then on. What a
+//! crash takes from here was never recorded: it is decided anew from the streams, and may ring once more.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use sqlx::sqlite::SqliteConnection;
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::time::Ts;
+
+use super::delivery::{self, DeliveryOutcome};
+use super::{Result, Store, Who};
+
+/// A refusal that lasts no longer only delays pages.
+pub(crate) const FAIL_OPEN_AFTER: Duration = Duration::from_secs(10);
+
+/// Messages that are held at once.
+const MAX_HELD: usize = 10_000;
+
+/// One message.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub notification: Notification,
+    pub created_at: Ts,
+    pub ambiguous: bool,
+    pub attempts: u32,
+    progress: Progress,
+    /// Its row is in the store.
+    recorded: bool,
+    /// A transaction that is under way writes it down: it is not begun meanwhile.
+    writing: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Progress {
+    /// To be sent from then on, and what came of the last attempt.
+    Waits {
+        next: Ts,
+        last: Option<DeliveryOutcome>,
+    },
+    Sending,
+    Done(DeliveryOutcome),
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// By their place in it.
+    queue: BTreeMap<u32, Held>,
+    /// Of the notifier.
+    memory: Option<String>,
+}
+
+/// By receiver and incident.
+#[derive(Debug, Default)]
+pub(super) struct Unrecorded {
+    lanes: BTreeMap<(String, String), Lane>,
+    left_out: u64,
+}
+
+/// What one transaction writes down of a message.
+#[derive(Debug)]
+pub(super) struct Written {
+    lane: (String, String),
+    seq: u32,
+    idem_key: String,
+    progress: Progress,
+    memory: Option<String>,
+}
+
+impl Held {
+    pub(crate) fn new(notification: Notification, created_at: Ts) -> Self {
+        let progress = Progress::Waits { next: Ts(0), last: None };
+        let (ambiguous, recorded, writing) = (false, false, false);
+        Self { notification, created_at, ambiguous, attempts: 0, progress, recorded, writing }
+    }
+
+    /// One whose row is in the store.
+    pub(super) fn recorded(
+        notification: Notification,
+        created_at: Ts,
+        ambiguous: bool,
+        attempts: u32,
+    ) -> Self {
+        Self { ambiguous, attempts, recorded: true, ..Self::new(notification, created_at) }
+    }
+}
+
+impl Unrecorded {
+    fn hold(&mut self, held: Held) -> bool {
+        let count: usize = self.lanes.values().map(|lane| lane.queue.len()).sum();
+        if count >= MAX_HELD {
+            self.left_out += 1;
+            return false;
+        }
+        let n = &held.notification;
+        let lane = self.lanes.entry((n.receiver.clone(), n.incident.clone())).or_default();
+        lane.queue.entry(n.seq).or_insert(held);
+        true
+    }
+
+    /// Lanes whose next message may be sent now, and when the next one may.
+    fn due(&self, now: Ts) -> (Vec<(String, String)>, Option<Ts>) {
+        let (mut due, mut later) = (Vec::new(), None::<Ts>);
+        for (key, lane) in &self.lanes {
+            match lane.head().filter(|head| !head.writing).map(|head| &head.progress) {
+                Some(Progress::Waits { next, .. }) if *next <= now => due.push(key.clone()),
+                Some(Progress::Waits { next, .. }) => later = Some(later.map_or(*next, |at| at.min(*next))),
+                _ => {}
+            }
+        }
+        (due, later)
+    }
+
+    fn begin(&mut self, key: &(String, String), now: Ts) -> Option<(Held, Option<String>)> {
+        let lane = self.lanes.get_mut(key)?;
+        let memory = lane.memory.clone();
+        let seq = lane.head()?.notification.seq;
+        let head = lane.queue.get_mut(&seq).filter(|head| !head.writing)?;
+        if !matches!(head.progress, Progress::Waits { next, .. } if next <= now) {
+            return None;
+        }
+        head.progress = Progress::Sending;
+        Some((head.clone(), memory))
+    }
+
+    fn end(&mut self, n: &Notification, outcome: DeliveryOutcome, memory: Option<String>) {
+        let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else { return };
+        lane.memory = memory.or(lane.memory.take());
+        let Some(held) = lane.queue.get_mut(&n.seq) else { return };
+        held.attempts += 1;
+        held.progress = match outcome {
+            DeliveryOutcome::Retry { next, ambiguous, .. } => {
+                held.ambiguous = ambiguous;
+                Progress::Waits { next, last: Some(outcome) }
+            }
+            outcome => Progress::Done(outcome),
+        };
+    }
+
+    fn begin_writing(&mut self, wanted: impl Fn(&Held) -> bool) -> Vec<Written> {
+        let mut all = Vec::new();
+        for (key, lane) in &mut self.lanes {
+            for (seq, held) in lane.queue.iter_mut().filter(|(_, held)| !held.writing && wanted(held)) {
+                held.writing = true;
+                all.push(Written {
+                    lane: key.clone(),
+                    seq: *seq,
+                    idem_key: held.notification.idem_key.clone(),
+                    progress: held.progress.clone(),
+                    memory: lane.memory.clone(),
+                });
+            }
+        }
+        all
+    }
+
+    fn end_writing(&mut self, all: &[Written], kept: bool) {
+        for written in all {
+            let Some(lane) = self.lanes.get_mut(&written.lane) else { continue };
+            let Some(held) = lane.queue.get_mut(&written.seq) else { continue };
+            held.writing = false;
+            if kept && written.progress == Progress::Sending {
+                held.recorded = true;
+            } else if kept {
+                lane.queue.remove(&written.seq);
+            }
+        }
+        self.lanes.retain(|_, lane| !lane.queue.is_empty());
+    }
+}
+
+impl Lane {
+    /// The first that is not done.
+    fn head(&self) -> Option<&Held> {
+        self.queue.values().find(|held| !matches!(held.progress, Progress::Done(_)))
+    }
+}
+
+impl Store {
+    fn unrecorded<T>(&self, act: impl FnOnce(&mut Unrecorded) -> T) -> T {
+        act(&mut self.inner.unrecorded.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the store has refused for so long that pages go out all the same.
+    pub(crate) fn fails_open(&self) -> bool {
+        self.refused_for().is_some_and(|time| time >= FAIL_OPEN_AFTER)
+    }
+
+    /// A message that no row tells of yet, to be sent all the same; false if there are too many.
+    pub(crate) fn hold(&self, n: Notification, now: Ts) -> bool {
+        let held = self.unrecorded(|all| all.hold(Held::new(n, now)));
+        self.post();
+        held
+    }
+
+    /// Whether something of this lane was sent, or is to be, without being recorded.
+    pub(crate) fn holds(&self, receiver: &str, incident: &str) -> bool {
+        self.unrecorded(|all| all.lanes.contains_key(&(receiver.to_owned(), incident.to_owned())))
+    }
+
+    /// Holds the pages of a lane that cannot be claimed.
+    pub(crate) async fn hold_lane(&self, incident: &str, receiver: &str) -> Result<()> {
+        for held in self.waiting_pages(incident, receiver).await? {
+            self.unrecorded(|all| all.hold(held));
+        }
+        self.post();
+        Ok(())
+    }
+
+    /// What came of a message whose row says that it is being sent.
+    pub(crate) fn hold_outcome(
+        &self,
+        claim: &delivery::Claim,
+        outcome: &DeliveryOutcome,
+        memory: Option<&str>,
+    ) -> bool {
+        let n = &claim.notification;
+        let held = Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts);
+        self.unrecorded(|all| {
+            let held = Held { progress: Progress::Sending, ..held };
+            let taken = all.hold(held);
+            all.end(n, outcome.clone(), memory.map(str::to_owned));
+            taken
+        })
+    }
+
+    pub(crate) fn unrecorded_due(&self, now: Ts) -> (Vec<(String, String)>, Option<Ts>) {
+        self.unrecorded(|all| all.due(now))
+    }
+
+    /// The next message of a lane, from now on on its way, and what its notifier remembers of the lane.
+    pub(crate) async fn begin_unrecorded(
+        &self,
+        lane: &(String, String),
+        now: Ts,
+    ) -> Option<(Held, Option<String>)> {
+        let (held, memory) = self.unrecorded(|all| all.begin(lane, now))?;
+        let memory = match memory {
+            // What cannot be read is not known.
+            None => self.memory_of(&lane.1, &lane.0).await.unwrap_or_default(),
+            known => known,
+        };
+        Some((held, memory))
+    }
+
+    pub(crate) fn end_unrecorded(&self, n: &Notification, outcome: &DeliveryOutcome, memory: Option<&str>) {
+        self.unrecorded(|all| all.end(n, outcome.clone(), memory.map(str::to_owned)));
+    }
+
+    /// Messages that found no room here.
+    pub(crate) fn unrecorded_left_out(&self) -> u64 {
+        self.unrecorded(|all| all.left_out)
+    }
+
+    pub(super) fn begin_writing(&self, posts: &[&Notification]) -> Vec<Written> {
+        self.unrecorded(|all| {
+            if all.lanes.is_empty() {
+                return Vec::new();
+            }
+            let keys: std::collections::BTreeSet<&str> = posts.iter().map(|n| n.idem_key.as_str()).collect();
+            all.begin_writing(|held| !held.recorded && keys.contains(held.notification.idem_key.as_str()))
+        })
+    }
+
+    pub(super) fn end_writing(&self, all: &[Written], kept: bool) {
+        if !all.is_empty() {
+            self.unrecorded(|held| held.end_writing(all, kept));
+        }
+    }
+
+    /// Writes down what became of rows while the store refused.
+    pub(crate) async fn reconcile(&self, now: Ts) -> Result<()> {
+        let all = self
+            .unrecorded(|all| all.begin_writing(|held| held.recorded && held.progress != Progress::Sending));
+        if all.is_empty() {
+            return Ok(());
+        }
+        let done = self.write(Who::InTurn, async |tx| put_written(tx, &all, now).await).await;
+        self.end_writing(&all, done.is_ok());
+        done
+    }
+}
+
+/// Marks rows as their messages stand.
+pub(super) async fn put_written(tx: &mut SqliteConnection, all: &[Written], now: Ts) -> Result<()> {
+    for Written { lane: (receiver, incident), idem_key, progress, memory, .. } in all {
+        let outcome = match progress {
+            Progress::Done(outcome) => Some(outcome),
+            Progress::Waits { last, .. } => last.as_ref(),
+            Progress::Sending => None,
+        };
+        let Some(outcome) = outcome else {
+            if *progress == Progress::Sending {
+                let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
+                sqlx::query(sql).bind(idem_key).execute(&mut *tx).await?;
+            }
+            continue;
+        };
+        // What a later word has replaced is not sent again.
+        let sql = "SELECT state FROM outbox WHERE idem_key = $1";
+        let state: Option<String> = sqlx::query_scalar(sql).bind(idem_key).fetch_optional(&mut *tx).await?;
+        let again = matches!(outcome, DeliveryOutcome::Retry { .. });
+        if !(again && state.as_deref() == Some("superseded")) {
+            let row = delivery::RowKey { incident, receiver, idem_key };
+            delivery::settle_row(tx, row, outcome, memory.as_deref(), now).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a message is one that wakes somebody, or tells of the answer to or the end of what did.
+pub(crate) fn may_precede_its_record(n: &Notification) -> bool {
+    n.page && matches!(n.action, Action::Trigger | Action::Ack | Action::Resolve)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::tests::notification;
+
+    fn lane() -> (String, String) {
+        let n = notification("pd", 1, Action::Trigger);
+        (n.receiver, n.incident)
+    }
+
+    fn held(seqs: &[u32]) -> Unrecorded {
+        let mut all = Unrecorded::default();
+        for seq in seqs {
+            assert!(all.hold(Held::new(notification("pd", *seq, Action::Trigger), Ts(0))));
+        }
+        all
+    }
+
+    fn retry(next: Ts) -> DeliveryOutcome {
+        DeliveryOutcome::Retry { next, ambiguous: true, counts: true, error: "503".into() }
+    }
+
+    #[test]
+    fn a_lane_goes_in_order_and_each_message_once() {
+        let mut all = held(&[1, 2, 2]);
+        let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
+        assert_eq!(first.notification.seq, 1);
+        assert!(all.begin(&lane(), Ts(0)).is_none(), "one at a time");
+        all.end(&first.notification, DeliveryOutcome::Delivered, Some("memory".into()));
+        let (second, memory) = all.begin(&lane(), Ts(0)).unwrap();
+        assert_eq!((second.notification.seq, memory.as_deref()), (2, Some("memory")));
+        all.end(&second.notification, retry(Ts(5)), None);
+        assert_eq!(all.due(Ts(4)), (vec![], Some(Ts(5))));
+        let (again, _) = all.begin(&lane(), Ts(5)).unwrap();
+        assert_eq!((again.ambiguous, again.attempts), (true, 1));
+    }
+
+    #[test]
+    fn what_is_being_written_down_is_not_begun_and_what_was_is_not_sent() {
+        let mut all = held(&[1, 2]);
+        let written = all.begin_writing(|_| true);
+        assert_eq!(written.len(), 2);
+        assert!(all.begin(&lane(), Ts(0)).is_none());
+        all.end_writing(&written, false);
+        let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
+        // Recorded while it is on its way: what comes of it is written down after that.
+        let written = all.begin_writing(|held| !held.recorded);
+        all.end(&first.notification, DeliveryOutcome::Delivered, None);
+        all.end_writing(&written, true);
+        let rest = all.begin_writing(|held| held.recorded && held.progress != Progress::Sending);
+        assert_eq!(rest.len(), 1);
+        assert_eq!((rest[0].seq, &rest[0].progress), (1, &Progress::Done(DeliveryOutcome::Delivered)));
+        all.end_writing(&rest, true);
+        assert!(all.lanes.is_empty());
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_held() {
+        let mut all = Unrecorded::default();
+        for seq in 1..=MAX_HELD as u32 {
+            all.hold(Held::new(notification("pd", seq, Action::Trigger), Ts(0)));
+        }
+        assert!(!all.hold(Held::new(notification("pd", 0, Action::Trigger), Ts(0))));
+        assert_eq!(all.left_out, 1);
+    }
+}
