@@ -68,6 +68,8 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         flaps: 0,
         labels: Labels::new(),
         quiet: None,
+        end: None,
+        named: None,
     }
 }
 

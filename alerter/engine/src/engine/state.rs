@@ -13,12 +13,13 @@ use crate::incident::Scope;
 use crate::incident::Subject;
 use crate::incident::book::Incident;
 use crate::incident::ledger::LedgerRow;
+use crate::incident::stored::Later;
 use crate::incident::v4::IncidentV4;
 use crate::node::Node;
 use crate::run::Run;
 
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 9;
+const STATE_VERSION: u8 = 10;
 /// Since when the ledger has its form.
 const LEDGER_SINCE: u8 = 4;
 /// Since when all have theirs but runs and nodes, which learn again.
@@ -26,6 +27,8 @@ const OTHERS_SINCE: u8 = 5;
 /// Since when an incident ends with who has paged in it, and what has to be done stands after it; since when a source ends with the nodes
 /// that it speaks for.
 const GREW_AT: u8 = 9;
+/// Since when what came to it later stands after that.
+const GREW_AGAIN_AT: u8 = 10;
 /// How that is written where there is none of it: both are sets.
 const EMPTY: u8 = 0;
 /// What the names of the parts of memories begin with.
@@ -60,7 +63,10 @@ impl Engine {
         match key {
             // Stored by themselves, in tables that people read.
             Key::Alerts | Key::Silence(_) => None,
-            Key::Incident(id) => self.book.open.get(id).and_then(|i| encode(&(i, &i.summary.remedies))),
+            Key::Incident(id) => {
+                let kept = self.book.open.get(id).or_else(|| self.book.closed.get(id));
+                kept.and_then(|i| encode(&(i, &i.summary.remedies, Later::of(i))))
+            }
             Key::Batches => encode(&self.batches),
             Key::Storms => encode(&self.book.storms),
             Key::Calendar(name) => self.book.oncall.stored_calendar(name).as_ref().and_then(encode),
@@ -228,6 +234,13 @@ fn decode_grown<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 fn decode_incident(bytes: &[u8]) -> Option<Incident> {
     match bytes.split_first()? {
         (4, rest) => postcard::from_bytes::<IncidentV4>(rest).ok().map(Incident::from),
+        (GREW_AGAIN_AT.., _) => {
+            let (mut incident, remedies, later): (Incident, Remedies, Later) =
+                decode_since(GREW_AGAIN_AT, bytes)?;
+            incident.summary.remedies = remedies;
+            later.give_to(&mut incident);
+            Some(incident)
+        }
         (GREW_AT.., _) => {
             let (mut incident, remedies) = decode_since::<(Incident, Remedies)>(GREW_AT, bytes)?;
             incident.summary.remedies = remedies;

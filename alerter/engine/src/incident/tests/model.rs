@@ -15,6 +15,8 @@ const RUNS: u8 = 3;
 const KINDS: [Kind; 3] = [Kind::Hang, Kind::Straggler, Kind::LossSpike];
 const RECEIVERS: [&str; 2] = ["chat", "phone"];
 const HOLD: Span = Span::secs(60);
+/// How long what a person resolved is kept from those whom it still concerns.
+const REOPEN_AFTER: Span = Span::secs(600);
 /// Between two messages of news.
 const INTERVAL: Span = Span::secs(200);
 
@@ -161,6 +163,8 @@ impl Twin {
             let open = self.truth.values().filter_map(|t| t.open.as_ref());
             let times =
                 open.flat_map(|open| open.times(&self.setting)).chain(self.hushes.iter().map(|h| h.ends));
+            let back = self.truth.values().filter_map(|t| t.closed.as_ref()).map(|closed| closed.back);
+            let times = times.chain(back);
             let ours = times.filter(|at| *at > now).min();
             let next = self.world.engine.next_deadline().map(|(at, _)| at).into_iter().chain(ours).min();
             self.world.forward(next.map_or(until, |at| at.min(until)) - now);
@@ -176,6 +180,13 @@ impl Twin {
         for truth in self.truth.values_mut() {
             if truth.open.as_ref().is_some_and(|open| open.ends.is_some_and(|at| at <= now)) {
                 words.extend(truth.end(now, false));
+            }
+        }
+        for of in self.truth.keys().copied().collect::<Vec<_>>() {
+            let setting = self.setting;
+            if self.truth.get_mut(&of).and_then(|t| t.come_back(&setting, now)).is_some() {
+                let hidden = self.hidden(of);
+                words.extend(self.open(of).and_then(|open| open.reopened(now, hidden)));
             }
         }
         // What becomes of a hang is known before what it explains is looked at.
