@@ -50,6 +50,10 @@ fn incident() -> IncidentView {
         flaps: 0,
         labels: BTreeMap::new(),
         quiet: None,
+        ended: None,
+        resolved_by: None,
+        silent_since: None,
+        reopens_at: None,
     }
 }
 

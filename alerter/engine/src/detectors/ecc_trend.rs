@@ -160,7 +160,8 @@ impl NodeDetector for EccTrend {
             let there = f.gpus.is_there(uuid);
             if !there && w.sick.is_some() {
                 let read = f.gpus.get(uuid).map_or(now, |gpu| gpu.last.at);
-                gone = Some((format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name), read));
+                gone =
+                    Some((format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name), read));
             }
             there
         });

@@ -85,12 +85,6 @@ impl Engine {
             (None, Some(at)) => format!("nothing has been heard of it since {at}"),
             (None, None) => "its sender says that it is over".to_owned(),
         };
-        if count > 1 {
-            why = format!("{why} (and {} more like it)", count - 1);
-        }
-        let sick = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
-        let suspects = sick.take(MAX_SUSPECTS);
-        let name = first.map_or("", |alert| alert.name());
         let scope = Scope::Alert(key.to_owned());
         // What differs in nothing but the labels that it has in common with all of them is one of them.
         let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);
@@ -99,6 +93,12 @@ impl Engine {
         if let Some(alert) = first.filter(|_| is_another) {
             why.push_str(&told_apart(alert, &summary.labels));
         }
+        if count > 1 {
+            why = format!("{why} (and {} more like it)", count - 1);
+        }
+        let sick = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
+        let suspects = sick.take(MAX_SUSPECTS);
+        let name = first.map_or("", |alert| alert.name());
         let verdict = Verdict {
             change: match newcomer {
                 _ if silent.is_some() => Change::Lapse,
@@ -165,7 +165,8 @@ impl Engine {
 /// What sets an alert apart from the others of its condition: ` (instance=b:9100, service=pay)`.
 fn told_apart(alert: &Alert, common: &Labels) -> String {
     let own = alert.labels.iter().filter(|(name, _)| *name != "severity" && !common.contains_key(*name));
-    let own: Vec<String> = own.take(MAX_LABELS).map(|(name, value)| format!("{name}={}", clip(value))).collect();
+    let own: Vec<String> =
+        own.take(MAX_LABELS).map(|(name, value)| format!("{name}={}", clip(value))).collect();
     if own.is_empty() { String::new() } else { format!(" ({})", own.join(", ")) }
 }
 

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::book::{Book, Incident, Party, timeline};
-use super::{End, Ended, Subject};
+use super::{End, Ended, Scope, Subject};
 use crate::effect::Effect;
 use crate::message::{Reason, Why};
 use crate::time::Ts;
-use crate::verdict::{Change, Severity, Verdict};
+use crate::verdict::{Change, Kind, Severity, Verdict};
 
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
@@ -44,6 +44,15 @@ impl Closed {
     }
 }
 
+impl Incident {
+    /// What made it a page is over, or what a node tells by the same name is less by now.
+    fn is_less_than_told(&self) -> bool {
+        let is_page =
+            |s: &Subject, kind: Kind| kind == self.record.kind && !matches!(s.scope, Scope::Node(_));
+        self.falls() && !self.raised.keys().any(|(s, kind)| is_page(s, *kind))
+    }
+}
+
 impl Book {
     pub(crate) fn resolve_by_hand(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
@@ -52,7 +61,9 @@ impl Book {
         let reopens_at = fires.then(|| now + self.config.reopen_after);
         let raised = if fires { i.raised.clone() } else { BTreeMap::new() };
         let back = reopens_at.map_or_else(String::new, |at| {
-            format!("; still firing: comes back at {at} unless it is over by then; silence it to keep it quiet")
+            format!(
+                "; still firing: comes back at {at} unless it is over by then; silence it to keep it quiet"
+            )
         });
         // Whoever closes a storm wants to hear no more of what is in it.
         self.ack_members(now, id, by, out);
@@ -102,7 +113,9 @@ impl Book {
                 return;
             }
             Change::Raise | Change::Another | Change::More => {
-                i.raised.insert(key, v.severity);
+                // As while it is open: only of a node is it told that it got better.
+                let had = i.raised.get(&key).copied().filter(|_| !party.is_node());
+                i.raised.insert(key, had.map_or(v.severity, |had| had.max(v.severity)));
                 i.known.entry(subject.clone()).or_default().insert(v.kind);
                 if !known {
                     let words = format!("also {}: {}; it comes back with the rest", v.kind.title(), v.why);
@@ -115,12 +128,13 @@ impl Book {
 
     /// The time is up.
     pub(super) fn come_back(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.closed.get(id).filter(|i| i.record.reopens_at().is_some_and(|at| at <= now)) else {
+        let Some(i) = self.closed.get(id).filter(|i| i.record.reopens_at().is_some_and(|at| at <= now))
+        else {
             return;
         };
         let after = i.record.resolved_at.map(|at| now - at).unwrap_or_default();
         let by = i.record.end.as_ref().and_then(|end| end.by.clone()).unwrap_or_default();
-        let (words, less) = (format!("still firing {after} after {by} resolved it"), i.falls());
+        let (words, less) = (format!("still firing {after} after {by} resolved it"), i.is_less_than_told());
         out.push(timeline(now, id, format!("reopened: {words}")));
         self.open_again(now, id);
         if less {
@@ -163,7 +177,8 @@ impl Book {
         out: &mut Vec<Effect>,
     ) {
         let of_it = |i: &Incident| i.raised.keys().any(|(subject, _)| goes(subject));
-        let ids: Vec<String> = self.closed.iter().filter(|(_, i)| of_it(i)).map(|(id, _)| id.clone()).collect();
+        let ids: Vec<String> =
+            self.closed.iter().filter(|(_, i)| of_it(i)).map(|(id, _)| id.clone()).collect();
         for id in ids {
             if let Some(i) = self.closed.all.get_mut(&id) {
                 i.raised.retain(|(subject, _), _| !goes(subject));

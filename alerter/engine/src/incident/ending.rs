@@ -325,6 +325,7 @@ impl Incident {
             raised: self.raised,
             known,
             node_at: self.node_at,
+            alerts: self.alerts,
             ..Self::new(record, self.summary, subjects)
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Party {
     /// Of alerts of other programs: those that came since they were looked at before, by what makes each one.
     pub(crate) came: Vec<u64>,
     /// It has no more in common with the incident that it joins than the labels of `group_by`.
-    pub(super) apart: bool,
+    pub(crate) apart: bool,
 }
 
 impl Party {

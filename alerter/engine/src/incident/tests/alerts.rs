@@ -278,7 +278,11 @@ fn another_outage_in_an_acknowledged_group_rings_whatever_sets_it_apart() {
         let (n, m) = (&told[0], &told[0].message);
         assert_eq!((n.action, n.page, m.because), (Action::Trigger, true, Reason::News));
         let apart = format!("{}={}", other.0, other.1);
-        assert!(m.reason.starts_with("after it was acknowledged: DiskFull") && m.reason.contains(&apart), "{}", m.reason);
+        assert!(
+            m.reason.starts_with("after it was acknowledged: DiskFull") && m.reason.contains(&apart),
+            "{}",
+            m.reason
+        );
         assert!(m.title.starts_with("PAGE") && m.title.ends_with("DiskFull +1 new"), "{}", m.title);
         assert_eq!(only(&w).state, State::Open);
     }

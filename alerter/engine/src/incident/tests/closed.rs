@@ -30,7 +30,9 @@ fn it_comes_back_as_the_same_incident_and_rings_by_its_policy() {
     let (mut w, id) = closed();
     let back = w.now + Span::secs(600);
     let told = w.sent.last().unwrap().message.clone();
-    let want = format!("resolved by cli:alice; still firing: comes back at {back} unless it is over by then; silence it to keep it quiet");
+    let want = format!(
+        "resolved by cli:alice; still firing: comes back at {back} unless it is over by then; silence it to keep it quiet"
+    );
     assert_eq!((told.reason, told.ended), (want, Some(Ended::Person)));
     w.expect(&[("chat", Resolve, Reason::Resolved), ("phone", Resolve, Reason::Resolved)]);
     assert_eq!(state(&w, &id), (State::Resolved, Some(back)));
@@ -129,6 +131,7 @@ fn it_goes_with_its_run() {
     w.news();
     let mut out = Vec::new();
     w.engine.book().run_ended(w.now, "r", false, &BTreeMap::new(), &mut out);
+    w.engine.reconsider(w.now, &mut out);
     w.absorb(out);
     assert_eq!(state(&w, &id), (State::Resolved, None));
 }

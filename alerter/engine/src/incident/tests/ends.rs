@@ -50,7 +50,10 @@ fn the_sender_fell_silent() {
     let (end, title, reason) = end(&w);
     assert_eq!((end.how, end.silent_since), (Ended::Stale, Some(last)));
     assert_eq!(title, "STALE: DiskFull");
-    assert_eq!(reason, format!("stale after 6m 30s: nothing has been heard of it since {last}; it may still hold"));
+    assert_eq!(
+        reason,
+        format!("stale after 6m 30s: nothing has been heard of it since {last}; it may still hold")
+    );
     assert!(w.has_said(&format!("Prometheus alert stale: nothing has been heard of it since {last}")));
 }
 
@@ -93,6 +96,7 @@ fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
     let (heard, mut out) = (w.now, Vec::new());
     w.forward(Span::secs(7 * 86_400));
     w.engine.book().forgotten(w.now, &Scope::Run("r".into()), heard, &mut out);
+    w.engine.reconsider(w.now, &mut out);
     w.absorb(out);
     let (end_, title, reason) = end(&w);
     assert_eq!((end_.how, end_.silent_since), (Ended::Stale, Some(heard)));
@@ -102,8 +106,12 @@ fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
     w.raise("r", Kind::Hang, Page);
     let mut out = Vec::new();
     w.engine.book().run_ended(w.now, "r", false, &BTreeMap::new(), &mut out);
+    w.engine.reconsider(w.now, &mut out);
     w.absorb(out);
     w.forward(Span::secs(900));
     let (end, _, reason) = end(&w);
-    assert_eq!((end.how, reason.as_str()), (Ended::RunEnded, "resolved after 15m: the run ended and nobody answered"));
+    assert_eq!(
+        (end.how, reason.as_str()),
+        (Ended::RunEnded, "resolved after 15m: the run ended and nobody answered")
+    );
 }

@@ -16,7 +16,7 @@ const KINDS: [Kind; 3] = [Kind::Hang, Kind::Straggler, Kind::LossSpike];
 const RECEIVERS: [&str; 2] = ["chat", "phone"];
 const HOLD: Span = Span::secs(60);
 /// How long what a person resolved is kept from those whom it still concerns.
-const REOPEN_AFTER: Span = Span::secs(600);
+const REOPEN_AFTER: Span = Span::millis(600_007);
 /// Between two messages of news.
 const INTERVAL: Span = Span::secs(200);
 
@@ -121,6 +121,8 @@ impl Twin {
         let Setting { batch_window, ack_timeout } = setting;
         let mut config =
             EngineConfig { batch_window, ack_timeout, update_min_interval: INTERVAL, ..two_levels() };
+        // Whatever else happens at a whole second.
+        config.reopen_after = REOPEN_AFTER;
         config.storm.enabled = false;
         let subjects = (0..RUNS).flat_map(|run| KINDS.map(|kind| (run, kind)));
         Self {
@@ -182,7 +184,10 @@ impl Twin {
                 words.extend(truth.end(now, false));
             }
         }
-        for of in self.truth.keys().copied().collect::<Vec<_>>() {
+        // In the order in which they were opened, where several come back at once.
+        let mut all: Vec<Subject> = self.truth.keys().copied().collect();
+        all.sort_by_key(|of| self.world.id(&name(of.0), of.1));
+        for of in all {
             let setting = self.setting;
             if self.truth.get_mut(&of).and_then(|t| t.come_back(&setting, now)).is_some() {
                 let hidden = self.hidden(of);

@@ -80,6 +80,7 @@ impl Truth {
                 let mut open = closed.was;
                 let raised = severity > open.severity;
                 (open.severity, open.last) = (severity.max(open.severity), severity);
+                open.told_at = Some(now);
                 open.announce(s, now);
                 let why = if raised { Reason::Raised } else { Reason::Reopened };
                 let words = open.call(now, hidden, why).into_iter().collect();
@@ -131,6 +132,7 @@ impl Truth {
     /// What a person resolved still holds, and the time is up.
     pub(super) fn come_back(&mut self, s: &Setting, now: Ts) -> Option<&mut Open> {
         let mut open = self.closed.take_if(|closed| closed.back <= now)?.was;
+        open.told_at = Some(now);
         open.announce(s, now);
         Some(self.open.insert(open))
     }
