@@ -14,13 +14,13 @@ use super::closed::Closed;
 use super::escalation::Ladders;
 use super::inhibition::Inhibition;
 use super::ledger::{FLAP_MEMORY, Ledger};
-use super::nature::is_news;
+use super::nature::{MAX_ALERTS, is_news};
 pub(crate) use super::party::Party;
 use super::places::Places;
 use super::record::worse;
 use super::storm::{Storms, Tally};
 use super::telling::{Lane, News};
-use super::{End, Ended, IncidentRecord, Named, Scope, State, Subject, id, labels};
+use super::{End, Ended, IncidentRecord, Scope, State, Subject, id, labels};
 use crate::config::EngineConfig;
 use crate::effect::{Action, Effect, TimelineEntry};
 use crate::external::External;
@@ -32,8 +32,6 @@ use crate::silence::Silences;
 use crate::time::Ts;
 use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
 
-/// Alerts of other programs by which an incident knows what is news; beyond that a further one is.
-const MAX_ALERTS: usize = 1024;
 /// Suspects kept an incident, and nodes.
 pub(super) const MAX_SUSPECTS: usize = 8;
 
@@ -562,44 +560,6 @@ impl Incident {
     /// Whether `kind` is another trouble than any that this incident has been about.
     fn is_news(&self, subject: &Subject, kind: Kind) -> bool {
         self.known.get(subject).is_some_and(|known| is_news(kind, known))
-    }
-
-    /// Whether what is said to be of another device or node is more than whoever knows this incident knows. That an alert fires again
-    /// is not, nor that one tells what was found here before it.
-    fn knows_less_than(&self, subject: &Subject, party: &Party) -> bool {
-        let nodes = &self.record.nodes;
-        let here = |s: &Subject| s.cause == subject.cause && !matches!(s.scope, Scope::Alert(_));
-        let elsewhere = match party.scope {
-            // What we watch for ourselves we tell apart ourselves.
-            Scope::Alert(_) if self.subjects.iter().any(here) => {
-                party.nodes.iter().any(|node| !nodes.contains(node))
-            }
-            _ => true,
-        };
-        elsewhere && self.known.contains_key(subject)
-    }
-
-    /// How it ended, if it did otherwise than by what was measured.
-    fn end(&self) -> Option<End> {
-        if let Some(since) = self.silent.values().max() {
-            return Some(End::stale(*since));
-        }
-        let told = self.subjects.iter().all(|s| matches!(s.scope, Scope::Alert(_)));
-        let how = if self.outlived_its_run { Ended::RunEnded } else { Ended::Sender };
-        (told || self.outlived_its_run).then(|| End::of(how))
-    }
-
-    /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it was taken.
-    fn hears_of(&mut self, party: &Party) {
-        let new = party.came.iter().filter(|alert| !self.alerts.contains(alert)).count();
-        let new = new as u32 + u32::from(party.apart);
-        if new > 0 && (self.record.state == State::Acknowledged || self.record.named.is_some()) {
-            let title = self.record.title();
-            let named = self.record.named.get_or_insert_with(|| Named { title, ..Named::default() });
-            named.new += new;
-        }
-        let room = MAX_ALERTS.saturating_sub(self.alerts.len());
-        self.alerts.extend(party.came.iter().copied().take(room));
     }
 
     pub(super) fn new(record: IncidentRecord, summary: RunSummary, subjects: BTreeSet<Subject>) -> Self {

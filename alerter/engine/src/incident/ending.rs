@@ -264,6 +264,16 @@ impl Incident {
             && self.worst_left().is_some_and(|(.., severity)| severity < Severity::Page)
     }
 
+    /// How it ended, if it did otherwise than by what was measured.
+    pub(super) fn end(&self) -> Option<End> {
+        if let Some(since) = self.silent.values().max() {
+            return Some(End::stale(*since));
+        }
+        let told = self.subjects.iter().all(|s| matches!(s.scope, Scope::Alert(_)));
+        let how = if self.outlived_its_run { Ended::RunEnded } else { Ended::Sender };
+        (told || self.outlived_its_run).then(|| End::of(how))
+    }
+
     /// The run that lives on a node that is sick in it.
     fn heir<'a>(&self, heirs: &'a BTreeMap<String, RunSummary>) -> Option<&'a RunSummary> {
         self.raised.keys().find_map(|(s, _)| match &s.scope {
