@@ -30,7 +30,7 @@ use stepwatch_engine::Engine;
 use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
-use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::incident::{End, Ended, IncidentRecord, State};
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Kind};
@@ -281,9 +281,8 @@ impl Runtime {
             // What a person resolved was over then.
             record.resolved_at = record.resolved_at.or(Some(now));
             (record.state, record.next_at) = (State::Resolved, None);
-            if let Some(end) = &mut record.end {
-                end.reopens_at = None;
-            }
+            let unknown = End { how: Ended::Stale, by: None, silent_since: None, reopens_at: None };
+            record.end.get_or_insert(unknown).reopens_at = None;
             self.open.insert(record.id.clone());
             self.pending.effects.extend([Effect::Timeline(entry), Effect::Incident(Box::new(record))]);
         }

@@ -220,14 +220,9 @@ impl End {
 
 impl Named {
     fn words(&self) -> String {
-        let mut words = self.title.clone();
-        if self.more > 0 {
-            words.push_str(&format!(" and {} more", self.more));
-        }
-        if self.new > 0 {
-            words.push_str(&format!(" +{} new", self.new));
-        }
-        words
+        let more = if self.more > 0 { format!(" and {} more", self.more) } else { String::new() };
+        let new = if self.new > 0 { format!(" +{} new", self.new) } else { String::new() };
+        format!("{}{more}{new}", self.title)
     }
 }
 

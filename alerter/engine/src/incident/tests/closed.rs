@@ -165,7 +165,7 @@ fn an_own_fault_that_is_mended_while_it_is_closed_is_told_anew_when_it_is_back()
 
 #[test]
 fn an_alert_comes_back_too_and_a_new_one_beside_it_at_once() {
-    let tell = |w: &mut World, service: &str, lasts| {
+    let tell = |w: &mut World, service: &str, lasts: Span| {
         let labels = [("alertname", "DiskFull"), ("severity", "critical"), ("service", service)];
         let labels = labels.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
         let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
