@@ -3,8 +3,9 @@
 //! PagerDuty rings once an alert, so that each call of a policy is an alert of its own (in `lane`). Its deduplication key is the
 //! incident's id with the number of the call, which is never used again: a call that is repeated because nobody knows whether it
 //! arrived adds to the open alert instead of waking somebody twice. An answer to any of them is one to all: they are acknowledged and
-//! resolved together. News go under the alert that rang last. A trigger after a resolve would open another alert; that cannot happen
-//! because the outbox sends one message of an incident and receiver at a time, in order.
+//! resolved together. News go under the alert that rang last. A trigger after a resolve opens another alert,
+//! which is what rings when an incident that a person resolved is back; no other comes so late, because the outbox sends one message
+//! of an incident and receiver at a time, in order.
 //!
 //! What is only a ticket goes under keys of its own, and the page closes them. When whoever took the incident does not have it any
 //! more, what they had acknowledged is closed before it rings again.
@@ -286,7 +287,9 @@ fn render(
     dedup_key: &str,
     routing_key: &str,
 ) -> serde_json::Result<Vec<u8>> {
-    let trigger = (event_action == "trigger").then(|| trigger(&n.message));
+    // Of an end the log of the alert shows how it ended, as it does of Alertmanager's.
+    let tells = event_action == "trigger" || n.action == Action::Resolve;
+    let trigger = tells.then(|| trigger(&n.message));
     let mut event = Event { routing_key, event_action, dedup_key, trigger };
     let body = serde_json::to_vec(&event)?;
     if body.len() > EVENT_MAX {
@@ -310,7 +313,8 @@ fn trigger(m: &Message) -> Trigger {
         .collect();
     let own = m.links.iter().find(|link| link.text.to_lowercase().contains("incident"));
     let client_url = own.and_then(|link| web_link(&link.href, HREF_MAX)).map(str::to_owned);
-    let summary = format!("{}. {}", clean(&m.title), clean(&m.summary));
+    let words = if m.status == Status::Resolved { &m.reason } else { &m.summary };
+    let summary = format!("{}. {}", clean(&m.title), clean(words));
     let facts = m.facts.iter().map(|fact| (fact.label.as_str(), fact.text.as_str()));
     let nodes = m.nodes.join(", ");
     let about =
@@ -466,13 +470,24 @@ mod tests {
     }
 
     #[test]
-    fn acknowledge_and_resolve_carry_the_key_and_nothing_else() {
-        for (action, name) in [(Action::Ack, "acknowledge"), (Action::Resolve, "resolve")] {
-            let expected = json!({
-                "routing_key": "R0UTE", "event_action": name, "dedup_key": "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"
-            });
-            assert_eq!(event(&page(action)), expected);
-        }
+    fn an_acknowledgement_carries_the_key_and_nothing_else() {
+        let expected = json!({
+            "routing_key": "R0UTE", "event_action": "acknowledge", "dedup_key": "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"
+        });
+        assert_eq!(event(&page(Action::Ack)), expected);
+    }
+
+    #[test]
+    fn an_end_says_how_it_ended() {
+        let mut n = page(Action::Resolve);
+        n.message.status = Status::Resolved;
+        n.message.title = "STALE llama-70b: gradient spike".into();
+        n.message.reason = "stale after 12m: nothing has been heard of it since T; it may still hold".into();
+        let event = event(&n);
+        assert_eq!(event["event_action"], "resolve");
+        let said = event["payload"]["summary"].as_str().unwrap();
+        assert!(said.starts_with("STALE llama-70b") && said.ends_with("it may still hold"), "{said}");
+        assert_eq!(event["payload"]["custom_details"]["Why you were told"], n.message.reason);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 mod alerts;
 mod answers;
 mod calls;
+mod closed;
+mod ends;
 mod escalation;
 mod fallback;
 mod heard_again;

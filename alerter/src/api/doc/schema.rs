@@ -59,6 +59,9 @@ words! {
     }
     /// Where an incident stands.
     IncidentState = incident::State { Open Acknowledged Resolved }
+    /// How an incident ended: a person resolved it; the sender of the alert said that it is over; what is measured says so; nothing was
+    /// heard of it any more, so that it counts as over and may still hold; its run ended; it is told in another incident.
+    Ended = incident::Ended { Person Sender Clear Stale RunEnded Replaced }
     /// Why an open incident is told to nobody: a silence, an incident that explains it, or one that tells of many.
     Hidden = incident::Hidden { Silenced Inhibited RolledUp }
     /// What a message is to its receiver.
