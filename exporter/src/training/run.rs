@@ -52,6 +52,8 @@ pub(super) struct Run {
     pub(super) world: Option<u32>,
     pub(super) about: About,
     pub(super) model: Model,
+    /// Who said what the model is.
+    model_by: Word,
     pub(super) peak: Option<f64>,
     pub(super) gauges: [Option<Gauge>; GAUGES.len()],
     pub(super) custom: BTreeMap<Box<str>, Option<Gauge>>,
@@ -74,6 +76,29 @@ pub(super) struct Run {
     names: Names,
     /// Ranks of an earlier life of this exporter that have not been heard of in this one.
     past_ranks: BTreeMap<u32, PastRank>,
+}
+
+/// Whose word on the model counts: the later ones beat the earlier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Word {
+    /// A file beside a checkpoint, which does not tell the length of a sequence.
+    #[default]
+    Checkpoint,
+    /// What the trainer prints.
+    Printed,
+    Trainer,
+    Operator,
+}
+
+impl Word {
+    fn of(event: &Event, source: Priority) -> Self {
+        match event.extra.get(hello::SOURCE).and_then(Value::as_str) {
+            _ if source == Priority::Client => Self::Trainer,
+            Some(hello::CONFIGURED) => Self::Operator,
+            Some(hello::MODEL_CONFIG) => Self::Checkpoint,
+            _ => Self::Printed,
+        }
+    }
 }
 
 /// What a step is judged by, besides the run itself.
@@ -135,6 +160,7 @@ impl Run {
             world: None,
             about: About::default(),
             model: Model::default(),
+            model_by: Word::default(),
             peak: None,
             gauges: [None; GAUGES.len()],
             custom: BTreeMap::new(),
@@ -191,13 +217,13 @@ impl Run {
         };
         keep(&mut self.about.framework, &["framework"]);
         keep(&mut self.about.version, &["version", "framework_version"]);
-        keep(&mut self.about.dtype, &["dtype", "precision"]);
+        let word = Word::of(event, cx.source);
+        if word >= self.model_by || self.about.dtype.is_empty() {
+            keep(&mut self.about.dtype, &["dtype", "precision"]);
+        }
         keep(&mut self.about.gpu, &["gpu", "gpu_name", "device"]);
         keep(&mut self.about.job, &["job", "job_id"]);
-        let model = Model::from_hello(&event.extra);
-        if model.is_known() || model.name.is_some() {
-            self.model = model;
-        }
+        self.learn_model(Model::from_hello(&event.extra), word);
         self.find_peak(cx.gpu);
         let number = event.rank.unwrap_or(0);
         if cx.source != Priority::Client {
@@ -219,6 +245,24 @@ impl Run {
             }
             rank.pid = pid.or(rank.pid);
         }
+    }
+
+    fn learn_model(&mut self, model: Model, word: Word) {
+        let says = model.is_known() || model.name.is_some();
+        if !says || word < self.model_by && self.model.is_known() {
+            return;
+        }
+        if let Some(remark) = model.remark().filter(|new| self.model.remark() != Some(*new)) {
+            tracing::warn!(run = %self.name, model = model.name, "MFU: {remark}");
+        }
+        (self.model, self.model_by) = (model, word);
+    }
+
+    /// Why there is no MFU although the model was told, or what it leaves out.
+    pub(super) fn mfu_remark(&self) -> Option<&str> {
+        let no_peak = self.peak.is_none() && self.model.is_known();
+        let said = no_peak.then_some("no peak FLOP/s is known of this GPU and number format");
+        self.model.remark().or(said)
     }
 
     /// A file says hello whenever it is opened anew, which is no new process, unless it says so.
