@@ -23,6 +23,7 @@ fn the_published_cases() {
         let Some(Value::Map(extra)) = Some(case) else { panic!("{name}") };
         let model = Model::from_hello(extra);
         let Some(Value::Map(want)) = case.get("flops_per_token_want") else { panic!("{name}") };
+        assert_eq!(model.refused(), case.get("refused_want").and_then(Value::as_str), "{name}");
         for convention in Convention::ALL {
             let (ours, want) = (flops(&model, convention.as_str()), want.get(convention.as_str()));
             match want.and_then(Value::as_f64) {
@@ -34,7 +35,48 @@ fn the_published_cases() {
             }
         }
     }
-    assert!(cases.len() >= 8);
+    assert!(cases.len() >= 30);
+}
+
+/// What their makers say of how many parameters there are, and how many work on a token.
+#[test]
+fn the_parameters_are_those_that_were_published() {
+    let cases = Value::parse(include_bytes!("../cases.json")).unwrap();
+    let Value::List(cases) = cases else { panic!("a list") };
+    let mut compared = 0;
+    for case in &cases {
+        let Some(published) = case.get("published_params") else { continue };
+        let number = |key: &str| published.get(key).and_then(Value::as_f64);
+        let Value::Map(extra) = case else { panic!("{case:?}") };
+        let working = flops(&Model::from_hello(extra), "6n").unwrap() / 6.0 + number("embedding").unwrap();
+        let near = |ours: f64, billions: f64, within: f64| (ours / (billions * 1e9) - 1.0).abs() <= within;
+        let within = number("within").unwrap();
+        assert!(near(working, number("billions_with_embedding").unwrap(), within), "{working} {case:?}");
+        if let Some(total) = number("total_billions") {
+            assert!(near(working + number("idle").unwrap(), total, 0.01), "{case:?}");
+        }
+        compared += 1;
+    }
+    assert!(compared >= 10);
+}
+
+#[test]
+fn dimensions_must_add_up_to_what_the_trainer_counts() {
+    let of = |total: &str| {
+        let fields = r#"{"layers":2,"hidden":64,"heads":4,"ffn":256,"vocab":1000,"gated":true,"seq_len":128,"total_params":"#;
+        model(&format!("{fields}{total}}}"))
+    };
+    // Two layers of 4 x 64 x 64 and 3 x 64 x 256, and 64,000 of an embedding, once or twice.
+    assert_eq!(of("195072").refused(), None);
+    assert_eq!(of("259200").refused(), None);
+    assert!(of("300000").refused().is_some_and(|why| why.contains("add up to 195072 parameters, of 300000")));
+    assert!(of("300000").flops_per_token(None).is_empty());
+}
+
+#[test]
+fn a_part_that_sees_is_left_out_and_that_is_said() {
+    let seen = model(r#"{"model_type":"llava","text_config":{"num_hidden_layers":2,"hidden_size":64},"n_params":1e9,"vision_config":{}}"#);
+    assert!(seen.refused().is_none() && seen.remark().is_some_and(|r| r.contains("only the language part")));
 }
 
 #[test]
@@ -88,10 +130,10 @@ fn what_is_not_told_is_not_guessed() {
 proptest::proptest! {
     #[test]
     fn any_dimensions_give_positive_finite_figures_or_none(
-        n in proptest::collection::vec(proptest::option::of(-1e3f64..1e13), 12), gated: bool,
+        n in proptest::collection::vec(proptest::option::of(-1e3f64..1e13), 14), gated: bool,
     ) {
         let names = ["n_params", "trainable_params", "layers", "hidden", "heads", "ffn", "vocab", "seq_len", "experts", "top_k",
-            "dense_layers", "mtp_layers"];
+            "dense_layers", "mtp_layers", "sliding_window_pattern", "sliding_window"];
         let told = names.iter().zip(n).filter_map(|(name, v)| Some(format!(",\"{name}\":{}", v?)));
         let fields = format!("{{\"gated\":{gated}{}", told.collect::<String>());
         for (_, flops) in model(&(fields + "}")).flops_per_token(None) {
