@@ -83,7 +83,10 @@ fn describe(config: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
             }
             Value::Map(_) => {}
             Value::List(items) => {
-                let small = |v: &Value| matches!(v, Value::Number(_) | Value::Bool(_)) || v.as_str().is_some_and(|t| t.len() <= 64);
+                let small = |v: &Value| {
+                    matches!(v, Value::Number(_) | Value::Bool(_))
+                        || v.as_str().is_some_and(|t| t.len() <= 64)
+                };
                 let kept = items.len() <= MAX_LIST && items.iter().all(small);
                 model.extend(kept.then(|| (clip(key), value.clone())));
             }

@@ -54,6 +54,7 @@ pub(super) struct Run {
     pub(super) model: Model,
     /// Who said what the model is.
     model_by: Word,
+    dtype_by: Word,
     pub(super) peak: Option<f64>,
     pub(super) gauges: [Option<Gauge>; GAUGES.len()],
     pub(super) custom: BTreeMap<Box<str>, Option<Gauge>>,
@@ -161,6 +162,7 @@ impl Run {
             about: About::default(),
             model: Model::default(),
             model_by: Word::default(),
+            dtype_by: Word::default(),
             peak: None,
             gauges: [None; GAUGES.len()],
             custom: BTreeMap::new(),
@@ -218,8 +220,9 @@ impl Run {
         keep(&mut self.about.framework, &["framework"]);
         keep(&mut self.about.version, &["version", "framework_version"]);
         let word = Word::of(event, cx.source);
-        if word >= self.model_by || self.about.dtype.is_empty() {
+        if word >= self.dtype_by && text(&["dtype", "precision"]).is_some() {
             keep(&mut self.about.dtype, &["dtype", "precision"]);
+            self.dtype_by = word;
         }
         keep(&mut self.about.gpu, &["gpu", "gpu_name", "device"]);
         keep(&mut self.about.job, &["job", "job_id"]);

@@ -42,10 +42,11 @@ impl Job {
         sh.stdout(File::create(work.join("train.log")).unwrap());
         let mut process = sh.spawn().unwrap();
         keep(&work);
-        let script = Script::of(Fleet::H100)
-            .all("processes", 0u64)
-            .one(0, "processes", 1u64)
-            .one(0, "processes.pid", u64::from(process.id().unwrap()));
+        let script = Script::of(Fleet::H100).all("processes", 0u64).one(0, "processes", 1u64).one(
+            0,
+            "processes.pid",
+            u64::from(process.id().unwrap()),
+        );
         let stage = Stage::new(dir.path(), &script).unwrap();
         let machine = with_gpus(Machine::default(), &stage);
         let source = "sources:\n  - discover: {interval: 200ms}\n";
@@ -63,7 +64,9 @@ impl Job {
         });
         let found = found.await;
         let of_runs = || page.lines().filter(|l| l.starts_with("train_")).collect::<Vec<_>>().join("\n");
-        found.unwrap_or_else(|err| panic!("{err}: {name} {labels:?}\n{}\n{}", of_runs(), self.exporter.daemon.log().join("\n")))
+        found.unwrap_or_else(|err| {
+            panic!("{err}: {name} {labels:?}\n{}\n{}", of_runs(), self.exporter.daemon.log().join("\n"))
+        })
     }
 
     async fn mfu(&self, run: &str, convention: &str) -> f64 {

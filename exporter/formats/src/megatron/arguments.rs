@@ -107,7 +107,8 @@ impl Arguments {
         if !dotted || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
             return false;
         }
-        let known = [DIMENSIONS, GROUPS, LATENT, MAMBA, LINEAR, OTHERS].into_iter().flatten().find(|k| **k == key);
+        let known =
+            [DIMENSIONS, GROUPS, LATENT, MAMBA, LINEAR, OTHERS].into_iter().flatten().find(|k| **k == key);
         if let (Some(key), true) = (known, self.told.len() < MAX_KEPT) {
             match python(value.trim()) {
                 Value::Null => self.told.remove(key),
@@ -138,7 +139,8 @@ impl Arguments {
         let hybrid = self.is("is_hybrid_model")
             || self.number("hybrid_attention_ratio").is_some_and(|n| n > 0.0)
             || ["hybrid_layer_pattern", "hybrid_override_pattern"].iter().any(|k| self.has_text(k));
-        let linear = self.has_text("experimental_attention_variant") || self.has_text("linear_attention_type");
+        let linear =
+            self.has_text("experimental_attention_variant") || self.has_text("linear_attention_type");
         let mut model = BTreeMap::new();
         for (keys, used) in [
             (DIMENSIONS, true),
@@ -160,7 +162,8 @@ impl Arguments {
             let heads = 2.0 * self.number("hidden_size").unwrap_or(0.0) / width;
             model.insert("mamba_num_heads".into(), Value::Number(heads));
         }
-        let pattern = model.contains_key("hybrid_layer_pattern") || model.contains_key("hybrid_override_pattern");
+        let pattern =
+            model.contains_key("hybrid_layer_pattern") || model.contains_key("hybrid_override_pattern");
         let shares = self.number("hybrid_attention_ratio").is_some_and(|n| n > 0.0);
         if let (true, false, false, Some(layers)) = (hybrid, pattern, shares, self.number("num_layers")) {
             let all = "M".repeat((layers as usize).min(MAX_LIST));

@@ -31,7 +31,8 @@ const PUBLIC: &[(&str, &str, f64, [f64; 6])] = &[
 ];
 const DIMENSIONS: [&str; 6] = ["hidden", "layers", "heads", "kv_heads", "ffn", "vocab"];
 /// Models of which it prints other dimensions under these names, or leaves some out.
-const DENSE: &[&str] = &["llama3", "llama2", "llama3_ft", "llama3_simple_fsdp", "simple_fsdp.llama3", "qwen3"];
+const DENSE: &[&str] =
+    &["llama3", "llama2", "llama3_ft", "llama3_simple_fsdp", "simple_fsdp.llama3", "qwen3"];
 
 #[derive(Debug, Default)]
 pub(super) struct Model {
@@ -62,7 +63,8 @@ impl Model {
             }
         }
         if text.starts_with("Trainer is initialized with") || text.starts_with("Training starts at step") {
-            let told = ["sequence length ", "maximum context length "].iter().find_map(|w| text.split_once(w));
+            let told =
+                ["sequence length ", "maximum context length "].iter().find_map(|w| text.split_once(w));
             let length = told.and_then(|(_, n)| number::integer(n)).filter(|(n, _)| *n > 0);
             if let Some((length, _)) = length {
                 (self.length, self.news) = (Some(length as f64), true);
@@ -95,7 +97,13 @@ impl Model {
     }
 
     /// Learns from a step line, and says what is new.
-    pub(super) fn step(&mut self, line: &Line<'_>, tps: Option<f64>, tflops: Option<f64>, na: bool) -> Option<Event> {
+    pub(super) fn step(
+        &mut self,
+        line: &Line<'_>,
+        tps: Option<f64>,
+        tflops: Option<f64>,
+        na: bool,
+    ) -> Option<Event> {
         let rates = tps.zip(tflops).filter(|(tps, tflops)| *tps > 0.0 && *tflops > 0.0);
         if let (None, Some((tps, tflops))) = (self.per_token, rates) {
             if 0.5 / tps + 0.005 / tflops <= EXACT {
@@ -132,7 +140,9 @@ impl Model {
         if DENSE.contains(&name.as_str()) && self.arguments.contains_key("dim") {
             found = self.arguments.clone();
             if found.get("moe_enabled") != Some(&Value::Bool(true)) {
-                found.retain(|key, _| !matches!(key.as_str(), "num_experts" | "top_k" | "moe_inter_dim" | "num_shared_experts"));
+                found.retain(|key, _| {
+                    !matches!(key.as_str(), "num_experts" | "top_k" | "moe_inter_dim" | "num_shared_experts")
+                });
             }
             found.remove("moe_enabled");
         } else if let Some(params) = self.params {
@@ -140,7 +150,8 @@ impl Model {
                 row.0 == name && row.1 == flavor && (params / row.2 - 1.0).abs() < SAME
             };
             if let Some((.., sizes)) = PUBLIC.iter().find(is) {
-                found = DIMENSIONS.iter().zip(sizes).map(|(k, v)| ((*k).to_owned(), Value::Number(*v))).collect();
+                found =
+                    DIMENSIONS.iter().zip(sizes).map(|(k, v)| ((*k).to_owned(), Value::Number(*v))).collect();
             }
         }
         if found.is_empty() {
@@ -213,10 +224,8 @@ mod tests {
         e.extra["model"].get(key).and_then(Value::as_f64)
     }
 
-    const STEP: &str =
-        "step:  1  loss: 12.2465  grad_norm:  4.5253  memory: 33.21GiB(34.95%)  tps: 86  tflops: 4.98  mfu: 0.50%";
-    const TENTH: &str =
-        "step: 10  loss: 10.2391  grad_norm: 16.1413  memory: 44.84GiB(47.19%)  tps: 5,615  tflops: 325.20  mfu: 32.88%";
+    const STEP: &str = "step:  1  loss: 12.2465  grad_norm:  4.5253  memory: 33.21GiB(34.95%)  tps: 86  tflops: 4.98  mfu: 0.50%";
+    const TENTH: &str = "step: 10  loss: 10.2391  grad_norm: 16.1413  memory: 44.84GiB(47.19%)  tps: 5,615  tflops: 325.20  mfu: 32.88%";
 
     #[test]
     fn the_size_line_names_dimensions_that_are_public() {
@@ -246,13 +255,20 @@ mod tests {
             "Training starts at step 1, with local batch size 1, global batch size 8, sequence length 8192, total steps 10 (warmup 2)",
             STEP,
         ]);
-        let seen = ["dim", "n_layers", "n_kv_heads", "multiple_of", "seq_len"].map(|k| number(&e[0], k).unwrap());
+        let seen =
+            ["dim", "n_layers", "n_kv_heads", "multiple_of", "seq_len"].map(|k| number(&e[0], k).unwrap());
         assert_eq!(seen, [4096.0, 32.0, 8.0, 1024.0, 8192.0]);
     }
 
     #[test]
     fn a_model_that_nobody_knows_has_what_torchtitan_counts() {
-        let e = hellos(&["Building mine 7B", "Model mine 7B size: 7,000,000,000 total parameters", STEP, TENTH, TENTH]);
+        let e = hellos(&[
+            "Building mine 7B",
+            "Model mine 7B size: 7,000,000,000 total parameters",
+            STEP,
+            TENTH,
+            TENTH,
+        ]);
         assert_eq!(e.len(), 1, "not from 4.98 and 86, which are not exact enough");
         assert_eq!(number(&e[0], "hidden"), None);
         // Parameters that are not those of the public model of that name.

@@ -351,7 +351,8 @@ fn describe(config: &BTreeMap<String, Value>, e: &mut Event) {
         model.extend(value.map(|v| ((*key).to_owned(), v)));
     }
     for key in LAYER_KEYS {
-        let kept = |v: &&Value| !matches!(v, Value::Map(_)) && !matches!(v, Value::List(l) if l.len() > MAX_LIST);
+        let kept =
+            |v: &&Value| !matches!(v, Value::Map(_)) && !matches!(v, Value::List(l) if l.len() > MAX_LIST);
         model.extend(at(key).filter(kept).map(|v| ((*key).to_owned(), v.clone())));
     }
     if let Some(n) = positive(&"model/num_parameters") {

@@ -286,8 +286,7 @@ impl TailedFile {
         }
         if self.labels.has_news() {
             self.saved = None; // saved at once, for nobody reads it again
-        }
-        if let Some(said) = self.labels.said_before(self.waiting.first()) {
+        } else if let Some(said) = self.labels.said_before(self.waiting.first(), |run| cx.sink.follows(run)) {
             self.waiting.insert(0, said);
         }
         if self.again.is_watching() {

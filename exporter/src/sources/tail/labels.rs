@@ -55,10 +55,16 @@ impl Labels {
         self.said.as_ref().map(Event::to_json)
     }
 
-    /// What must be said again before the first event of this life.
-    pub(super) fn said_before(&mut self, first: Option<&Event>) -> Option<Event> {
-        let first = first.filter(|_| std::mem::take(&mut self.repeat))?;
-        self.said.clone().map(|said| Event { ts: first.ts, ..said })
+    /// What must be said again before this event: it is the first of this life, or its run has been forgotten since.
+    pub(super) fn said_before(
+        &mut self,
+        first: Option<&Event>,
+        follows: impl FnOnce(&str) -> bool,
+    ) -> Option<Event> {
+        let (first, said) = (first?, self.said.as_ref()?);
+        let known = first.run.as_deref().is_some_and(follows);
+        let again = std::mem::take(&mut self.repeat) || !known;
+        again.then(|| Event { ts: first.ts, run: first.run.clone(), ..said.clone() })
     }
 
     /// Whether there is something to be saved.

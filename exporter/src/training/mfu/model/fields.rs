@@ -25,7 +25,8 @@ impl Fields {
     pub(super) fn language(told: &BTreeMap<String, Value>) -> (Self, Option<&'static str>) {
         let mut found = told.clone();
         let is_part = |key: &&str| matches!(told.get(*key), Some(Value::Map(_)));
-        if let Some(Value::Map(nested)) = NESTED.iter().find(|key| is_part(key)).and_then(|key| told.get(*key))
+        if let Some(Value::Map(nested)) =
+            NESTED.iter().find(|key| is_part(key)).and_then(|key| told.get(*key))
         {
             found.extend(nested.iter().map(|(k, v)| (k.clone(), v.clone())));
         }

@@ -348,12 +348,7 @@ fn of_ratios(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     let Some(mamba) = layers.checked_sub(attention.saturating_add(mlps)) else {
         return Err("shares of attention and feed-forward layers of more than the whole".into());
     };
-    Ok([
-        vec![Layer::Full; attention],
-        vec![Layer::FeedForward; mlps],
-        vec![Layer::Mamba; mamba],
-    ]
-    .concat())
+    Ok([vec![Layer::Full; attention], vec![Layer::FeedForward; mlps], vec![Layer::Mamba; mamba]].concat())
 }
 
 /// Sliding windows where the layers are not listed.
@@ -361,7 +356,8 @@ fn windows(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     let kind = f.kind();
     let full = || Ok(vec![Layer::Full; layers]);
     if f.list("window_size").is_some_and(|w| !w.is_empty()) {
-        let some = f.number(&["window_attn_skip_freq"]).is_some() || f.list("window_attn_skip_freq").is_some();
+        let some =
+            f.number(&["window_attn_skip_freq"]).is_some() || f.list("window_attn_skip_freq").is_some();
         return if some {
             every(f, "window_attn_skip_freq", None, layers, Layer::Window)
         } else {

@@ -97,8 +97,7 @@ impl Experts {
             "moe_top_k",
             "n_expert_per_token",
         ])?;
-        let ffn =
-            f.number(&["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"]);
+        let ffn = f.number(&["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"]);
         let shared = || Some(f.number(&["n_shared_experts", "num_shared_experts"])? * ffn?);
         let shared_ffn = f.number(&[
             "shared_ffn",
@@ -150,11 +149,13 @@ impl Delta {
 impl Mamba {
     fn of(f: &Fields) -> Option<Self> {
         let alone = f.kind() == "mamba2";
-        let names = |hybrid: &'static [&'static str], own: &'static [&'static str]| if alone { own } else { hybrid };
+        let names =
+            |hybrid: &'static [&'static str], own: &'static [&'static str]| if alone { own } else { hybrid };
         Some(Self {
             heads: f.number(names(&["mamba_num_heads", "mamba_n_heads"], &["num_heads"]))?,
             head_dim: f.number(names(&["mamba_head_dim", "mamba_d_head"], &["head_dim"]))?,
-            state: f.number(names(&["mamba_state_dim", "ssm_state_size", "mamba_d_state"], &["state_size"]))?,
+            state: f
+                .number(names(&["mamba_state_dim", "ssm_state_size", "mamba_d_state"], &["state_size"]))?,
             groups: f.number(&["mamba_num_groups", "mamba_n_groups", "n_groups"]).unwrap_or(1.0),
             conv: f.number(&["mamba_d_conv", "conv_kernel"]).unwrap_or(4.0),
         })
@@ -179,11 +180,17 @@ impl Shape {
         let hidden = f.number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]);
         let layers = f.number(&["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"]);
         let (experts, delta, mamba) = (Experts::of(f), Delta::of(f), Mamba::of(f));
-        let parts =
-            Parts { experts: experts.is_some(), delta: delta.is_some(), mamba: mamba.is_some() };
+        let parts = Parts { experts: experts.is_some(), delta: delta.is_some(), mamba: mamba.is_some() };
         let mix = Mix::of(f, layers.unwrap_or(0.0), parts);
         let refused = mix.as_ref().err().cloned();
-        let groups = ["kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads", "num_query_groups", "n_query_groups"];
+        let groups = [
+            "kv_heads",
+            "n_kv_heads",
+            "num_kv_heads",
+            "num_key_value_heads",
+            "num_query_groups",
+            "n_query_groups",
+        ];
         let one = || (f.flag("multi_query") == Some(true)).then_some(1.0);
         let gates = ["attn_output_gate", "attention_output_gate"].iter().any(|g| f.flag(g) == Some(true));
         let shape = Self {
@@ -229,12 +236,16 @@ impl Shape {
         let length = attended.or(self.attended);
         let flops = match convention {
             Convention::SixN => self.cost(self.weights()?),
-            Convention::Full => self.cost(self.weights()?) + self.attention(length, false, 0.0)? + self.states()?,
+            Convention::Full => {
+                self.cost(self.weights()?) + self.attention(length, false, 0.0)? + self.states()?
+            }
             Convention::Causal => {
                 self.cost(self.weights()?) + self.attention(length, true, 0.0)? + self.states()?
             }
             Convention::Exact => {
-                self.cost(self.matrices()?) + self.attention(length, true, self.mtp_layers)? + self.states()?
+                self.cost(self.matrices()?)
+                    + self.attention(length, true, self.mtp_layers)?
+                    + self.states()?
             }
         };
         Some(flops).filter(|f| f.is_finite() && *f > 0.0)

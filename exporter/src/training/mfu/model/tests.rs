@@ -15,9 +15,7 @@ fn flops(model: &Model, convention: &str) -> Option<f64> {
 /// Cases that the calculator of the Python client is held to as well.
 #[test]
 fn the_published_cases() {
-    let Value::List(cases) = Value::parse(include_bytes!("../cases.json")).unwrap() else {
-        panic!("a list")
-    };
+    let Value::List(cases) = Value::parse(include_bytes!("../cases.json")).unwrap() else { panic!("a list") };
     for case in &cases {
         let name = case.get("name").and_then(Value::as_str).unwrap();
         let Some(Value::Map(extra)) = Some(case) else { panic!("{name}") };
@@ -75,7 +73,9 @@ fn dimensions_must_add_up_to_what_the_trainer_counts() {
 
 #[test]
 fn a_part_that_sees_is_left_out_and_that_is_said() {
-    let seen = model(r#"{"model_type":"llava","text_config":{"num_hidden_layers":2,"hidden_size":64},"n_params":1e9,"vision_config":{}}"#);
+    let seen = model(
+        r#"{"model_type":"llava","text_config":{"num_hidden_layers":2,"hidden_size":64},"n_params":1e9,"vision_config":{}}"#,
+    );
     assert!(seen.refused().is_none() && seen.remark().is_some_and(|r| r.contains("only the language part")));
 }
 
@@ -99,8 +99,7 @@ fn megatrons_own_formula_for_a_dense_model() {
 #[test]
 fn packing_shortens_attention_only() {
     let whole = model(r#"{"n_params":1e9,"layers":10,"hidden":1000,"seq_len":8000}"#);
-    let packed =
-        model(r#"{"n_params":1e9,"layers":10,"hidden":1000,"seq_len":8000,"packed_seq_len":2000}"#);
+    let packed = model(r#"{"n_params":1e9,"layers":10,"hidden":1000,"seq_len":8000,"packed_seq_len":2000}"#);
     assert_eq!(flops(&whole, "6n"), flops(&packed, "6n"));
     let attention = |m: &Model| flops(m, "full").unwrap() - 6e9;
     assert!((attention(&whole) / attention(&packed) - 4.0).abs() < 1e-9);
@@ -111,8 +110,7 @@ fn packing_shortens_attention_only() {
 #[test]
 fn what_is_not_told_is_not_guessed() {
     assert!(!model(r#""llama""#).is_known() && !model(r#"{"hidden":4096}"#).is_known());
-    let names =
-        |m: &Model| m.flops_per_token(None).iter().map(|(c, _)| c.to_string()).collect::<Vec<_>>();
+    let names = |m: &Model| m.flops_per_token(None).iter().map(|(c, _)| c.to_string()).collect::<Vec<_>>();
     assert_eq!(names(&model(r#"{"n_params":1e9}"#)), ["6n"]);
     // Whether the feed-forward part has a gate makes half of it.
     let shape = r#"{"layers":2,"hidden":64,"heads":4,"ffn":256,"vocab":1000,"seq_len":128"#;
