@@ -207,7 +207,8 @@ impl Run {
         self.ranks.get(&rank).map_or_else(past, |r| r.epoch.last)
     }
 
-    pub(super) fn hello(&mut self, event: &Event, cx: Context<'_>) {
+    /// What an event tells of the model and what it runs on.
+    pub(super) fn describe(&mut self, event: &Event, cx: Context<'_>) {
         let text = |names: &[&str]| {
             let found = names.iter().find_map(|n| event.extra.get(*n)?.as_str());
             found.map(|t| t.chars().take(64).collect::<String>())
@@ -228,6 +229,10 @@ impl Run {
         keep(&mut self.about.job, &["job", "job_id"]);
         self.learn_model(Model::from_hello(&event.extra), word);
         self.find_peak(cx.gpu);
+    }
+
+    pub(super) fn hello(&mut self, event: &Event, cx: Context<'_>) {
+        self.describe(event, cx);
         let number = event.rank.unwrap_or(0);
         if cx.source != Priority::Client {
             return self.source_hello(number, event, cx);
@@ -456,6 +461,13 @@ impl Run {
         }));
         PastRun { attempt: self.epoch.attempt, heard: self.heard, ranks }
     }
+}
+
+/// Whether it only describes the model, as a file does long after a run began or ended: no process has come.
+pub(super) fn only_describes(event: &Event, source: Priority) -> bool {
+    let said_by = event.extra.get(hello::SOURCE).and_then(Value::as_str);
+    let describes = matches!(said_by, Some(hello::MODEL_CONFIG | hello::PRINTED));
+    event.kind == Kind::Hello && source != Priority::Client && describes
 }
 
 /// Whether a launcher speaks, and not the process that it started.

@@ -125,6 +125,21 @@ fn whose_word_on_the_model_counts() {
 }
 
 #[test]
+fn a_file_that_describes_the_model_of_a_run_that_ended_does_not_wake_it() {
+    let mut b = Bench::new();
+    let file = Origin::source(Via::Tail, &Arc::from("/x/checkpoint-9/config.json"), Priority::File);
+    b.http(r#"{"k":"step","run":"r","rank":0,"step":1,"loss":2.5}"#);
+    b.http(r#"{"k":"bye","run":"r","rank":0,"code":0}"#);
+    let told = b.out.len();
+    b.from(
+        &file,
+        r#"{"k":"hello","run":"r","source":"config.json","model":{"name":"llama","n_params":1e9}}"#,
+    );
+    assert!(b.training.runs["r"].is_over() && b.out.len() == told, "nor is anybody told that it lives");
+    assert_eq!(b.training.runs["r"].model.name.as_deref(), Some("llama"));
+}
+
+#[test]
 fn a_model_without_a_formula_has_a_remark() {
     let mut b = Bench::new();
     b.http(r#"{"k":"hello","run":"r","world":8,"gpu":"H100","model":{"model_type":"jamba","n_params":5e10,"num_hidden_layers":32}}"#);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::format::Line;
@@ -127,6 +128,7 @@ impl Arguments {
         self.open = false;
         let mut e = line.event(Kind::Hello, None);
         e.world = self.number("world_size").filter(|n| *n >= 1.0).map(|n| n as u32);
+        e.extra.insert(hello::SOURCE.into(), Value::Text(hello::PRINTED.into()));
         e.extra.insert("framework".into(), Value::Text("megatron".into()));
         if let Some(dtype) = self.dtype() {
             e.extra.insert("dtype".into(), Value::Text(dtype.into()));

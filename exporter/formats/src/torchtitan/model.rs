@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::format::Line;
@@ -126,6 +127,7 @@ impl Model {
             model.insert("convention".into(), Value::Text("torchtitan".into()));
         }
         let mut e = line.event(Kind::Hello, None);
+        e.extra.insert(hello::SOURCE.into(), Value::Text(hello::PRINTED.into()));
         e.extra.insert("framework".into(), Value::Text("torchtitan".into()));
         if self.quantized {
             e.extra.insert("dtype".into(), Value::Text("fp8".into()));
