@@ -31,7 +31,7 @@ const PUBLIC: &[(&str, &str, f64, [f64; 6])] = &[
     ("llama3", "405B", 405_853_388_800.0, [16_384.0, 126.0, 128.0, 8.0, 53_248.0, 128_256.0]),
 ];
 const DIMENSIONS: [&str; 6] = ["hidden", "layers", "heads", "kv_heads", "ffn", "vocab"];
-/// Models of which it prints other dimensions under these names, or leaves some out.
+/// Models whose printed arguments are those of a transformer with a gated feed-forward part, and experts only where they say so.
 const DENSE: &[&str] =
     &["llama3", "llama2", "llama3_ft", "llama3_simple_fsdp", "simple_fsdp.llama3", "qwen3"];
 
