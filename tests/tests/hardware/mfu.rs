@@ -36,7 +36,7 @@ impl Job {
         let work = dir.path().join("work");
         std::fs::create_dir_all(&work).unwrap();
         std::fs::write(dir.path().join("said"), log).unwrap();
-        let mut sh = command("sh".into());
+        let mut sh = command("sh");
         sh.args(["-c", "cat \"$1\"; read -r _", "sh"]).arg(dir.path().join("said")).current_dir(&work);
         sh.env("STEPWATCH_RUN", name).stdin(Stdio::piped()).kill_on_drop(true);
         sh.stdout(File::create(work.join("train.log")).unwrap());
@@ -148,7 +148,7 @@ async fn a_log_of_megatron() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_without_a_formula_says_why() {
-    let job = Job::start("t5", &megatron(&[("decoder_seq_length", "128")]), |_| ()).await;
+    let mut job = Job::start("t5", &megatron(&[("decoder_seq_length", "128")]), |_| ()).await;
     job.value("train_tokens_per_second_per_gpu", &[("run", "t5")]).await;
     let remark = "an encoder and a decoder: their FLOPs depend on two lengths, and one is told";
     assert_eq!(job.value("train_mfu_remark", &[("run", "t5"), ("remark", remark)]).await, 1.0);
