@@ -155,6 +155,10 @@ impl Training {
         let Some(run) = self.runs.get_mut(name.as_str()) else { return self.dropped(Reason::Runs) };
         run.heard = now;
         run.world = event.world.or(run.world);
+        if run::only_describes(&event, context.source) {
+            run.describe(&event, context);
+            return Outcome::Accepted;
+        }
         let Some(rank) = run.rank(number, options.max_ranks, now) else { return self.dropped(Reason::Ranks) };
         if event.kind == Kind::Bye && !rank.is_goodbye(origin, &mut event) {
             return self.dropped(Reason::Duplicate);

@@ -71,6 +71,11 @@ pub mod hello {
     pub const LAUNCHER: &str = "launcher";
     /// What kind of source speaks on the trainer's behalf; absent of the trainer itself.
     pub const SOURCE: &str = "source";
+    /// A source of that kind: what the configuration of a tail says.
+    pub const CONFIGURED: &str = "tail";
+    /// And what a `config.json` beside a checkpoint says, or a log of its model: it describes, and nobody has said hello.
+    pub const MODEL_CONFIG: &str = "config.json";
+    pub const PRINTED: &str = "printed";
     /// `true` from a file: what follows was written by a new process, which went on with the run.
     pub const RESUMED: &str = "resumed";
 }

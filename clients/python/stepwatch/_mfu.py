@@ -8,14 +8,17 @@ a token, ``L`` layers, ``HQ`` width of the attention heads, ``T`` sequence lengt
 * ``causal``: ``6N + 6 L HQ T`` (verl, llm.c)
 * ``exact``: every matrix product of the layers and the logits, and the causal half of attention (Megatron)
 
-A frozen weight costs 4 instead of 6, an expert that is not chosen nothing, and packed documents shorten ``T``. What is not told is not
-guessed: a convention that lacks a dimension has no figure, and a device that is not in the table has no peak.
+A layer with a sliding window of ``w`` attends to ``min(w, T)`` tokens (``full``), of which the causal mask leaves ``w - w w / 2T`` on
+average. Linear attention and Mamba 2 cost their weights, and per token what they do to their state, as Megatron counts it. A frozen weight
+costs 4 instead of 6, an expert that is not chosen nothing, and packed documents shorten ``T``. What is not told is not guessed: a convention
+that lacks a dimension has no figure, a model whose layers are not known is refused, and a device that is not in the table has no peak.
 """
 
 import csv
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
+from ._mix import KEYS, SIGNS, Mix, Refused, language, mix
 from ._peaks import TABLE
 
 CONVENTIONS = ("full", "causal", "6n", "exact")
@@ -24,32 +27,43 @@ DTYPES = ("bf16", "fp16", "fp8", "tf32")
 # The names under which frameworks give the same dimension.
 _NAMES: Dict[str, List[str]] = {
     "params": ["n_params", "params", "num_params", "num_parameters", "parameters"],
+    "embedding": ["n_embedding", "embedding_params"],
     "active": ["n_active", "active_params", "n_active_params", "num_active_params"],
     "trainable": ["trainable_params", "n_trainable", "lora_params"],
     "layers": ["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"],
     "hidden": ["hidden", "hidden_size", "d_model", "n_embd", "dim"],
     "heads": ["heads", "n_heads", "n_head", "num_heads", "num_attention_heads"],
-    "kv_heads": ["kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads", "num_query_groups"],
-    "head_dim": ["head_dim", "d_head", "kv_channels"],
-    "ffn": ["ffn", "ffn_dim", "ffn_hidden_size", "intermediate_size", "d_ff", "n_inner"],
-    "vocab": ["vocab", "vocab_size", "padded_vocab_size", "n_vocab"],
+    "kv_heads": ["kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads", "num_query_groups", "n_query_groups"],
+    "head_dim": ["head_dim", "d_head", "kv_channels", "attention_head_dim", "head_size"],
+    "ffn": ["ffn", "ffn_dim", "ffn_hidden_size", "intermediate_size", "d_ff", "n_inner", "inter_dim", "hidden_dim"],
+    "vocab": ["vocab", "padded_vocab_size", "vocab_size", "n_vocab"],
     "seq_len": ["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"],
     "packed_seq_len": ["packed_seq_len"],
-    "experts": ["experts", "num_experts", "n_experts", "num_local_experts", "n_routed_experts", "num_moe_experts"],
-    "top_k": ["top_k", "num_experts_per_tok", "num_experts_per_token", "moe_router_topk", "moe_top_k"],
-    "expert_ffn": ["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size"],
+    "experts": ["experts", "num_experts", "n_experts", "num_local_experts", "n_routed_experts", "num_moe_experts", "n_expert"],
+    "top_k": ["top_k", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_router_topk", "moe_top_k", "n_expert_per_token"],
+    "expert_ffn": ["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"],
     "shared_experts": ["n_shared_experts", "num_shared_experts"],
-    "shared_ffn": ["shared_ffn", "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"],
-    "dense_layers": ["dense_layers", "first_k_dense_replace"],
-    "expert_every": ["moe_layer_freq", "decoder_sparse_step"],
+    "shared_ffn": ["shared_ffn", "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"],
     "q_rank": ["q_lora_rank"],
     "kv_rank": ["kv_lora_rank"],
     "nope_dim": ["qk_nope_head_dim", "qk_head_dim"],
     "rope_dim": ["qk_rope_head_dim", "qk_pos_emb_head_dim"],
     "v_dim": ["v_head_dim"],
     "mtp_layers": ["mtp_layers", "mtp_num_layers", "num_nextn_predict_layers"],
+    "delta_key_heads": ["linear_num_key_heads"],
+    "delta_value_heads": ["linear_num_value_heads"],
+    "delta_key_dim": ["linear_key_head_dim"],
+    "delta_value_dim": ["linear_value_head_dim"],
+    "delta_conv": ["linear_conv_kernel_dim"],
+    "mamba_heads": ["mamba_num_heads", "mamba_n_heads"],
+    "mamba_head_dim": ["mamba_head_dim", "mamba_d_head"],
+    "mamba_state": ["mamba_state_dim", "ssm_state_size", "mamba_d_state"],
+    "mamba_groups": ["mamba_num_groups", "mamba_n_groups", "n_groups"],
+    "mamba_conv": ["mamba_d_conv", "conv_kernel"],
 }
-_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "activation_func")
+_ACTIVATIONS = (
+    "mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function", "activation", "activation_func"
+)  # fmt: skip
 
 
 class _Untold(Exception):
@@ -60,12 +74,30 @@ class Model:
     """The dimensions of a transformer, under whichever names a framework gives them (a ``config.json`` of Hugging Face is fine)."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
+        fields, self.note = language(fields)
         self._values = {ours: _first(fields, names) for ours, names in _NAMES.items()}
+        values = self._values
         # GPT-2 and its kin say by null that it is the usual width.
-        if self._values["ffn"] is None and "n_inner" in fields and fields["n_inner"] is None:
-            hidden = self._values["hidden"]
-            self._values["ffn"] = None if hidden is None else 4 * hidden
+        if values["ffn"] is None and "n_inner" in fields and fields["n_inner"] is None:
+            values["ffn"] = None if values["hidden"] is None else 4 * values["hidden"]
+        if values["ffn"] is None or "multiple_of" in fields:
+            values["ffn"] = _llama_width(values["hidden"], fields) or values["ffn"]
+        if fields.get("model_type") == "mamba2":
+            values.update(mamba_heads=values["heads"], mamba_head_dim=values["head_dim"], mamba_state=_first(fields, ["state_size"]))
+        if values["kv_heads"] is None and fields.get("multi_query") is True:
+            values["kv_heads"] = 1.0
         self.gated = _gated(fields)
+        kind = str(fields.get("model_type", ""))
+        gates = (fields.get("attn_output_gate"), fields.get("attention_output_gate"))
+        self._output_gate = True in gates or kind.startswith(("qwen3_next", "qwen3_5"))
+        #: Why there is no formula for this model.
+        self.refused: Optional[str] = None
+        self._mix: Optional[Mix] = None
+        try:
+            layers = int(values["layers"] or 0)
+            self._mix = mix(fields, layers, self._has_experts(), self._has("delta"), self._has("mamba"))
+        except Refused as why:
+            self.refused = str(why)
 
     def _need(self, name: str) -> float:
         value = self._values[name]
@@ -77,16 +109,20 @@ class Model:
         value = self._values[name]
         return otherwise if value is None else value
 
+    def _has(self, part: str) -> bool:
+        need = {"delta": ("key_heads", "value_heads", "key_dim", "value_dim"), "mamba": ("heads", "head_dim", "state")}[part]
+        return all(self._values["%s_%s" % (part, n)] is not None for n in need)
+
     def flops_per_token(self) -> Dict[str, float]:
         """FLOPs per token by each convention that can be computed."""
         formulas: Dict[str, Callable[[], float]] = {
-            "full": lambda: self._cost(self._weights()) + 12 * self._attention(),
-            "causal": lambda: self._cost(self._weights()) + 6 * self._attention(),
+            "full": lambda: self._cost(self._weights()) + 12 * self._attention(causal=False) + self._states(),
+            "causal": lambda: self._cost(self._weights()) + 12 * self._attention(causal=True) + self._states(),
             "6n": lambda: self._cost(self._weights()),
-            "exact": lambda: self._cost(self._matrices()) + 6 * self._attention() * self._deeper(),
+            "exact": lambda: self._cost(self._matrices()) + 12 * self._attention(causal=True, further=True) + self._states(),
         }
         all = {}
-        for convention, formula in formulas.items():
+        for convention, formula in formulas.items() if self.refused is None else ():
             try:
                 all[convention] = formula()
             except (_Untold, ArithmeticError):
@@ -98,14 +134,20 @@ class Model:
         lacking = [n for n in ("layers", "hidden", "heads", "ffn", "vocab", "seq_len") if self._values[n] is None]
         return lacking + ([] if self.gated is not None else ["gated"])
 
+    def _layers(self) -> Mix:
+        self._need("layers")
+        if self._mix is None:
+            raise _Untold("layers")
+        return self._mix
+
     def _cost(self, weights: float) -> float:
         return 4 * weights + 2 * min(self._or("trainable", weights), weights)
 
     def _weights(self) -> float:
         if self._values["active"] is not None:
-            return self._need("active")
+            return self._need("active") - self._or("embedding", 0)
         try:
-            return self._need("params") - self._idle_experts()
+            return self._need("params") - self._or("embedding", 0) - self._idle_experts()
         except _Untold:
             return self._matrices()
 
@@ -122,16 +164,19 @@ class Model:
         if not self._has_experts():
             return 0
         idle = self._need("experts") - self._chosen()
-        return self._expert_layers() * idle * self._feed_forward(self._expert_ffn())
-
-    def _expert_layers(self) -> float:
-        layers = max(self._need("layers") - self._or("dense_layers", 0), 0)
-        return layers // max(self._or("expert_every", 1), 1)
+        return self._layers().sparse * idle * self._feed_forward(self._expert_ffn())
 
     def _latent(self) -> bool:
         return all(self._values[n] is not None for n in ("kv_rank", "nope_dim", "rope_dim", "v_dim"))
 
-    def _attention(self) -> float:
+    def _attention(self, causal: bool, further: bool = False) -> float:
+        """Tokens that a token attends to, times the width of the heads, over all layers."""
+        spans = list(self._layers().attention)
+        if further:
+            spans.append(("full", 0, int(self._or("mtp_layers", 0))))
+        spans = [span for span in spans if span[2]]
+        if not spans:
+            return 0
         heads, dim = self._values["heads"], self._values["head_dim"]
         if self._latent() and heads is not None:
             width = heads * (self._need("nope_dim") + self._need("rope_dim") + self._need("v_dim")) / 2
@@ -140,25 +185,34 @@ class Model:
         else:
             width = self._need("hidden")
         length = self._values["packed_seq_len"] or self._need("seq_len")
-        return self._need("layers") * width * length
+        return width * sum(count * _seen(kind, size, length, causal) for kind, size, count in spans)
 
-    def _deeper(self) -> float:
-        return 1 + self._or("mtp_layers", 0) / self._need("layers")
+    def _states(self) -> float:
+        """FLOPs of linear attention and of Mamba 2 on their state, forward and backward, as Megatron counts them."""
+        layers, states = self._layers(), 0.0
+        if layers.delta:
+            states += layers.delta * 24 * self._need("delta_value_heads") * self._need("delta_key_dim") * self._need("delta_value_dim")
+        if layers.mamba:
+            states += layers.mamba * 21 * self._need("mamba_heads") * self._need("mamba_head_dim") * self._need("mamba_state")
+        return states
 
     def _matrices(self) -> float:
-        layers, hidden = self._need("layers"), self._need("hidden")
-        attention, logits = self._attention_weights(), hidden * self._need("vocab")
-        sparse = sparse_ffn = 0.0
-        if self._has_experts():
+        layers, hidden = self._layers(), self._need("hidden")
+        attending = sum(count for _, _, count in layers.attention)
+        further = self._or("mtp_layers", 0)
+        attention = self._attention_weights() if attending or further else 0
+        logits = hidden * self._need("vocab")
+        sparse_ffn = 0.0
+        if layers.sparse:
             shared = self._shared_ffn()
             sparse_ffn = self._chosen() * self._feed_forward(self._expert_ffn())
             sparse_ffn += (self._feed_forward(shared) if shared else 0) + hidden * self._need("experts")
-            sparse = self._expert_layers()
-        dense = layers - sparse
-        dense_ffn = dense * self._feed_forward(self._need("ffn")) if dense > 0 else 0
-        last_ffn = sparse_ffn if sparse > 0 else self._feed_forward(self._need("ffn"))
-        further = self._or("mtp_layers", 0) * (attention + last_ffn + 2 * hidden * hidden + logits)
-        return layers * attention + sparse * sparse_ffn + dense_ffn + logits + further
+        dense_ffn = self._feed_forward(self._need("ffn")) if layers.dense else 0
+        weights = attending * attention + layers.sparse * sparse_ffn + layers.dense * dense_ffn + logits
+        weights += layers.delta * self._delta_weights() if layers.delta else 0
+        weights += layers.mamba * self._mamba_weights() if layers.mamba else 0
+        last_ffn = sparse_ffn if layers.sparse else dense_ffn
+        return weights + further * (attention + last_ffn + 2 * hidden * hidden + logits)
 
     def _shared_ffn(self) -> float:
         shared = self._or("shared_ffn", 0)
@@ -168,7 +222,8 @@ class Model:
         hidden, heads = self._need("hidden"), self._need("heads")
         if not self._latent():
             dim = self._or("head_dim", hidden / heads)
-            return 2 * hidden * dim * (heads + self._or("kv_heads", heads))
+            gate = heads if self._output_gate else 0
+            return hidden * dim * (2 * (heads + self._or("kv_heads", heads)) + gate)
         q = heads * (self._need("nope_dim") + self._need("rope_dim"))
         rank = self._values["q_rank"]
         queries = hidden * q if rank is None else rank * (hidden + q)
@@ -176,10 +231,59 @@ class Model:
         keys_and_values = hidden * (kv + self._need("rope_dim")) + kv * heads * (self._need("nope_dim") + v)
         return queries + keys_and_values + heads * v * hidden
 
+    def _delta_weights(self) -> float:
+        """Queries, keys, values, their gate, two numbers a head, a short convolution, and the way out."""
+        hidden, heads = self._need("hidden"), self._need("delta_value_heads")
+        keys = self._need("delta_key_heads") * self._need("delta_key_dim")
+        values = heads * self._need("delta_value_dim")
+        into = hidden * (2 * keys + 2 * values + 2 * heads)
+        return into + self._or("delta_conv", 4) * (2 * keys + values) + values * hidden
+
+    def _mamba_weights(self) -> float:
+        """Input and its gate, two vectors a group, a number a head, a short convolution, and the way out."""
+        hidden, heads = self._need("hidden"), self._need("mamba_heads")
+        inner, vectors = heads * self._need("mamba_head_dim"), 2 * self._or("mamba_groups", 1) * self._need("mamba_state")
+        return hidden * (2 * inner + vectors + heads) + self._or("mamba_conv", 4) * (inner + vectors) + inner * hidden
+
     def _feed_forward(self, width: float) -> float:
         if self.gated is None:
             raise _Untold("gated")
         return (3 if self.gated else 2) * self._need("hidden") * width
+
+
+def _seen(kind: str, size: float, length: float, causal: bool) -> float:
+    """How many tokens of a sequence a token attends to: all of its span, or the mean of what the causal mask leaves."""
+    span = length if kind == "full" else min(size, length)
+    if not causal:
+        return span
+    return span - span * span / (2 * length) if kind == "window" else span / 2
+
+
+def _llama_width(hidden: Optional[float], fields: Mapping[str, Any]) -> Optional[float]:
+    """The width of the feed-forward part where it is told as in Llama's own code: two thirds of four times, rounded up."""
+    multiple, factor = _first(fields, ["multiple_of"]), _first(fields, ["ffn_dim_multiplier"])
+    if hidden is None or multiple is None:
+        return None
+    width = int(int(8 * hidden / 3) * (factor or 1.0))
+    return multiple * ((width + multiple - 1) // multiple)
+
+
+def told(config: Any) -> Dict[str, Any]:
+    """What FLOPs depend on, of a configuration object such as that of a model of Hugging Face."""
+    try:
+        fields = dict(config) if isinstance(config, Mapping) else config.to_dict() if hasattr(config, "to_dict") else dict(vars(config))
+    except Exception:
+        return {}
+    fields, note = language(fields)
+    known = KEYS.union(_ACTIVATIONS, ("gated", "swiglu", "n_inner", "multi_query", "multiple_of", "ffn_dim_multiplier"), *_NAMES.values())
+    found = {
+        key: value
+        for key, value in fields.items()
+        if (key in known or any(sign in key.lower() for sign in SIGNS)) and isinstance(value, (int, float, str, list, tuple, type(None)))
+    }
+    if note is not None:
+        found["vision_config"] = {}
+    return found
 
 
 class Peak(NamedTuple):

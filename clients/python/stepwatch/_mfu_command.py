@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     fields = _fields(args)
     model = Model(fields)
     flops = model.flops_per_token()
+    if model.refused is not None:
+        return _refuse("no formula for this model: " + model.refused)
     if not flops:
         return _refuse("tell at least --params, or the dimensions: not told are " + ", ".join(_option(n) for n in model.untold()))
     top = None
@@ -99,9 +101,7 @@ def _fields(args: argparse.Namespace) -> Dict[str, Any]:
             raise SystemExit(_refuse("--config %s: %s" % (args.config, error)))
         if not isinstance(read, dict):
             raise SystemExit(_refuse("--config %s: must be a JSON object" % args.config))
-        # Models that see and hear keep the dimensions of their language part apart.
-        text = read.get("text_config")
-        fields = dict(read, **text) if isinstance(text, dict) else read
+        fields = read
     for name, _ in _DIMENSIONS:
         value = getattr(args, name.replace("-", "_"))
         if value is not None:
@@ -162,6 +162,8 @@ def _print_table(model: Model, flops: Dict[str, float], top: Optional[Peak], spe
         row += ["%.1f %%" % (100 * per_token * speed / top.flops)] if speed is not None and top is not None else []
         row += ["{:,.0f}".format(0.4 * top.flops / per_token)] if speed is None and top is not None else []
         rows.append(row)
+    if model.note is not None:
+        print(model.note + "\n")
     widths = [max(len(r[i]) for r in [head] + rows) for i in range(len(head))]
     for row in [head] + rows:
         print("  ".join([row[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(row[1:], widths[1:])]))

@@ -18,7 +18,7 @@ MAX_TEXT = 256
 #: Characters of a checkpoint's path.
 MAX_PATH = 1024
 #: Entries of a list or a mapping in ``hello``, and how deep they may nest.
-MAX_ITEMS = 64
+MAX_ITEMS = 128
 MAX_DEPTH = 3
 
 #: What a step is shortened to last: the exporter and the detectors know these by name.

@@ -46,6 +46,11 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
     @quiet
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         about = describe_model(model) if model is not None else {}
+        if getattr(args, "packing", False) and isinstance(about.get("model"), dict):
+            # Sequences are filled up to this length; else they are as long as their texts, and nobody tells.
+            length = getattr(args, "max_length", None) or getattr(args, "max_seq_length", None)
+            if length:
+                about["model"]["seq_len"] = int(length)
         mixed = "bf16" if getattr(args, "bf16", False) else "fp16" if getattr(args, "fp16", False) else None
         about.update(dtype=dtype_of(mixed) or about.get("dtype"))
         about.update(framework="transformers", version=getattr(sys.modules.get("transformers"), "__version__", None))

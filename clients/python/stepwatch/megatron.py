@@ -80,6 +80,8 @@ class _Megatron:
         model: Dict[str, Any] = {}
         for ours, theirs in _DIMENSIONS:
             value = of(theirs)
+            if theirs == "num_query_groups" and of("group_query_attention") is False:
+                continue  # it is 1 then, and means nothing
             if isinstance(value, int) and not isinstance(value, bool):
                 model.setdefault(ours, value)
         about: Dict[str, Any] = {ours: of(theirs) for ours, theirs in _PARALLEL}

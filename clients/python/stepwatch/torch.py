@@ -23,6 +23,7 @@ from ._device import DeviceValue
 from ._flight import MAX_IN_FLIGHT as MAX_IN_FLIGHT
 from ._flight import InFlight
 from ._layers import LayerStats as LayerStats
+from ._mfu import told
 from ._run import Run
 
 
@@ -113,13 +114,20 @@ def total_grad_norm(parameters: Iterable[Any]) -> Any:
 def describe_model(model: Any) -> Dict[str, Any]:
     """Parameter count and dtype, and the dimensions from a Hugging Face style ``config`` where there is one.
 
-    The count is left out where this rank sees only its shard: a wrong one would make every MFU wrong.
+    The counts are left out where this rank sees only its shard: a wrong one would make every MFU wrong.
     """
     parameters = list(model.parameters())
-    about: Dict[str, Any] = {}
+    holder = next((m for m in [model, *model.children()] if hasattr(m, "config")), None)
+    config = getattr(holder, "config", None)
+    about: Dict[str, Any] = told(config) if config is not None else {}
     if not any("FullyShardedDataParallel" in type(module).__name__ for module in model.modules()):
-        about["n_params"] = sum(int(getattr(p, "ds_numel", 0) or p.numel()) for p in parameters)
-    config = next((m.config for m in [model, *model.children()] if hasattr(m, "config")), None)
+        about["n_params"] = sum(_count(p) for p in parameters)
+        trainable = sum(_count(p) for p in parameters if p.requires_grad)
+        if 0 < trainable < about["n_params"]:
+            about["trainable_params"] = trainable
+        looked_up = _looked_up(holder)
+        if looked_up:
+            about["n_embedding"] = looked_up
     for key, names in (
         ("layers", ("num_hidden_layers", "n_layer")),
         ("heads", ("num_attention_heads", "n_head")),
@@ -135,3 +143,17 @@ def describe_model(model: Any) -> Dict[str, Any]:
         about["head_dim"] = about["hidden"] // about["heads"]
     dtype = str(parameters[0].dtype).replace("torch.", "") if parameters else None
     return {"model": about, "dtype": dtype, "framework": "torch"}
+
+
+def _count(parameter: Any) -> int:
+    return int(getattr(parameter, "ds_numel", 0) or parameter.numel())
+
+
+def _looked_up(model: Any) -> int:
+    """Parameters of an embedding that only looks up: not of one whose weights are those of the logits too."""
+    try:
+        weight = model.get_input_embeddings().weight
+        out = model.get_output_embeddings()
+        return 0 if getattr(out, "weight", None) is weight else _count(weight)
+    except Exception:
+        return 0  # no language model

@@ -129,6 +129,23 @@ class WithAStandIn(Case):
         hello = receiver.events("hello")[0]
         self.assertEqual((hello["run"], hello["world"], hello["framework"], hello["git"]), ("hf", 2, "transformers", "abc"))
 
+    def test_packing_tells_how_long_the_sequences_are(self):
+        class Model:
+            config = types.SimpleNamespace(num_hidden_layers=2, hidden_size=64)
+
+            def parameters(self):
+                return []
+
+            modules = children = parameters
+
+        receiver = self.receiver()
+        trainer = StandIn(StepwatchCallback(self.run_()), self.folder)
+        trainer.args.packing, trainer.args.max_length = True, 4096
+        trainer.callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=Model())
+        trainer.train(1)
+        model = until(lambda: [e["model"] for e in receiver.events("hello") if e.get("model")])[-1]
+        self.assertEqual((model["seq_len"], model["num_hidden_layers"]), (4096, 2))
+
     def test_a_filter_that_hides_nan_is_pointed_out(self):
         receiver = self.receiver()
         trainer = StandIn(StepwatchCallback(self.run_()), self.folder)

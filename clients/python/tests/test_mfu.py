@@ -31,12 +31,31 @@ class Flops(unittest.TestCase):
     def test_the_cases_of_the_exporter(self):
         with open(os.path.join(TRAINING, "mfu", "cases.json")) as f:
             cases = json.load(f)
-        self.assertGreaterEqual(len(cases), 8)
+        self.assertGreaterEqual(len(cases), 30)
         for case in cases:
-            got, want = _mfu.Model(case["model"]).flops_per_token(), case["flops_per_token_want"]
-            self.assertEqual(set(got), set(want), case["name"])
+            model, want = _mfu.Model(case["model"]), case["flops_per_token_want"]
+            got = model.flops_per_token()
+            self.assertEqual((set(got), model.refused), (set(want), case.get("refused_want")), case["name"])
             for convention in want:
                 self.assertAlmostEqual(got[convention] / want[convention], 1, 9, (case["name"], convention))
+
+    def test_the_figures_are_those_that_were_derived_by_hand(self):
+        with open(os.path.join(TRAINING, "mfu", "cases.json")) as f:
+            cases = [case for case in json.load(f) if "derivation" in case]
+        self.assertGreaterEqual(len(cases), 15)
+        for case in cases:
+            for convention, derivation in case["derivation"].items():
+                self.assertRegex(derivation, r"^[-+*/() 0-9]+$")  # plain arithmetic
+                self.assertEqual(eval(derivation), case["flops_per_token_want"][convention], (case["name"], derivation))
+
+    def test_what_a_configuration_tells_is_enough(self):
+        """An adapter sends what ``told`` keeps of a configuration: the figures must not depend on the rest."""
+        with open(os.path.join(TRAINING, "mfu", "cases.json")) as f:
+            cases = json.load(f)
+        for case in cases:
+            whole, kept = _mfu.Model(case["model"]), _mfu.Model(_mfu.told(dict(case["model"], id2label={"0": "x"})))
+            self.assertEqual((whole.flops_per_token(), whole.refused), (kept.flops_per_token(), kept.refused), case["name"])
+        self.assertNotIn("id2label", _mfu.told({"id2label": {}, "hidden_size": 1}))
 
     def test_the_table_is_the_exporters(self):
         with open(os.path.join(TRAINING, "peaks.csv")) as theirs:
@@ -92,6 +111,14 @@ class Command(unittest.TestCase):
     def test_a_figure_that_cannot_be_true_is_pointed_out(self):
         _, out, _ = command(*self.LLAMA, "--tokens-per-second-per-gpu", "19k", "--device", "H100")
         self.assertIn("nobody trains that fast", out)
+
+    def test_a_model_without_a_formula_is_refused(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            json.dump({"model_type": "t5", "is_encoder_decoder": True, "num_layers": 2}, f)
+            f.flush()
+            code, out, err = command("--config", f.name, "--params", "1B")
+        self.assertEqual((code, out), (64, ""))
+        self.assertIn("no formula for this model: an encoder and a decoder", err)
 
     def test_what_is_wrong_is_named(self):
         for args, words in [

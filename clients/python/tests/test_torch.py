@@ -183,6 +183,64 @@ class OnADevice(Case):
         reporter.flush()
 
 
+class Weight:
+    dtype = "torch.bfloat16"
+
+    def __init__(self, count, trained=True):
+        self.count, self.requires_grad = count, trained
+
+    def numel(self):
+        return self.count
+
+
+class Language:
+    """A model of Hugging Face, as far as it is described."""
+
+    def __init__(self, config, weights, tied=False):
+        self.config, self.weights, self.tied = config, weights, tied
+
+    def parameters(self):
+        return self.weights
+
+    def modules(self):
+        return [self]
+
+    def children(self):
+        return []
+
+    def get_input_embeddings(self):
+        return types.SimpleNamespace(weight=self.weights[0])
+
+    def get_output_embeddings(self):
+        return types.SimpleNamespace(weight=self.weights[0 if self.tied else -1])
+
+
+class Described(unittest.TestCase):
+    CONFIG = {
+        "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16, "full_attention_interval": 4,
+        "linear_num_value_heads": 32, "num_experts": 512, "num_experts_per_tok": 10, "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "id2label": {"0": "x"},
+    }  # fmt: skip
+
+    def model(self, config=None, **tied):
+        weights = [Weight(1000), Weight(7000, trained=False), Weight(100), Weight(1000)]
+        return stepwatch.torch.describe_model(Language(types.SimpleNamespace(**(config or self.CONFIG)), weights, **tied))["model"]
+
+    def test_the_layers_that_a_model_has(self):
+        model = self.model()
+        self.assertEqual({k: model[k] for k in self.CONFIG if k != "id2label"}, {k: v for k, v in self.CONFIG.items() if k != "id2label"})
+        self.assertNotIn("id2label", model)
+
+    def test_frozen_weights_and_an_embedding_that_is_only_looked_up(self):
+        model = self.model()
+        self.assertEqual((model["n_params"], model["trainable_params"], model["n_embedding"]), (9100, 2100, 1000))
+        self.assertNotIn("n_embedding", self.model(tied=True))
+
+    def test_the_language_part_of_a_model_that_sees(self):
+        model = self.model({"vision_config": {"hidden_size": 7}, "text_config": self.CONFIG, "model_type": "both"})
+        self.assertEqual((model["hidden_size"], model["vision_config"]), (2048, {}))
+
+
 @unittest.skipIf(torch is None, "PyTorch is not installed: only the stand-ins were tested")
 class WithPyTorch(Case):
     def test_a_training_loop(self):

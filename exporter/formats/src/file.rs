@@ -20,6 +20,7 @@ use stepwatch_wire::{Event, Kind};
 use crate::error_json::ErrorJson;
 use crate::flight_recorder::{self, FlightRecorder};
 use crate::format::Out;
+use crate::hf_config::{self, HfConfig};
 use crate::latest::Latest;
 use crate::lightning_csv::{LightningCsv, is_lightning};
 use crate::number::Resolution;
@@ -118,6 +119,7 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
     match name {
         "latest_checkpointed_iteration.txt" => whole(|path, _| Box::new(Latest::new(path))),
         "trainer_state.json" => whole(|path, _| Box::new(TrainerState::new(path))),
+        "config.json" if hf_config::is_one(path, head) => whole(|_, _| Box::new(HfConfig::default())),
         "error.json" => whole(|path, _| Box::new(ErrorJson::new(path))),
         _ if flight_recorder::rank_of(path).is_some() => whole(|path, _| Box::new(FlightRecorder::new(path))),
         "metrics.csv" if head.is_empty() || is_lightning(head) => {

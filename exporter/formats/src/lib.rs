@@ -42,6 +42,7 @@ mod deepspeed;
 mod error_json;
 mod flight_recorder;
 mod generic;
+mod hf_config;
 mod huggingface;
 mod jsonl;
 mod latest;

@@ -5,6 +5,7 @@
 //! where [`stepwatch_wire::Event::missing`] comes from. A window whose iterations were all skipped (fp16 overflow)
 //! has no loss either, and is no accident.
 
+mod arguments;
 mod side;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use crate::deepspeed;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number;
 use crate::pause::Evaluation;
+use arguments::Arguments;
 use side::Timers;
 
 /// Losses of one log that are remembered to notice their absence.
@@ -36,6 +38,7 @@ pub(crate) struct Megatron {
     /// It tells of its checkpoints itself, so what its engine tells of them is the same again.
     own_checkpoints: bool,
     timers: Timers,
+    arguments: Arguments,
     pause: Evaluation,
 }
 
@@ -59,9 +62,15 @@ impl Format for Megatron {
         if let Some((step, fields)) = step_line(line.text) {
             self.timers.close(out);
             self.pause.step(last_step, step, line, out);
+            if let Some(hello) = self.arguments.hello(line) {
+                out.push(hello);
+            }
             let event = self.step(step, fields, line, out);
             out.push(event);
             return Outcome::Matched;
+        }
+        if self.arguments.take(line.text) {
+            return Outcome::Ignored;
         }
         if self.timers.take(line, last_step, out) {
             return if last_step.is_some() { Outcome::Matched } else { Outcome::Ignored };

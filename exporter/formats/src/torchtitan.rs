@@ -3,6 +3,8 @@
 //! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint only the staging is told, so it
 //! counts as saved once it is staged.
 
+mod model;
+
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Value};
 
@@ -13,6 +15,7 @@ use crate::time;
 #[derive(Debug, Default)]
 pub(crate) struct Torchtitan {
     last_step: Option<i64>,
+    model: model::Model,
 }
 
 const KEYS: &[(&str, &str, f64)] = &[
@@ -48,6 +51,12 @@ impl Format for Torchtitan {
         }
         if !eval {
             self.last_step = Some(step);
+            let (rate, tflops) =
+                (e.m.get(metric::TOKENS_PER_SECOND_PER_GPU), e.m.get(metric::TFLOPS_REPORTED));
+            let no_mfu = after(text, "mfu:").is_some_and(|v| v.trim_start().starts_with("N/A"));
+            if let Some(hello) = self.model.step(line, rate, tflops, no_mfu) {
+                out.push(hello);
+            }
         }
         out.push(e);
         Outcome::Matched
@@ -56,7 +65,7 @@ impl Format for Torchtitan {
 
 impl Torchtitan {
     /// Checkpoints, the end, and what is only known to be ours.
-    fn other(&self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+    fn other(&mut self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let begins = |words: &[&str]| words.iter().any(|w| text.starts_with(w));
         if begins(&["Saving the checkpoint", "Staging the checkpoint"]) {
             out.push(line.checkpoint(CkptPhase::Start, self.last_step));
@@ -74,6 +83,7 @@ impl Torchtitan {
         } else if text.starts_with("Training completed") {
             out.push(line.done(self.last_step));
         } else {
+            self.model.take(text);
             return if line.text.starts_with("[titan]") { Outcome::Ignored } else { Outcome::Unmatched };
         }
         Outcome::Matched
@@ -104,6 +114,7 @@ mod tests {
         for l in lines {
             r.line(l, &mut out);
         }
+        out.retain(|e| e.kind != Kind::Hello);
         (out, r)
     }
 

@@ -1,11 +1,13 @@
 //! Checkpoints as they lie on disk: their age, size and growth, and whether they are whole, from any framework that writes one entry a
-//! checkpoint into a directory. Nothing is opened but small tracker files, and nothing is ever written there.
+//! checkpoint into a directory. Nothing is opened but small tracker files and the `config.json` of a model, which MFU needs, and nothing is
+//! ever written there.
 //!
 //! A checkpoint is whole when the tracker beside it names it or a later one; else when the file that its framework writes last is
 //! there, or the mark that it is unfinished is gone; else, for layouts that have none of these, when it has kept its size and its name
 //! for [`CheckpointsConfig::settle`].
 
 mod layout;
+mod model;
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -364,8 +366,13 @@ impl Watched {
                 event.extra.insert("seconds".into(), Value::Number(c.look.modified - c.since));
             }
         }
-        let name = Arc::from(self.config.path.to_string_lossy());
-        self.sink.publish(Origin::Source { via: Via::Checkpoints, name, priority: Priority::Log }, event);
+        let name: Arc<str> = Arc::from(self.config.path.to_string_lossy());
+        let origin = Origin::source(Via::Checkpoints, &name, Priority::Log);
+        let model = (phase == CkptPhase::End).then(|| model::hello(path)).flatten();
+        if let Some(hello) = model {
+            self.sink.publish(origin.clone(), Event { run: event.run.clone(), ts: event.ts, ..hello });
+        }
+        self.sink.publish(origin, event);
     }
 
     fn report(&self) {

@@ -75,6 +75,12 @@ pub static MFU: Family = Family::gauge(
     &["run", "convention"],
     "Model FLOP/s over dense peak FLOP/s at the last step, computed here by each convention of counting FLOPs",
 );
+pub static MFU_REMARK: Family = Family::gauge(
+    "train_mfu_remark",
+    "",
+    &["run", "remark"],
+    "Why a run whose model was told has no MFU, or what its MFU leaves out; always 1",
+);
 pub static MFU_REPORTED: Family = Family::gauge(
     "train_mfu_reported_ratio",
     "ratio",
@@ -193,6 +199,7 @@ pub static FAMILIES: &[&Family] = &[
     &TOKENS_PER_SECOND,
     &TOKENS_PER_SECOND_PER_GPU,
     &MFU,
+    &MFU_REMARK,
     &MFU_REPORTED,
     &FLOPS_REPORTED,
     &PEAK_FLOPS,

@@ -62,7 +62,7 @@ pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
     let positive = |m: &Metrics, name| m.get(name).filter(|v| v.is_finite() && *v > 0.0);
     let gpus = setting.world.filter(|w| *w > 0).map(f64::from);
     let total = positive(m, metric::TOKENS_PER_SECOND)
-        .or_else(|| Some(positive(m, metric::TOKENS)? / positive(m, metric::STEP_TIME)?))
+        .or_else(|| Some(tokens(m, setting.model)? / positive(m, metric::STEP_TIME)?))
         .or_else(|| Some(positive(m, metric::TOKENS_PER_SECOND_PER_GPU)? * gpus?));
     let Some(total) = total.filter(|t| t.is_finite() && *t > 0.0) else {
         return own_mfu(m, positive(m, metric::TOKENS_PER_SECOND_PER_GPU), setting);
@@ -73,6 +73,15 @@ pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
         m.set(metric::TOKENS_PER_SECOND_PER_GPU, per_gpu);
     }
     own_mfu(m, per_gpu, setting)
+}
+
+/// Tokens of the whole job in this step: where only the sequences are told, those of their length.
+fn tokens(m: &mut Metrics, model: &Model) -> Option<f64> {
+    let positive = |m: &Metrics, name| m.get(name).filter(|v: &f64| v.is_finite() && *v > 0.0);
+    if m.get(metric::TOKENS).is_none() {
+        m.set(metric::TOKENS, positive(m, metric::SAMPLES)? * model.seq_len()?);
+    }
+    positive(m, metric::TOKENS)
 }
 
 fn own_mfu(m: &mut Metrics, per_gpu: Option<f64>, setting: Setting<'_>) -> Vec<(String, f64)> {
@@ -152,6 +161,17 @@ mod tests {
         assert_eq!(mfu(Some(8192.0 * 8192.0)), mfu(None));
         let eighths = mfu(Some(8.0 * 1024.0 * 1024.0));
         assert!(eighths < mfu(None) && eighths > 0.43, "{eighths}");
+    }
+
+    #[test]
+    fn tokens_follow_from_samples_and_the_length_of_a_sequence() {
+        let model = llama_8b();
+        let mut m = Metrics::from_iter([("samples", 16.0), ("step_time", 2.0)]);
+        enrich(&mut m, setting(&model, None));
+        assert_eq!((m.get("tokens"), m.get("tokens_per_second")), (Some(131_072.0), Some(65_536.0)));
+        let mut m = Metrics::from_iter([("samples", 16.0), ("step_time", 2.0), ("tokens", 100.0)]);
+        enrich(&mut m, setting(&model, None));
+        assert_eq!(m.get("tokens_per_second"), Some(50.0), "what the trainer counted is believed");
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub(super) struct Run {
     pub(super) world: Option<u32>,
     pub(super) about: About,
     pub(super) model: Model,
+    /// Who said what the model is.
+    model_by: Word,
+    dtype_by: Word,
     pub(super) peak: Option<f64>,
     pub(super) gauges: [Option<Gauge>; GAUGES.len()],
     pub(super) custom: BTreeMap<Box<str>, Option<Gauge>>,
@@ -74,6 +77,29 @@ pub(super) struct Run {
     names: Names,
     /// Ranks of an earlier life of this exporter that have not been heard of in this one.
     past_ranks: BTreeMap<u32, PastRank>,
+}
+
+/// Whose word on the model counts: the later ones beat the earlier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Word {
+    /// A file beside a checkpoint, which does not tell the length of a sequence.
+    #[default]
+    Checkpoint,
+    /// What the trainer prints.
+    Printed,
+    Trainer,
+    Operator,
+}
+
+impl Word {
+    fn of(event: &Event, source: Priority) -> Self {
+        match event.extra.get(hello::SOURCE).and_then(Value::as_str) {
+            _ if source == Priority::Client => Self::Trainer,
+            Some(hello::CONFIGURED) => Self::Operator,
+            Some(hello::MODEL_CONFIG) => Self::Checkpoint,
+            _ => Self::Printed,
+        }
+    }
 }
 
 /// What a step is judged by, besides the run itself.
@@ -135,6 +161,8 @@ impl Run {
             world: None,
             about: About::default(),
             model: Model::default(),
+            model_by: Word::default(),
+            dtype_by: Word::default(),
             peak: None,
             gauges: [None; GAUGES.len()],
             custom: BTreeMap::new(),
@@ -179,7 +207,8 @@ impl Run {
         self.ranks.get(&rank).map_or_else(past, |r| r.epoch.last)
     }
 
-    pub(super) fn hello(&mut self, event: &Event, cx: Context<'_>) {
+    /// What an event tells of the model and what it runs on.
+    pub(super) fn describe(&mut self, event: &Event, cx: Context<'_>) {
         let text = |names: &[&str]| {
             let found = names.iter().find_map(|n| event.extra.get(*n)?.as_str());
             found.map(|t| t.chars().take(64).collect::<String>())
@@ -191,14 +220,19 @@ impl Run {
         };
         keep(&mut self.about.framework, &["framework"]);
         keep(&mut self.about.version, &["version", "framework_version"]);
-        keep(&mut self.about.dtype, &["dtype", "precision"]);
+        let word = Word::of(event, cx.source);
+        if word >= self.dtype_by && text(&["dtype", "precision"]).is_some() {
+            keep(&mut self.about.dtype, &["dtype", "precision"]);
+            self.dtype_by = word;
+        }
         keep(&mut self.about.gpu, &["gpu", "gpu_name", "device"]);
         keep(&mut self.about.job, &["job", "job_id"]);
-        let model = Model::from_hello(&event.extra);
-        if model.is_known() || model.name.is_some() {
-            self.model = model;
-        }
+        self.learn_model(Model::from_hello(&event.extra), word);
         self.find_peak(cx.gpu);
+    }
+
+    pub(super) fn hello(&mut self, event: &Event, cx: Context<'_>) {
+        self.describe(event, cx);
         let number = event.rank.unwrap_or(0);
         if cx.source != Priority::Client {
             return self.source_hello(number, event, cx);
@@ -219,6 +253,24 @@ impl Run {
             }
             rank.pid = pid.or(rank.pid);
         }
+    }
+
+    fn learn_model(&mut self, model: Model, word: Word) {
+        let says = model.is_known() || model.name.is_some();
+        if !says || word < self.model_by && self.model.is_known() {
+            return;
+        }
+        if let Some(remark) = model.remark().filter(|new| self.model.remark() != Some(*new)) {
+            tracing::warn!(run = %self.name, model = model.name, "MFU: {remark}");
+        }
+        (self.model, self.model_by) = (model, word);
+    }
+
+    /// Why there is no MFU although the model was told, or what it leaves out.
+    pub(super) fn mfu_remark(&self) -> Option<&str> {
+        let no_peak = self.peak.is_none() && self.model.is_known();
+        let said = no_peak.then_some("no peak FLOP/s is known of this GPU and number format");
+        self.model.remark().or(said)
     }
 
     /// A file says hello whenever it is opened anew, which is no new process, unless it says so.
@@ -409,6 +461,13 @@ impl Run {
         }));
         PastRun { attempt: self.epoch.attempt, heard: self.heard, ranks }
     }
+}
+
+/// Whether it only describes the model, as a file does long after a run began or ended: no process has come.
+pub(super) fn only_describes(event: &Event, source: Priority) -> bool {
+    let said_by = event.extra.get(hello::SOURCE).and_then(Value::as_str);
+    let describes = matches!(said_by, Some(hello::MODEL_CONFIG | hello::PRINTED));
+    event.kind == Kind::Hello && source != Priority::Client && describes
 }
 
 /// Whether a launcher speaks, and not the process that it started.

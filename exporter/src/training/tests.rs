@@ -103,6 +103,59 @@ fn a_step_reaches_the_page_and_the_stream_with_what_follows_from_it() {
 }
 
 #[test]
+fn whose_word_on_the_model_counts() {
+    let mut b = Bench::new();
+    let file = Origin::source(Via::Tail, &Arc::from("/x"), Priority::File);
+    let known = |b: &Bench| b.training.runs["r"].model.name.clone();
+    let hello = |source: &str, name: &str, dtype: &str| {
+        format!(
+            r#"{{"k":"hello","run":"r","source":"{source}","dtype":"{dtype}","model":{{"name":"{name}","n_params":1e9}}}}"#
+        )
+    };
+    b.from(&file, &hello("config.json", "kept", "bf16"));
+    assert_eq!(known(&b).as_deref(), Some("kept"));
+    b.from(&file, r#"{"k":"hello","run":"r","model":{"name":"printed","n_params":1e9}}"#);
+    assert_eq!(known(&b).as_deref(), Some("printed"));
+    b.from(&file, &hello("config.json", "kept", "bf16"));
+    assert_eq!(known(&b).as_deref(), Some("printed"), "which says more than what lies beside a checkpoint");
+    b.from(&file, &hello("tail", "configured", "fp8"));
+    b.http(&hello("x", "told", "bf16"));
+    assert_eq!(known(&b).as_deref(), Some("configured"));
+    assert_eq!(b.training.runs["r"].about.dtype, "fp8");
+}
+
+#[test]
+fn a_file_that_describes_the_model_of_a_run_that_ended_does_not_wake_it() {
+    let mut b = Bench::new();
+    let file = Origin::source(Via::Tail, &Arc::from("/x/checkpoint-9/config.json"), Priority::File);
+    b.http(r#"{"k":"step","run":"r","rank":0,"step":1,"loss":2.5}"#);
+    b.http(r#"{"k":"bye","run":"r","rank":0,"code":0}"#);
+    let told = b.out.len();
+    b.from(
+        &file,
+        r#"{"k":"hello","run":"r","source":"config.json","model":{"name":"llama","n_params":1e9}}"#,
+    );
+    assert!(b.training.runs["r"].is_over() && b.out.len() == told, "nor is anybody told that it lives");
+    assert_eq!(b.training.runs["r"].model.name.as_deref(), Some("llama"));
+}
+
+#[test]
+fn a_model_without_a_formula_has_a_remark() {
+    let mut b = Bench::new();
+    b.http(r#"{"k":"hello","run":"r","world":8,"gpu":"H100","model":{"model_type":"jamba","n_params":5e10,"num_hidden_layers":32}}"#);
+    b.http(r#"{"k":"step","run":"r","step":1,"m":{"tokens":1000,"step_time":1}}"#);
+    let page = b.page();
+    let why = "jamba has layers that there is no agreed way of counting for";
+    assert_eq!(page.get(&f::MFU_REMARK, &["r", why]), Some(1.0));
+    assert_eq!((page.get(&f::MFU, &["r", "6n"]), b.last().m.get("mfu")), (None, None));
+    b.http(r#"{"k":"hello","run":"r","gpu":"abacus","model":{"n_params":1e9}}"#);
+    let page = b.page();
+    assert_eq!(page.get(&f::MFU_REMARK, &["r", why]), None);
+    let why = "no peak FLOP/s is known of this GPU and number format";
+    assert_eq!(page.get(&f::MFU_REMARK, &["r", why]), Some(1.0));
+}
+
+#[test]
 fn nan_is_counted_and_streamed_and_the_gauge_keeps_the_last_number() {
     let mut b = Bench::new();
     b.http(r#"{"k":"step","run":"r","step":1,"loss":2.5}"#);

@@ -51,6 +51,9 @@ fn write_run(run: &Run, now: f64, out: &mut Samples) {
     for (convention, ratio) in &run.mfu {
         out.maybe(&f::MFU, &[name, convention], ratio.map(|g| g.value));
     }
+    if let Some(remark) = run.mfu_remark() {
+        out.set(&f::MFU_REMARK, &[name, remark], 1u64);
+    }
     out.maybe(&f::PEAK_FLOPS, labels, run.peak);
     for ((what, how), total) in run.nonfinite.iter() {
         out.set(&f::NONFINITE, &[name, what, how], total);

@@ -12,5 +12,6 @@ mod job;
 mod kernel;
 mod kubernetes;
 mod leak;
+mod mfu;
 mod node;
 mod tree;

@@ -70,6 +70,48 @@ const MODEL_KEYS: &[&str] = &[
     "first_k_dense_replace",
     "flops_per_token",
 ];
+/// Those that say which layers there are, which may be a list or a flag: a model that is not known by them must be refused.
+const LAYER_KEYS: &[&str] = &[
+    "layer_types",
+    "layers_block_type",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "sliding_window_pattern",
+    "attention_chunk_size",
+    "no_rope_layers",
+    "no_rope_layer_interval",
+    "full_attention_interval",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "hybrid_override_pattern",
+    "mamba_num_heads",
+    "mamba_n_heads",
+    "mamba_head_dim",
+    "mamba_d_head",
+    "mamba_d_state",
+    "mamba_n_groups",
+    "ssm_state_size",
+    "attn_layer_indices",
+    "is_encoder_decoder",
+    "moe_layer_freq",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "interleave_moe_layer_step",
+    "intermediate_size_mlp",
+    "shared_expert_intermediate_size",
+    "hidden_activation",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "index_topk",
+];
+/// The longest list that is kept: one entry a layer.
+const MAX_LIST: usize = 512;
 const MODEL_NAME_KEYS: &[&str] = &["_name_or_path", "model_name_or_path", "model_name", "model_id", "model"];
 const WORLD_KEYS: &[&str] = &["world_size", "num_gpus", "n_gpus"];
 const DTYPE_KEYS: &[&str] = &["torch_dtype", "dtype", "precision", "mixed_precision"];
@@ -307,6 +349,11 @@ fn describe(config: &BTreeMap<String, Value>, e: &mut Event) {
     for key in MODEL_KEYS {
         let value = positive(key).map(Value::Number).or_else(|| text(key).map(Value::Text));
         model.extend(value.map(|v| ((*key).to_owned(), v)));
+    }
+    for key in LAYER_KEYS {
+        let kept =
+            |v: &&Value| !matches!(v, Value::Map(_)) && !matches!(v, Value::List(l) if l.len() > MAX_LIST);
+        model.extend(at(key).filter(kept).map(|v| ((*key).to_owned(), v.clone())));
     }
     if let Some(n) = positive(&"model/num_parameters") {
         model.entry("n_params".into()).or_insert(Value::Number(n)); // the Hugging Face callback

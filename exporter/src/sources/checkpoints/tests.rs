@@ -132,6 +132,23 @@ fn a_checkpoint_of_torch_distributed_is_whole_with_its_metadata() {
 }
 
 #[test]
+fn a_checkpoint_tells_of_its_model() {
+    const CONFIG: &str = r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":32,"architectures":["LlamaForCausalLM"]}"#;
+    let mut b = Bench::new();
+    let checkpoint = b.dir.path().join("checkpoint-100");
+    fs::create_dir_all(&checkpoint).unwrap();
+    fs::write(checkpoint.join("config.json"), CONFIG).unwrap();
+    b.write("checkpoint-100/trainer_state.json", 100);
+    b.poll();
+    b.poll();
+    let events = b.list.events.lock().unwrap();
+    let hello = events.iter().find(|e| e.kind == Kind::Hello).unwrap();
+    assert_eq!(hello.run.as_deref(), Some("r"));
+    assert_eq!(hello.extra["model"].get("hidden_size").and_then(Value::as_f64), Some(4096.0));
+    assert_eq!(events.last().unwrap().kind, Kind::Ckpt);
+}
+
+#[test]
 fn megatrons_tracker_has_the_last_word() {
     let mut b = Bench::new();
     b.write("latest_checkpointed_iteration.txt", 0);

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use stepwatch_formats::{MAX_KEYS, Reader, Rule, RuleError};
 use stepwatch_kit::config::Period;
+use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::find::is_pattern;
@@ -205,6 +206,9 @@ impl TailConfig {
         }
         if let (false, Some(hello)) = (self.model.is_empty(), self.hello()) {
             let model = Model::from_hello(&hello.extra);
+            if let Some(why) = model.refused() {
+                wrong.push(format!("model: has no formula: {why}"));
+            }
             if !model.is_known() && model.name.is_none() {
                 wrong.push(
                     "model: has nothing that FLOPs could be counted from: n_params, or layers, hidden_size and the like"
@@ -240,7 +244,7 @@ impl TailConfig {
             return None;
         }
         let mut hello = Event { world: self.world, ..Event::new(Kind::Hello) };
-        hello.extra.insert("source".into(), Value::Text("tail".into()));
+        hello.extra.insert(hello::SOURCE.into(), Value::Text(hello::CONFIGURED.into()));
         for (key, value) in labels {
             hello.extra.insert(key.into(), Value::Text(value.into()));
         }

@@ -109,8 +109,9 @@ impl TailedFile {
     fn resume(&mut self, sink: &dyn Sink, now: Instant) {
         let path = self.content.path().to_owned();
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
-        let filed =
-            self.store.load(&path).filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
+        let filed = self.store.load(&path);
+        let said = filed.as_ref().and_then(|f| f.hello.clone());
+        let filed = filed.filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
         if kept.is_none() {
             // What was published after it was saved is read again.
             self.again = Again::resumed(filed.as_ref().and_then(|f| f.last_step));
@@ -121,6 +122,7 @@ impl TailedFile {
             (self.ended, self.rested) = (saved.ended, saved.rested);
             self.watch = Watch::resumed(&saved.writers);
             self.labels.last.clone_from(&saved.of);
+            self.labels.repeat(said.as_deref());
             tracing::info!(path = %path.display(), step = saved.last_step, "going on with a tail");
         }
         let files = saved.map(|s| s.files);
@@ -282,6 +284,11 @@ impl TailedFile {
             }
             self.labels.remember(event);
         }
+        if self.labels.has_news() {
+            self.saved = None; // saved at once, for nobody reads it again
+        } else if let Some(said) = self.labels.said_before(self.waiting.first(), |run| cx.sink.follows(run)) {
+            self.waiting.insert(0, said);
+        }
         if self.again.is_watching() {
             let again = &mut self.again;
             self.waiting.retain(|event| {
@@ -367,6 +374,7 @@ impl TailedFile {
             ended: self.ended,
             rested: self.rested,
             of: self.labels.last.clone(),
+            hello: None,
         }
     }
 
@@ -381,7 +389,8 @@ impl TailedFile {
     fn save(&mut self, files: Vec<Position>, now: Instant, cx: &Context<'_>) {
         self.unsaved = false;
         self.saved = Some(now);
-        let failed = self.store.save(&self.state(files)).err();
+        let state = Saved { hello: self.labels.said(), ..self.state(files) };
+        let failed = self.store.save(&state).err();
         if let Some(err) = &failed {
             cx.health.dropped("position_not_saved", 1);
             if !self.save_failed {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepwatch_wire::Event;
+use stepwatch_wire::{Event, Kind};
 
 use super::{TailConfig, name};
 
@@ -20,6 +20,12 @@ pub(super) struct Labels {
     hello: Option<Event>,
     /// Whose the last event was.
     pub(super) last: Option<(String, Option<u32>)>,
+    /// What the file itself said of its model.
+    said: Option<Event>,
+    /// That is to be said again: it was read in an earlier life.
+    repeat: bool,
+    /// That is not saved yet.
+    news: bool,
 }
 
 impl Labels {
@@ -33,7 +39,37 @@ impl Labels {
             node: config.node.clone(),
             hello: config.hello(),
             last: None,
+            said: None,
+            repeat: false,
+            news: false,
         }
+    }
+
+    /// What was said of the model in an earlier life, as [`Self::said`] gave it.
+    pub(super) fn repeat(&mut self, said: Option<&str>) {
+        self.said = said.and_then(|text| Event::parse(text.as_bytes()).ok());
+        self.repeat = self.said.is_some();
+    }
+
+    pub(super) fn said(&self) -> Option<String> {
+        self.said.as_ref().map(Event::to_json)
+    }
+
+    /// What must be said again before this event: it is the first of this life, or its run has been forgotten since.
+    pub(super) fn said_before(
+        &mut self,
+        first: Option<&Event>,
+        follows: impl FnOnce(&str) -> bool,
+    ) -> Option<Event> {
+        let (first, said) = (first?, self.said.as_ref()?);
+        let known = first.run.as_deref().is_some_and(follows);
+        let again = std::mem::take(&mut self.repeat) || !known;
+        again.then(|| Event { ts: first.ts, run: first.run.clone(), ..said.clone() })
+    }
+
+    /// Whether there is something to be saved.
+    pub(super) fn has_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
     }
 
     /// The run and the rank of events that name none.
@@ -52,6 +88,9 @@ impl Labels {
     }
 
     pub(super) fn remember(&mut self, event: &Event) {
+        if event.kind == Kind::Hello && event.extra.contains_key("model") {
+            (self.said, self.news, self.repeat) = (Some(event.clone()), true, false);
+        }
         let Some(run) = &event.run else { return };
         let same = self.last.as_ref().is_some_and(|(last, rank)| last == run && *rank == event.rank);
         if !same {

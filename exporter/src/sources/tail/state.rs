@@ -66,6 +66,9 @@ pub(super) struct Saved {
     /// Run and rank of what it said last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of: Option<(String, Option<u32>)>,
+    /// What it said of its model, which stands at its beginning: a run that is followed again must know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) hello: Option<String>,
 }
 
 #[cfg(test)]
@@ -81,6 +84,7 @@ impl Saved {
             ended: false,
             rested: true,
             of: None,
+            hello: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use stepwatch_formats::Rule;
 use stepwatch_kit::config::Period;
+use stepwatch_wire::Value;
 
 use super::*;
 
@@ -88,6 +89,33 @@ fn mistakes_of_the_configuration_are_named() {
     "#);
     assert!(config("- tail: {path: /a, fromat: x}").is_err());
     assert!(config("- tial: {path: /a}").is_err());
+}
+
+#[test]
+fn what_a_log_said_of_its_model_is_said_again_to_who_does_not_know_it() {
+    let step = |n: i64| format!(" iteration {n}/ 100 | elapsed time per iteration (ms): 1000.0 | lm loss: 2.5E+00 |\n");
+    let mut b = Bench::with("llama.log", |_| ());
+    b.append("llama.log", "------------------------ arguments ------------------------\n");
+    b.append("llama.log", "  hidden_size ..................... 4096\n  num_layers ...................... 32\n");
+    b.append("llama.log", "-------------------- end of arguments ---------------------\n");
+    b.append("llama.log", &step(1));
+    let kinds = |b: &mut Bench| b.poll().iter().map(|e| e.kind).collect::<Vec<_>>();
+    assert_eq!(kinds(&mut b), [Kind::Hello, Kind::Step]);
+    b.append("llama.log", &step(2));
+    assert_eq!(kinds(&mut b), [Kind::Step]);
+    // More than is looked at again by who goes on in a log.
+    b.append("llama.log", &"noise\n".repeat(20_000));
+    assert_eq!(kinds(&mut b), []);
+    b.kill();
+    b.append("llama.log", &step(3));
+    let events = b.poll();
+    assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello, Kind::Step]);
+    assert_eq!(events[0].extra["model"].get("num_layers").and_then(Value::as_f64), Some(32.0));
+    b.append("llama.log", &step(4));
+    assert_eq!(kinds(&mut b), [Kind::Step]);
+    *b.list.forgotten.lock().unwrap() = Some("llama".into());
+    b.append("llama.log", &step(5));
+    assert_eq!(kinds(&mut b), [Kind::Hello, Kind::Step]);
 }
 
 #[test]

@@ -1,0 +1,134 @@
+//! The object that dimensions are read from: names of several frameworks for the same thing.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::Value;
+
+/// Where models that see and hear keep the dimensions of their language part.
+const NESTED: &[&str] = &["text_config", "llm_config", "language_config"];
+const OTHER_PARTS: &[&str] = &["vision_config", "audio_config", "vision_tower", "visual"];
+
+/// What the class of a Gemma 3 means where its `config.json` leaves a key out.
+const GEMMA3: &[(&str, f64)] = &[
+    ("num_attention_heads", 8.0),
+    ("num_key_value_heads", 4.0),
+    ("head_dim", 256.0),
+    ("vocab_size", 262_208.0),
+    ("sliding_window", 4096.0),
+];
+
+#[derive(Debug)]
+pub(super) struct Fields(BTreeMap<String, Value>);
+
+impl Fields {
+    /// The dimensions of the language part under usual names, and what is left out.
+    pub(super) fn language(told: &BTreeMap<String, Value>) -> (Self, Option<&'static str>) {
+        let mut found = told.clone();
+        let is_part = |key: &&str| matches!(told.get(*key), Some(Value::Map(_)));
+        if let Some(Value::Map(nested)) =
+            NESTED.iter().find(|key| is_part(key)).and_then(|key| told.get(*key))
+        {
+            found.extend(nested.iter().map(|(k, v)| (k.clone(), v.clone())));
+        }
+        let note = OTHER_PARTS.iter().any(|key| is_part(&key)).then_some(
+            "only the language part is counted: what a picture or a sound costs depends on its size",
+        );
+        let mut found = Self(found);
+        found.complete();
+        (found, note)
+    }
+
+    fn complete(&mut self) {
+        if self.kind() == "gemma3_text" {
+            for (key, value) in GEMMA3 {
+                self.0.entry((*key).to_owned()).or_insert(Value::Number(*value));
+            }
+            let gate = || Value::Text("gelu_pytorch_tanh".into());
+            self.0.entry("hidden_activation".into()).or_insert_with(gate);
+        }
+        let dense = self.number(&["intermediate_size_mlp"]).filter(|_| self.kind().starts_with("llama4"));
+        if let Some(dense) = dense {
+            let expert = self.0.get("intermediate_size").cloned().unwrap_or(Value::Null);
+            for key in ["moe_intermediate_size", "shared_expert_intermediate_size"] {
+                self.0.entry(key.into()).or_insert_with(|| expert.clone());
+            }
+            self.0.insert("intermediate_size".into(), Value::Number(dense));
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0.iter()
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key)
+    }
+
+    /// A positive number, under the first of the names that has one.
+    pub(super) fn number(&self, names: &[&str]) -> Option<f64> {
+        let mut numbers = names.iter().filter_map(|n| self.0.get(*n)?.as_f64());
+        numbers.find(|v| v.is_finite() && *v > 0.0)
+    }
+
+    pub(super) fn count(&self, names: &[&str]) -> usize {
+        self.number(names).map_or(0, |n| n as usize)
+    }
+
+    pub(super) fn text(&self, names: &[&str]) -> Option<&str> {
+        names.iter().find_map(|n| self.0.get(*n)?.as_str())
+    }
+
+    pub(super) fn list(&self, key: &str) -> Option<&[Value]> {
+        if let Some(Value::List(items)) = self.0.get(key) { Some(items) } else { None }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Option<bool> {
+        if let Some(Value::Bool(flag)) = self.0.get(key) { Some(*flag) } else { None }
+    }
+
+    /// The kind of model, as Hugging Face names it.
+    pub(super) fn kind(&self) -> &str {
+        self.text(&["model_type"]).unwrap_or("")
+    }
+
+    pub(super) fn gated(&self) -> Option<bool> {
+        if let Some(gated) = ["gated", "swiglu", "gated_linear_unit"].iter().find_map(|key| self.flag(key)) {
+            return Some(gated);
+        }
+        let names = [
+            "mlp_hidden_act",
+            "hidden_act",
+            "hidden_activation",
+            "activation_function",
+            "activation",
+            "activation_func",
+        ];
+        let activation = self.text(&names)?.to_ascii_lowercase();
+        let gemma = self.kind().starts_with("gemma");
+        Some(gemma || ["silu", "swish", "glu"].iter().any(|a| activation.contains(a)))
+    }
+
+    /// GPT-2 and its kin say by `"n_inner": null` that it is the usual width.
+    pub(super) fn ffn(&self, hidden: Option<f64>) -> Option<f64> {
+        let names = [
+            "ffn",
+            "ffn_dim",
+            "ffn_hidden_size",
+            "intermediate_size",
+            "d_ff",
+            "n_inner",
+            "inter_dim",
+            "hidden_dim",
+        ];
+        let usual = || (self.get("n_inner") == Some(&Value::Null)).then_some(4.0 * hidden?);
+        self.llama_ffn(hidden).or_else(|| self.number(&names)).or_else(usual)
+    }
+
+    /// As Llama's own code tells it: two thirds of four times, rounded up to a multiple.
+    fn llama_ffn(&self, hidden: Option<f64>) -> Option<f64> {
+        let (hidden, multiple) = (hidden?, self.number(&["multiple_of"])?);
+        let factor = self.number(&["ffn_dim_multiplier"]).unwrap_or(1.0);
+        let width = ((8.0 * hidden / 3.0).floor() * factor).floor();
+        Some(multiple * ((width + multiple - 1.0) / multiple).floor())
+    }
+}

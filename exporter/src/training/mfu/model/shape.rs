@@ -1,0 +1,347 @@
+//! Dimensions of a model, and the FLOPs per token that follow.
+
+use super::fields::Fields;
+use super::mix::{Mix, Parts, Span};
+use crate::training::mfu::Convention;
+
+/// Dimensions of a transformer; each is absent unless it was told.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Shape {
+    params: Option<f64>,
+    /// Parameters that are looked up and not multiplied with, of those that are counted.
+    embedding: f64,
+    /// Parameters that work on each token: fewer than `params` in a mixture of experts.
+    active: Option<f64>,
+    /// Parameters with a gradient: fewer than `params` with adapters.
+    trainable: Option<f64>,
+    /// Which layers there are, where their number was told.
+    mix: Option<Mix>,
+    hidden: Option<f64>,
+    heads: Option<f64>,
+    kv_heads: Option<f64>,
+    head_dim: Option<f64>,
+    /// What attention gives out has a gate, as wide as the queries.
+    output_gate: bool,
+    ffn: Option<f64>,
+    /// The feed-forward part has a gate, so three matrices instead of two.
+    gated: Option<bool>,
+    vocab: Option<f64>,
+    pub(super) seq_len: Option<f64>,
+    /// What attention sees of a token's sequence, `Σ L² / Σ L` when it is packed.
+    attended: Option<f64>,
+    experts: Option<Experts>,
+    latent: Option<Latent>,
+    delta: Option<Delta>,
+    mamba: Option<Mamba>,
+    /// Extra layers that predict further tokens.
+    mtp_layers: f64,
+}
+
+/// The feed-forward part of a mixture of experts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Experts {
+    count: f64,
+    chosen: f64,
+    ffn: Option<f64>,
+    /// Width of the experts that every token passes.
+    shared_ffn: f64,
+}
+
+/// Multi-head latent attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Latent {
+    q_rank: Option<f64>,
+    kv_rank: f64,
+    nope_dim: f64,
+    rope_dim: f64,
+    v_dim: f64,
+}
+
+/// Linear attention by the gated delta rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Delta {
+    key_heads: f64,
+    value_heads: f64,
+    key_dim: f64,
+    value_dim: f64,
+    conv: f64,
+}
+
+/// Mamba 2.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Mamba {
+    heads: f64,
+    head_dim: f64,
+    state: f64,
+    groups: f64,
+    conv: f64,
+}
+
+impl Experts {
+    fn of(f: &Fields) -> Option<Self> {
+        let count = f.number(&[
+            "experts",
+            "num_experts",
+            "n_experts",
+            "num_local_experts",
+            "n_routed_experts",
+            "num_moe_experts",
+            "n_expert",
+        ])?;
+        let chosen = f.number(&[
+            "top_k",
+            "num_experts_per_tok",
+            "num_experts_per_token",
+            "experts_per_token",
+            "moe_router_topk",
+            "moe_top_k",
+            "n_expert_per_token",
+        ])?;
+        let ffn = f.number(&["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"]);
+        let shared = || Some(f.number(&["n_shared_experts", "num_shared_experts"])? * ffn?);
+        let shared_ffn = f.number(&[
+            "shared_ffn",
+            "shared_expert_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+            "shared_intermediate_size",
+        ]);
+        let shared_ffn = shared_ffn.or_else(shared).unwrap_or(0.0);
+        Some(Self { count, chosen: chosen.min(count), ffn, shared_ffn })
+    }
+}
+
+impl Latent {
+    fn of(f: &Fields) -> Option<Self> {
+        Some(Self {
+            q_rank: f.number(&["q_lora_rank"]),
+            kv_rank: f.number(&["kv_lora_rank"])?,
+            nope_dim: f.number(&["qk_nope_head_dim", "qk_head_dim"])?,
+            rope_dim: f.number(&["qk_rope_head_dim", "qk_pos_emb_head_dim"])?,
+            v_dim: f.number(&["v_head_dim"])?,
+        })
+    }
+}
+
+impl Delta {
+    fn of(f: &Fields) -> Option<Self> {
+        Some(Self {
+            key_heads: f.number(&["linear_num_key_heads"])?,
+            value_heads: f.number(&["linear_num_value_heads"])?,
+            key_dim: f.number(&["linear_key_head_dim"])?,
+            value_dim: f.number(&["linear_value_head_dim"])?,
+            conv: f.number(&["linear_conv_kernel_dim"]).unwrap_or(4.0),
+        })
+    }
+
+    /// Queries, keys, values, their gate, two numbers a head, a short convolution, and the way out.
+    fn weights(&self, hidden: f64) -> f64 {
+        let (keys, values) = (self.key_heads * self.key_dim, self.value_heads * self.value_dim);
+        let into = hidden * (2.0 * keys + 2.0 * values + 2.0 * self.value_heads);
+        into + self.conv * (2.0 * keys + values) + values * hidden
+    }
+
+    /// What a token does to the state, forward and backward, as Megatron counts it: four products of keys and values.
+    fn flops(&self) -> f64 {
+        24.0 * self.value_heads * self.key_dim * self.value_dim
+    }
+}
+
+impl Mamba {
+    fn of(f: &Fields) -> Option<Self> {
+        let alone = f.kind() == "mamba2";
+        let names =
+            |hybrid: &'static [&'static str], own: &'static [&'static str]| if alone { own } else { hybrid };
+        Some(Self {
+            heads: f.number(names(&["mamba_num_heads", "mamba_n_heads"], &["num_heads"]))?,
+            head_dim: f.number(names(&["mamba_head_dim", "mamba_d_head"], &["head_dim"]))?,
+            state: f
+                .number(names(&["mamba_state_dim", "ssm_state_size", "mamba_d_state"], &["state_size"]))?,
+            groups: f.number(&["mamba_num_groups", "mamba_n_groups", "n_groups"]).unwrap_or(1.0),
+            conv: f.number(&["mamba_d_conv", "conv_kernel"]).unwrap_or(4.0),
+        })
+    }
+
+    /// Input and its gate, two vectors a group, a number a head, a short convolution, and the way out.
+    fn weights(&self, hidden: f64) -> f64 {
+        let (inner, vectors) = (self.heads * self.head_dim, 2.0 * self.groups * self.state);
+        hidden * (2.0 * inner + vectors + self.heads) + self.conv * (inner + vectors) + inner * hidden
+    }
+
+    /// The scan, forward and backward, as Megatron counts it.
+    fn flops(&self) -> f64 {
+        21.0 * self.heads * self.head_dim * self.state
+    }
+}
+
+impl Shape {
+    /// And why there is no formula for it, where there is none.
+    pub(super) fn of(f: &Fields) -> (Self, Option<String>) {
+        let length = f.number(&["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"]);
+        let hidden = f.number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]);
+        let layers = f.number(&["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"]);
+        let (experts, delta, mamba) = (Experts::of(f), Delta::of(f), Mamba::of(f));
+        let parts = Parts { experts: experts.is_some(), delta: delta.is_some(), mamba: mamba.is_some() };
+        let mix = Mix::of(f, layers.unwrap_or(0.0), parts);
+        let refused = mix.as_ref().err().cloned();
+        let groups = [
+            "kv_heads",
+            "n_kv_heads",
+            "num_kv_heads",
+            "num_key_value_heads",
+            "num_query_groups",
+            "n_query_groups",
+        ];
+        let one = || (f.flag("multi_query") == Some(true)).then_some(1.0);
+        let gates = ["attn_output_gate", "attention_output_gate"].iter().any(|g| f.flag(g) == Some(true));
+        let shape = Self {
+            params: f.number(&["n_params", "params", "num_params", "num_parameters", "parameters"]),
+            embedding: f.number(&["n_embedding", "embedding_params"]).unwrap_or(0.0),
+            active: f.number(&["n_active", "active_params", "n_active_params", "num_active_params"]),
+            trainable: f.number(&["trainable_params", "n_trainable", "lora_params"]),
+            mix: mix.ok().filter(|_| layers.is_some()),
+            hidden,
+            heads: f.number(&["heads", "n_heads", "n_head", "num_heads", "num_attention_heads"]),
+            kv_heads: f.number(&groups).or_else(one),
+            head_dim: f.number(&["head_dim", "d_head", "kv_channels", "attention_head_dim", "head_size"]),
+            output_gate: gates || ["qwen3_next", "qwen3_5"].iter().any(|k| f.kind().starts_with(k)),
+            ffn: f.ffn(hidden),
+            gated: f.gated(),
+            vocab: f.number(&["vocab", "padded_vocab_size", "vocab_size", "n_vocab"]),
+            seq_len: length,
+            attended: f.number(&["packed_seq_len"]).or(length),
+            experts,
+            latent: Latent::of(f),
+            delta,
+            mamba,
+            mtp_layers: f
+                .number(&["mtp_layers", "mtp_num_layers", "num_nextn_predict_layers"])
+                .unwrap_or(0.0),
+        };
+        (shape, refused)
+    }
+
+    /// The trainer counts so many parameters, and the dimensions that were told add up to others: they are not those of this model.
+    pub(super) fn contradicts(&self, total: f64) -> Option<String> {
+        /// Norms and biases are not added up.
+        const CLOSE: f64 = 0.01;
+        let mine = self.matrices()? + self.idle_experts()?;
+        let look_up = self.hidden? * self.vocab?;
+        let is = |mine: f64| (mine / total - 1.0).abs() < CLOSE;
+        // The embedding may be that of the logits.
+        let same = is(mine) || is(mine + look_up);
+        (!same).then(|| format!("dimensions that add up to {mine:.0} parameters, of {total:.0}"))
+    }
+
+    pub(super) fn flops(&self, convention: Convention, attended: Option<f64>) -> Option<f64> {
+        let length = attended.or(self.attended);
+        let flops = match convention {
+            Convention::SixN => self.cost(self.weights()?),
+            Convention::Full => {
+                self.cost(self.weights()?) + self.attention(length, false, 0.0)? + self.states()?
+            }
+            Convention::Causal => {
+                self.cost(self.weights()?) + self.attention(length, true, 0.0)? + self.states()?
+            }
+            Convention::Exact => {
+                self.cost(self.matrices()?)
+                    + self.attention(length, true, self.mtp_layers)?
+                    + self.states()?
+            }
+        };
+        Some(flops).filter(|f| f.is_finite() && *f > 0.0)
+    }
+
+    /// FLOPs of a token through so many weights: two forward, two for the gradient of what comes in, two for that of the weight itself if it
+    /// has one.
+    fn cost(&self, weights: f64) -> f64 {
+        let trained = self.trainable.unwrap_or(weights).min(weights);
+        4.0 * weights + 2.0 * trained
+    }
+
+    /// Parameters that work on a token.
+    pub(super) fn weights(&self) -> Option<f64> {
+        let active = self.active.map(|active| active - self.embedding);
+        active
+            .or_else(|| Some(self.params? - self.embedding - self.idle_experts()?))
+            .or_else(|| self.matrices())
+    }
+
+    /// Parameters of the experts that the router does not choose for a token; 0 without experts.
+    fn idle_experts(&self) -> Option<f64> {
+        let Some(experts) = &self.experts else { return Some(0.0) };
+        let expert = self.feed_forward(experts.ffn.or(self.ffn)?)?;
+        Some(self.mix.as_ref()?.sparse * (experts.count - experts.chosen) * expert)
+    }
+
+    /// Scores and their sums of all layers, and of so many that predict further, which attend to everything.
+    fn attention(&self, length: Option<f64>, causal: bool, further: f64) -> Option<f64> {
+        let own = self.mix.as_ref()?.attention.iter().copied();
+        let spans: Vec<_> = own.chain([(Span::All, further)]).filter(|(_, count)| *count > 0.0).collect();
+        if spans.is_empty() {
+            return Some(0.0);
+        }
+        let (width, length) = (self.attention_width()?, length?);
+        let seen: f64 = spans.iter().map(|(span, count)| count * span.seen(length, causal)).sum();
+        Some(12.0 * width * seen)
+    }
+
+    /// What linear attention and Mamba do to their state.
+    fn states(&self) -> Option<f64> {
+        let mix = self.mix.as_ref()?;
+        let delta = self.delta.map_or(0.0, |d| mix.delta * d.flops());
+        Some(delta + self.mamba.map_or(0.0, |m| mix.mamba * m.flops()))
+    }
+
+    /// Width that scores and their sums are computed over: that of the heads, or with latent attention the mean of keys and values.
+    fn attention_width(&self) -> Option<f64> {
+        match (&self.latent, self.heads, self.head_dim) {
+            (Some(l), Some(heads), _) => Some(heads * (l.nope_dim + l.rope_dim + l.v_dim) / 2.0),
+            (None, Some(heads), Some(dim)) => Some(heads * dim),
+            _ => self.hidden,
+        }
+    }
+
+    /// Weights of the matrix products that a token passes, logits with them and the look-up of its embedding without.
+    fn matrices(&self) -> Option<f64> {
+        let (mix, hidden) = (self.mix.as_ref()?, self.hidden?);
+        let logits = hidden * self.vocab?;
+        let attending = mix.attending();
+        let attention = if attending + self.mtp_layers > 0.0 { self.attention_weights()? } else { 0.0 };
+        let sparse = if mix.sparse > 0.0 { self.sparse_weights(hidden)? } else { 0.0 };
+        let dense = if mix.dense > 0.0 { self.feed_forward(self.ffn?)? } else { 0.0 };
+        let delta = self.delta.map_or(0.0, |d| mix.delta * d.weights(hidden));
+        let mamba = self.mamba.map_or(0.0, |m| mix.mamba * m.weights(hidden));
+        // A layer that predicts further is like the last one, and has a projection and logits of its own.
+        let last = if mix.sparse > 0.0 { sparse } else { dense };
+        let further = self.mtp_layers * (attention + last + 2.0 * hidden * hidden + logits);
+        let layers = attending * attention + mix.sparse * sparse + mix.dense * dense + delta + mamba;
+        Some(layers + logits + further)
+    }
+
+    /// Of the experts that a token passes, and of the router.
+    fn sparse_weights(&self, hidden: f64) -> Option<f64> {
+        let e = self.experts.as_ref()?;
+        let chosen = e.chosen * self.feed_forward(e.ffn.or(self.ffn)?)?;
+        let shared = if e.shared_ffn > 0.0 { self.feed_forward(e.shared_ffn)? } else { 0.0 };
+        Some(chosen + shared + hidden * e.count)
+    }
+
+    fn attention_weights(&self) -> Option<f64> {
+        let (hidden, heads) = (self.hidden?, self.heads?);
+        let Some(l) = &self.latent else {
+            let dim = self.head_dim.unwrap_or(hidden / heads);
+            let groups = self.kv_heads.unwrap_or(heads);
+            let gate = if self.output_gate { heads } else { 0.0 };
+            return Some(hidden * dim * (2.0 * (heads + groups) + gate));
+        };
+        let q = heads * (l.nope_dim + l.rope_dim);
+        let queries = l.q_rank.map_or(hidden * q, |rank| rank * (hidden + q));
+        let keys_and_values = hidden * (l.kv_rank + l.rope_dim) + l.kv_rank * heads * (l.nope_dim + l.v_dim);
+        Some(queries + keys_and_values + heads * l.v_dim * hidden)
+    }
+
+    fn feed_forward(&self, width: f64) -> Option<f64> {
+        let matrices = if self.gated? { 3.0 } else { 2.0 };
+        Some(matrices * self.hidden? * width)
+    }
+}
