@@ -1,8 +1,8 @@
 //! CSV with a header: one row a step, an empty cell where something was not logged. Columns have our names or those of frameworks, and
 //! are parted by commas, semicolons or tabs.
 //!
-//! What the web page of W&B exports has a column for each metric of each run, `RUN - lm_loss`, and two with its extremes; the runs are
-//! told apart.
+//! What the web page of W&B exports has a column for each metric of each run, `RUN - lm_loss`, and two with
+//! its extremes; the runs are told apart.
 
 use std::borrow::Cow;
 
@@ -107,7 +107,8 @@ impl Header {
         (columns.contains(&Column::Step) && (measured || exported)).then_some(header)
     }
 
-    /// A run of an export none of whose metrics is called as a loss usually is: the one that looks most like it stands for it.
+    /// A run of an export none of whose metrics is called as a loss usually is: the one that looks most like
+    /// it stands for it.
     fn find_losses(&mut self) {
         for run in self.runs() {
             let own = || (0..self.columns.len()).filter(|i| self.runs[*i].as_deref() == Some(&*run));
@@ -238,11 +239,10 @@ fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resoluti
                 Some(step(number("step")?).ok_or_else(|| format!("step is not an integer: {:?}", shown()))?)
         }
         Column::Timestamp => {
-            event.ts =
-                Some(timestamp(cell).ok_or_else(|| {
-                    let why = "timestamp is none of Unix seconds, RFC 3339, and YYYY-MM-DD HH:MM:SS in UTC";
-                    format!("{why}: {:?}", shown())
-                })?)
+            event.ts = Some(timestamp(cell).ok_or_else(|| {
+                let why = "timestamp is none of Unix seconds, RFC 3339, and YYYY-MM-DD HH:MM:SS in UTC";
+                format!("{why}: {:?}", shown())
+            })?)
         }
         Column::Rank => {
             let rank = cell.parse().map_err(|_| format!("rank is not a small integer: {:?}", shown()))?;
@@ -305,14 +305,21 @@ mod tests {
 
     #[test]
     fn reads_what_the_web_page_of_wandb_exports() {
-        let header = r#""Step","proud-sun-7 - lm_loss","proud-sun-7 - lm_loss__MIN","proud-sun-7 - lm_loss__MAX""#;
+        let header =
+            r#""Step","proud-sun-7 - lm_loss","proud-sun-7 - lm_loss__MIN","proud-sun-7 - lm_loss__MAX""#;
         let mut rows = Rows::new(Header::parse(header).unwrap());
         let e = one(&mut rows, r#""100","2.5","2.5","2.5""#);
         assert_eq!((e.step, e.run.as_deref()), (Some(100), Some("proud-sun-7")));
         assert_eq!(e.m.iter().collect::<Vec<_>>(), [("loss", 2.5)]);
         assert!(one(&mut rows, r#""101","NaN","NaN","NaN""#).m.get("loss").unwrap().is_nan());
-        let columns = |run: &str, name: &str| format!(r#""{run} - {name}","{run} - {name}__MIN","{run} - {name}__MAX""#);
-        let header = format!(r#""trainer/global_step",{},{}"#, columns("a, b", "my_loss"), columns("c - d", "train/loss"));
+        let columns = |run: &str, name: &str| {
+            format!(r#""{run} - {name}","{run} - {name}__MIN","{run} - {name}__MAX""#)
+        };
+        let header = format!(
+            r#""trainer/global_step",{},{}"#,
+            columns("a, b", "my_loss"),
+            columns("c - d", "train/loss")
+        );
         let mut rows = Rows::new(Header::parse(&header).unwrap());
         let both = rows.events(r#""5","1.5","1.5","1.5","2.5","2.5","2.5""#).unwrap();
         let seen: Vec<_> = both.iter().map(|e| (e.run.as_deref().unwrap(), e.m.get("loss"))).collect();
@@ -353,11 +360,7 @@ mod tests {
                 assert_eq!(one(&mut rows, &format!("{step},2.5,0.1,0.5")).missing, [""; 0]);
             }
             let e = one(&mut rows, &format!("{known},{nothing},0.1,0.5"));
-            assert_eq!(
-                (&e.missing[..], e.m.get("lr")),
-                (&["loss".to_owned()][..], Some(0.1)),
-                "{nothing:?}"
-            );
+            assert_eq!((&e.missing[..], e.m.get("lr")), (&["loss".to_owned()][..], Some(0.1)), "{nothing:?}");
             assert_eq!(one(&mut rows, "100,,,").missing, [""; 0], "a row of something else");
         }
     }

@@ -1,16 +1,18 @@
 //! A number that a line should carry and does not: one rule for every format.
 //!
-//! Few writers print `nan`. orjson, and any strict JSON, writes `null`; a text says `None`; others leave the field out. So a loss or a
-//! gradient norm that the run told on lines of the same kind, and that is nothing or is not there on this one, is not finite:
-//! it goes into [`Event::missing`].
+//! Few writers print `nan`. orjson, and any strict JSON, writes `null`; a text says `None`; others leave the
+//! field out. So a loss or a gradient norm that the run told on lines of the same kind, and that is nothing
+//! or is not there on this one, is not finite: it goes into [`Event::missing`].
 //!
-//! * Nothing (`null`, `None`) counts once two such lines in a row had the number. Where it is certain what the name means (the configuration tells
-//!   it, or the line says `loss None`) one line of any kind is enough.
-//! * Not there counts once the last twenty such lines had it, and only if the rest of the line is as it was: many loops log their first
-//!   ten steps in full and then the loss of every tenth. A number that was away and comes back must be there twenty times again.
+//! * Nothing (`null`, `None`) counts once two such lines in a row had the number, and then on lines of every
+//!   kind until it is there again. Where it is certain what the name means (the configuration tells it, or
+//!   the line says `loss None`) one line of any kind is enough.
+//! * Not there counts once the last twenty such lines had it, and only if the rest of the line is as it was:
+//!   many loops log their first ten steps in full and then the loss of every tenth. A number that was away
+//!   and comes back must be there twenty times again.
 //!
-//! Lines are of one kind if they have the same names apart from these two, so evaluations and summaries are of another. Where
-//! steps were skipped, and after steps fell back, nothing counts.
+//! Lines are of one kind if they have the same names apart from these two, so evaluations and summaries are
+//! of another. Where steps were skipped, and after steps fell back, nothing counts.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
@@ -39,6 +41,8 @@ pub struct Absent {
     kinds: Vec<LineKind>,
     /// Numbers of any line so far, of each that is watched.
     told: [bool; WATCHED.len()],
+    /// Missing since the last of them.
+    lost: [bool; WATCHED.len()],
     last_step: Option<i64>,
     /// The largest stride of the steps.
     stride: i64,
@@ -81,15 +85,19 @@ impl Absent {
         let kind = self.kind(rest);
         for (w, name) in kind.watched.iter_mut().zip(WATCHED) {
             if e.m.get(name).is_some() {
-                *w = Watched { there: if w.nulled || w.lost { 1 } else { w.there.saturating_add(1) }, ..Watched::default() };
+                *w = Watched {
+                    there: if w.nulled || w.lost { 1 } else { w.there.saturating_add(1) },
+                    ..Watched::default()
+                };
             } else if nothing.iter().any(|(n, _)| n == name) {
                 (w.nulled, w.there) = (w.nulled || w.there >= KNOWN, 0);
             } else {
                 (w.lost, w.there) = (w.lost || w.there >= USUAL, 0);
             }
         }
-        for (told, name) in self.told.iter_mut().zip(WATCHED) {
-            *told |= e.m.get(name).is_some();
+        for (i, name) in WATCHED.iter().enumerate() {
+            self.told[i] |= e.m.get(name).is_some();
+            self.lost[i] = e.m.get(name).is_none() && (self.lost[i] || found.contains(name));
         }
         for name in found {
             if e.missing.iter().all(|m| m != name) {
@@ -113,7 +121,7 @@ impl Absent {
             let w = kind.map(|k| k.watched[i]).unwrap_or_default();
             match nothing.iter().find(|(n, _)| n == WATCHED[i]) {
                 Some((_, Nothing::Certain)) => told(i),
-                Some((_, Nothing::Null)) => w.nulled || w.there >= KNOWN,
+                Some((_, Nothing::Null)) => self.lost[i] || w.nulled || w.there >= KNOWN,
                 None if self.only_nulls || e.m.is_empty() => false,
                 None => w.lost || w.there >= USUAL,
             }
@@ -125,7 +133,8 @@ impl Absent {
     fn moved(&mut self, step: i64) {
         self.lines += 1;
         let by = self.last_step.map_or(0, |last| step.saturating_sub(last));
-        // Lines of several ranks may be a few steps apart; a restart goes back further, and may log something else.
+        // Lines of several ranks may be a few steps apart; a restart goes back further, and may log something
+        // else.
         if by < 0 && by.unsigned_abs() > self.stride.unsigned_abs().saturating_mul(4) {
             *self = Self { lines: self.lines, only_nulls: self.only_nulls, ..Self::default() };
         }
@@ -176,7 +185,9 @@ mod tests {
         let mut found = Vec::new();
         for (step, numbers, nothing) in lines {
             let mut e = Event { step: Some(*step), ..Event::new(Kind::Step) };
-            numbers.iter().for_each(|n| drop(e.m.set(n, 1.0)));
+            for name in numbers {
+                e.m.set(name, 1.0);
+            }
             let nothing: Vec<_> = nothing.iter().map(|n| ((*n).to_owned(), Nothing::Null)).collect();
             absent.judge(&mut e, &nothing);
             found.extend((!e.missing.is_empty()).then_some((*step, e.missing)));
@@ -207,7 +218,8 @@ mod tests {
     #[test]
     fn a_number_that_is_always_there_is_missed() {
         let without = |s| (s, vec!["lr", "step_time"], vec![]);
-        let lines: Vec<_> = full(1..21).chain((21..24).map(without)).chain(full(24..25)).chain([without(25)]).collect();
+        let lines: Vec<_> =
+            full(1..21).chain((21..24).map(without)).chain(full(24..25)).chain([without(25)]).collect();
         let both = vec!["loss".to_owned(), "grad_norm".to_owned()];
         assert_eq!(missing(&lines), (21..24).map(|s| (s, both.clone())).collect::<Vec<_>>());
         let lines: Vec<_> = full(1..20).chain([without(20)]).collect();

@@ -152,15 +152,19 @@ fn label(text: &str) -> Option<(Speaker, &str)> {
     (host && name.len() <= 64 && !counter).then_some((Speaker::NOBODY, rest))
 }
 
-/// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where nothing else tells one.
+/// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where nothing else
+/// tells one.
 fn is_step_of(rest: &str) -> bool {
-    let starts = |word: &str| rest.trim_start().get(..word.len()).is_some_and(|r| r.eq_ignore_ascii_case(word));
-    let counts = |word: &&str| rest.as_bytes().windows(word.len()).any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
+    let starts =
+        |word: &str| rest.trim_start().get(..word.len()).is_some_and(|r| r.eq_ignore_ascii_case(word));
+    let counts =
+        |word: &&str| rest.as_bytes().windows(word.len()).any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
     ["loss", "train loss", "train_loss", "training loss"].iter().any(|w| starts(w))
         && !["step", "iter", "epoch", "batch"].iter().any(|w| counts(w))
 }
 
-/// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The number is that of the process.
+/// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The number is
+/// that of the process.
 fn python_logger(text: &str) -> Option<(Speaker, &str)> {
     let (head, rest) = split_once(text, " :: ")?;
     let mut parts = head.split(" - ");

@@ -150,7 +150,13 @@ impl FileReader {
     pub fn new(path: &Path, head: &[u8]) -> Option<Self> {
         let known = recognise(path, head)?;
         let format = (known.new)(path, head);
-        Some(Self { kind: known.kind, format, resolution: Resolution::default(), absent: Absent::of_records(), ended: None })
+        Some(Self {
+            kind: known.kind,
+            format,
+            resolution: Resolution::default(),
+            absent: Absent::of_records(),
+            ended: None,
+        })
     }
 
     pub fn kind(&self) -> FileKind {

@@ -141,7 +141,8 @@ impl<'a> Out<'a> {
         self.as_it_is(event);
     }
 
-    /// Gives an event out that says itself what is missing. No step is below 0: a trainer that counts one so has not begun.
+    /// Gives an event out that says itself what is missing. No step is below 0: a trainer that counts one so
+    /// has not begun.
     pub(crate) fn as_it_is(&mut self, mut event: Event) {
         if event.step.is_some_and(|step| step < 0) {
             if event.kind == Kind::Step {

@@ -11,6 +11,8 @@
 mod fields;
 mod names;
 #[cfg(test)]
+mod shapes;
+#[cfg(test)]
 mod tests;
 
 use stepwatch_wire::Event;
@@ -77,7 +79,8 @@ impl Format for Generic {
         let mut told = Told::default();
         let evaluates = if let Some(bar) = tqdm::bar(line.text).or_else(|| tqdm::endless(line.text)) {
             let total = Some(bar.total).filter(|t| *t > 0);
-            let again = self.before.is_some_and(|b| b.step == bar.n && b.of == total);
+            let seen = |n: i64| self.before.is_some_and(|b| b.step == n && b.of == total);
+            let again = seen(bar.n) || self.lost && seen(bar.n.saturating_add(1));
             // A bar is drawn with the loss of a step before it counts that step.
             let lost = again && !self.lost && loss_is_lost(&bar);
             if again && !lost {
@@ -89,9 +92,10 @@ impl Format for Generic {
             }
             names::evaluates(bar.description)
         } else {
-            let Some(fields) = fields::scan(line.text) else { return Outcome::Unmatched };
+            let (text, logged) = without_logger(line.text);
+            let Some(fields) = fields::scan(text) else { return Outcome::Unmatched };
             told.read(fields.iter());
-            self.alone(&fields, line.text, &mut told);
+            self.alone(&fields, text, logged, &mut told);
             names::evaluates(line.text)
         };
         self.give(told, evaluates, line, out)
@@ -110,15 +114,20 @@ impl Format for Generic {
 
 impl Generic {
     /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
-    fn alone(&mut self, fields: &[Field<'_>], text: &str, told: &mut Told) {
+    fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &mut Told) {
         if told.step.is_some() {
             return;
         }
-        if let [first, _, _, ..] = fields {
+        if let Some(first) = fields.first().filter(|_| fields.len() >= if logged { 2 } else { 3 }) {
             // `12: Loss 10.94 | Grad Norm 16.8`, `[12] loss 2.5, lr 0.1`
             let ends = first.number.rest.trim_start().starts_with([':', ']', '|', ')']);
             let counts = first.leads && first.name.is_empty() && first.of.is_none() && ends;
-            if counts && first.unit == Unit::None && told.train.iter().any(|(n, ..)| n == metric::LOSS) {
+            let alone = fields[1..].iter().all(|f| !f.leads);
+            if counts
+                && alone
+                && first.unit == Unit::None
+                && told.train.iter().any(|(n, ..)| n == metric::LOSS)
+            {
                 told.step = number::whole(first.number.value).map(|step| (0, step, None));
                 return;
             }
@@ -220,11 +229,16 @@ impl Told {
         }
     }
 
-    /// Whether the line lacks what every line like it has, and has the rest: two numbers or more, as a schedule of its own has one.
+    /// Whether the line lacks what every line like it has, and has the rest: two numbers or more, as a
+    /// schedule of its own has one.
     fn lacks(&self, line: &Line<'_>, out: &Out<'_>) -> bool {
         let mut e = line.step(0);
-        self.train.iter().for_each(|(name, value, _)| drop(e.m.set(name, *value)));
-        self.epoch.iter().for_each(|epoch| drop(e.m.set(metric::EPOCH, *epoch)));
+        for (name, value, _) in &self.train {
+            e.m.set(name, *value);
+        }
+        if let Some(epoch) = self.epoch {
+            e.m.set(metric::EPOCH, epoch);
+        }
         self.train.len() >= 2 && out.misses(&e)
     }
 
@@ -297,6 +311,25 @@ impl Told {
             numbers.push((name, f.number.value / divisor, f.number.quantum.map(|q| q / divisor)));
         }
     }
+}
+
+/// The text without a date that has no year, or what absl puts before it: `05/29 03:52:45 - `, `I0706
+/// 16:50:26.230209 140110937163584 train.py:12] `; and whether there was any.
+fn without_logger(text: &str) -> (&str, bool) {
+    let digits = |from: usize, len: usize| {
+        text.as_bytes().get(from..from + len).is_some_and(|b| b.iter().all(u8::is_ascii_digit))
+    };
+    let clock = |at: usize| {
+        digits(at, 2) && digits(at + 3, 2) && digits(at + 6, 2) && text.get(at + 2..at + 3) == Some(":")
+    };
+    if text.starts_with(['I', 'W', 'E', 'F']) && digits(1, 4) && clock(6) {
+        return text.split_once("] ").map_or((text, false), |(_, rest)| (rest, true));
+    }
+    let date = digits(0, 2) && digits(3, 2) && matches!(text.get(2..3), Some("/" | "-")) && clock(6);
+    let rest = date.then(|| text.get(14..)).flatten();
+    rest.map_or((text, false), |rest| {
+        (rest.trim_start_matches(|c: char| c.is_ascii_digit() || " .,-|:".contains(c)), true)
+    })
 }
 
 /// Whether a bar of training tells a loss that is no number.

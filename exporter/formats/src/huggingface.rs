@@ -344,6 +344,18 @@ mod tests {
     }
 
     #[test]
+    fn tokens_of_axolotl_are_counted_of_all() {
+        let line = |total: i64, trainable: i64| {
+            format!(
+                "{{'loss': 1.0, 'epoch': 0.1, 'ppl': 2.71828, 'tokens/train_per_sec_per_gpu': 812.5, 'tokens/trainable': {trainable}, 'tokens/total': {total}}}"
+            )
+        };
+        let e = read(&[&line(1000, 400), &line(3000, 900)]);
+        assert_eq!((e[0].m.get("tokens"), e[1].m.get("tokens")), (None, Some(2000.0)));
+        assert_eq!(e[1].m.get("tokens/train_per_sec_per_gpu"), Some(812.5), "of some of them");
+    }
+
+    #[test]
     fn version_5_has_four_digits() {
         let (mut r, mut out) = (Reader::new(Some("huggingface")).unwrap(), Vec::new());
         r.line("{'loss': '2.5', 'grad_norm': '12.35', 'learning_rate': '5e-05', 'num_tokens': '123456', 'epoch': '1'}", &mut out);

@@ -130,8 +130,9 @@ impl Jsonl {
         }
     }
 
-    /// LLaMA-Factory tells the mean since its process started, in which a slow hour of a long run does not show. The tokens so far divided by it are
-    /// the time, and two records tell the rate between them. What the first of a process tells is its own.
+    /// LLaMA-Factory tells the mean since its process started, in which a slow hour of a long run does not
+    /// show. The tokens so far divided by it are the time, and two records tell the rate between them. What
+    /// the first of a process tells is its own.
     fn rate(&self, (tokens, at): (f64, f64), e: &mut Event) {
         match self.mean {
             None => {}
@@ -148,7 +149,8 @@ impl Jsonl {
 /// Bytes that a logger may put before a record.
 const MAX_PREFIX: usize = 160;
 
-/// The object that a line is, or that it ends with behind what a logger put before it: `INFO:metrics:{"step": 5, …}`.
+/// The object that a line is, or that it ends with behind what a logger put before it: `INFO:metrics:{"step":
+/// 5, …}`.
 fn record(text: &str) -> Option<&str> {
     let at = text.find('{').filter(|at| *at <= MAX_PREFIX)?;
     let record = &text[at..];

@@ -1,10 +1,13 @@
-//! Lines that say that a value is not finite, in place of the step that would have shown it: one table for every framework.
+//! Lines that say that a value is not finite, in place of the step that would have shown it: one table for
+//! every framework.
 //!
-//! Many trainers check the loss before they log it, and stop: torchtitan by an assertion on the device, Megatron in its backward pass, MaxText and
-//! the recipes of vision by an exit. The log then ends with a finite loss and a sentence. Some say no more of it than a progress bar. What such a line
-//! says becomes a step of its own: the one it names, or the one after the last.
+//! Many trainers check the loss before they log it, and stop: torchtitan by an assertion on the device,
+//! Megatron in its backward pass, MaxText and the recipes of vision by an exit. The log then ends with a
+//! finite loss and a sentence. Some say no more of it than a progress bar. What such a line says becomes a
+//! step of its own: the one it names, or the one after the last.
 //!
-//! A sentence that could stand in any text counts only behind a step of training, and not where it speaks of what may be.
+//! A sentence that could stand in any text counts only behind a step of training, and not where it speaks of
+//! what may be.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
@@ -64,7 +67,7 @@ const TABLE: &[Words] = &[
     loss("loss is inf"),
     loss("loss is -inf"),
     // Composer, nan_monitor.py.
-    loss("train loss contains a nan"),
+    loss("train loss*contains a nan"),
     // detectron2, train_loop.py; MMEngine, check_invalid_loss_hook.py.
     loss("loss became infinite or nan"),
     loss("loss become infinite or nan"),
@@ -94,7 +97,8 @@ const TABLE: &[Words] = &[
 
 /// Words of what may be, and of what is done about it in general.
 const MAYBE: &[&str] = &[
-    "if", "when", "whenever", "may", "might", "could", "would", "should", "unless", "avoid", "prevent", "check", "checks", "checking", "whether", "no", "until",
+    "if", "when", "whenever", "may", "might", "could", "would", "should", "unless", "avoid", "prevent",
+    "check", "checks", "checking", "whether", "no", "until",
 ];
 /// And of those, the ones that may follow.
 const CONDITIONS: &[&str] = &["if", "when", "whenever", "unless"];
@@ -116,7 +120,9 @@ impl LastWords {
     pub(crate) fn heard(&mut self, events: &[Event]) {
         for e in events.iter().filter(|e| e.kind == Kind::Step) {
             self.last_step = e.step.or(self.last_step);
-            let of = |name: &str| e.m.get(name).is_some_and(|v| !v.is_finite()) || e.missing.iter().any(|m| m == name);
+            let of = |name: &str| {
+                e.m.get(name).is_some_and(|v| !v.is_finite()) || e.missing.iter().any(|m| m == name)
+            };
             // Beside the loss stand parts of a step in events of their own.
             if e.m.get(metric::LOSS).is_some() || !e.missing.is_empty() {
                 self.lost = of(metric::LOSS);
@@ -153,22 +159,26 @@ fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
         return None;
     }
     let lower = text.to_ascii_lowercase();
-    let (words, at) = TABLE.iter().filter(|w| training || w.certain).find_map(|w| Some((w, found(&lower, w.text)?)))?;
-    let behind = &lower[at + words.text.len()..];
+    let (words, at) =
+        TABLE.iter().filter(|w| training || w.certain).find_map(|w| Some((w, found(&lower, w.text)?)))?;
+    let behind = lower.get(at + words.text.len()..).unwrap_or("");
     let behind = behind.split(['.', ',', ';', '!']).next().unwrap_or("");
-    let has = |text: &str, list: &[&str]| text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w));
+    let has =
+        |text: &str, list: &[&str]| text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w));
     let maybe = has(&lower[..at], MAYBE) || has(behind, CONDITIONS);
     (words.certain || !maybe).then(|| (words.what, named(&lower)))
 }
 
-/// Where a sentence stands in a text, if it ends with a word there.
+/// Where a sentence stands in a text, if it ends with a word there. A `*` stands for a name.
 fn found(lower: &str, words: &str) -> Option<usize> {
+    let (words, then) = words.split_once('*').unwrap_or((words, ""));
     let at = number::find(lower, words)?;
     let goes_on = |c: char| c.is_alphanumeric() || c == '_';
     let starts = !lower[..at].ends_with(|c: char| goes_on(c) || c == '.');
     // `loss is inf` is also said of `infinite`.
     let rest = lower[at + words.len()..].trim_start_matches("inite").trim_start_matches("inity");
-    (starts && !rest.starts_with(goes_on)).then_some(at)
+    let ends = if then.is_empty() { !rest.starts_with(goes_on) } else { number::find(rest, then).is_some() };
+    (starts && ends).then_some(at)
 }
 
 /// `at step 12`, `iteration=12`, `iteration #12`.
@@ -218,29 +228,63 @@ mod tests {
     #[test]
     fn sentences_of_frameworks() {
         for (line, want) in [
-            ("[rank3]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping training before the optimizer update.", (14, "loss")),
-            ("../aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `Loss or gradient norm is not finite on at least one rank at step 20. Stopping training before the optimizer update.` failed.", (20, "loss")),
-            ("I0706 16:50:26.230209 140110937163584 max_logging.py:37] Aborting training due to NaN loss.", (13, "loss")),
-            ("RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective')", (13, "gradient")),
-            ("ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 7 at iteration #15 invocation #1 (message='found NaN in local forward loss calculation')", (15, "loss")),
-            ("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.", (13, "gradient")),
-            ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate", (13, "gradient")),
+            (
+                "[rank3]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping training before the optimizer update.",
+                (14, "loss"),
+            ),
+            (
+                "../aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `Loss or gradient norm is not finite on at least one rank at step 20. Stopping training before the optimizer update.` failed.",
+                (20, "loss"),
+            ),
+            (
+                "I0706 16:50:26.230209 140110937163584 max_logging.py:37] Aborting training due to NaN loss.",
+                (13, "loss"),
+            ),
+            (
+                "RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective')",
+                (13, "gradient"),
+            ),
+            (
+                "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 7 at iteration #15 invocation #1 (message='found NaN in local forward loss calculation')",
+                (15, "loss"),
+            ),
+            (
+                "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+                (13, "gradient"),
+            ),
+            (
+                "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate",
+                (13, "gradient"),
+            ),
             ("RuntimeError: nan loss encountered at step 17", (17, "loss")),
             ("RuntimeError: Loss is NaN", (13, "loss")),
             ("RuntimeError: Loss is Inf", (13, "loss")),
             ("RuntimeError: Train loss contains a NaN.", (13, "loss")),
+            ("RuntimeError: Train loss ce contains a NaN.", (13, "loss")),
             ("FloatingPointError: Loss became infinite or NaN at iteration=13!", (13, "loss")),
             ("AssertionError: loss become infinite or NaN!", (13, "loss")),
             ("Batch 3: Invalid loss, terminating training", (13, "loss")),
             ("ERROR:tensorflow:Model diverged with loss = NaN.", (13, "loss")),
             ("ValueError: The loss returned in `training_step` is nan.", (13, "loss")),
-            ("ValueError: Detected nan and/or inf values in `layer.weight`. Check your forward pass for numerically unstable operations.", (13, "gradient")),
-            ("RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.", (13, "gradient")),
-            ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", (13, "gradient")),
+            (
+                "ValueError: Detected nan and/or inf values in `layer.weight`. Check your forward pass for numerically unstable operations.",
+                (13, "gradient"),
+            ),
+            (
+                "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
+                (13, "gradient"),
+            ),
+            (
+                "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+                (13, "gradient"),
+            ),
             ("Loss is nan, stopping training", (13, "loss")),
             ("Loss is infinite or NaN!", (13, "loss")),
             ("WARNING: non-finite loss, ending training tensor([nan])", (13, "loss")),
-            ("Train step of epoch 0:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan, lr=1e-5]", (30, "loss")),
+            (
+                "Train step of epoch 0:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan, lr=1e-5]",
+                (30, "loss"),
+            ),
             ("training: 30it [00:03, 3.50it/s, train_loss=nan]", (30, "loss")),
         ] {
             assert_eq!(said(line), Some(want), "{line}");
@@ -263,12 +307,18 @@ mod tests {
         ] {
             assert_eq!(said(line), None, "{line}");
         }
-        assert_eq!(read(&["RuntimeError: Loss is NaN", "Loss is nan, stopping training"]), [], "nobody trains");
+        assert_eq!(
+            read(&["RuntimeError: Loss is NaN", "Loss is nan, stopping training"]),
+            [],
+            "nobody trains"
+        );
     }
 
     #[test]
     fn a_run_that_never_took_a_step_is_lost_too() {
-        let e = read(&["[rank0]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 1. Stopping training before the optimizer update."]);
+        let e = read(&[
+            "[rank0]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 1. Stopping training before the optimizer update.",
+        ]);
         assert!(e[0].step == Some(1) && e[0].m.get("loss").unwrap().is_nan());
     }
 
@@ -279,7 +329,10 @@ mod tests {
         let words = "Loss is nan, stopping training";
         assert_eq!(read(&[STEP, words, words, words]).len(), 2, "every rank says so");
         let later = STEP.replace("12/", "20/");
-        assert_eq!(read(&[STEP, words, &later, words]).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [12, 13, 20, 21]);
+        assert_eq!(
+            read(&[STEP, words, &later, words]).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(),
+            [12, 13, 20, 21]
+        );
     }
 
     proptest! {

@@ -1,12 +1,13 @@
-//! LitGPT: `Epoch 1 | iter 8 step 2 | loss train: 1.761, val: n/a | iter time: 121.17 ms (step) remaining time: 1:02:03`, in 2023
-//! `iter 8 step 2: loss 1.7612, iter time: 121.17ms (optimizer.step)`.
+//! LitGPT: `Epoch 1 | iter 8 step 2 | loss train: 1.761, val: n/a | iter time: 121.17 ms (step) remaining
+//! time: 1:02:03`, in 2023 `iter 8 step 2: loss 1.7612, iter time: 121.17ms (optimizer.step)`.
 //!
-//! An iteration is a micro-batch: with gradient accumulation several of them are one step, and their time is not its time. The lines of
-//! the others are passed over, unless their loss is no number. The time of a step is that of an iteration, as often as the lines show that there
-//! are iterations to a step. `val` repeats the last evaluation.
+//! An iteration is a micro-batch: with gradient accumulation several of them are one step, and their time is
+//! not its time. The lines of the others are passed over, unless their loss is no number. The time of a step
+//! is that of an iteration, as often as the lines show that there are iterations to a step. `val` repeats the
+//! last evaluation.
 
+use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event};
 
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number;
@@ -51,22 +52,18 @@ impl Format for LitGpt {
 }
 
 impl LitGpt {
-    fn step(
-        &mut self,
-        iteration: i64,
-        step: i64,
-        rest: &str,
-        line: &Line<'_>,
-        out: &mut Out<'_>,
-    ) -> Outcome {
+    fn step(&mut self, iteration: i64, step: i64, rest: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let mut e = line.step(step);
         let Some(loss) = value(rest, "loss").and_then(|v| out.metric(&mut e, metric::LOSS, v, 1.0)) else {
             return Outcome::Unmatched;
         };
         let new = self.before.is_none_or(|(_, last)| step != last);
-        if !new && loss.is_finite() || step == 0 && loss.is_finite() {
+        let whole = new && step > 0;
+        if !whole && loss.is_finite() {
             return Outcome::Ignored;
         }
+        // A micro-batch behind a step is of the next one.
+        e.step = Some(step + i64::from(!whole));
         if let Some((epoch, _)) = line.text.strip_prefix("Epoch ").and_then(number::integer) {
             out.value(&mut e, metric::EPOCH, epoch as f64);
         }
@@ -75,12 +72,12 @@ impl LitGpt {
             self.accumulates = Some(iterations / steps).filter(|n| *n > 0 && iterations % steps == 0);
         }
         if let Some(time) = rest.split_once("iter time:").map(|(_, t)| t) {
-            let iteration = out.metric(&mut e, "iter_time", time, 1000.0);
-            if let Some((time, n)) = iteration.zip(self.accumulates) {
-                out.value(&mut e, metric::STEP_TIME, time * n as f64);
+            out.metric(&mut e, "iter_time", time, 1000.0);
+            if let Some(n) = self.accumulates {
+                out.metric(&mut e, metric::STEP_TIME, time, 1000.0 / n as f64);
             }
         }
-        if new {
+        if whole {
             self.pause.step(self.before.map(|(_, step)| step), step, line, out);
             self.saving.step(step, line, out);
             self.before = Some((iteration, step));
@@ -130,7 +127,7 @@ fn saved(path: &str) -> Option<i64> {
 mod tests {
     use super::*;
     use crate::Reader;
-    use stepwatch_wire::Kind;
+    use stepwatch_wire::{CkptPhase, Kind};
 
     fn read(lines: &[&str]) -> Vec<Event> {
         let mut r = Reader::new(Some("litgpt")).unwrap();
@@ -150,8 +147,9 @@ mod tests {
             "Epoch 1 | iter 8 step 2 | loss train: 10.901, val: n/a | iter time: 125.00 ms (step) remaining time: 2:00:00",
             "Epoch 1 | iter 9 step 2 | loss train: nan, val: n/a | iter time: 110.00 ms remaining time: 2:00:00",
         ]);
-        let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.m.get("step_time"), e.m.get("iter_time"))).collect();
-        assert_eq!(seen, [(1, None, Some(0.125)), (2, Some(0.5), Some(0.125)), (2, Some(0.44), Some(0.11))]);
+        let seen: Vec<_> =
+            e.iter().map(|e| (e.step.unwrap(), e.m.get("step_time"), e.m.get("iter_time"))).collect();
+        assert_eq!(seen, [(1, None, Some(0.125)), (2, Some(0.5), Some(0.125)), (3, Some(0.44), Some(0.11))]);
         assert!(e[1].m.get("loss") == Some(10.901) && e[2].m.get("loss").unwrap().is_nan());
         assert_eq!(e[1].m.get("epoch"), Some(1.0));
     }
@@ -192,12 +190,18 @@ mod tests {
             ]
         );
         assert_eq!(e[3].m.get("loss"), Some(1.0571));
-        assert_eq!(e[6].m.get("step_time"), Some(0.50353));
+        assert!((e[6].m.get("step_time").unwrap() - 0.50353).abs() < 1e-12);
     }
 
     #[test]
     fn what_is_no_step() {
-        for text in ["iter 5: loss 2.5, time 3ms", "Epoch 1 | iter x step 2 |", "Validating ...", "iter 5: val loss 2.5", "Epoch é"] {
+        for text in [
+            "iter 5: loss 2.5, time 3ms",
+            "Epoch 1 | iter x step 2 |",
+            "Validating ...",
+            "iter 5: val loss 2.5",
+            "Epoch é",
+        ] {
             assert!(read(&[text]).is_empty(), "{text}");
         }
     }

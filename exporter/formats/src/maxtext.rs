@@ -18,7 +18,8 @@ impl Format for MaxText {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
         // Around a profile it names the step and tells no times.
-        let step = behind("completed step: ").or_else(|| behind("completed profiler activation/deactivation step: "));
+        let step = behind("completed step: ")
+            .or_else(|| behind("completed profiler activation/deactivation step: "));
         if let Some(rest) = step {
             return read(rest, ": ", line.event(Kind::Step, None), out);
         }
@@ -41,8 +42,9 @@ impl Format for MaxText {
     }
 }
 
-/// `Saved a checkpoint at step 2.`, in small letters until 2024; or `Started an asynchronous checkpoint save for step 2`, which Orbax says to be done:
-/// `Finished async_save (blocking + background). Time taken: 12.3s. directory=gs://bucket/run/checkpoints/2`.
+/// `Saved a checkpoint at step 2.`, in small letters until 2024; or `Started an asynchronous checkpoint save
+/// for step 2`, which Orbax says to be done: `Finished async_save (blocking + background). Time taken: 12.3s.
+/// directory=gs://bucket/run/checkpoints/2`.
 fn checkpoint(line: &Line<'_>) -> Option<Event> {
     let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
     if let Some(rest) = behind("aved a checkpoint at step ") {
@@ -139,16 +141,19 @@ mod tests {
         ]);
         let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.ckpt)).collect();
         let (start, end) = (Some(CkptPhase::Start), Some(CkptPhase::End));
-        assert_eq!(seen, [
-            (2, end),
-            (100, start),
-            (100, end),
-            (200, start),
-            (200, end),
-            (300, start),
-            (11, None),
-            (12, None),
-        ]);
+        assert_eq!(
+            seen,
+            [
+                (2, end),
+                (100, start),
+                (100, end),
+                (200, start),
+                (200, end),
+                (300, start),
+                (11, None),
+                (12, None),
+            ]
+        );
         assert_eq!(e[2].extra["seconds"].as_f64(), Some(124.161461));
         assert_eq!(e[2].extra["path"].as_str(), Some("gs://bucket/run/checkpoints/100"));
         assert_eq!((e[7].m.get("loss"), e[7].m.get("step_time")), (Some(0.693), Some(24.93)));

@@ -1,15 +1,16 @@
-//! OpenRLHF. PPO and its kin print `✨ Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07, 'reward': 0.5, …}`, one Python dict a
-//! step.
+//! OpenRLHF. PPO and its kin print `✨ Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07, 'reward':
+//! 0.5, …}`, one Python dict a step.
 //!
-//! SFT, RM and DPO print nothing but a bar: `Train step of epoch 1:  12%|█▏ | 12/100 [00:03<00:25, 3.50it/s, gpt_loss=2.34, lr=1e-5, grad_norm=0.5]`.
-//! Its steps are micro-batches, and are counted on over the epochs. It is drawn with the numbers of a batch before that is counted. The evaluation
-//! behind it has a bar with the mean so far, which is whole at its end.
+//! SFT, RM and DPO print nothing but a bar: `Train step of epoch 1:  12%|█▏ | 12/100 [00:03<00:25, 3.50it/s,
+//! gpt_loss=2.34, lr=1e-5, grad_norm=0.5]`. Its steps are micro-batches, and are counted on over the epochs.
+//! It is drawn with the numbers of a batch before that is counted. The evaluation behind it has a bar with
+//! the mean so far, which is whole at its end.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Value};
 
-use crate::format::{Format, Line, Out, Outcome};
 use crate::absent::Nothing;
+use crate::format::{Format, Line, Out, Outcome};
 use crate::pause::Evaluation;
 use crate::{number, python, tags, tqdm};
 
@@ -24,6 +25,8 @@ const KEYS: &[(&str, &str)] = &[
 #[derive(Debug, Default)]
 pub(crate) struct OpenRlhf {
     last_step: Option<i64>,
+    /// The step of the bar that was drawn last.
+    drawn: Option<i64>,
     /// The loss of that step was no number.
     lost: bool,
     pause: Evaluation,
@@ -93,14 +96,14 @@ impl OpenRlhf {
         let mut e = line.step(step);
         numbers(bar.postfix, &mut e, out);
         let lost = e.m.get(metric::LOSS).is_some_and(|v| !v.is_finite());
-        let again = self.last_step == Some(step);
+        let again = self.drawn == Some(step);
         if e.m.get(metric::LOSS).is_none() || again && (!lost || self.lost) {
             return Some(Outcome::Ignored);
         }
         // Drawn once more with the numbers of the next one.
         e.step = Some(step + i64::from(again));
         self.pause.step(self.last_step, step, line, out);
-        (self.last_step, self.lost) = (e.step, lost);
+        (self.last_step, self.drawn, self.lost) = (e.step, Some(step), lost);
         out.push(e);
         Some(Outcome::Matched)
     }
@@ -151,7 +154,9 @@ mod tests {
     fn bars(lines: &[&str]) -> Vec<Event> {
         let mut out = Vec::new();
         let mut r = Reader::new(None).unwrap();
-        lines.iter().for_each(|l| drop(r.line(l, &mut out)));
+        for l in lines {
+            r.line(l, &mut out);
+        }
         assert_eq!(r.name(), "openrlhf");
         out
     }

@@ -149,7 +149,8 @@ impl Scalars {
         id
     }
 
-    /// Takes note of the tags whose value is nothing, beside those that have one. A row of an evaluation has none of training.
+    /// Takes note of the tags whose value is nothing, beside those that have one. A row of an evaluation has
+    /// none of training.
     pub(crate) fn nulls<'t>(
         &mut self,
         tags: impl Iterator<Item = &'t str>,

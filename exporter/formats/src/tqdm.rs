@@ -30,7 +30,8 @@ pub(crate) fn bar(text: &str) -> Option<Bar<'_>> {
     Some(Bar { description, n, total, elapsed, postfix: postfix(timing), rest: rest.trim() })
 }
 
-/// One drawing of a bar whose total nobody knows: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its total is 0.
+/// One drawing of a bar whose total nobody knows: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its total is
+/// 0.
 pub(crate) fn endless(text: &str) -> Option<Bar<'_>> {
     let (head, rest) = text.split_once("it [")?;
     let digits = head.bytes().rev().take_while(u8::is_ascii_digit).count();
@@ -43,7 +44,14 @@ pub(crate) fn endless(text: &str) -> Option<Bar<'_>> {
     let (timing, rest) = rest.split_once(']')?;
     let elapsed = timing.split(',').next().and_then(clock)?;
     let postfix = postfix(timing);
-    Some(Bar { description: description.trim_end_matches(':'), n, total: 0, elapsed, postfix, rest: rest.trim() })
+    Some(Bar {
+        description: description.trim_end_matches(':'),
+        n,
+        total: 0,
+        elapsed,
+        postfix,
+        rest: rest.trim(),
+    })
 }
 
 /// What follows the rate, which is the first part with a `/` in it: `00:03<00:25, 3.50it/s, loss=2.34`.
@@ -68,7 +76,10 @@ mod tests {
     #[test]
     fn reads_bars_without_an_end() {
         let b = endless("train: 12it [00:10,  1.15it/s, loss=nan, lr=1e-5]").unwrap();
-        assert_eq!((b.n, b.total, b.description, b.postfix, b.elapsed), (12, 0, "train", "loss=nan, lr=1e-5", 10));
+        assert_eq!(
+            (b.n, b.total, b.description, b.postfix, b.elapsed),
+            (12, 0, "train", "loss=nan, lr=1e-5", 10)
+        );
         assert_eq!(endless("7it [00:03,  2.00it/s]").map(|b| (b.n, b.postfix)), Some((7, "")));
         for text in ["", "it [", "wait [00:10, x]", "do 12it [00:10]", "12it [x, 1it/s]"] {
             assert_eq!(endless(text), None, "{text}");

@@ -26,6 +26,7 @@ const QUALIFIERS: &[&str] = &[
     "avg",
     "average",
     "mean",
+    "avr",
     "running",
     "smoothed",
     "current",
@@ -63,8 +64,26 @@ const EVALUATIONS: &[&str] = &[
 ];
 /// What people print for the norm of the gradients.
 const NORMS: &[&str] = &[
-    "norm", "grad", "grads", "gradient", "gradients", "g_norm", "gn", "|g|", "grad_l2", "grad_norm_l2", "l2_grad_norm", "total_norm",
-    "global_norm", "clip_norm", "grad_norm_clip", "grad_norm_before_clip", "grad_norm_pre_clip", "unclipped_grad_norm", "gradient_l2",
+    "norm",
+    "grad",
+    "grdn",
+    "grads",
+    "gradient",
+    "gradients",
+    "g_norm",
+    "gn",
+    "|g|",
+    "grad_l2",
+    "grad_norm_l2",
+    "l2_grad_norm",
+    "total_norm",
+    "global_norm",
+    "clip_norm",
+    "grad_norm_clip",
+    "grad_norm_before_clip",
+    "grad_norm_pre_clip",
+    "unclipped_grad_norm",
+    "gradient_l2",
 ];
 /// Values of another step than this one.
 const RECORDS: &[&str] = &["best", "min", "max", "prev", "previous", "last", "target"];
@@ -286,7 +305,7 @@ mod tests {
             ("aux loss", Meaning::Custom("aux_loss".into())),
             ("norm", Meaning::Norm("norm".into())),
             ("INFO grad", Meaning::Norm("grad".into())),
-            ("weight norm", Meaning::Nothing),
+            ("weight norm", Meaning::Custom("weight_norm".into())),
             ("perf/tokens_per_sec", Meaning::Metric("tokens_per_second", 1.0)),
             ("mytrainer step", Meaning::Step(2)),
             ("Train Steps", Meaning::Step(2)),
