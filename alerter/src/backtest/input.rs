@@ -189,7 +189,7 @@ impl Kind {
     fn read(&mut self, text: &str, line: u64) -> Result<Option<Vec<Event>>, InputError> {
         let bad = |reason| InputError::Line { line, reason };
         let events = match self {
-            Self::Csv(rows) => vec![rows.event(text).map_err(bad)?],
+            Self::Csv(rows) => rows.events(text).map_err(bad)?,
             Self::Events => vec![Event::parse(text.as_bytes()).map_err(|e| bad(e.to_string()))?],
             Self::Log(reader) => {
                 let mut events = Vec::new();

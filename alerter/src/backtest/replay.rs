@@ -19,6 +19,8 @@ const SOURCE: &str = "backtest";
 const UNKNOWN_STEP: f64 = 1.0;
 /// Step times whose median is the usual one: pauses are fewer than half of them.
 const STEP_TIMES: usize = 9;
+/// Times its usual pace that a run may take for steps that were left out.
+const THINNED: f64 = 2.0;
 /// Longest time between two steps that is made up.
 const MAX_STEP: f64 = 86_400.0 * 365.0;
 /// Deadlines run between two events: a gap of days has only so many of them.
@@ -46,6 +48,10 @@ pub(super) struct Replay {
     timed: bool,
     /// The last ones, for the steps that were not logged.
     step_times: VecDeque<f64>,
+    /// Seconds a step between the last rows, when the last one was, and the most steps from one to the next.
+    paces: VecDeque<f64>,
+    stepped_at: Ts,
+    longest_stride: i64,
     effects: Vec<Effect>,
     /// In the order they were opened.
     stories: Vec<Story>,
@@ -66,6 +72,9 @@ impl Replay {
             began: Ts(0),
             timed: false,
             step_times: VecDeque::new(),
+            paces: VecDeque::new(),
+            stepped_at: Ts(0),
+            longest_stride: 0,
             effects: Vec::new(),
             stories: Vec::new(),
             by_id: BTreeMap::new(),
@@ -84,13 +93,25 @@ impl Replay {
 
     /// The event must name its run.
     pub(super) fn feed(&mut self, event: &Event) {
-        self.advance(event);
+        let at = event.ts.map_or_else(|| self.now + self.took(event), Ts::from_secs_f64);
+        if self.samples == 0 {
+            (self.now, self.began, self.stepped_at) = (at, at, at);
+        }
+        self.timed |= event.ts.is_some();
+        let moved = self.moved(event, at);
+        if !moved {
+            self.deadlines(at);
+        }
+        self.now = self.now.max(at);
         self.count(event);
         self.engine.handle(self.now, Input::Event { source: SOURCE, event }, &mut self.effects);
         if let Some(drawn) = &mut self.drawn {
             drawn.record(event);
         }
         self.absorb();
+        if moved {
+            self.deadlines(at);
+        }
     }
 
     pub(super) fn stories(&self) -> &[Story] {
@@ -128,20 +149,38 @@ impl Replay {
         self.signals.iter().map(|i| SIGNALS[*i]).collect()
     }
 
-    /// Moves the clock to the event, through every deadline on the way.
-    fn advance(&mut self, event: &Event) {
-        let at = event.ts.map_or_else(|| self.now + self.took(event), Ts::from_secs_f64);
-        if self.samples == 0 {
-            (self.now, self.began) = (at, at);
+    /// Whether the run went on all the while before an event: more steps lie before it than before any other,
+    /// and it took their time. A recording may leave out most of its steps, as an export does that is
+    /// thinned; then its gaps are no silence.
+    fn moved(&mut self, event: &Event, at: Ts) -> bool {
+        let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
+            return false;
+        };
+        let steps = step.saturating_sub(self.last_step);
+        let took = at - core::mem::replace(&mut self.stepped_at, at);
+        if steps <= 0 {
+            return false;
         }
-        self.timed |= event.ts.is_some();
+        let pace = took.as_secs_f64().max(0.0) / steps as f64;
+        let usual = median(&self.paces);
+        let thinned = steps > self.longest_stride && self.longest_stride > 0;
+        self.longest_stride = self.longest_stride.max(steps);
+        let moved = thinned && usual.is_some_and(|usual| pace <= THINNED * usual);
+        if self.paces.len() == STEP_TIMES {
+            self.paces.pop_front();
+        }
+        self.paces.push_back(pace);
+        moved
+    }
+
+    /// Runs every deadline until then.
+    fn deadlines(&mut self, at: Ts) {
         for _ in 0..MAX_TICKS {
             let Some((due, _)) = self.engine.next_deadline().filter(|(due, _)| *due <= at) else { break };
             self.now = self.now.max(due);
             self.engine.tick(self.now, &mut self.effects);
             self.absorb();
         }
-        self.now = self.now.max(at);
     }
 
     /// How long the event took, where the recording does not tell its time.
@@ -167,10 +206,7 @@ impl Replay {
     }
 
     fn usual_step(&self) -> f64 {
-        let mut sorted: Vec<f64> = self.step_times.iter().copied().collect();
-        sorted.sort_by(f64::total_cmp);
-        // Of two the shorter: a run begins with a step that compiles.
-        sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(UNKNOWN_STEP)
+        median(&self.step_times).unwrap_or(UNKNOWN_STEP)
     }
 
     fn count(&mut self, event: &Event) {
@@ -202,4 +238,11 @@ impl Replay {
             }
         }
     }
+}
+
+fn median(of: &VecDeque<f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = of.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    // Of two the shorter: a run begins with a step that compiles.
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
 }

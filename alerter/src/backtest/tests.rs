@@ -42,6 +42,65 @@ fn csv(n: i64, change: impl Fn(i64) -> Option<f64>) -> String {
     text
 }
 
+/// A run that logs its first 300 steps one by one, and then one in 1,500; a second a step.
+fn thinned(timed: bool, stalls_at: i64) -> String {
+    let mut text = if timed { "step,loss,grad_norm,timestamp\n" } else { "step,loss,grad_norm\n" }.to_owned();
+    let mut now = 1_795_227_416;
+    let mut before = 0;
+    for step in (1..=300).chain((1800..30_000).step_by(1500)) {
+        let wobble = 0.02 * (step as f64 * 1.7).sin();
+        now += step - before + if step == stalls_at { 7200 } else { 0 };
+        before = step;
+        let ts = if timed { format!(",{now}") } else { String::new() };
+        writeln!(text, "{step},{},{}{ts}", 2.5 + wobble, 0.3 + wobble).unwrap();
+    }
+    text
+}
+
+#[test]
+fn steps_that_were_left_out_took_their_time_and_are_no_hang() {
+    let hangs = |text: &str| {
+        let (ok, objects, err) = backtest(&[("run.csv", text)], None);
+        assert!(ok, "{err}");
+        objects.iter().filter(|o| o["kind"] == "hang").map(|o| o["start_step"].as_i64()).collect::<Vec<_>>()
+    };
+    assert_eq!(hangs(&thinned(false, 0)), []);
+    assert_eq!(hangs(&thinned(true, 0)), []);
+    assert_eq!(hangs(&thinned(true, 1800)), [Some(300)], "two hours more than the steps took");
+    assert_eq!(hangs(&thinned(true, 6300)), [Some(4800)], "and where the rows are far apart");
+}
+
+#[test]
+fn tables_of_others_are_read() {
+    let export = format!(
+        "\"Step\",\"r - lm_loss\",\"r - lm_loss__MIN\",\"r - lm_loss__MAX\"\n{}",
+        (1..200)
+            .map(|s| format!("\"{s}\",\"{}\",\"1\",\"9\"\n", if s < 150 { "2.5" } else { "NaN" }))
+            .collect::<String>()
+    );
+    let pandas: String =
+        (0..200).map(|s| format!("{s},2.5,0.3,2026-11-21 02:{:02}:{:02}.500\n", s / 60, s % 60)).collect();
+    let pandas = format!("step,loss,grad_norm,timestamp\n{pandas}");
+    let nulls: String = (0..200)
+        .map(|s| format!("{{\"step\":{s},\"data\":{{\"actor/pg_loss\":{0},\"actor/grad_norm\":{0},\"actor/lr\":0.1}}}}\n", if s < 150 { "0.5" } else { "null" }))
+        .collect();
+    let files = [("export.csv", export.as_str()), ("pandas.csv", &pandas), ("verl.jsonl", &nulls)];
+    let (ok, objects, err) = backtest(&files, None);
+    assert!(ok && err.is_empty(), "{err}");
+    let told: Vec<_> = objects
+        .iter()
+        .filter(|o| o["severity"] == "page")
+        .map(|o| {
+            (
+                o["file"].as_str().unwrap().rsplit('/').next().unwrap(),
+                o["kind"].as_str().unwrap(),
+                o["start_step"].as_i64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(told, [("export.csv", "nonfinite", 150), ("verl.jsonl", "nonfinite", 150)]);
+}
+
 #[test]
 fn an_incident_has_the_members_of_the_contract() {
     let text = csv(300, |step| (step == 200).then_some(f64::NAN));

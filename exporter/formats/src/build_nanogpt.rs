@@ -56,7 +56,7 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         match key.trim_end_matches(':') {
             "loss" => out.metric(&mut e, metric::LOSS, value, 1.0),
             "lr" => out.metric(&mut e, metric::LR, value, 1.0),
-            "norm" => out.metric(&mut e, metric::GRAD_NORM, value, 1.0),
+            "norm" | "grad" | "grad_norm" => out.metric(&mut e, metric::GRAD_NORM, value, 1.0),
             "dt" => out.metric(&mut e, metric::STEP_TIME, value, 1000.0),
             "tok/sec" => out.metric(&mut e, metric::TOKENS_PER_SECOND, value, 1.0),
             other => out.metric(&mut e, other, value, 1.0),

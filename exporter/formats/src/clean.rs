@@ -138,7 +138,10 @@ fn pod(text: &str) -> Option<(Speaker, &str)> {
 fn label(text: &str) -> Option<(Speaker, &str)> {
     let (name, rest) = split_once(text, ": ")?;
     if let Some(rank) = small(name) {
-        return Some((Speaker::rank(rank), rest));
+        return (!is_step_of(rest)).then(|| (Speaker::rank(rank), rest));
+    }
+    if let Some(logged) = python_logger(text) {
+        return Some(logged);
     }
     let host = name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().any(|b| b.is_ascii_alphabetic())
@@ -147,6 +150,29 @@ fn label(text: &str) -> Option<(Speaker, &str)> {
     let word = name.trim_end_matches(|c: char| !c.is_ascii_alphabetic());
     let counter = COUNTERS.iter().any(|c| c.eq_ignore_ascii_case(word));
     (host && name.len() <= 64 && !counter).then_some((Speaker::NOBODY, rest))
+}
+
+/// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where nothing else
+/// tells one.
+fn is_step_of(rest: &str) -> bool {
+    let starts =
+        |word: &str| rest.trim_start().get(..word.len()).is_some_and(|r| r.eq_ignore_ascii_case(word));
+    let counts =
+        |word: &&str| rest.as_bytes().windows(word.len()).any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
+    ["loss", "train loss", "train_loss", "training loss"].iter().any(|w| starts(w))
+        && !["step", "iter", "epoch", "batch"].iter().any(|w| counts(w))
+}
+
+/// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The number is
+/// that of the process.
+fn python_logger(text: &str) -> Option<(Speaker, &str)> {
+    let (head, rest) = split_once(text, " :: ")?;
+    let mut parts = head.split(" - ");
+    let process = small(parts.next()?)?;
+    let (_, place, level) = (parts.next()?, parts.next()?, parts.next()?);
+    let levels = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
+    let fits = place.contains(".py:") && levels.contains(&level) && parts.next().is_none();
+    fits.then_some((Speaker::rank(process), rest))
 }
 
 /// Ray: `(TaskRunner pid=123, ip=10.0.0.1) `.

@@ -17,6 +17,7 @@ use std::path::Path;
 
 use stepwatch_wire::{Event, Kind};
 
+use crate::absent::Absent;
 use crate::error_json::ErrorJson;
 use crate::flight_recorder::{self, FlightRecorder};
 use crate::format::Out;
@@ -70,6 +71,7 @@ pub struct FileReader {
     kind: FileKind,
     format: Box<dyn FileFormat>,
     resolution: Resolution,
+    absent: Absent,
     /// The goodbye, once the file has said it and no step came after it.
     ended: Option<Event>,
 }
@@ -150,7 +152,13 @@ impl FileReader {
     pub fn new(path: &Path, head: &[u8]) -> Option<Self> {
         let known = recognise(path, head)?;
         let format = (known.new)(path, head);
-        Some(Self { kind: known.kind, format, resolution: Resolution::default(), ended: None })
+        Some(Self {
+            kind: known.kind,
+            format,
+            resolution: Resolution::default(),
+            absent: Absent::of_records(),
+            ended: None,
+        })
     }
 
     pub fn kind(&self) -> FileKind {
@@ -165,7 +173,8 @@ impl FileReader {
     /// gathered is given out.
     pub fn push(&mut self, bytes: &[u8], at_rest: bool, out: &mut Vec<Event>) -> Pushed {
         let first = out.len();
-        let pushed = self.format.push(Chunk { bytes, at_rest }, &mut Out::new(out, &mut self.resolution));
+        let mut told = Out::new(out, &mut self.resolution, Some(&mut self.absent));
+        let pushed = self.format.push(Chunk { bytes, at_rest }, &mut told);
         self.keep_ended(first, out);
         pushed
     }

@@ -5,6 +5,7 @@ use core::fmt;
 
 use stepwatch_wire::{CkptPhase, Event, Kind};
 
+use crate::absent::{Absent, Nothing};
 use crate::number::{self, Resolution};
 use crate::time::Stamp;
 
@@ -100,15 +101,49 @@ impl Line<'_> {
 pub struct Out<'a> {
     events: &'a mut Vec<Event>,
     resolution: &'a mut Resolution,
+    absent: Option<&'a mut Absent>,
+    /// Names of the step that is being read whose value is nothing.
+    nothing: Vec<(String, Nothing)>,
 }
 
 impl<'a> Out<'a> {
-    pub(crate) fn new(events: &'a mut Vec<Event>, resolution: &'a mut Resolution) -> Self {
-        Self { events, resolution }
+    /// Without `absent`, nothing is missed: what is given out is a part of a record, or is read again.
+    pub(crate) fn new(
+        events: &'a mut Vec<Event>,
+        resolution: &'a mut Resolution,
+        absent: Option<&'a mut Absent>,
+    ) -> Self {
+        Self { events, resolution, absent, nothing: Vec::new() }
     }
 
-    /// Gives an event out, with the resolution of what it carries. No step is below 0: a trainer that counts one so has not begun.
+    /// Takes note that the step which is being read has a name whose value is nothing.
+    pub(crate) fn nothing(&mut self, name: &str, how: Nothing) {
+        self.nothing.push((name.to_owned(), how));
+    }
+
+    /// Whether a step misses a number that it should carry.
+    pub(crate) fn misses(&self, event: &Event) -> bool {
+        self.absent.as_ref().is_some_and(|a| !a.missing(event, &self.nothing).is_empty())
+    }
+
+    /// Gives an event out, with the resolution of what it carries, and with what it misses.
     pub fn push(&mut self, mut event: Event) {
+        match event.kind {
+            Kind::Step => {
+                let nothing = core::mem::take(&mut self.nothing);
+                if let Some(absent) = &mut self.absent {
+                    absent.judge(&mut event, &nothing);
+                }
+            }
+            Kind::Eval => self.nothing.clear(),
+            _ => {}
+        }
+        self.as_it_is(event);
+    }
+
+    /// Gives an event out that says itself what is missing. No step is below 0: a trainer that counts one so
+    /// has not begun.
+    pub(crate) fn as_it_is(&mut self, mut event: Event) {
         if event.step.is_some_and(|step| step < 0) {
             if event.kind == Kind::Step {
                 return;
@@ -211,6 +246,8 @@ formats! {
     "torchtune": crate::torchtune::Torchtune,
     "lingua": crate::lingua::Lingua,
     "openrlhf": crate::openrlhf::OpenRlhf,
+    "litgpt": crate::litgpt::LitGpt,
+    "levanter": crate::levanter::Levanter,
     "deepspeed": crate::deepspeed::DeepSpeed,
     "generic": crate::generic::Generic,
 }

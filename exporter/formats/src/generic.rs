@@ -11,11 +11,14 @@
 mod fields;
 mod names;
 #[cfg(test)]
+mod shapes;
+#[cfg(test)]
 mod tests;
 
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
+use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::{number, tqdm};
 use fields::{Field, Unit};
@@ -40,6 +43,8 @@ pub(crate) struct Generic {
     total: Option<i64>,
     /// The loss was there before: its absence means something.
     has_loss: bool,
+    /// The last loss was no number.
+    lost: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +64,8 @@ struct Told {
     train: Numbers,
     eval: Numbers,
     eval_name: Option<String>,
+    /// What may be the norm of the gradients: its name on the line, value and quantum.
+    norm: Option<(String, f64, Option<f64>)>,
 }
 
 /// Name, value and quantum.
@@ -70,19 +77,25 @@ impl Format for Generic {
             return Outcome::Unmatched;
         }
         let mut told = Told::default();
-        let evaluates = if let Some(bar) = tqdm::bar(line.text) {
-            if self.before.is_some_and(|b| b.step == bar.n && b.of == Some(bar.total)) {
+        let evaluates = if let Some(bar) = tqdm::bar(line.text).or_else(|| tqdm::endless(line.text)) {
+            let total = Some(bar.total).filter(|t| *t > 0);
+            let seen = |n: i64| self.before.is_some_and(|b| b.step == n && b.of == total);
+            let again = seen(bar.n) || self.lost && seen(bar.n.saturating_add(1));
+            // A bar is drawn with the loss of a step before it counts that step.
+            let lost = again && !self.lost && loss_is_lost(&bar);
+            if again && !lost {
                 return Outcome::Ignored;
             }
-            told.step = Some((0, bar.n, Some(bar.total)));
+            told.step = Some((0, bar.n.saturating_add(i64::from(lost)), total));
             for text in [bar.description, bar.postfix, bar.rest] {
                 told.read(fields::scan(text).unwrap_or_default().iter());
             }
             names::evaluates(bar.description)
         } else {
-            let Some(fields) = fields::scan(line.text) else { return Outcome::Unmatched };
+            let (text, logged) = without_logger(line.text);
+            let Some(fields) = fields::scan(text) else { return Outcome::Unmatched };
             told.read(fields.iter());
-            self.alone(&fields, line.text, &mut told);
+            self.alone(&fields, text, logged, &mut told);
             names::evaluates(line.text)
         };
         self.give(told, evaluates, line, out)
@@ -101,9 +114,23 @@ impl Format for Generic {
 
 impl Generic {
     /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
-    fn alone(&mut self, fields: &[Field<'_>], text: &str, told: &mut Told) {
+    fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &mut Told) {
         if told.step.is_some() {
             return;
+        }
+        if let Some(first) = fields.first().filter(|_| fields.len() >= if logged { 2 } else { 3 }) {
+            // `12: Loss 10.94 | Grad Norm 16.8`, `[12] loss 2.5, lr 0.1`
+            let ends = first.number.rest.trim_start().starts_with([':', ']', '|', ')']);
+            let counts = first.leads && first.name.is_empty() && first.of.is_none() && ends;
+            let alone = fields[1..].iter().all(|f| !f.leads);
+            if counts
+                && alone
+                && first.unit == Unit::None
+                && told.train.iter().any(|(n, ..)| n == metric::LOSS)
+            {
+                told.step = number::whole(first.number.value).map(|step| (0, step, None));
+                return;
+            }
         }
         if let [first, second, ..] = fields {
             let pair = first.leads && first.name.is_empty() && second.name.is_empty();
@@ -130,12 +157,16 @@ impl Generic {
         let Some((_, step, of)) = told.step.filter(|(_, step, _)| *step >= 0) else {
             return Outcome::Unmatched;
         };
+        told.settle();
         if evaluates {
             told.eval.append(&mut told.train);
         }
-        let loss = told.train.iter().any(|(name, ..)| name == metric::LOSS);
-        let missing = self.has_loss && !loss && !evaluates && names::has_no_loss(line.text);
-        let trains = missing || told.train.iter().any(|(name, ..)| names::is_of_training(name));
+        let loss = told.train.iter().find(|(name, ..)| name == metric::LOSS).map(|(_, value, _)| *value);
+        let nothings = if evaluates { Vec::new() } else { names::nothings(line.text) };
+        nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
+        let trains = self.has_loss && nothings.contains(&metric::LOSS)
+            || told.train.iter().any(|(name, ..)| names::is_of_training(name))
+            || !evaluates && told.lacks(line, out);
         if !trains && !told.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
             return Outcome::Unmatched;
         }
@@ -146,7 +177,10 @@ impl Generic {
             None if evaluates => step,
             None => self.counted(Position { step, of, epoch: told.epoch }),
         };
-        self.has_loss |= loss && !evaluates;
+        self.has_loss |= loss.is_some() && !evaluates;
+        if trains && !evaluates {
+            self.lost = loss.is_some_and(|v| !v.is_finite());
+        }
         let push = |mut e: Event, numbers: Numbers, out: &mut Out<'_>| {
             e.rank = told.rank;
             for (name, value, quantum) in numbers {
@@ -156,9 +190,7 @@ impl Generic {
         };
         if trains {
             told.train.extend(told.epoch.map(|epoch| (metric::EPOCH.to_owned(), epoch, None)));
-            let mut e = line.step(step);
-            e.missing.extend(missing.then(|| metric::LOSS.to_owned()));
-            push(e, told.train, out);
+            push(line.step(step), told.train, out);
         }
         if !told.eval.is_empty() {
             push(line.eval(Some(step), told.eval_name.as_deref().unwrap_or("eval")), told.eval, out);
@@ -197,6 +229,29 @@ impl Told {
         }
     }
 
+    /// Whether the line lacks what every line like it has, and has the rest: two numbers or more, as a
+    /// schedule of its own has one.
+    fn lacks(&self, line: &Line<'_>, out: &Out<'_>) -> bool {
+        let mut e = line.step(0);
+        for (name, value, _) in &self.train {
+            e.m.set(name, *value);
+        }
+        if let Some(epoch) = self.epoch {
+            e.m.set(metric::EPOCH, epoch);
+        }
+        self.train.len() >= 2 && out.misses(&e)
+    }
+
+    /// A norm is that of the gradients where none is called so.
+    fn settle(&mut self) {
+        let Some((name, value, quantum)) = self.norm.take() else { return };
+        let known = self.train.iter().any(|(name, ..)| name == metric::GRAD_NORM);
+        let name = if known { name } else { metric::GRAD_NORM.to_owned() };
+        if self.train.iter().all(|(n, ..)| *n != name) {
+            self.train.push((name, value, quantum));
+        }
+    }
+
     fn read<'a, 'f: 'a>(&mut self, fields: impl Iterator<Item = &'a Field<'f>>) {
         for f in fields {
             match names::meaning(f.name, f.assigned) {
@@ -213,6 +268,11 @@ impl Told {
                     self.rank = number::whole(f.number.value).and_then(|n| u32::try_from(n).ok())
                 }
                 Meaning::Metric(name, divisor) => self.number(false, name.to_owned(), divisor, f),
+                Meaning::Norm(name) => {
+                    if f.of.is_none() && scaled(metric::GRAD_NORM, 1.0, f).is_some() && self.norm.is_none() {
+                        self.norm = Some((name, f.number.value, f.number.quantum));
+                    }
+                }
                 // Seconds under this name are mostly those since the start.
                 Meaning::Custom(name)
                     if name == "time" && matches!(f.unit, Unit::Time(1e3) | Unit::StepTime(_)) =>
@@ -251,6 +311,41 @@ impl Told {
             numbers.push((name, f.number.value / divisor, f.number.quantum.map(|q| q / divisor)));
         }
     }
+}
+
+/// The text without a date that has no year, or what absl puts before it: `05/29 03:52:45 - `, `I0706
+/// 16:50:26.230209 140110937163584 train.py:12] `; and whether there was any.
+fn without_logger(text: &str) -> (&str, bool) {
+    let digits = |from: usize, len: usize| {
+        text.as_bytes().get(from..from + len).is_some_and(|b| b.iter().all(u8::is_ascii_digit))
+    };
+    let clock = |at: usize| {
+        digits(at, 2) && digits(at + 3, 2) && digits(at + 6, 2) && text.get(at + 2..at + 3) == Some(":")
+    };
+    if text.starts_with(['I', 'W', 'E', 'F']) && digits(1, 4) && clock(6) {
+        return text.split_once("] ").map_or((text, false), |(_, rest)| (rest, true));
+    }
+    let date = digits(0, 2) && digits(3, 2) && matches!(text.get(2..3), Some("/" | "-")) && clock(6);
+    let rest = date.then(|| text.get(14..)).flatten();
+    rest.map_or((text, false), |rest| {
+        (rest.trim_start_matches(|c: char| c.is_ascii_digit() || " .,-|:".contains(c)), true)
+    })
+}
+
+/// Whether a bar of training tells a loss that is no number.
+pub(crate) fn loss_is_lost(bar: &tqdm::Bar<'_>) -> bool {
+    if names::evaluates(bar.description) {
+        return false;
+    }
+    let lost = |f: &Field<'_>| {
+        let loss = match names::meaning(f.name, f.assigned) {
+            Meaning::Metric(name, _) => name == metric::LOSS,
+            Meaning::Custom(name) => names::is_of_training(&name) && name.ends_with("loss"),
+            _ => false,
+        };
+        loss && !f.number.value.is_finite()
+    };
+    [bar.description, bar.postfix, bar.rest].into_iter().filter_map(fields::scan).flatten().any(|f| lost(&f))
 }
 
 /// What a number is divided by for the unit that is printed behind it, if that says more than its name.

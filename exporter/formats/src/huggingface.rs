@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind, Value};
 
+use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::pause::{Evaluation, Saving};
 use crate::{number, python, tags, tqdm};
@@ -18,7 +19,7 @@ use crate::{number, python, tags, tqdm};
 /// Keys that tell the step itself, some of them as `N/TOTAL`.
 const STEP_KEYS: &[&str] = &["global_step/max_steps", "global_step", "current_steps", "step", "iteration"];
 /// Counters of all tokens so far.
-const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens"];
+const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens", "tokens/total"];
 /// More steps between two dicts than any run logs.
 const MAX_INTERVAL: f64 = 1e9;
 /// Significant digits of version 5, which drops trailing zeros.
@@ -142,9 +143,6 @@ impl HuggingFace {
         let step = self.which_step(d);
         let mut e = Event { step: Some(step), ts: line.ts, ..Event::new(Kind::Step) };
         numbers(d, &mut e, out);
-        if e.m.get(metric::LOSS).is_none() {
-            e.missing.push(metric::LOSS.to_owned());
-        }
         let counted = TOKEN_KEYS.iter().find_map(|k| d.get(*k)?.as_f64()).filter(|n| n.is_finite());
         if let Some(now) = counted {
             if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
@@ -236,6 +234,7 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
                 out.resolution(name, n / divisor);
                 out.value(e, name, n / divisor);
             }
+            Value::Null => out.nothing(name, Nothing::Certain),
             _ => {}
         }
     }
@@ -342,6 +341,18 @@ mod tests {
         assert_eq!((e[0].m.get("tokens"), e[1].m.get("tokens")), (None, Some(200.0)));
         assert_eq!((e[2].name.as_deref(), e[2].m.get("loss"), e[2].step), (Some("c4"), Some(1.5), Some(20)));
         assert_eq!((e[3].kind, e[3].code, e[3].m.get("train_runtime")), (Kind::Bye, Some(0), Some(172.5)));
+    }
+
+    #[test]
+    fn tokens_of_axolotl_are_counted_of_all() {
+        let line = |total: i64, trainable: i64| {
+            format!(
+                "{{'loss': 1.0, 'epoch': 0.1, 'ppl': 2.71828, 'tokens/train_per_sec_per_gpu': 812.5, 'tokens/trainable': {trainable}, 'tokens/total': {total}}}"
+            )
+        };
+        let e = read(&[&line(1000, 400), &line(3000, 900)]);
+        assert_eq!((e[0].m.get("tokens"), e[1].m.get("tokens")), (None, Some(2000.0)));
+        assert_eq!(e[1].m.get("tokens/train_per_sec_per_gpu"), Some(812.5), "of some of them");
     }
 
     #[test]

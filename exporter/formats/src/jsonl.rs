@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Value};
 
+use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::{number, time};
 use titan::Titan;
@@ -27,15 +28,9 @@ pub(crate) struct Jsonl {
     keys: BTreeMap<String, String>,
     titan: Titan,
     tokens: Option<(i64, f64)>,
-    /// The loss was there before: its absence means something.
-    has_loss: bool,
-    /// Steps in a row whose record had everything that the configuration tells of.
-    whole: u32,
+    /// All tokens so far and seconds since the start, where a record tells their mean.
+    mean: Option<(f64, f64)>,
 }
-
-/// After so many whole records, one that lacks the loss alone is a loss that could not be written. A file that logs the loss
-/// every few steps never comes that far.
-const WHOLE: u32 = 20;
 
 impl Jsonl {
     pub(crate) fn with_keys<'a>(keys: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
@@ -45,13 +40,12 @@ impl Jsonl {
 
 impl Format for Jsonl {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
-        if !line.text.starts_with('{') {
-            return Outcome::Unmatched;
-        }
+        let Some(record) = record(line.text) else { return Outcome::Unmatched };
+        let line = &Line { text: record, ..*line };
         if self.keys.is_empty() && line.text.contains("\"k\"") {
             if let Ok(mut e) = Event::parse(line.text.as_bytes()) {
                 e.ts = e.ts.or(line.ts);
-                out.push(e);
+                out.as_it_is(e);
                 return Outcome::Matched;
             }
         }
@@ -86,6 +80,8 @@ impl Jsonl {
             self.settle(v, &mut step);
             out.push(step);
         }
+        // The time of an evaluation is none of the steps after it.
+        self.mean = maps::since_start(v).or(self.mean);
         [eval, end].into_iter().flatten().for_each(|e| out.push(e));
         if matched { Outcome::Matched } else { Outcome::Unmatched }
     }
@@ -94,6 +90,7 @@ impl Jsonl {
     fn told(&self, v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         let step = integer(at(v, self.keys.get("step")?)?)?;
         let mut e = line.step(step);
+        let mut null = false;
         for (ours, theirs) in &self.keys {
             let Some(value) = at(v, theirs) else { continue };
             match ours.as_str() {
@@ -101,27 +98,24 @@ impl Jsonl {
                 "ts" => e.ts = instant(value, line).or(e.ts),
                 "run" => e.run = value.as_str().map(str::to_owned),
                 "rank" => e.rank = integer(value).and_then(|n| u32::try_from(n).ok()),
-                name => {
-                    if let Some(n) = value.as_f64() {
+                name => match value.as_f64() {
+                    Some(n) => {
                         out.resolution(name, n);
                         out.value(&mut e, name, n);
                     }
-                }
+                    None if *value == Value::Null => {
+                        out.nothing(name, Nothing::Certain);
+                        null |= name == metric::LOSS;
+                    }
+                    None => {}
+                },
             }
         }
-        (!e.m.is_empty() || e.ts.is_some()).then_some(e)
+        (!e.m.is_empty() || e.ts.is_some() || null).then_some(e)
     }
 
-    /// What depends on the records before: an absent loss, and tokens of one step.
+    /// What depends on the records before: tokens of one step, and per second.
     fn settle(&mut self, v: &Value, e: &mut Event) {
-        let had_loss = self.has_loss;
-        self.has_loss |= e.m.get(metric::LOSS).is_some();
-        self.absent(v, e);
-        // Strict writers turn NaN into null.
-        let null = at(v, self.keys.get(metric::LOSS).map_or("loss", String::as_str)) == Some(&Value::Null);
-        if null && had_loss && e.missing.is_empty() && e.m.get(metric::LOSS).is_none() {
-            e.missing.push(metric::LOSS.to_owned());
-        }
         let counted = TOKEN_KEYS.iter().find_map(|k| v.get(k)?.as_f64()).filter(|n| n.is_finite());
         if let (Some(now), Some(step)) = (counted, e.step) {
             if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
@@ -131,19 +125,38 @@ impl Jsonl {
             }
             self.tokens = Some((step, now));
         }
-    }
-
-    /// Notices a loss that the configuration tells of, that every record had so far, and that this one alone lacks.
-    fn absent(&mut self, v: &Value, e: &mut Event) {
-        let Some(loss) = self.keys.get(metric::LOSS) else { return };
-        let others = self.keys.values().filter(|key| *key != loss).all(|key| at(v, key).is_some());
-        let has_loss = at(v, loss).is_some();
-        if others && !has_loss && self.whole >= WHOLE {
-            e.missing.push(metric::LOSS.to_owned());
-        } else {
-            self.whole = if others && has_loss { self.whole.saturating_add(1) } else { 0 };
+        if let Some(now) = maps::since_start(v) {
+            self.rate(now, e);
         }
     }
+
+    /// LLaMA-Factory tells the mean since its process started, in which a slow hour of a long run does not
+    /// show. The tokens so far divided by it are the time, and two records tell the rate between them. What
+    /// the first of a process tells is its own.
+    fn rate(&self, (tokens, at): (f64, f64), e: &mut Event) {
+        match self.mean {
+            None => {}
+            Some((before, then)) if tokens > before && at > then => {
+                e.m.set(metric::TOKENS_PER_SECOND, (tokens - before) / (at - then));
+            }
+            Some(_) => {
+                e.m.remove(metric::TOKENS_PER_SECOND);
+            }
+        }
+    }
+}
+
+/// Bytes that a logger may put before a record.
+const MAX_PREFIX: usize = 160;
+
+/// The object that a line is, or that it ends with behind what a logger put before it: `INFO:metrics:{"step":
+/// 5, …}`.
+fn record(text: &str) -> Option<&str> {
+    let at = text.find('{').filter(|at| *at <= MAX_PREFIX)?;
+    let record = &text[at..];
+    // A dict of Python has single quotes, and a bar stands before it.
+    let json = at == 0 || record.starts_with("{\"") && record.ends_with('}') && !text[..at].contains('|');
+    json.then_some(record)
 }
 
 /// The value at a key, or at a dotted path of keys. A key that has the dots itself is found first.

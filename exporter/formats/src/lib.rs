@@ -18,6 +18,7 @@
 //! # Ok::<(), stepwatch_formats::UnknownFormat>(())
 //! ```
 
+mod absent;
 mod axis;
 mod clean;
 mod file;
@@ -25,6 +26,7 @@ mod format;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod json_scan;
+mod last_words;
 mod number;
 mod pause;
 pub mod protobuf;
@@ -46,8 +48,10 @@ mod hf_config;
 mod huggingface;
 mod jsonl;
 mod latest;
+mod levanter;
 mod lightning_csv;
 mod lingua;
+mod litgpt;
 mod llmc;
 mod maxtext;
 mod megatron;
@@ -66,6 +70,7 @@ mod trainer_state;
 mod verl;
 mod wandb;
 
+pub use absent::{Absent, Nothing};
 pub use clean::MAX_JOINED_BYTES;
 pub use file::{
     FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of,
@@ -76,7 +81,7 @@ pub use format::{Format, Line, Out, Outcome, names};
 pub use number::Resolution;
 pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};
 pub use rule::{Rule, RuleError, RuleKind, Unit};
-pub use tags::{Tag, canonical};
+pub use tags::{Tag, canonical, own_loss};
 
 /// A line without colours, and without what launchers, container runtimes and loggers put before it.
 pub fn plain(line: &str) -> String {

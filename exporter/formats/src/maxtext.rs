@@ -3,18 +3,24 @@
 //! Behind an absl prefix whose date has no year, so these lines carry no time. Every process prints every step, one step late.
 
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event, Kind};
+use stepwatch_wire::{CkptPhase, Event, Kind, MAX_TEXT, Value};
 
 use crate::format::{Format, Line, Out, Outcome};
-use crate::number::integer;
+use crate::number::{self, integer};
 
 #[derive(Debug, Default)]
-pub(crate) struct MaxText;
+pub(crate) struct MaxText {
+    /// The checkpoint whose save goes on.
+    saving: Option<i64>,
+}
 
 impl Format for MaxText {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
-        if let Some(rest) = behind("completed step: ") {
+        // Around a profile it names the step and tells no times.
+        let step = behind("completed step: ")
+            .or_else(|| behind("completed profiler activation/deactivation step: "));
+        if let Some(rest) = step {
             return read(rest, ": ", line.event(Kind::Step, None), out);
         }
         // The second is what versions of 2025 print.
@@ -22,12 +28,39 @@ impl Format for MaxText {
         if let Some(rest) = eval {
             return read(rest, "=", line.eval(None, "eval"), out);
         }
-        if let Some((step, _)) = behind("saved a checkpoint at step ").and_then(integer) {
-            out.push(line.checkpoint(CkptPhase::End, Some(step)));
+        if let Some(event) = checkpoint(line) {
+            // Orbax begins no save before the last one is done, also where nothing said so.
+            let before = self.saving.take().filter(|_| event.ckpt == Some(CkptPhase::Start));
+            before.into_iter().for_each(|step| out.push(line.checkpoint(CkptPhase::End, Some(step))));
+            self.saving = event.step.filter(|_| event.ckpt == Some(CkptPhase::Start));
+            out.push(event);
             return Outcome::Matched;
         }
-        if line.text.contains("metric_logger.py:") { Outcome::Ignored } else { Outcome::Unmatched }
+        // A batch of an evaluation, with the means so far.
+        let noise = line.text.contains("metric_logger.py:") || line.text.contains("Completed eval step: ");
+        if noise { Outcome::Ignored } else { Outcome::Unmatched }
     }
+}
+
+/// `Saved a checkpoint at step 2.`, in small letters until 2024; or `Started an asynchronous checkpoint save
+/// for step 2`, which Orbax says to be done: `Finished async_save (blocking + background). Time taken: 12.3s.
+/// directory=gs://bucket/run/checkpoints/2`.
+fn checkpoint(line: &Line<'_>) -> Option<Event> {
+    let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
+    if let Some(rest) = behind("aved a checkpoint at step ") {
+        return Some(line.checkpoint(CkptPhase::End, Some(integer(rest)?.0)));
+    }
+    if let Some(rest) = behind("Started an asynchronous checkpoint save for step ") {
+        return Some(line.checkpoint(CkptPhase::Start, Some(integer(rest)?.0)));
+    }
+    let rest = behind("Finished async_save (blocking + background). Time taken: ")?;
+    let (time, path) = rest.split_once("directory=")?;
+    let path = path.split_whitespace().next()?.trim_end_matches('/');
+    let (step, "") = integer(path.rsplit_once('/')?.1)? else { return None };
+    let mut e = line.checkpoint(CkptPhase::End, Some(step));
+    e.extra.insert("path".into(), Value::Text(path.chars().take(MAX_TEXT).collect()));
+    e.extra.extend(number::lex(time).map(|n| ("seconds".into(), Value::Number(n.value))));
+    Some(e)
 }
 
 /// A step number, then `key<separator>value` behind commas.
@@ -92,5 +125,38 @@ mod tests {
         assert_eq!((e[2].kind, e[2].step, e[2].m.get("loss")), (Kind::Eval, Some(2), Some(2.345)));
         assert_eq!((e[3].ckpt, e[3].step), (Some(CkptPhase::End), Some(2)));
         assert_eq!((e.len(), r.counters().ignored, r.counters().unmatched), (4, 1, 2));
+    }
+
+    #[test]
+    fn checkpoints_of_today() {
+        let (e, r) = lines(&[
+            "I0822 16:50:26.230209 140110937163584 max_logging.py:37] Saved a checkpoint at step 2.",
+            "I0822 16:50:26.230209 140110937163584 max_logging.py:37] Started an asynchronous checkpoint save for step 100",
+            "I0822 16:52:30.230209 140110937163584 async_checkpointer.py:529] Finished async_save (blocking + background). Time taken: 124.161461s. directory=gs://bucket/run/checkpoints/100",
+            "Started an asynchronous checkpoint save for step 200",
+            "Started an asynchronous checkpoint save for step 300",
+            "Completed eval step: 3, seconds: 0.250, running loss=2.345, running perplexity=10.4, running total_weights=512",
+            "completed profiler activation/deactivation step: 11, total_weights: 6965, loss: 0.693, lm_loss: 0.000, perplexity: 2.000",
+            "[Rampup Batch Size Phase], completed step: 12, seconds: 24.930, total_weights: 6965, loss: 0.693, lm_loss: 0.000, perplexity: 2.000",
+        ]);
+        let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.ckpt)).collect();
+        let (start, end) = (Some(CkptPhase::Start), Some(CkptPhase::End));
+        assert_eq!(
+            seen,
+            [
+                (2, end),
+                (100, start),
+                (100, end),
+                (200, start),
+                (200, end),
+                (300, start),
+                (11, None),
+                (12, None),
+            ]
+        );
+        assert_eq!(e[2].extra["seconds"].as_f64(), Some(124.161461));
+        assert_eq!(e[2].extra["path"].as_str(), Some("gs://bucket/run/checkpoints/100"));
+        assert_eq!((e[7].m.get("loss"), e[7].m.get("step_time")), (Some(0.693), Some(24.93)));
+        assert_eq!((r.counters().ignored, r.counters().unmatched), (1, 0));
     }
 }

@@ -1,4 +1,5 @@
 //! nanoGPT: `iter 100: loss 3.2345, time 135.20ms, mfu 38.12%` and `step 250: train loss 3.1, val loss 3.2`.
+//! Many change the line: `iter 10: loss 4.2, norm: 0.26, dt: 412.5ms, lr 6e-04`.
 //!
 //! MFU is printed as -100 % until there is one.
 
@@ -6,8 +7,8 @@ use stepwatch_wire::Kind;
 use stepwatch_wire::names::metric;
 
 use crate::format::{Format, Line, Out, Outcome};
-use crate::number;
 use crate::pause::Saving;
+use crate::{number, tags};
 
 #[derive(Debug, Default)]
 pub(crate) struct NanoGpt {
@@ -32,13 +33,22 @@ impl Format for NanoGpt {
         let mut e = if kind == Kind::Eval { line.eval(Some(step), "val") } else { line.step(step) };
         for field in rest.split(", ") {
             let Some((key, value)) = field.rsplit_once(' ') else { continue };
+            let key = key.trim_end_matches([':', '=', ' ']);
+            let time = if value.ends_with("ms") || !value.ends_with('s') { 1000.0 } else { 1.0 };
             match (kind, key) {
                 (Kind::Step, "loss") | (Kind::Eval, "val loss") => {
                     out.metric(&mut e, metric::LOSS, value, 1.0)
                 }
                 (Kind::Eval, "train loss") => out.metric(&mut e, "train_loss", value, 1.0),
-                (Kind::Step, "time") => out.metric(&mut e, metric::STEP_TIME, value, 1000.0),
+                (Kind::Step, "time" | "dt") => out.metric(&mut e, metric::STEP_TIME, value, time),
+                (Kind::Step, "norm" | "grad" | "grad norm" | "gnorm") => {
+                    out.metric(&mut e, metric::GRAD_NORM, value, 1.0)
+                }
                 (Kind::Step, "mfu") => out.metric(&mut e, metric::MFU_REPORTED, value, 100.0),
+                (Kind::Step, key) => {
+                    let (name, divisor) = tags::canonical(key).unwrap_or((key, 1.0));
+                    out.metric(&mut e, name, value, divisor)
+                }
                 _ => None,
             };
         }

@@ -1,23 +1,42 @@
-//! OpenRLHF: `✨ Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07, 'reward': 0.5, …}`, one Python dict a step.
+//! OpenRLHF. PPO and its kin print `✨ Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07, 'reward':
+//! 0.5, …}`, one Python dict a step.
+//!
+//! SFT, RM and DPO print nothing but a bar: `Train step of epoch 1:  12%|█▏ | 12/100 [00:03<00:25, 3.50it/s,
+//! gpt_loss=2.34, lr=1e-5, grad_norm=0.5]`. Its steps are micro-batches, and are counted on over the epochs.
+//! It is drawn with the numbers of a batch before that is counted. The evaluation behind it has a bar with
+//! the mean so far, which is whole at its end.
 
-use stepwatch_wire::Value;
 use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Value};
 
+use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
-use crate::{number, python, tags};
+use crate::pause::Evaluation;
+use crate::{number, python, tags, tqdm};
 
 const KEYS: &[(&str, &str)] = &[
     ("policy_loss", metric::LOSS),
+    ("gpt_loss", metric::LOSS),
     ("actor_lr", metric::LR),
     ("actor_grad_norm", metric::GRAD_NORM),
     ("timing/step_total", metric::STEP_TIME),
 ];
 
 #[derive(Debug, Default)]
-pub(crate) struct OpenRlhf;
+pub(crate) struct OpenRlhf {
+    last_step: Option<i64>,
+    /// The step of the bar that was drawn last.
+    drawn: Option<i64>,
+    /// The loss of that step was no number.
+    lost: bool,
+    pause: Evaluation,
+}
 
 impl Format for OpenRlhf {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        if let Some(bar) = tqdm::bar(line.text) {
+            return self.bar(&bar, line, out).unwrap_or(Outcome::Unmatched);
+        }
         let read = || {
             let (_, rest) = line.text.split_once("Global step ")?;
             let (step, rest) = number::integer(rest)?;
@@ -36,9 +55,13 @@ impl Format for OpenRlhf {
                 Value::Text(t) => number::lex(t).filter(|n| n.rest.is_empty()).map(|n| n.value),
                 _ => None,
             };
-            let Some(n) = number else { continue };
-            let ours = KEYS.iter().find(|(k, _)| k == key).map(|(_, name)| (*name, 1.0));
-            let (name, divisor) = ours.or_else(|| tags::canonical(key)).unwrap_or((key, 1.0));
+            let (name, divisor) = ours(key);
+            let Some(n) = number else {
+                if *v == Value::Null {
+                    out.nothing(name, Nothing::Null);
+                }
+                continue;
+            };
             out.resolution(name, n / divisor);
             out.value(&mut e, name, n / divisor);
         }
@@ -47,6 +70,57 @@ impl Format for OpenRlhf {
         }
         out.push(e);
         Outcome::Matched
+    }
+}
+
+impl OpenRlhf {
+    fn bar(&mut self, bar: &tqdm::Bar<'_>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Outcome> {
+        if let Some(step) = bar.description.strip_prefix("Eval stage of steps ").and_then(number::integer) {
+            self.pause.begin(self.last_step, line, out);
+            if bar.n < bar.total || bar.postfix.is_empty() {
+                return Some(Outcome::Ignored);
+            }
+            let mut e = line.eval(self.last_step.or(Some(step.0)), "eval");
+            numbers(bar.postfix, &mut e, out);
+            self.pause.end(self.last_step, line, out);
+            out.push(e);
+            return Some(Outcome::Matched);
+        }
+        if bar.description == "Train epoch" || bar.description.starts_with("Train epoch [") {
+            return Some(Outcome::Ignored); // of PPO: its loss is in the dict
+        }
+        let (epoch, "") = number::integer(bar.description.strip_prefix("Train step of epoch ")?)? else {
+            return None;
+        };
+        let step = epoch.checked_mul(bar.total).and_then(|before| before.checked_add(bar.n))?;
+        let mut e = line.step(step);
+        numbers(bar.postfix, &mut e, out);
+        let lost = e.m.get(metric::LOSS).is_some_and(|v| !v.is_finite());
+        let again = self.drawn == Some(step);
+        if e.m.get(metric::LOSS).is_none() || again && (!lost || self.lost) {
+            return Some(Outcome::Ignored);
+        }
+        // Drawn once more with the numbers of the next one.
+        e.step = Some(step + i64::from(again));
+        self.pause.step(self.last_step, step, line, out);
+        (self.last_step, self.drawn, self.lost) = (e.step, Some(step), lost);
+        out.push(e);
+        Some(Outcome::Matched)
+    }
+}
+
+/// What a key means to us, and its divisor.
+fn ours(key: &str) -> (&str, f64) {
+    let ours = KEYS.iter().find(|(k, _)| *k == key).map(|(_, name)| (*name, 1.0));
+    ours.or_else(|| tags::canonical(key)).unwrap_or((key, 1.0))
+}
+
+/// `gpt_loss=2.34, lr=1e-05`, with `eval ` before a key of an evaluation.
+fn numbers(postfix: &str, e: &mut Event, out: &mut Out<'_>) {
+    for (key, value) in postfix.split(',').filter_map(|f| f.split_once('=')) {
+        let key = key.trim().trim_start_matches("eval ").trim_start_matches("eval_");
+        let (name, divisor) = ours(key);
+        out.metric(e, name, value, divisor);
     }
 }
 
@@ -75,6 +149,60 @@ mod tests {
         );
         assert!(m.get("grad_norm").unwrap().is_nan() && m.get("note").is_none());
         assert_eq!(read("✨ Global step 3 [rollout-partial]: {'policy_loss': 0.5}")[0].step, Some(3));
+    }
+
+    fn bars(lines: &[&str]) -> Vec<Event> {
+        let mut out = Vec::new();
+        let mut r = Reader::new(None).unwrap();
+        for l in lines {
+            r.line(l, &mut out);
+        }
+        assert_eq!(r.name(), "openrlhf");
+        out
+    }
+
+    #[test]
+    fn bars_of_fine_tuning_count_on_over_the_epochs() {
+        let bar = |epoch: i64, n: i64, postfix: &str| {
+            format!("Train step of epoch {epoch}:  12%|█▏        | {n}/100 [00:03<00:25,  3.50it/s{postfix}]")
+        };
+        let lines = [
+            bar(0, 0, ""),
+            bar(0, 1, ", gpt_loss=2.34, lr=1e-5, grad_norm=0.5"),
+            bar(0, 1, ", gpt_loss=2.3, lr=1e-5, grad_norm=0.5"),
+            bar(0, 100, ", gpt_loss=2.25, lr=1e-5, grad_norm=0.4"),
+            "Train epoch:  50%|█████     | 1/2 [01:00<01:00, 60.0s/it]".to_owned(),
+            bar(1, 1, ", gpt_loss=2.2, lr=9e-6, grad_norm=0.3"),
+            bar(1, 1, ", gpt_loss=nan, lr=9e-6, grad_norm=nan"),
+            bar(1, 1, ", gpt_loss=nan, lr=9e-6, grad_norm=nan"),
+        ];
+        let e = bars(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(e.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 100, 101, 102]);
+        let m = &e[0].m;
+        assert_eq!((m.get("loss"), m.get("lr"), m.get("grad_norm")), (Some(2.34), Some(1e-5), Some(0.5)));
+        assert!(e[3].m.get("loss").unwrap().is_nan() && e[3].m.get("grad_norm").unwrap().is_nan());
+    }
+
+    #[test]
+    fn bars_of_reward_models_and_preferences() {
+        let e = bars(&[
+            "Train step of epoch 0:  12%|█▏| 12/100 [00:03<00:25,  3.50it/s, loss=0.69, acc=0.5, chosen_reward=0.1, reject_reward=0.1, lr=9e-6, grad_norm=0.3]",
+            "Eval stage of steps 3:  50%|█████| 1/2 [00:03<00:25,  3.50it/s, eval_loss=0.7, acc_mean=0.5]",
+            "Eval stage of steps 3: 100%|█████| 2/2 [00:03<00:25,  3.50it/s, eval_loss=0.65, acc_mean=0.6]",
+            "Train step of epoch 0:  13%|█▏| 13/100 [00:13<00:25,  3.50it/s, loss=0.68, acc=0.5, chosen_reward=0.1, reject_reward=0.1, lr=9e-6, grad_norm=0.3]",
+        ]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.m.get("loss"))).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Step, Some(12), Some(0.69)),
+                (Kind::Phase, Some(12), None),
+                (Kind::Phase, Some(12), None),
+                (Kind::Eval, Some(12), Some(0.65)),
+                (Kind::Step, Some(13), Some(0.68)),
+            ]
+        );
+        assert_eq!(e[0].m.get("chosen_reward"), Some(0.1));
     }
 
     #[test]

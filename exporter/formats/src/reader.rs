@@ -10,9 +10,11 @@ use core::fmt;
 
 use stepwatch_wire::{Event, Kind};
 
+use crate::absent::Absent;
 use crate::clean::{self, MAX_JOINED_BYTES, Speaker};
 use crate::format::{self, Belief, FORMATS, Format, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
+use crate::last_words::LastWords;
 use crate::number::Resolution;
 use crate::rule::{self, Rule, RuleError, Rules};
 use crate::time::Stamp;
@@ -45,6 +47,7 @@ pub struct Reader {
     local_stamp: Option<f64>,
     /// The goodbye, once the log has said it and no step came after it.
     ended: Option<Event>,
+    last_words: LastWords,
     counters: Counters,
 }
 
@@ -67,6 +70,14 @@ struct Candidate {
     name: &'static str,
     format: Box<dyn Format>,
     belief: Belief,
+    absent: Absent,
+}
+
+impl Candidate {
+    /// One that the configuration asks for.
+    fn told(name: &'static str, format: Box<dyn Format>) -> Self {
+        Self { name, format, belief: Belief::Trainer, absent: Absent::default() }
+    }
 }
 
 impl fmt::Display for UnknownFormat {
@@ -88,6 +99,7 @@ impl Reader {
                 name: f.name,
                 format: (f.new)(),
                 belief: if wanted.is_none() { Belief::of(f.name) } else { Belief::Trainer },
+                absent: Absent::default(),
             })
             .collect();
         match wanted {
@@ -99,7 +111,7 @@ impl Reader {
     /// JSON lines whose keys are told: ours (`step`, `ts`, `loss`, `grad_norm`, any metric) to theirs, dotted for nested objects.
     pub fn with_keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let format = Box::new(Jsonl::with_keys(keys.into_iter().take(MAX_KEYS)));
-        Self::over(vec![Candidate { name: "jsonl", format, belief: Belief::Trainer }], true)
+        Self::over(vec![Candidate::told("jsonl", format)], true)
     }
 
     /// Lines that a rule of the configuration tells how to read.
@@ -110,7 +122,7 @@ impl Reader {
     /// Lines of several kinds, each with its own rule; the first that reads a line has it.
     pub fn with_rules(rules: &[Rule]) -> Result<Self, RuleError> {
         let format = Box::new(Rules::new(rules)?);
-        Ok(Self::over(vec![Candidate { name: rule::NAME, format, belief: Belief::Trainer }], true))
+        Ok(Self::over(vec![Candidate::told(rule::NAME, format)], true))
     }
 
     fn over(candidates: Vec<Candidate>, settled: bool) -> Self {
@@ -125,6 +137,7 @@ impl Reader {
             utc_offset: 0.0,
             local_stamp: None,
             ended: None,
+            last_words: LastWords::default(),
             counters: Counters::default(),
         }
     }
@@ -178,7 +191,8 @@ impl Reader {
     pub fn rest(&mut self, out: &mut Vec<Event>) {
         let first = out.len();
         if let Some(c) = self.current.and_then(|i| self.candidates.get_mut(i)) {
-            c.format.rest(&mut Out::new(out, &mut self.resolution));
+            // What was gathered may be a part of a record only.
+            c.format.rest(&mut Out::new(out, &mut self.resolution, None));
         }
         self.keep_ended(first, out);
         self.voice.name(Speaker::default(), &mut out[first..]);
@@ -239,10 +253,19 @@ impl Reader {
         let first = out.len();
         let inner = Cell::new(None);
         let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset, inner: &inner };
-        let outcome = self.probe(&line, *speaker, out);
+        let mut outcome = self.probe(&line, *speaker, out);
         self.local_stamp = inner.get().or(self.local_stamp);
         self.keep_ended(first, out);
         self.voice.heard(*speaker, out, first);
+        self.last_words.heard(&out[first..]);
+        let lost = if outcome == Outcome::Matched { None } else { self.last_words.read(&line) };
+        if let Some(event) = lost {
+            out.push(event);
+            // It is told of the run, by whichever process found it.
+            self.voice.name(Speaker::default(), &mut out[first..]);
+            self.ended = None;
+            outcome = Outcome::Matched;
+        }
         self.counters.lines += 1;
         match outcome {
             Outcome::Matched => self.counters.matched += 1,
@@ -305,7 +328,8 @@ impl Reader {
         let mut unused = Resolution::default();
         let resolution = if tells { &mut self.resolution } else { &mut unused };
         let first = out.len();
-        let outcome = candidate.format.line(line, &mut Out::new(out, resolution));
+        let mut told = Out::new(out, resolution, Some(&mut candidate.absent));
+        let outcome = candidate.format.line(line, &mut told);
         self.voice.name(speaker, &mut out[first..]);
         outcome
     }

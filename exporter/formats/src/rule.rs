@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event, Kind, MAX_TEXT, Value};
 
+use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::generic::unit_behind;
 use crate::{number, tags, time};
@@ -291,7 +292,10 @@ impl Compiled {
             let nothing =
                 ["null", "none", "n/a", "-", ""].iter().any(|w| text.trim().eq_ignore_ascii_case(w));
             if nothing && ours == metric::LOSS && e.kind == Kind::Step {
+                // The rule says that it is the loss, so that even the first line should have it.
                 e.missing.push(metric::LOSS.to_owned());
+            } else if nothing && e.kind == Kind::Step {
+                out.nothing(ours, Nothing::Certain);
             }
             return;
         };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
+use crate::absent::Nothing;
 use crate::axis::{Axis, Evidence};
 use crate::format::Out;
 use crate::tags;
@@ -91,6 +92,10 @@ pub(crate) struct Scalars {
     /// Numbers under tags beyond [`MAX_TAGS`] that were not told of yet.
     lost: u64,
     pub(crate) axis: Axis,
+    /// A name that every trainer knows is among them.
+    has_loss: bool,
+    /// The tag that stands for the loss where there is none.
+    own_loss: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -128,13 +133,54 @@ impl Scalars {
             && tag.len() <= MAX_TAG_BYTES
             && !tag.contains(char::is_control);
         let id = wanted.then(|| {
-            self.tags.push(Tag { name: tag.into(), class: class(tag), last_step: i64::MIN });
+            let class = class(tag);
+            if matches!(class, Class::Metric(metric::LOSS, _)) {
+                self.has_loss = true;
+                if let Some(own) = self.own_loss.take().and_then(|own| self.tags.get_mut(own)) {
+                    own.class = Class::Custom(own.name.replace(' ', "_"), 1.0);
+                }
+            }
+            self.tags.push(Tag { name: tag.into(), class, last_step: i64::MIN });
             Id(self.tags.len() - 1)
         });
         if tag.len() <= MAX_TAG_BYTES {
             self.ids.insert(tag.into(), id);
         }
         id
+    }
+
+    /// Takes note of the tags whose value is nothing, beside those that have one. A row of an evaluation has
+    /// none of training.
+    pub(crate) fn nulls<'t>(
+        &mut self,
+        tags: impl Iterator<Item = &'t str>,
+        values: &[(Id, f64)],
+        out: &mut Out<'_>,
+    ) {
+        let class = |tags: &[Tag], id: &Id| tags.get(id.0).map(|t| t.class.clone());
+        if values.iter().any(|(id, _)| matches!(class(&self.tags, id), Some(Class::Eval { .. }))) {
+            return;
+        }
+        for tag in tags {
+            if let Some(Class::Metric(name, _)) = self.id(tag).and_then(|id| class(&self.tags, &id)) {
+                out.nothing(name, Nothing::Null);
+            }
+        }
+    }
+
+    /// Where no tag has a name of the loss that is known, the one that looks most like it stands for it.
+    fn find_loss(&mut self, values: &[(Id, f64)]) {
+        if self.has_loss || self.own_loss.is_some() {
+            return;
+        }
+        let looks = |id: &Id| {
+            let tag = self.tags.get(id.0).filter(|t| matches!(t.class, Class::Custom(..)))?;
+            Some((tags::own_loss(&tag.name)?, core::cmp::Reverse(tag.name.len()), id.0))
+        };
+        self.own_loss = values.iter().filter_map(|(id, _)| looks(id)).max().map(|(.., at)| at);
+        if let Some(tag) = self.own_loss.and_then(|at| self.tags.get_mut(at)) {
+            tag.class = Class::Metric(metric::LOSS, 1.0);
+        }
     }
 
     /// Whether there is a metric of training among them.
@@ -153,6 +199,7 @@ impl Scalars {
         printed: Printed,
         out: &mut Out<'_>,
     ) -> u64 {
+        self.find_loss(values);
         let mut e = Event { step: Some(step), ts, ..Event::new(Kind::Step) };
         let mut evals: Vec<(&str, &str, f64)> = Vec::new();
         let mut customs: Vec<(&str, f64)> = Vec::new();
@@ -317,7 +364,7 @@ mod tests {
         let mut events = Vec::new();
         let ids: Vec<_> = values.iter().filter_map(|(t, v)| Some((scalars.id(t)?, *v))).collect();
         let mut resolution = Resolution::default();
-        let mut out = Out::new(&mut events, &mut resolution);
+        let mut out = Out::new(&mut events, &mut resolution, None);
         scalars.give(step, Some(5.0), &ids, Printed::Binary, &mut out);
         events
     }
@@ -413,6 +460,22 @@ mod tests {
         let events = give(&mut s, 7, &[("train/train_loss", 5.0), ("train/train_runtime", 60.0)]);
         assert_eq!(metrics(&events[0]), [("train/train_loss", 5.0), ("train/train_runtime", 60.0)]);
         assert_eq!((events[1].kind, events[1].code), (Kind::Bye, Some(0)));
+    }
+
+    #[test]
+    fn a_loss_with_a_name_of_its_own_is_the_loss() {
+        let mut s = Scalars::default();
+        let own = [("opt/aux_loss", 0.5), ("opt/diffusion_loss", 2.0), ("opt/lr", 0.1), ("loss_weight", 1.0)];
+        for step in 1..3 {
+            let e = &give(&mut s, step, &own)[0];
+            assert_eq!((e.m.get("loss"), e.m.get("opt/aux_loss")), (Some(2.0), Some(0.5)));
+        }
+        let e = &once(&[("denoise/loss_total", 3.0), ("denoise/loss_pixel", 1.0), ("kl_loss", 0.1)])[0];
+        assert_eq!((e.m.get("loss"), e.m.get("denoise/loss_pixel")), (Some(3.0), Some(1.0)));
+        // A name that is known takes its place.
+        let e = &give(&mut s, 3, &[("train/loss", 4.0), ("opt/diffusion_loss", 2.0)])[0];
+        assert_eq!((e.m.get("loss"), e.m.get("opt/diffusion_loss")), (Some(4.0), Some(2.0)));
+        assert_eq!(once(&[("eval/my_loss", 1.0), ("packet_loss", 2.0)])[1].m.get("loss"), None);
     }
 
     #[test]

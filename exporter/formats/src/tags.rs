@@ -112,7 +112,10 @@ const TAGS: &[(Tag, &[&str])] = &[
             "elapsed_time_per_iteration_(ms)",
         ],
     ),
-    ((metric::TOKENS, 1.0), &["tokens", "num_tokens_per_step", "tokens_per_step", "perf/total_num_tokens"]),
+    (
+        (metric::TOKENS, 1.0),
+        &["tokens", "num_tokens_per_step", "tokens_per_step", "perf/total_num_tokens", "global_tokens"],
+    ),
     (
         (metric::TOKENS_PER_SECOND, 1.0),
         &[
@@ -133,6 +136,8 @@ const TAGS: &[(Tag, &[&str])] = &[
         &[
             "tps",
             "wps",
+            "tgs",
+            "interval_tokens_per_second_per_device",
             "speed/wps",
             "throughput(tps)",
             "tokens_per_second_per_gpu",
@@ -206,6 +211,80 @@ pub fn canonical(key: &str) -> Option<Tag> {
     let key = Key::of(bare)?;
     let group = || LR_GROUPS.iter().any(|g| bare.get(..g.len()).is_some_and(|b| b.eq_ignore_ascii_case(g)));
     BY_KEY.get(key.as_str()).copied().or_else(|| group().then_some((metric::LR, 1.0)))
+}
+
+/// Words in the name of a loss that is only a part of it, or of another model, and of what is no loss at all.
+const NO_LOSS: &[&str] = &[
+    "aux",
+    "auxiliary",
+    "z",
+    "kl",
+    "kld",
+    "moe",
+    "balance",
+    "balancing",
+    "load",
+    "router",
+    "reg",
+    "regularization",
+    "critic",
+    "value",
+    "vf",
+    "entropy",
+    "ent",
+    "commit",
+    "commitment",
+    "disc",
+    "discriminator",
+    "gan",
+    "adv",
+    "mtp",
+    "best",
+    "min",
+    "max",
+    "std",
+    "var",
+    "prev",
+    "last",
+    "epoch",
+    "scale",
+    "scaler",
+    "scaling",
+    "weight",
+    "weights",
+    "coef",
+    "coeff",
+    "lambda",
+    "packet",
+    "count",
+    "num",
+    "ratio",
+    "grad",
+    "norm",
+    "lr",
+    "time",
+    "val",
+    "valid",
+    "validation",
+    "eval",
+    "test",
+    "dev",
+];
+
+/// How much a framework's key looks like the loss of a run that tells none under a usual name: the more the
+/// higher.
+pub fn own_loss(key: &str) -> Option<u8> {
+    let lower = key.to_ascii_lowercase();
+    let words = || lower.split(['/', '_', '-', '.', ' ', ':']).filter(|w| !w.is_empty());
+    let has = |list: &[&str]| words().any(|w| list.contains(&w));
+    if !has(&["loss", "losses"]) || has(NO_LOSS) {
+        return None;
+    }
+    Some(match () {
+        () if has(&["total", "overall", "sum"]) => 3,
+        () if has(&["train", "training", "lm", "ce", "nll", "main"]) => 2,
+        () => 1,
+    })
 }
 
 /// The part of a step whose seconds a key tells.

@@ -30,6 +30,30 @@ pub(crate) fn bar(text: &str) -> Option<Bar<'_>> {
     Some(Bar { description, n, total, elapsed, postfix: postfix(timing), rest: rest.trim() })
 }
 
+/// One drawing of a bar whose total nobody knows: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its total is
+/// 0.
+pub(crate) fn endless(text: &str) -> Option<Bar<'_>> {
+    let (head, rest) = text.split_once("it [")?;
+    let digits = head.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (description, n) = head.split_at(head.len() - digits);
+    let (n, "") = crate::number::integer(n)? else { return None };
+    let description = description.trim();
+    if !(description.is_empty() || description.ends_with(':')) {
+        return None;
+    }
+    let (timing, rest) = rest.split_once(']')?;
+    let elapsed = timing.split(',').next().and_then(clock)?;
+    let postfix = postfix(timing);
+    Some(Bar {
+        description: description.trim_end_matches(':'),
+        n,
+        total: 0,
+        elapsed,
+        postfix,
+        rest: rest.trim(),
+    })
+}
+
 /// What follows the rate, which is the first part with a `/` in it: `00:03<00:25, 3.50it/s, loss=2.34`.
 fn postfix(timing: &str) -> &str {
     let mut parts = timing.match_indices([',', '<']).map(|(i, _)| i + 1);
@@ -48,6 +72,19 @@ fn clock(text: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_bars_without_an_end() {
+        let b = endless("train: 12it [00:10,  1.15it/s, loss=nan, lr=1e-5]").unwrap();
+        assert_eq!(
+            (b.n, b.total, b.description, b.postfix, b.elapsed),
+            (12, 0, "train", "loss=nan, lr=1e-5", 10)
+        );
+        assert_eq!(endless("7it [00:03,  2.00it/s]").map(|b| (b.n, b.postfix)), Some((7, "")));
+        for text in ["", "it [", "wait [00:10, x]", "do 12it [00:10]", "12it [x, 1it/s]"] {
+            assert_eq!(endless(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn reads_bars() {
@@ -69,7 +106,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics(a in "\\PC{0,20}", b in "[0-9/|%\\[\\]<:,é ]{0,30}") {
-            let _ = (bar(&a), bar(&format!("{a}%|{b}")), bar(&format!("5%|x| {b}")));
+            let _ = (endless(&a), endless(&format!("{b}it [{a}]")), bar(&a), bar(&format!("{a}%|{b}")), bar(&format!("5%|x| {b}")));
         }
     }
 }

@@ -74,6 +74,8 @@ impl TrainerState {
             .filter(|(key, _)| *key != "step")
             .filter_map(|(key, v)| Some((self.scalars.id(key)?, v.as_f64()?)))
             .collect();
+        let nulls = entry.iter().filter(|(_, v)| **v == Value::Null).map(|(key, _)| key.as_str());
+        self.scalars.nulls(nulls, &values, out);
         pushed.unmatched += self.scalars.give(step, None, &values, Printed::AsText, out);
     }
 

@@ -89,6 +89,19 @@ mod tests {
     }
 
     #[test]
+    fn fine_tuning_counts_its_tokens() {
+        let e = read(
+            "step:3 - train/loss:2.25 - train/grad_norm:0.5 - train/lr:1e-05 - train/mfu:0.31 - train/global_tokens:16384 - train/total_tokens(B):4.9e-05",
+        );
+        let m = &e[0].m;
+        assert_eq!(
+            (m.get("loss"), m.get("tokens"), m.get("mfu_reported")),
+            (Some(2.25), Some(16384.0), Some(0.31))
+        );
+        assert_eq!(read("step:3 - val/loss:2.5")[0].name.as_deref(), Some("val"));
+    }
+
+    #[test]
     fn an_evaluation_on_a_line_of_its_own() {
         let e = read("step:0 - val-core/openai/gsm8k/reward/mean@1:0.125");
         assert_eq!((e.len(), e[0].kind, e[0].step), (1, Kind::Eval, Some(0)));

@@ -74,7 +74,7 @@ impl WandbLog {
         let mut first = Self::default();
         let mut unused = Vec::new();
         let mut resolution = Resolution::default();
-        first.push(Chunk { bytes: head, at_rest: false }, &mut Out::new(&mut unused, &mut resolution));
+        first.push(Chunk { bytes: head, at_rest: false }, &mut Out::new(&mut unused, &mut resolution, None));
         Self { records: first.records.same_run(), ..Self::default() }
     }
 

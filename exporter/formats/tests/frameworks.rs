@@ -42,6 +42,10 @@ const LOGS: &[(&str, &str)] = &[
     ("torchtune", include_str!("data/torchtune.log")),
     ("lingua", LINGUA),
     ("openrlhf", OPENRLHF),
+    ("litgpt", include_str!("data/litgpt.log")),
+    ("litgpt", include_str!("data/litgpt_2023.log")),
+    ("levanter", LEVANTER),
+    ("openrlhf", OPENRLHF_SFT),
     ("deepspeed", include_str!("data/deepspeed_2020_cifar.log")),
     ("deepspeed", DEEPSPEED),
 ];
@@ -53,6 +57,8 @@ const NANOCHAT: &str = "step 00010/21400 (0.05%) | loss: 9.123456 | lrm: 1.00 | 
 const BUILD_NANOGPT: &str = "validation loss: 10.9511\nstep     0 | loss: 10.955029 | lr 8.3916e-07 | norm: 15.3366 | dt: 27415.62ms | tok/sec: 19123.74\nstep     1 | loss: 10.911112 | lr 1.6783e-06 | norm: 14.9931 | dt: 330.12ms | tok/sec: 1588123.45\n";
 const LINGUA: &str = "0: INFO    24-10-21 10:00:00.500000 - 0:00:10 - step: 10  acc: 0  loss:  9.1234  grad: 1.23e+00  flops: 4.05e+14  wps: 1.12e+04  iter:  0.4123  data: 0.0012  lr: 3.00e-04  mem: 61%  pow: 650.1 W\n";
 const OPENRLHF: &str = "(PPOTrainer pid=1234) \u{2728} Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07, 'reward': 0.5, 'timing/step_total': 31.5}\n";
+const LEVANTER: &str = "2025-09-26T10:00:00 - 0 - tqdm_loggable.tqdm_logging - tqdm_logging.py:145 - INFO :: Progress on:train 108it/10.0kit rate:1.1it/s remaining:2:25:00 elapsed:02:00 postfix:loss=7.5\n";
+const OPENRLHF_SFT: &str = "Train step of epoch 0:  12%|\u{2588}\u{258f}        | 12/100 [00:03<00:25,  3.50it/s, gpt_loss=2.34, lr=1e-5, grad_norm=0.5]\n";
 const DEEPSPEED: &str = "worker-0: [2023-11-07 01:55:23,711] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[4.99e-05], mom=[(0.9, 0.95)]\nworker-0: [2023-11-07 01:55:23,811] [INFO] [timer.py:260:stop] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.03, CurrSamplesPerSec=25.70, MemAllocated=4.32GB, MaxMemAllocated=38.49GB\n";
 
 struct Log {

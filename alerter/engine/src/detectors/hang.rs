@@ -6,7 +6,7 @@
 //! their phases are paged at the deadline; others may be in an evaluation that nobody declared: they get a ticket after
 //! `undeclared_ticket` and the page after `undeclared_floor`. In the first hour that such a run is watched it may not have shown its
 //! evaluations yet: the page waits as long as the run has trained, for nobody plans evaluations that take longer than what lies between them, and three
-//! times `undeclared_floor` at most. It waits for 1,000 steps, too: many trainers log their first steps one by one, and then one in hundreds. Until
+//! times `undeclared_floor` at most. It waits for 2,000 steps, too: many trainers log their first steps one by one, and then one in hundreds. Until
 //! the pace is known, it waits three times as long.
 //!
 //! Evidence ends patience: NCCL's own word that ranks wait, a dump of its flight recorder, or GPUs that all wait in a collective while none
@@ -68,7 +68,7 @@ const PAUSE_MARGIN: f64 = 600.0;
 /// By then a run has shown the pauses that it makes.
 const WATCHED: Span = Span::secs(3600);
 /// Steps that hardly any trainer leaves between two lines.
-const SPARSEST: i64 = 1000;
+const SPARSEST: i64 = 2000;
 /// Times the silence that is a page otherwise.
 const PATIENCE: f64 = 3.0;
 /// How long a node must be out of reach to be taken for gone.

@@ -54,6 +54,21 @@ fn judge(events: impl IntoIterator<Item = Event>) -> (Said, Run) {
     (said, run)
 }
 
+#[test]
+fn a_gradient_norm_that_is_missing_is_not_finite() {
+    let run = healthy(3, 100);
+    let (said, _) = judge(run.iter().map(|s| {
+        let mut e = report(s, &["loss", "grad_norm", "lr"]);
+        if s.step > 80 {
+            e.m.remove("grad_norm");
+            e.missing.push("grad_norm".to_owned());
+        }
+        e
+    }));
+    let raised: Vec<_> = said[&Kind::Nonfinite].iter().map(|(c, s, step, _)| (*c, *s, *step)).collect();
+    assert_eq!(raised, [(Change::Raise, Severity::Page, 82)], "the second of them");
+}
+
 const ALL: &[&str] = &["loss", "grad_norm", "lr", "step_time"];
 
 #[test]

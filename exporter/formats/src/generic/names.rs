@@ -26,6 +26,7 @@ const QUALIFIERS: &[&str] = &[
     "avg",
     "average",
     "mean",
+    "avr",
     "running",
     "smoothed",
     "current",
@@ -60,6 +61,29 @@ const EVALUATIONS: &[&str] = &[
     "test",
     "testing",
     "dev",
+];
+/// What people print for the norm of the gradients.
+const NORMS: &[&str] = &[
+    "norm",
+    "grad",
+    "grdn",
+    "grads",
+    "gradient",
+    "gradients",
+    "g_norm",
+    "gn",
+    "|g|",
+    "grad_l2",
+    "grad_norm_l2",
+    "l2_grad_norm",
+    "total_norm",
+    "global_norm",
+    "clip_norm",
+    "grad_norm_clip",
+    "grad_norm_before_clip",
+    "grad_norm_pre_clip",
+    "unclipped_grad_norm",
+    "gradient_l2",
 ];
 /// Values of another step than this one.
 const RECORDS: &[&str] = &["best", "min", "max", "prev", "previous", "last", "target"];
@@ -123,6 +147,8 @@ pub(super) enum Meaning {
     Rank,
     /// One of ours, and what its number must be divided by.
     Metric(&'static str, f64),
+    /// The norm of the gradients, unless the line tells that by a better name.
+    Norm(String),
     Custom(String),
     Eval {
         set: String,
@@ -157,6 +183,9 @@ pub(super) fn meaning(name: &str, assigned: bool) -> Meaning {
         if let Some((name, divisor)) = tags::canonical(&end).or_else(|| qualified(&end)).filter(|_| logger) {
             // `Train Epoch: 2` counts epochs as `Epoch: 2` does.
             return if name == metric::EPOCH { Meaning::Epoch } else { Meaning::Metric(name, divisor) };
+        }
+        if logger && NORMS.contains(&end.as_str()) {
+            return Meaning::Norm(end);
         }
     }
     custom(&words, assigned).map_or(Meaning::Nothing, Meaning::Custom)
@@ -223,14 +252,23 @@ pub(super) fn is_of_training(name: &str) -> bool {
     ) || (name.ends_with("loss") && !name.ends_with("packet_loss"))
 }
 
-/// Whether a line says that there is no loss of training: `loss None`.
-pub(super) fn has_no_loss(text: &str) -> bool {
-    text.match_indices("None").any(|(at, _)| {
-        let before = text[..at].trim_end_matches([' ', ':', '=', '\'', '"']);
-        let ends = |c: char| c.is_ascii_digit() || ",|;:=()[]{}\'\"".contains(c);
-        let name = before.rsplit(ends).next().unwrap_or(before).trim();
-        matches!(meaning(name, true), Meaning::Metric(metric::LOSS, _))
-    })
+/// The numbers of training that a line says to be nothing: `loss None`, `grad_norm: null`.
+pub(super) fn nothings(text: &str) -> Vec<&'static str> {
+    let words = ["None", "null", "NULL", "N/A", "n/a"];
+    let mut found = Vec::new();
+    for word in words.iter().filter(|w| crate::number::find(text, w).is_some()) {
+        for (at, _) in text.match_indices(word) {
+            let before = text[..at].trim_end_matches([' ', ':', '=', '\'', '"']);
+            let ends = |c: char| c.is_ascii_digit() || ",|;:=()[]{}\'\"".contains(c);
+            let name = before.rsplit(ends).next().unwrap_or(before).trim();
+            match meaning(name, true) {
+                Meaning::Metric(name @ (metric::LOSS | metric::GRAD_NORM), _) => found.push(name),
+                Meaning::Norm(_) => found.push(metric::GRAD_NORM),
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 /// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5 | loss 2.5`, `[eval] …`.
@@ -265,6 +303,9 @@ mod tests {
             ("step time (ms)", Meaning::Metric("step_time", 1000.0)),
             ("mfu(%)", Meaning::Metric("mfu_reported", 100.0)),
             ("aux loss", Meaning::Custom("aux_loss".into())),
+            ("norm", Meaning::Norm("norm".into())),
+            ("INFO grad", Meaning::Norm("grad".into())),
+            ("weight norm", Meaning::Custom("weight_norm".into())),
             ("perf/tokens_per_sec", Meaning::Metric("tokens_per_second", 1.0)),
             ("mytrainer step", Meaning::Step(2)),
             ("Train Steps", Meaning::Step(2)),

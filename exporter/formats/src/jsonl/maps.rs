@@ -6,6 +6,7 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::{instant, integer};
+use crate::absent::Nothing;
 use crate::format::{Line, Out};
 use crate::{number, tags};
 
@@ -19,11 +20,14 @@ struct Map {
     inside: Option<&'static str>,
 }
 
+/// LLaMA-Factory's tokens per second since the start.
+pub(super) const MEAN_THROUGHPUT: &str = "throughput";
+
 const MAPS: &[Map] = &[
     // LLaMA-Factory's trainer_log.jsonl.
     Map {
         when: &["current_steps", "total_steps"],
-        keys: &[("throughput", metric::TOKENS_PER_SECOND, 1.0)],
+        keys: &[(MEAN_THROUGHPUT, metric::TOKENS_PER_SECOND, 1.0)],
         inside: None,
     },
     // ms-swift's logging.jsonl. Its `train_speed(s/it)` is the mean since the start and no step time.
@@ -82,10 +86,14 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
         _ => top,
     };
     let trains = numbers.contains_key("loss") || numbers.keys().any(|k| means(k, metric::LOSS));
+    let number_of = |name| numbers.iter().any(|(k, v)| means(k, name) && number(v).is_some());
     if numbers.contains_key(RUNNING_EVAL) && !trains {
         return Found { progress: true, ..Found::default() };
     }
-    let evaluates = numbers.keys().any(|k| of_evaluation(k).is_some());
+    let evaluates = numbers.iter().any(|(k, v)| of_evaluation(k).is_some() && *v != Value::Null);
+    // Who writes every field into every record has no loss where it evaluates.
+    let told = [metric::LOSS, metric::GRAD_NORM, metric::LR];
+    let trains = trains && (!evaluates || told.into_iter().any(number_of));
     let event = |kind| {
         let mut e = line.event(kind, Some(step));
         e.ts = TIME_KEYS.iter().find_map(|k| instant(top.get(*k)?, line)).or(e.ts);
@@ -98,9 +106,11 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     }
     let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
     let step = training(numbers, map, eval.is_some(), event(Kind::Step), out);
-    let known = [metric::LOSS, metric::GRAD_NORM, metric::LR].iter().any(|m| step.m.get(m).is_some());
-    let null_loss = numbers.get("loss") == Some(&Value::Null);
-    Found { step: (known || null_loss).then_some(step), eval, progress: false }
+    let known = told.iter().any(|m| step.m.get(m).is_some());
+    let null = |(key, v): (&String, &Value)| {
+        *v == Value::Null && (means(key, metric::LOSS) || means(key, metric::GRAD_NORM))
+    };
+    Found { step: (known || numbers.iter().any(null)).then_some(step), eval, progress: false }
 }
 
 /// The training in a record, without what is told as an evaluation beside it.
@@ -111,6 +121,9 @@ fn training(
     mut e: Event,
     out: &mut Out<'_>,
 ) -> Event {
+    for (key, _) in numbers.iter().filter(|(k, v)| **v == Value::Null && !reserved(k)) {
+        out.nothing(tags::canonical(key).map_or(key, |(name, _)| name), Nothing::Null);
+    }
     for (key, n) in numbers.iter().filter(|(k, _)| !reserved(k)).filter_map(|(k, v)| Some((k, number(v)?))) {
         if let Some(part) = tags::part(key) {
             e.t.set(part, n);
@@ -172,6 +185,14 @@ pub(super) fn finished(v: &Value, line: &Line<'_>) -> Option<Event> {
         None => (integer(v.get("current_steps")?)?, integer(v.get("total_steps")?)?),
     };
     (total > 0 && step >= total).then(|| line.done(Some(step)))
+}
+
+/// All tokens so far and the seconds that they took, of a record that tells the mean rate since the start.
+pub(super) fn since_start(v: &Value) -> Option<(f64, f64)> {
+    v.get("current_steps").and(v.get("total_steps"))?;
+    let tokens = v.get("total_tokens")?.as_f64().filter(|n| n.is_finite() && *n > 0.0)?;
+    let mean = v.get(MEAN_THROUGHPUT)?.as_f64().filter(|n| n.is_finite() && *n > 0.0)?;
+    Some((tokens, tokens / mean))
 }
 
 fn reserved(key: &str) -> bool {

@@ -45,6 +45,74 @@ fn llama_factory() {
 }
 
 #[test]
+fn the_throughput_of_llama_factory_is_a_mean() {
+    let line = |step: i64, tokens: f64, seconds: f64, loss: &str| {
+        format!(
+            r#"{{"current_steps":{step},"total_steps":100,{loss}"total_tokens":{tokens},"throughput":{}}}"#,
+            tokens / seconds
+        )
+    };
+    let train = r#""loss":1.5,"lr":1e-05,"#;
+    let lines = [
+        line(5, 1000.0, 10.0, train),
+        line(10, 2000.0, 20.0, train),
+        // Half as fast; then an evaluation of half a minute; then a process that goes on with the run.
+        line(15, 3000.0, 40.0, train),
+        line(15, 3000.0, 70.0, r#""eval_loss":1.25,"#),
+        line(20, 4000.0, 80.0, train),
+        line(25, 5000.0, 10.0, train),
+        line(30, 6000.0, 20.0, train),
+    ];
+    let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let steps = e.iter().filter(|e| e.kind == Kind::Step);
+    let rates: Vec<_> = steps.map(|e| e.m.get("tokens_per_second").map(f64::round)).collect();
+    assert_eq!(rates, [Some(100.0), Some(100.0), Some(50.0), Some(100.0), None, Some(100.0)]);
+}
+
+#[test]
+fn null_is_how_strict_writers_say_nan() {
+    let verl = |step: i64, loss: &str, more: &str| {
+        format!(
+            r#"{{"step":{step},"data":{{"actor/pg_loss":{loss},"actor/grad_norm":{loss},"actor/lr":1e-6,"perf/throughput":811.5{more}}}}}"#
+        )
+    };
+    let lines = [
+        verl(1, "0.5", ""),
+        verl(2, "0.4", ""),
+        verl(3, "null", ""),
+        verl(4, "null", r#","val-core/gsm8k/acc/mean@1":0.25"#),
+        r#"{"step":5,"data":{"val-core/gsm8k/acc/mean@1":0.25}}"#.to_owned(),
+    ];
+    let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let missing: Vec<_> =
+        e.iter().filter(|e| e.kind == Kind::Step).map(|e| (e.step.unwrap(), e.missing.len())).collect();
+    assert_eq!(missing, [(1, 0), (2, 0), (3, 2), (4, 2)], "and no evaluation is one");
+    // A writer that writes all of its fields into each record.
+    let whole = |step: i64, loss: &str, eval: &str| {
+        format!(r#"{{"step":{step},"loss":{loss},"lr":0.1,"eval_loss":{eval}}}"#)
+    };
+    let lines: Vec<_> =
+        (1..40).map(|s| if s % 5 == 0 { whole(s, "null", "1.5") } else { whole(s, "2.5", "null") }).collect();
+    let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(e.iter().all(|e| e.missing.is_empty()), "{e:?}");
+    assert_eq!(
+        read(&[&whole(1, "2.5", "null"), &whole(2, "2.4", "null"), &whole(3, "null", "null")])[2].missing,
+        ["loss"]
+    );
+}
+
+#[test]
+fn a_record_behind_what_a_logger_writes() {
+    let e = read(&[
+        r#"INFO:metrics:{"step": 5, "loss": 2.5}"#,
+        r#"2026-05-29 03:52:45,000 INFO root: {"step": 6, "loss": NaN}"#,
+        r#"config {"step": 1, "loss": "ce"}"#,
+        r#"step {x}: {"step": 7, "loss": 2.5}"#,
+    ]);
+    assert_eq!(e.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [5, 6]);
+}
+
+#[test]
 fn ms_swift_verl_and_levanter() {
     let e = read(&[
         r#"{"loss":1.47,"grad_norm":10.5,"learning_rate":2e-06,"token_acc":0.65,"global_step/max_steps":"1/94","elapsed_time":"2s"}"#,

@@ -6,6 +6,7 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, MAX_TEXT, Value, num};
 
 use super::{Out, Pushed};
+use crate::absent::Absent;
 use crate::number::{self, Resolution};
 use crate::protobuf::{Malformed, Message};
 use crate::scalars::{Printed, Scalars};
@@ -118,7 +119,7 @@ const DTYPE_KEYS: &[&str] = &["torch_dtype", "dtype", "precision", "mixed_precis
 const DTYPE_FLAGS: &[&str] = &["bf16", "fp16", "fp8"];
 
 /// Turns records into events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Records {
     /// Name of the run: as people gave it, or else its id.
     run: Option<String>,
@@ -129,6 +130,21 @@ pub(super) struct Records {
     own_step: bool,
     last_step: Option<i64>,
     last_ts: Option<f64>,
+    absent: Absent,
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Self {
+            run: None,
+            scalars: Scalars::default(),
+            begun: false,
+            own_step: false,
+            last_step: None,
+            last_ts: None,
+            absent: Absent::of_records(),
+        }
+    }
 }
 
 impl Records {
@@ -149,7 +165,9 @@ impl Records {
     pub(super) fn read(&mut self, data: &[u8], pushed: &mut Pushed, out: &mut Out<'_>) {
         let mut events = Vec::new();
         let mut resolution = Resolution::default();
-        let read = self.record(data, pushed, &mut Out::new(&mut events, &mut resolution));
+        let mut absent = core::mem::take(&mut self.absent);
+        let read = self.record(data, pushed, &mut Out::new(&mut events, &mut resolution, Some(&mut absent)));
+        self.absent = absent;
         pushed.bad_records += u64::from(read.is_err());
         for mut e in events {
             e.run.clone_from(&self.run);
@@ -176,11 +194,15 @@ impl Records {
     }
 
     fn history(&mut self, data: &[u8], pushed: &mut Pushed, out: &mut Out<'_>) -> Result<(), Malformed> {
-        let mut row = Vec::new();
+        let (mut row, mut nulls) = (Vec::new(), Vec::new());
         let mut counted = None;
         for field in Message::new(data) {
             match field? {
-                (1, v) => item(v.bytes().ok_or(Malformed)?)?.into_iter().for_each(|i| i.flatten(&mut row)),
+                (1, v) => {
+                    let item = item(v.bytes().ok_or(Malformed)?)?;
+                    nulls.extend(item.iter().filter(|i| i.json == "null").map(|i| i.keys.join("/")));
+                    item.into_iter().for_each(|i| i.flatten(&mut row));
+                }
                 (2, v) => counted = step_number(v.bytes().ok_or(Malformed)?)?,
                 _ => {}
             }
@@ -203,6 +225,7 @@ impl Records {
         };
         self.own_step |= own.is_some();
         (self.last_step, self.last_ts) = (Some(step), ts.or(self.last_ts));
+        self.scalars.nulls(nulls.iter().map(String::as_str), &values, out);
         pushed.unmatched += self.scalars.give(step, ts, &values, Printed::Binary, out);
         Ok(())
     }

@@ -1,0 +1,357 @@
+//! Lines that say that a value is not finite, in place of the step that would have shown it: one table for
+//! every framework.
+//!
+//! Many trainers check the loss before they log it, and stop: torchtitan by an assertion on the device,
+//! Megatron in its backward pass, MaxText and the recipes of vision by an exit. The log then ends with a
+//! finite loss and a sentence. Some say no more of it than a progress bar. What such a line says becomes a
+//! step of its own: the one it names, or the one after the last.
+//!
+//! A sentence that could stand in any text counts only behind a step of training, and not where it speaks of
+//! what may be.
+
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Kind};
+
+use crate::format::Line;
+use crate::{generic, number, tqdm};
+
+/// What is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Loss,
+    /// Or its scale, which says so: the step has no loss that counts.
+    Gradient,
+}
+
+/// A sentence in lower case.
+struct Words {
+    text: &'static str,
+    what: What,
+    /// Nobody else says so: it counts without a step before it.
+    certain: bool,
+}
+
+const fn loss(text: &'static str) -> Words {
+    Words { text, what: What::Loss, certain: false }
+}
+
+const fn gradient(text: &'static str) -> Words {
+    Words { text, what: What::Gradient, certain: false }
+}
+
+const fn certain(words: Words) -> Words {
+    Words { certain: true, ..words }
+}
+
+/// Who says so is named behind each, with the file at the time of writing.
+const TABLE: &[Words] = &[
+    // torchtitan, trainer.py: an assertion on the device, and the exception that follows from it on a CPU.
+    certain(loss("loss or gradient norm is not finite on at least one rank at step")),
+    // MaxText, metric_logger.py.
+    loss("aborting training due to nan loss"),
+    loss("aborting training due to inf loss"),
+    // Megatron-LM, rerun_state_machine.py and param_and_grad_buffer.py.
+    gradient("found nan in local grad norm"),
+    gradient("found inf in local grad norm"),
+    loss("found nan in local forward loss"),
+    loss("found inf in local forward loss"),
+    gradient("detected nan or inf in wgrad"),
+    // DeepSpeed, loss_scaler.py; fairseq, dynamic_loss_scaler.py.
+    certain(gradient("current loss scale already at minimum - cannot decrease scale anymore")),
+    gradient("minimum loss scale reached"),
+    // OLMo-core, trainer.py: `nan loss encountered at step 12`.
+    loss("nan loss encountered"),
+    loss("inf loss encountered"),
+    // levanter, trainer.py, and many more.
+    loss("loss is nan"),
+    loss("loss is inf"),
+    loss("loss is -inf"),
+    // Composer, nan_monitor.py.
+    loss("train loss*contains a nan"),
+    // detectron2, train_loop.py; MMEngine, check_invalid_loss_hook.py.
+    loss("loss became infinite or nan"),
+    loss("loss become infinite or nan"),
+    // Keras, terminate_on_nan.py; MindSpore.
+    loss("invalid loss, terminating training"),
+    // TensorFlow, basic_session_run_hooks.py.
+    loss("model diverged with loss = nan"),
+    loss("nan loss during training"),
+    // Lightning: its loop, its detection of anomalies, its early stopping.
+    loss("the loss returned in `training_step` is nan"),
+    gradient("detected nan and/or inf values in"),
+    // PyTorch, clip_grad.py and the detection of anomalies of autograd.
+    gradient("for gradients from `parameters` is non-finite"),
+    gradient("returned nan values in its"),
+    // Loops that people write.
+    loss("loss is not finite"),
+    loss("loss is non-finite"),
+    loss("non-finite loss"),
+    loss("nan loss detected"),
+    loss("nan detected in loss"),
+    loss("loss became nan"),
+    loss("loss went nan"),
+    loss("loss diverged to nan"),
+    loss("nan or inf loss"),
+    loss("nan/inf loss"),
+];
+
+/// Words of what may be, and of what is done about it in general.
+const MAYBE: &[&str] = &[
+    "if", "when", "whenever", "may", "might", "could", "would", "should", "unless", "avoid", "prevent",
+    "check", "checks", "checking", "whether", "no", "until",
+];
+/// And of those, the ones that may follow.
+const CONDITIONS: &[&str] = &["if", "when", "whenever", "unless"];
+/// Words before the step that a sentence names.
+const STEPS: &[&str] = &["step", "iteration", "iter", "update"];
+/// Longer lines are none of these.
+const MAX_LINE: usize = 4096;
+
+/// What was said of the steps of a log so far.
+#[derive(Debug, Default)]
+pub(crate) struct LastWords {
+    last_step: Option<i64>,
+    /// The last step was told to be lost: further words add nothing.
+    lost: bool,
+}
+
+impl LastWords {
+    /// Takes note of what formats made of a line.
+    pub(crate) fn heard(&mut self, events: &[Event]) {
+        for e in events.iter().filter(|e| e.kind == Kind::Step) {
+            self.last_step = e.step.or(self.last_step);
+            let of = |name: &str| {
+                e.m.get(name).is_some_and(|v| !v.is_finite()) || e.missing.iter().any(|m| m == name)
+            };
+            // Beside the loss stand parts of a step in events of their own.
+            if e.m.get(metric::LOSS).is_some() || !e.missing.is_empty() {
+                self.lost = of(metric::LOSS);
+            }
+        }
+    }
+
+    /// The step that a line says is lost, which no format read.
+    pub(crate) fn read(&mut self, line: &Line<'_>) -> Option<Event> {
+        if self.lost || line.text.len() > MAX_LINE {
+            return None;
+        }
+        let (what, named) = words(line.text, self.last_step.is_some()).or_else(|| bar(line.text))?;
+        let next = self.last_step.map(|last| last.saturating_add(1));
+        let step = named.filter(|n| next.is_none_or(|next| *n >= next)).or(next).unwrap_or(0);
+        let mut e = line.step(step);
+        match what {
+            What::Loss => drop(e.m.set(metric::LOSS, f64::NAN)),
+            What::Gradient => {
+                e.m.set(metric::GRAD_NORM, f64::NAN);
+                e.missing.push(metric::LOSS.to_owned());
+            }
+        }
+        (self.last_step, self.lost) = (Some(step), true);
+        Some(e)
+    }
+}
+
+/// A sentence of the table, and the step that it names.
+fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
+    // Nearly every line ends here.
+    let marks = ["nan", "NaN", "Nan", "NAN", "inf", "Inf", "INF", "finite", "nvalid loss", "inimum"];
+    if !marks.iter().any(|m| number::find(text, m).is_some()) {
+        return None;
+    }
+    let lower = text.to_ascii_lowercase();
+    let (words, at) =
+        TABLE.iter().filter(|w| training || w.certain).find_map(|w| Some((w, found(&lower, w.text)?)))?;
+    let behind = lower.get(at + words.text.len()..).unwrap_or("");
+    let behind = behind.split(['.', ',', ';', '!']).next().unwrap_or("");
+    let has =
+        |text: &str, list: &[&str]| text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w));
+    let maybe = has(&lower[..at], MAYBE) || has(behind, CONDITIONS);
+    (words.certain || !maybe).then(|| (words.what, named(&lower)))
+}
+
+/// Where a sentence stands in a text, if it ends with a word there. A `*` stands for a name.
+fn found(lower: &str, words: &str) -> Option<usize> {
+    let (words, then) = words.split_once('*').unwrap_or((words, ""));
+    let at = number::find(lower, words)?;
+    let goes_on = |c: char| c.is_alphanumeric() || c == '_';
+    let starts = !lower[..at].ends_with(|c: char| goes_on(c) || c == '.');
+    // `loss is inf` is also said of `infinite`.
+    let rest = lower[at + words.len()..].trim_start_matches("inite").trim_start_matches("inity");
+    let ends = if then.is_empty() { !rest.starts_with(goes_on) } else { number::find(rest, then).is_some() };
+    (starts && ends).then_some(at)
+}
+
+/// `at step 12`, `iteration=12`, `iteration #12`.
+fn named(lower: &str) -> Option<i64> {
+    STEPS.iter().find_map(|word| {
+        let at = number::find(lower, word)?;
+        let rest = lower[at + word.len()..].trim_start_matches([' ', '=', ':', '#', '(', '[']);
+        number::integer(rest).map(|(n, _)| n).filter(|n| *n >= 0)
+    })
+}
+
+/// A bar of training whose loss is not finite, which no format reads beside the lines of its own.
+fn bar(text: &str) -> Option<(What, Option<i64>)> {
+    let bar = tqdm::bar(text).or_else(|| tqdm::endless(text))?;
+    generic::loss_is_lost(&bar).then_some((What::Loss, Some(bar.n)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use stepwatch_wire::{Event, Kind};
+
+    use super::*;
+    use crate::Reader;
+
+    fn read(lines: &[&str]) -> Vec<Event> {
+        let mut r = Reader::new(None).unwrap();
+        let mut out = Vec::new();
+        for l in lines {
+            r.line(l, &mut out);
+        }
+        out
+    }
+
+    const STEP: &str = " iteration 12/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |";
+
+    /// What a line says behind step 12 of a training: the step, its loss, its gradient norm, what is missing.
+    fn said(line: &str) -> Option<(i64, &'static str)> {
+        let e = read(&[STEP, line]);
+        let e = e.get(1)?;
+        let loss = e.m.get("loss").is_some_and(f64::is_nan);
+        let gradient = e.m.get("grad_norm").is_some_and(f64::is_nan) && e.missing == ["loss"];
+        assert!(e.kind == Kind::Step && (loss || gradient), "{line}: {e:?}");
+        Some((e.step?, if loss { "loss" } else { "gradient" }))
+    }
+
+    #[test]
+    fn sentences_of_frameworks() {
+        for (line, want) in [
+            (
+                "[rank3]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping training before the optimizer update.",
+                (14, "loss"),
+            ),
+            (
+                "../aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `Loss or gradient norm is not finite on at least one rank at step 20. Stopping training before the optimizer update.` failed.",
+                (20, "loss"),
+            ),
+            (
+                "I0706 16:50:26.230209 140110937163584 max_logging.py:37] Aborting training due to NaN loss.",
+                (13, "loss"),
+            ),
+            (
+                "RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective')",
+                (13, "gradient"),
+            ),
+            (
+                "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 7 at iteration #15 invocation #1 (message='found NaN in local forward loss calculation')",
+                (15, "loss"),
+            ),
+            (
+                "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+                (13, "gradient"),
+            ),
+            (
+                "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate",
+                (13, "gradient"),
+            ),
+            ("RuntimeError: nan loss encountered at step 17", (17, "loss")),
+            ("RuntimeError: Loss is NaN", (13, "loss")),
+            ("RuntimeError: Loss is Inf", (13, "loss")),
+            ("RuntimeError: Train loss contains a NaN.", (13, "loss")),
+            ("RuntimeError: Train loss ce contains a NaN.", (13, "loss")),
+            ("FloatingPointError: Loss became infinite or NaN at iteration=13!", (13, "loss")),
+            ("AssertionError: loss become infinite or NaN!", (13, "loss")),
+            ("Batch 3: Invalid loss, terminating training", (13, "loss")),
+            ("ERROR:tensorflow:Model diverged with loss = NaN.", (13, "loss")),
+            ("ValueError: The loss returned in `training_step` is nan.", (13, "loss")),
+            (
+                "ValueError: Detected nan and/or inf values in `layer.weight`. Check your forward pass for numerically unstable operations.",
+                (13, "gradient"),
+            ),
+            (
+                "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
+                (13, "gradient"),
+            ),
+            (
+                "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+                (13, "gradient"),
+            ),
+            ("Loss is nan, stopping training", (13, "loss")),
+            ("Loss is infinite or NaN!", (13, "loss")),
+            ("WARNING: non-finite loss, ending training tensor([nan])", (13, "loss")),
+            (
+                "Train step of epoch 0:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan, lr=1e-5]",
+                (30, "loss"),
+            ),
+            ("training: 30it [00:03, 3.50it/s, train_loss=nan]", (30, "loss")),
+        ] {
+            assert_eq!(said(line), Some(want), "{line}");
+        }
+    }
+
+    #[test]
+    fn words_about_it_are_no_events() {
+        for line in [
+            "If the loss is nan, lower the learning rate",
+            "check_for_nan_in_loss_and_grad ........... True",
+            "abort_on_nan_loss: True",
+            "WARNING: training stops when loss is NaN",
+            "the loss is nan_to_num'd",
+            "NaN loss detection enabled",
+            "no non-finite loss so far",
+            "Evaluating:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan]",
+            "Downloading:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s]",
+            "1:5: loss is information",
+        ] {
+            assert_eq!(said(line), None, "{line}");
+        }
+        assert_eq!(
+            read(&["RuntimeError: Loss is NaN", "Loss is nan, stopping training"]),
+            [],
+            "nobody trains"
+        );
+    }
+
+    #[test]
+    fn a_run_that_never_took_a_step_is_lost_too() {
+        let e = read(&[
+            "[rank0]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 1. Stopping training before the optimizer update.",
+        ]);
+        assert!(e[0].step == Some(1) && e[0].m.get("loss").unwrap().is_nan());
+    }
+
+    #[test]
+    fn what_is_known_is_not_told_again() {
+        let nan = STEP.replace("12/", "13/").replace("2.5", "nan");
+        assert_eq!(read(&[STEP, &nan, "RuntimeError: Loss is NaN"]).len(), 2);
+        let words = "Loss is nan, stopping training";
+        assert_eq!(read(&[STEP, words, words, words]).len(), 2, "every rank says so");
+        let later = STEP.replace("12/", "20/");
+        assert_eq!(
+            read(&[STEP, words, &later, words]).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(),
+            [12, 13, 20, 21]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,80}", at in 0..TABLE.len(), tail in "[ a-z0-9=#:é]{0,20}") {
+            let mut words = LastWords { last_step: Some(i64::MAX), lost: false };
+            let inner = core::cell::Cell::new(None);
+            for text in [text.clone(), format!("{text}{}{tail}", TABLE[at].text)] {
+                let line = Line { text: &text, raw: &text, ts: None, utc_offset: 0.0, inner: &inner };
+                words.read(&line);
+            }
+        }
+
+        /// Prose about losses, in any order, is no event of a log that trains.
+        #[test]
+        fn prose_is_no_event(words in proptest::collection::vec(prop::sample::select(vec!["the", "loss", "was", "fine", "nan", "gradient", "is", "scale", "to", "num", "step", "5", "saved"]), 1..8)) {
+            let text = words.join(" ");
+            let told = said(&text).is_some();
+            prop_assert_eq!(told, text.contains("loss is nan"), "{}", text);
+        }
+    }
+}
