@@ -8,6 +8,7 @@
 
 #![expect(clippy::print_stdout, reason = "it is a terminal program")]
 
+mod fixtures;
 mod fuzz;
 mod house;
 mod install;
