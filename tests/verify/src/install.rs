@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::real;
 use crate::report::Closing;
-use crate::shell::{Workspace, which};
+use crate::shell::{Workspace, cargo, which};
 
 /// Debian packages, by the programs that they bring (any one name of each list).
 const PACKAGES: &[(&str, &[&str])] = &[
@@ -38,6 +39,9 @@ const PYTHON_PACKAGES: &[&str] = &[
     "wheel",
 ];
 
+/// What checks the dependencies.
+const CARGO_DENY: &str = "^0.20";
+
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let mut lacking: Vec<&str> = PACKAGES
         .iter()
@@ -54,6 +58,10 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         debian(w, &lacking)?;
     }
     python_environment(w)?;
+    if w.full {
+        real::torch(w)?;
+        cargo_deny(w)?;
+    }
     Ok(vec![format!("promtool {}, python environment {}", shown("promtool"), venv(w).display())])
 }
 
@@ -64,6 +72,26 @@ pub(crate) fn python(w: &Workspace) -> PathBuf {
 
 fn venv(w: &Workspace) -> PathBuf {
     w.scratch.join("venv")
+}
+
+/// The checker of dependencies: whoever has one, or that of a full verification before.
+pub(crate) fn deny_program(w: &Workspace) -> Option<PathBuf> {
+    which("cargo-deny").or_else(|| Some(tools(w).join("bin/cargo-deny")).filter(|p| p.is_file()))
+}
+
+fn cargo_deny(w: &Workspace) -> Result<(), String> {
+    if deny_program(w).is_some() {
+        return Ok(());
+    }
+    println!("   installing cargo-deny");
+    let mut install = cargo(&["install", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"]);
+    // Not where the workspace is built: its profile and its compiler are others.
+    w.run("deny-install", install.arg(tools(w)).env_remove("CARGO_TARGET_DIR")).map(drop)
+}
+
+/// Programs that are built here.
+fn tools(w: &Workspace) -> PathBuf {
+    w.scratch.join("tools")
 }
 
 fn shown(program: &str) -> String {
