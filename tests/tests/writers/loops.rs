@@ -39,9 +39,15 @@ struct Loop {
 
 const USUAL: &[(&str, &str)] = &[("loss", "loss"), ("grad_norm", "grad_norm"), ("lr", "learning_rate")];
 
-const HF: Loop =
-    Loop { script: "hf_trainer.py", args: &[], needs: &["torch", "transformers", "accelerate"], metrics: USUAL, bad: 5 };
-const SFT: Loop = Loop { script: "trl_sft.py", args: &[], needs: &["torch", "trl", "datasets"], metrics: USUAL, bad: 5 };
+const HF: Loop = Loop {
+    script: "hf_trainer.py",
+    args: &[],
+    needs: &["torch", "transformers", "accelerate"],
+    metrics: USUAL,
+    bad: 5,
+};
+const SFT: Loop =
+    Loop { script: "trl_sft.py", args: &[], needs: &["torch", "trl", "datasets"], metrics: USUAL, bad: 5 };
 const DPO: Loop = Loop { script: "trl_dpo.py", ..SFT };
 const GRPO: Loop = Loop {
     script: "trl_grpo.py",
@@ -49,13 +55,15 @@ const GRPO: Loop = Loop {
     bad: 1,
     ..SFT
 };
-const LIGHTNING_CSV: Loop =
-    Loop { script: "lightning_loop.py", args: &["csv"], needs: &["torch", "lightning"], metrics: USUAL, bad: 5 };
-const LIGHTNING_TENSORBOARD: Loop = Loop {
-    args: &["tensorboard"],
-    needs: &["torch", "lightning", "tensorboard"],
-    ..LIGHTNING_CSV
+const LIGHTNING_CSV: Loop = Loop {
+    script: "lightning_loop.py",
+    args: &["csv"],
+    needs: &["torch", "lightning"],
+    metrics: USUAL,
+    bad: 5,
 };
+const LIGHTNING_TENSORBOARD: Loop =
+    Loop { args: &["tensorboard"], needs: &["torch", "lightning", "tensorboard"], ..LIGHTNING_CSV };
 const ACCELERATE: Loop = Loop {
     script: "accelerate_loop.py",
     args: &[],
@@ -81,7 +89,8 @@ impl Followed {
                 self.truth.iter().map(|row| (row["step"].as_i64().unwrap(), number(&row[*theirs]))).collect();
             assert_eq!(told.len(), expected.len(), "{ours}: {told:?} and not {expected:?}");
             for (a, b) in told.iter().zip(&expected) {
-                let same = a.1.is_nan() && b.1.is_nan() || (a.1 - b.1).abs() <= PRINTED * b.1.abs();
+                let same =
+                    a.1 == b.1 || a.1.is_nan() && b.1.is_nan() || (a.1 - b.1).abs() <= PRINTED * b.1.abs();
                 assert!(a.0 == b.0 && same, "{ours}: {told:?} and not {expected:?}");
             }
         }
@@ -99,7 +108,10 @@ fn number(v: &Value) -> f64 {
 
 fn truth(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let text = text.replace(": NaN", ": \"NaN\"").replace(": Infinity", ": \"inf\"").replace(": -Infinity", ": \"-inf\"");
+    let text = text
+        .replace(": NaN", ": \"NaN\"")
+        .replace(": Infinity", ": \"inf\"")
+        .replace(": -Infinity", ": \"-inf\"");
     serde_json::from_str(&text).unwrap_or_default()
 }
 
@@ -128,7 +140,8 @@ async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
     let whole = |steps: &[Event]| names.clone().all(|name| told(steps, name));
     seen.all_steps("every step with its numbers", whole).await;
     // The exporter has looked again since the end: what other files repeat has come as well, and must not be told twice.
-    let gone = async || exporter.metrics().await.ok().filter(|page| !page.contains("\njob_discovered_processes{"));
+    let gone =
+        async || exporter.metrics().await.ok().filter(|page| !page.contains("\njob_discovered_processes{"));
     poll_until("the process to be gone from the page", PATIENCE, gone).await.unwrap();
     Some(Followed { steps: seen.all_steps("them", |_| true).await, truth })
 }
@@ -136,7 +149,12 @@ async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
 fn start(l: &Loop, sick: bool, work: &Path) -> Child {
     let log = File::create(work.join("train.log")).unwrap();
     let mut python = command(trainer::torch_python());
-    python.arg(script("loops").join(l.script)).arg(work).args(l.args).args(sick.then_some("sick")).current_dir(work);
+    python
+        .arg(script("loops").join(l.script))
+        .arg(work)
+        .args(l.args)
+        .args(sick.then_some("sick"))
+        .current_dir(work);
     python.env("PYTHONDONTWRITEBYTECODE", "1").env("CUDA_VISIBLE_DEVICES", "");
     python.stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true).spawn().unwrap()
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use stepwatch_tests::daemon::command;
@@ -9,6 +10,9 @@ use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{bins, say, trainer};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// How long a script may take to answer: it imports its packages first, and PyTorch takes a minute on a busy machine.
+const IMPORTED: Duration = Duration::from_mins(5);
 
 /// A running script. It prints `ok` when it has done what a line told it, and ends when there are no more.
 pub(crate) struct Writer {
@@ -86,7 +90,7 @@ impl Writer {
             }
             bail!("the writer ended at {line:?}")
         };
-        tokio::time::timeout(PATIENCE, answer).await.with_context(|| format!("no answer to {line:?}"))?
+        tokio::time::timeout(IMPORTED, answer).await.with_context(|| format!("no answer to {line:?}"))?
     }
 
     /// A line that it prints by itself.

@@ -35,7 +35,9 @@ fn search(root: &Path, dir: &Path, count: &mut usize, wrong: &mut Vec<String>) {
 fn table(root: &Path, dir: &Path, wrong: &mut Vec<String>) -> usize {
     let shown = dir.strip_prefix(root).unwrap_or(dir).join(TABLE).display().to_string();
     let Ok(text) = std::fs::read_to_string(dir.join(TABLE)) else {
-        wrong.push(format!("{shown}: is missing; it tells of each fixture whether it was captured or composed"));
+        wrong.push(format!(
+            "{shown}: is missing; it tells of each fixture whether it was captured or composed"
+        ));
         return 0;
     };
     let rows = rows(&text);

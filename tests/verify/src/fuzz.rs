@@ -30,15 +30,20 @@ pub(crate) fn targets(w: &Workspace) -> Result<Closing, String> {
     for package in TARGETS {
         let built = build(w, package, &host)?;
         for target in names(&w.root.join(package).join("fuzz_targets"))? {
-            let (corpus, found) = (w.root.join(package).join("corpus").join(&target), built.join(format!("{target}-found")));
+            let (corpus, found) =
+                (w.root.join(package).join("corpus").join(&target), built.join(format!("{target}-found")));
             std::fs::create_dir_all(&found).map_err(|e| format!("{}: {e}", found.display()))?;
             let mut fuzz = Command::new(built.join(&target));
             // New inputs go to the first directory; what breaks it into the second place.
             fuzz.arg(&found).arg(&corpus).arg(format!("-max_total_time={SECONDS}"));
-            fuzz.args(["-rss_limit_mb=2048", "-timeout=25"]).arg(format!("-artifact_prefix={}/", found.display()));
+            fuzz.args(["-rss_limit_mb=2048", "-timeout=25"])
+                .arg(format!("-artifact_prefix={}/", found.display()));
             let out = w.run(&format!("fuzz-{target}"), &mut fuzz)?;
             let done = out.lines(|l| l.starts_with("Done ")).pop();
-            closing.push(format!("{target:<14} {}", done.ok_or(format!("{target} did not say how much it did"))?));
+            closing.push(format!(
+                "{target:<14} {}",
+                done.ok_or(format!("{target} did not say how much it did"))?
+            ));
         }
     }
     Ok(closing)
@@ -56,7 +61,10 @@ fn build(w: &Workspace, package: &str, host: &str) -> Result<PathBuf, String> {
     let into = w.scratch.join("fuzz").join(package);
     let mut cargo = cargo(&["build", "--release", "--bins", "--target", host]);
     // Debug assertions find what a release build would pass over.
-    cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS).env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+    cargo
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", FLAGS)
+        .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
     w.run(&log, cargo.env("CARGO_TARGET_DIR", &into).current_dir(dir))?;
     Ok(into.join(host).join("release"))
 }
@@ -72,7 +80,8 @@ fn host(w: &Workspace) -> Result<String, String> {
 fn names(dir: &Path) -> Result<Vec<String>, String> {
     let entries = std::fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let files = entries.flatten().map(|e| e.path()).filter(|p| p.extension() == Some(OsStr::new("rs")));
-    let mut names: Vec<_> = files.filter_map(|p| Some(p.file_stem()?.to_string_lossy().into_owned())).collect();
+    let mut names: Vec<_> =
+        files.filter_map(|p| Some(p.file_stem()?.to_string_lossy().into_owned())).collect();
     names.sort();
     Ok(names)
 }
@@ -123,7 +132,10 @@ mod tests {
             assert!(names.len() > 5, "{names:?}");
             for name in names {
                 assert!(dir.join("corpus").join(&name).is_dir(), "{package}: {name} has no corpus");
-                assert!(manifest.contains(&format!("name = \"{name}\"")), "{package}: {name} is not in Cargo.toml");
+                assert!(
+                    manifest.contains(&format!("name = \"{name}\"")),
+                    "{package}: {name} is not in Cargo.toml"
+                );
             }
         }
     }

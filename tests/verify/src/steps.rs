@@ -138,7 +138,9 @@ fn python_tests(w: &Workspace) -> Result<Closing, String> {
     let out = run("python", install::python(w), &discover, &client)?;
     let mut closing = out.last(2);
     let upstream = ["-m", "unittest", "-v", "test_upstream"];
-    closing.extend(run("python-upstream", install::python(w), &upstream, &w.root.join("exporter/formats"))?.last(2));
+    closing.extend(
+        run("python-upstream", install::python(w), &upstream, &w.root.join("exporter/formats"))?.last(2),
+    );
     let mut skipped = real::skipped(&out);
     // PyTorch and transformers are too large to install for four tests; where they are, the modules that need them run again.
     if w.full && !skipped.is_empty() {

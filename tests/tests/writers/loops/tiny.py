@@ -1,4 +1,7 @@
-"""What the training scripts beside this share: a language model, a tokenizer and texts that need no download. Nothing of it knows Stepwatch."""
+"""What the training scripts beside this share: a language model, a tokenizer and texts that need no download.
+
+Nothing of it knows Stepwatch.
+"""
 import json
 import os
 import sys

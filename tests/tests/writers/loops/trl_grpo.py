@@ -3,16 +3,16 @@ import tiny
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-
 calls = 0
 
 
 def distinct_words(completions, **_):
-    """One that breaks does so at the last step: a model that is broken before cannot generate, and the trainer would end."""
+    # One that breaks does so at the last step: with a broken model the trainer could generate nothing and would end.
+    # Not by NaN, which it takes for no reward.
     global calls
     calls += 1
     broken = tiny.SICK and calls == tiny.STEPS
-    return [float("nan") if broken else float(len(set(text.split()))) for text in completions]
+    return [float("inf") if broken else float(len(set(text.split()))) for text in completions]
 
 
 data = Dataset.from_dict({"prompt": ["the gradient norm of"] * 64})
