@@ -125,6 +125,7 @@ fn install(w: &Workspace, group: &Group) -> Result<(), String> {
     if std::fs::read_to_string(&stamp).is_ok_and(|s| s == group.text) {
         return Ok(());
     }
+    println!("   installing the packages of {}.txt", group.name);
     let python = dir.join("bin/python");
     let log = |what: &str| format!("python-real-{}-{what}", group.name);
     if !python.is_file() {
