@@ -88,6 +88,11 @@ pub fn python() -> PathBuf {
     std::env::var_os("STEPWATCH_PYTHON").map_or_else(|| "python3".into(), PathBuf::from)
 }
 
+/// The interpreter that can import PyTorch and what stands on it, where `cargo verify --full` has made one; else the same.
+pub fn torch_python() -> PathBuf {
+    std::env::var_os("STEPWATCH_TORCH_PYTHON").map_or_else(python, PathBuf::from)
+}
+
 /// A Python process that can `import stepwatch` and reports to `ingest`.
 pub fn python_client(ingest: &Path) -> Command {
     python_client_with(&python(), ingest)

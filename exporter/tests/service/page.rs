@@ -131,7 +131,12 @@ fn promtool_finds_nothing_to_mend() {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut promtool) = promtool else {
-        eprintln!("SKIPPED: promtool is not installed; the page was not checked");
+        assert!(std::env::var_os("STEPWATCH_REQUIRE_PEERS").is_none(), "promtool is not installed");
+        // Past the capture of the test runner: `cargo verify` repeats it.
+        let _ = writeln!(
+            std::io::stderr().lock(),
+            "!!! NOT TESTED: promtool is not installed; the page was not checked"
+        );
         return;
     };
     promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();

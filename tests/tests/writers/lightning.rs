@@ -4,7 +4,7 @@ use stepwatch_tests::Exporter;
 use stepwatch_wire::Kind;
 
 use crate::seen::Seen;
-use crate::writer::{Writer, has_torch, python};
+use crate::writer::{Writer, has_torch, torch_python};
 
 const RUN: &str = "lightning";
 
@@ -19,7 +19,7 @@ async fn a_table_that_is_written_anew_is_told_once() {
     let exporter = Exporter::start(&dir.path().join("exporter"), &source).await.unwrap();
     let seen = Seen::default();
     seen.follow(&exporter);
-    let mut writer = Writer::start(python("lightning_writer.py", dir.path())).unwrap();
+    let mut writer = Writer::start(torch_python("lightning_writer.py", dir.path())).unwrap();
     writer.tell("fit").await.unwrap();
     writer.end().await.unwrap();
     // Thirty batches, logged every fifth.

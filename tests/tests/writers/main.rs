@@ -10,6 +10,7 @@ mod writer;
 mod kubeflow;
 mod launch;
 mod lightning;
+mod loops;
 mod otlp;
 mod scrape;
 mod statsd;

@@ -46,6 +46,18 @@ impl Seen {
         state.events.iter().filter(|e| e.kind == kind && e.run.as_deref() == Some(run)).cloned().collect()
     }
 
+    /// The steps of every run, once `enough` says that they are.
+    pub(crate) async fn all_steps(&self, what: &str, enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+        let steps = || {
+            let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            state.events.iter().filter(|e| e.kind == Kind::Step).cloned().collect::<Vec<_>>()
+        };
+        match poll_until(what, PATIENCE, async || Some(steps()).filter(|s| enough(s))).await {
+            Ok(found) => found,
+            Err(err) => panic!("{err}; there were {:?}", steps()),
+        }
+    }
+
     /// A metric at every step at which it was told, in the order in which it was.
     pub(crate) fn column(&self, run: &str, name: &str) -> Vec<(i64, f64)> {
         self.of(Kind::Step, run).iter().filter_map(|e| Some((e.step?, e.m.get(name)?))).collect()

@@ -4,7 +4,7 @@ use stepwatch_tests::Exporter;
 use stepwatch_wire::Kind;
 
 use crate::seen::Seen;
-use crate::writer::{Writer, has_torch, python};
+use crate::writer::{Writer, has_torch, torch_python};
 
 const RUN: &str = "torch";
 
@@ -20,7 +20,7 @@ async fn both_styles_and_a_purge() {
     let exporter = Exporter::start(&dir.path().join("exporter"), &source).await.unwrap();
     let seen = Seen::default();
     seen.follow(&exporter);
-    let mut writer = Writer::start(python("torch_writer.py", &runs)).unwrap();
+    let mut writer = Writer::start(torch_python("torch_writer.py", &runs)).unwrap();
     writer.tell("steps 1 11").await.unwrap();
     let told = seen.steps(RUN, "loss", 10).await;
     let loss = |n: i64| (n, (10.0f32 / n as f32).to_string().parse::<f64>().unwrap());

@@ -4,7 +4,7 @@ use stepwatch_tests::Exporter;
 use stepwatch_wire::{CkptPhase, Kind};
 
 use crate::seen::Seen;
-use crate::writer::{Writer, has_torch, python};
+use crate::writer::{Writer, has_torch, torch_python};
 
 const RUN: &str = "hf";
 
@@ -19,7 +19,7 @@ async fn every_checkpoint_repeats_the_history_and_nothing_is_told_twice() {
     let exporter = Exporter::start(&dir.path().join("exporter"), &source).await.unwrap();
     let seen = Seen::default();
     seen.follow(&exporter);
-    let mut writer = Writer::start(python("transformers_writer.py", dir.path())).unwrap();
+    let mut writer = Writer::start(torch_python("transformers_writer.py", dir.path())).unwrap();
     writer.tell("steps 10 60").await.unwrap();
     seen.event(Kind::Ckpt, RUN, |e| e.step == Some(50)).await;
     writer.tell("steps 60 110").await.unwrap();

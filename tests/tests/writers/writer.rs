@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use stepwatch_tests::daemon::command;
@@ -9,6 +10,9 @@ use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{bins, say, trainer};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// How long a script may take to answer: it imports its packages first, and PyTorch takes a minute on a busy machine.
+const IMPORTED: Duration = Duration::from_mins(5);
 
 /// A running script. It prints `ok` when it has done what a line told it, and ends when there are no more.
 pub(crate) struct Writer {
@@ -20,27 +24,25 @@ pub(crate) struct Writer {
 /// True where the interpreter of the tests can import all of these modules. Says loudly that it cannot, and fails where
 /// `STEPWATCH_REQUIRE_PEERS=1` promises that it can.
 pub(crate) async fn has(modules: &[&str]) -> bool {
-    can_import(modules, "STEPWATCH_REQUIRE_PEERS").await
+    can_import("STEPWATCH_PYTHON", &trainer::python(), modules, "STEPWATCH_REQUIRE_PEERS").await
 }
 
 /// The same of PyTorch and what stands on it, too large for every machine that runs the tests: `STEPWATCH_REQUIRE_TORCH=1`
 /// promises that they are there.
 pub(crate) async fn has_torch(modules: &[&str]) -> bool {
-    can_import(modules, "STEPWATCH_REQUIRE_TORCH").await
+    can_import("STEPWATCH_TORCH_PYTHON", &trainer::torch_python(), modules, "STEPWATCH_REQUIRE_TORCH").await
 }
 
-async fn can_import(modules: &[&str], promise: &str) -> bool {
+async fn can_import(variable: &str, interpreter: &Path, modules: &[&str], promise: &str) -> bool {
     let imports: Vec<_> = modules.iter().map(|m| format!("import {m}")).collect();
-    let mut python = command(trainer::python());
+    let mut python = command(interpreter);
     let found = python.args(["-c", &imports.join(";")]).stderr(Stdio::null()).status().await;
     let found = found.is_ok_and(|s| s.success());
     if !found {
         let required = std::env::var_os(promise).is_some_and(|v| v == "1");
         let list = modules.join(", ");
-        assert!(!required, "{list} cannot be imported by STEPWATCH_PYTHON, and {promise}=1");
-        say::loud(&format!(
-            "NOT TESTED: Python cannot import {list} (STEPWATCH_PYTHON names the interpreter)"
-        ));
+        assert!(!required, "{list} cannot be imported by {variable}, and {promise}=1");
+        say::loud(&format!("NOT TESTED: Python cannot import {list} ({variable} names the interpreter)"));
     }
     found
 }
@@ -52,7 +54,16 @@ pub(crate) fn script(name: &str) -> PathBuf {
 
 /// `name dir`, in a directory of its own; the caller may set more.
 pub(crate) fn python(name: &str, dir: &Path) -> Command {
-    let mut python = command(trainer::python());
+    of(trainer::python(), name, dir)
+}
+
+/// The same by the interpreter that has PyTorch.
+pub(crate) fn torch_python(name: &str, dir: &Path) -> Command {
+    of(trainer::torch_python(), name, dir)
+}
+
+fn of(interpreter: PathBuf, name: &str, dir: &Path) -> Command {
+    let mut python = command(interpreter);
     python.arg(script(name)).arg(dir).current_dir(dir).env("PYTHONDONTWRITEBYTECODE", "1");
     python
 }
@@ -79,7 +90,7 @@ impl Writer {
             }
             bail!("the writer ended at {line:?}")
         };
-        tokio::time::timeout(PATIENCE, answer).await.with_context(|| format!("no answer to {line:?}"))?
+        tokio::time::timeout(IMPORTED, answer).await.with_context(|| format!("no answer to {line:?}"))?
     }
 
     /// A line that it prints by itself.

@@ -1,6 +1,8 @@
-//! The alerter's API, asked by a fuzzer that has read its OpenAPI document, which a validator has read before.
+//! Fuzzers: of the alerter's API, by one that has read its OpenAPI document, which a validator has read before; and of the parsers of
+//! outside bytes, by libFuzzer over their corpora.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::report::Closing;
@@ -8,6 +10,81 @@ use crate::shell::{Workspace, cargo};
 
 const REQUIREMENTS: &str = "tests/scripts/api-fuzz.txt";
 const DOCUMENT: &str = "docs/openapi.json";
+
+/// The test that asks the API; it runs here and nowhere else.
+pub(crate) const API_TEST: &str = "the_answers_are_those_of_the_document";
+
+/// Packages of fuzz targets.
+const TARGETS: &[&str] = &["exporter/formats/fuzz", "exporter/fuzz"];
+/// Seconds that each target is fuzzed for, beyond its corpus.
+const SECONDS: u32 = 10;
+/// What `cargo fuzz` compiles with. The sanitizers are there in a released compiler, which takes the flag when it is told to.
+const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
+                     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+                     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// Builds every target as `cargo fuzz` does, runs it over its corpus and then for some seconds beyond.
+pub(crate) fn targets(w: &Workspace) -> Result<Closing, String> {
+    let host = host(w)?;
+    let mut closing = Vec::new();
+    for package in TARGETS {
+        let built = build(w, package, &host)?;
+        for target in names(&w.root.join(package).join("fuzz_targets"))? {
+            let (corpus, found) =
+                (w.root.join(package).join("corpus").join(&target), built.join(format!("{target}-found")));
+            std::fs::create_dir_all(&found).map_err(|e| format!("{}: {e}", found.display()))?;
+            let mut fuzz = Command::new(built.join(&target));
+            // New inputs go to the first directory; what breaks it into the second place.
+            fuzz.arg(&found).arg(&corpus).arg(format!("-max_total_time={SECONDS}"));
+            fuzz.args(["-rss_limit_mb=2048", "-timeout=25"])
+                .arg(format!("-artifact_prefix={}/", found.display()));
+            let out = w.run(&format!("fuzz-{target}"), &mut fuzz)?;
+            let done = out.lines(|l| l.starts_with("Done ")).pop();
+            closing.push(format!(
+                "{target:<14} {}",
+                done.ok_or(format!("{target} did not say how much it did"))?
+            ));
+        }
+    }
+    Ok(closing)
+}
+
+/// The directory of the programs.
+fn build(w: &Workspace, package: &str, host: &str) -> Result<PathBuf, String> {
+    let dir = w.root.join(package);
+    // The versions that are tested otherwise; what only the fuzzer needs is added.
+    let lock = dir.join("Cargo.lock");
+    if !lock.exists() {
+        std::fs::copy(w.root.join("Cargo.lock"), &lock).map_err(|e| format!("{}: {e}", lock.display()))?;
+    }
+    let log = format!("fuzz-build-{}", package.replace('/', "-"));
+    let into = w.scratch.join("fuzz").join(package);
+    let mut cargo = cargo(&["build", "--release", "--bins", "--target", host]);
+    // Debug assertions find what a release build would pass over.
+    cargo
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", FLAGS)
+        .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+    w.run(&log, cargo.env("CARGO_TARGET_DIR", &into).current_dir(dir))?;
+    Ok(into.join(host).join("release"))
+}
+
+/// The platform that we compile for, so that build scripts and macros are compiled without the sanitizers.
+fn host(w: &Workspace) -> Result<String, String> {
+    let said = w.run("fuzz-host", Command::new("rustc").arg("-vV"))?.lines(|l| l.starts_with("host: "));
+    let host = said.first().and_then(|l| l.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
+}
+
+/// The targets of a package, sorted.
+fn names(dir: &Path) -> Result<Vec<String>, String> {
+    let entries = std::fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let files = entries.flatten().map(|e| e.path()).filter(|p| p.extension() == Some(OsStr::new("rs")));
+    let mut names: Vec<_> =
+        files.filter_map(|p| Some(p.file_stem()?.to_string_lossy().into_owned())).collect();
+    names.sort();
+    Ok(names)
+}
 
 pub(crate) fn api(w: &Workspace) -> Result<Closing, String> {
     let programs = install(w)?;
@@ -39,4 +116,34 @@ fn install(w: &Workspace) -> Result<PathBuf, String> {
     w.run("api-fuzz-pip", &mut pip)?;
     std::fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))?;
     Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_a_corpus_and_is_built() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        for package in TARGETS {
+            let dir = root.join(package);
+            let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+            let names = names(&dir.join("fuzz_targets")).unwrap();
+            assert!(names.len() > 5, "{names:?}");
+            for name in names {
+                assert!(dir.join("corpus").join(&name).is_dir(), "{package}: {name} has no corpus");
+                assert!(
+                    manifest.contains(&format!("name = \"{name}\"")),
+                    "{package}: {name} is not in Cargo.toml"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_test_of_the_api_has_its_name() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let test = std::fs::read_to_string(root.join("tests/tests/api_fuzz.rs")).unwrap();
+        assert!(test.contains(&format!("fn {API_TEST}()")));
+    }
 }

@@ -1,7 +1,8 @@
-//! The house limits: a file fits in a head, a function fits on a screen.
+//! The house limits: a file fits in a head, a function fits on a screen; and every fixture says where it comes from.
 
 use std::path::{Path, PathBuf};
 
+use crate::fixtures;
 use crate::report::Closing;
 use crate::rust_source::functions;
 use crate::shell::Workspace;
@@ -10,7 +11,7 @@ const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 70;
 
 /// Directories that hold no source of ours.
-const SKIP: &[&str] = &["target", "venv", "node_modules", "__pycache__"];
+pub(crate) const SKIP: &[&str] = &["target", "venv", "node_modules", "__pycache__"];
 
 pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
     let mut files = Vec::new();
@@ -35,8 +36,13 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
             }));
         }
     }
+    let (fixtures, unlisted) = fixtures::check(&w.root);
+    wrong.extend(unlisted);
     if wrong.is_empty() {
-        Ok(vec![format!("{} files, {lines} lines, the longest has {longest}", files.len())])
+        Ok(vec![
+            format!("{} files, {lines} lines, the longest has {longest}", files.len()),
+            format!("{fixtures} fixtures, each told to be captured or composed"),
+        ])
     } else {
         Err(wrong.join("\n"))
     }

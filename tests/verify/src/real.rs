@@ -9,15 +9,42 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::report::Closing;
+use crate::report::{Closing, not_run};
 use crate::shell::{Output, Workspace};
 
 const TESTS: &str = "clients/python/tests/real";
 const NO_DEPS: &str = ".no-deps";
+/// What an environment was installed from.
+const STAMP: &str = "installed.txt";
 /// Prints which PyTorch an environment sees, as pip writes it.
 const PYTORCH: &str = "from importlib.metadata import version; print('torch==' + version('torch'))";
 /// What a test prints of each framework that it found.
 const TESTED: &str = "tested against ";
+
+/// The group that has PyTorch and what most people train with.
+const TORCH: &str = "torch";
+
+/// The interpreter that can import PyTorch, once [`torch`] has made its environment.
+pub(crate) fn torch_python(w: &Workspace) -> PathBuf {
+    environment(w, TORCH).join("bin/python")
+}
+
+/// Makes the environment of PyTorch.
+pub(crate) fn torch(w: &Workspace) -> Result<(), String> {
+    let groups = groups(&w.root.join(TESTS))?;
+    let group = groups.iter().find(|g| g.name == TORCH).ok_or("no group of requirements has PyTorch")?;
+    install(w, group)
+}
+
+/// Tests of a log of `unittest -v` that were skipped, as `module.Class.test: reason`.
+pub(crate) fn skipped(out: &Output) -> Vec<String> {
+    let told = |line: &String| {
+        let (test, reason) = line.split_once(" ... skipped ")?;
+        let name = test.split_once('(').map_or(test, |(_, name)| name.trim_end_matches(')'));
+        Some(format!("{name}: {}", reason.trim_matches(['\'', '"'])))
+    };
+    out.lines(|l| l.contains(" ... skipped ")).iter().filter_map(told).collect()
+}
 
 /// An environment and what runs in it.
 struct Group {
@@ -44,6 +71,7 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
             match run(w, group, test) {
                 Ok(out) => {
                     closing.push(format!("{test:<18} {}", out.last(2).join(", ")));
+                    closing.extend(skipped(&out).iter().map(|s| not_run(s)));
                     versions.extend(out.lines(|l| l.contains(TESTED)).iter().filter_map(|l| row(l)));
                 }
                 Err(why) => failures.push(format!("{test}\n{why}")),
@@ -93,10 +121,11 @@ fn comment(text: &str, key: &str) -> Vec<String> {
 
 fn install(w: &Workspace, group: &Group) -> Result<(), String> {
     let dir = environment(w, &group.name);
-    let stamp = dir.join("installed.txt");
+    let stamp = dir.join(STAMP);
     if std::fs::read_to_string(&stamp).is_ok_and(|s| s == group.text) {
         return Ok(());
     }
+    println!("   installing the packages of {}.txt", group.name);
     let python = dir.join("bin/python");
     let log = |what: &str| format!("python-real-{}-{what}", group.name);
     if !python.is_file() {
@@ -187,6 +216,17 @@ mod tests {
                 assert!(groups[..i].iter().any(|g| g.name == *with), "{} comes after {with}", group.name);
             }
         }
+    }
+
+    #[test]
+    fn skipped_tests_are_named_with_their_reason() {
+        let lines = "test_a (test_x.Case.test_a) ... ok\n\
+                     test_b (test_x.Case.test_b) ... skipped 'PyTorch is not installed'\n\
+                     test_c (test_x.Case.test_c)\nWhat it does. ... skipped \"no GPU\"\n";
+        let out = Output::of(lines);
+        assert_eq!(skipped(&out)[0], "test_x.Case.test_b: PyTorch is not installed");
+        assert_eq!(skipped(&out)[1], "What it does.: no GPU");
+        assert_eq!(skipped(&out).len(), 2);
     }
 
     #[test]

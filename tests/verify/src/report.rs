@@ -5,8 +5,17 @@ use std::time::{Duration, Instant};
 
 use crate::shell::Workspace;
 
-/// Lines worth repeating on success.
+/// Lines worth repeating on success, and what was left out (see [`not_run`]).
 pub(crate) type Closing = Vec<String>;
+
+const NOT_RUN: &str = "NOT RUN: ";
+/// Why something may be left out in a full verification as well: no command installs a GPU.
+pub(crate) const NO_GPU: &str = "no GPU";
+
+/// A closing line for something that the step did not check.
+pub(crate) fn not_run(what: &str) -> String {
+    format!("{NOT_RUN}{what}")
+}
 
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -16,12 +25,49 @@ pub(crate) struct Step {
     pub(crate) run: fn(&Workspace) -> Result<Closing, String>,
 }
 
-#[derive(Default)]
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Passed,
+    /// What was run passed, and so many things were not run.
+    Partly(usize),
+    /// Nothing was run.
+    NotRun,
+    Failed,
+}
+
+impl Ended {
+    fn of(result: &Result<Closing, String>, full: bool) -> Self {
+        let Ok(closing) = result else { return Self::Failed };
+        let left_out = || closing.iter().filter(|l| l.starts_with(NOT_RUN));
+        match left_out().count() {
+            0 => Self::Passed,
+            _ if full && left_out().any(|l| !l.contains(NO_GPU)) => Self::Failed,
+            n if n == closing.len() => Self::NotRun,
+            n => Self::Partly(n),
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Passed => "ok",
+            Self::Partly(_) => "in part",
+            Self::NotRun => "not run",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
 pub(crate) struct Report {
-    done: Vec<(&'static str, Duration, bool)>,
+    full: bool,
+    done: Vec<(&'static str, Duration, Ended)>,
 }
 
 impl Report {
+    pub(crate) fn new(full: bool) -> Self {
+        Self { full, done: Vec::new() }
+    }
+
     pub(crate) fn run(&mut self, step: &Step, workspace: &Workspace) -> bool {
         println!("== {:<18} {}", step.name, step.about);
         let _ = std::io::stdout().flush();
@@ -32,27 +78,43 @@ impl Report {
             Ok(closing) => closing.iter().for_each(|line| println!("   {line}")),
             Err(why) => println!("{why}"),
         }
-        let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("   {verdict} in {}\n", human(took));
-        self.done.push((step.name, took, result.is_ok()));
-        result.is_ok()
+        let ended = Ended::of(&result, self.full);
+        if ended == Ended::Failed && result.is_ok() {
+            println!("   --full leaves nothing out, and the step did");
+        }
+        println!("   {} in {}\n", ended.word(), human(took));
+        self.done.push((step.name, took, ended));
+        ended != Ended::Failed
     }
 
     pub(crate) fn passed(&self) -> bool {
-        self.done.iter().all(|(_, _, ok)| *ok)
+        self.done.iter().all(|(_, _, ended)| *ended != Ended::Failed)
     }
 
     pub(crate) fn summary(&self) {
         println!("== summary");
-        for (name, took, ok) in &self.done {
-            println!("   {} {name:<18} {:>8}", if *ok { "ok    " } else { "FAILED" }, human(*took));
+        for (name, took, ended) in &self.done {
+            println!("   {:<8} {name:<18} {:>8}", ended.word(), human(*took));
         }
-        let total: Duration = self.done.iter().map(|(_, took, _)| *took).sum();
-        let failed = self.done.iter().filter(|(_, _, ok)| !ok).count();
-        match failed {
-            0 => println!("verify: all {} steps passed in {}", self.done.len(), human(total)),
-            n => println!("verify: {n} of {} steps FAILED in {}", self.done.len(), human(total)),
+        println!("{}", self.verdict());
+    }
+
+    fn verdict(&self) -> String {
+        let total = human(self.done.iter().map(|(_, took, _)| *took).sum());
+        let steps = self.done.len();
+        let count = |is: fn(&Ended) -> bool| self.done.iter().filter(|(_, _, e)| is(e)).count();
+        let failed = count(|e| *e == Ended::Failed);
+        if failed > 0 {
+            return format!("verify: {failed} of {steps} steps FAILED in {total}");
         }
+        let (part, none) = (count(|e| matches!(e, Ended::Partly(_))), count(|e| *e == Ended::NotRun));
+        if part + none == 0 {
+            return format!("verify: all {steps} steps passed in {total}");
+        }
+        let passed = steps - part - none;
+        format!(
+            "verify: nothing failed in {total}: {passed} steps passed, {part} passed in part, {none} were not run (see NOT RUN above)"
+        )
     }
 }
 
@@ -64,6 +126,30 @@ fn human(d: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn report(full: bool, results: &[Result<Closing, String>]) -> String {
+        let mut report = Report::new(full);
+        report.done = results.iter().map(|r| ("x", Duration::from_secs(1), Ended::of(r, full))).collect();
+        assert_eq!(report.passed(), !report.verdict().contains("FAILED"));
+        report.verdict()
+    }
+
+    #[test]
+    fn what_was_not_run_is_not_ok() {
+        let passed = || Ok(vec!["10 passed".to_owned()]);
+        let part = || Ok(vec!["10 passed".to_owned(), not_run("torch is not installed")]);
+        let none = || Ok(vec![not_run("cargo-deny is not installed")]);
+        assert_eq!(report(false, &[passed(), Ok(Vec::new())]), "verify: all 2 steps passed in 2.0s");
+        assert_eq!(
+            report(false, &[passed(), part(), none()]),
+            "verify: nothing failed in 3.0s: 1 steps passed, 1 passed in part, 1 were not run (see NOT RUN above)"
+        );
+        assert_eq!(report(true, &[passed(), part(), none()]), "verify: 2 of 3 steps FAILED in 3.0s");
+        let gpu = || Ok(vec!["10 passed".to_owned(), not_run("test_layers: no GPU")]);
+        assert!(report(true, &[passed(), gpu()]).contains("1 passed in part"));
+        assert_eq!(report(false, &[part(), Err("no".into())]), "verify: 1 of 2 steps FAILED in 2.0s");
+        assert_eq!(Ended::of(&none(), false).word(), "not run");
+    }
 
     #[test]
     fn durations_read_well() {

@@ -13,6 +13,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// `target/verify`: logs, the Python environment.
     pub(crate) scratch: PathBuf,
+    /// What is not run in an ordinary verification is run, and nothing may be left out.
+    pub(crate) full: bool,
     verbose: bool,
 }
 
@@ -22,6 +24,11 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    #[cfg(test)]
+    pub(crate) fn of(text: &str) -> Self {
+        Self { lines: text.lines().map(str::to_owned).collect() }
+    }
+
     /// The lines that satisfy `keep`.
     pub(crate) fn lines(&self, keep: impl Fn(&str) -> bool) -> Vec<String> {
         self.lines.iter().filter(|l| keep(l)).cloned().collect()
@@ -35,13 +42,13 @@ impl Output {
 
 impl Workspace {
     /// The root is where this program was compiled from; cargo runs it only from there.
-    pub(crate) fn find(verbose: bool) -> Result<Self, String> {
+    pub(crate) fn find(full: bool, verbose: bool) -> Result<Self, String> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.ancestors().nth(2).ok_or("the workspace root is two levels up")?.to_owned();
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let scratch = root.join(target).join("verify");
         std::fs::create_dir_all(&scratch).map_err(|e| format!("cannot create {}: {e}", scratch.display()))?;
-        Ok(Self { root, scratch, verbose })
+        Ok(Self { root, scratch, full, verbose })
     }
 
     /// Runs a command from the workspace root; `log` names its log file.

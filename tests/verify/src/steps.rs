@@ -1,10 +1,11 @@
 //! The steps, in the order in which a mistake is cheapest to find.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::report::{Closing, Step};
-use crate::shell::{Workspace, cargo, which};
+use crate::report::{Closing, Step, not_run};
+use crate::shell::{Output, Workspace, cargo};
 use crate::{fuzz, house, install, real};
 
 pub(crate) const INSTALL: &str = "install";
@@ -36,6 +37,12 @@ pub(crate) fn all() -> Vec<Step> {
             run: real::all,
         },
         Step {
+            name: "fuzz",
+            about: "every fuzz target, with the sanitizers, over its corpus and beyond",
+            long: true,
+            run: fuzz::targets,
+        },
+        Step {
             name: "api-fuzz",
             about: "every route of the alerter against its OpenAPI document",
             long: true,
@@ -50,7 +57,7 @@ pub(crate) fn all() -> Vec<Step> {
         Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
         Step {
             name: "long",
-            about: "a driver that hangs for a minute, a million collections, 20,000 alerts and incidents",
+            about: "a tail at 1,000 lines a second, a driver that hangs for a minute, a million collections, 20,000 alerts and incidents",
             long: true,
             run: long,
         },
@@ -79,8 +86,34 @@ fn doc(w: &Workspace) -> Result<Closing, String> {
 
 fn test(w: &Workspace) -> Result<Closing, String> {
     let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+    peers(w, &mut command);
+    if w.full {
+        // The step api-fuzz runs it.
+        command.args(["--", "--skip", fuzz::API_TEST]);
+    }
+    let out = w.run("test", &mut command)?;
+    let mut closing = out.lines(is_closing);
+    closing.extend(left_out(&out));
+    Ok(closing)
+}
+
+/// What the tests may find here, and whether they may do without.
+fn peers(w: &Workspace, command: &mut Command) {
     command.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_PYTHON", install::python(w));
-    w.run("test", &mut command).map(|out| out.lines(is_closing))
+    // Only then: the training loops of the frameworks take minutes.
+    if w.full {
+        command.env("STEPWATCH_REQUIRE_TORCH", "1");
+        command.env("STEPWATCH_TORCH_PYTHON", real::torch_python(w));
+    }
+}
+
+/// What tests say loudly that they did not do.
+fn left_out(out: &Output) -> Vec<String> {
+    let told = |l: &str| l.strip_prefix("!!! NOT TESTED: ").map(str::to_owned);
+    let mut found: Vec<_> = out.lines(|l| told(l).is_some()).iter().filter_map(|l| told(l)).collect();
+    found.sort();
+    found.dedup();
+    found.iter().map(|what| not_run(what)).collect()
 }
 
 /// The runner's closing line of each test binary that had tests, and figures that tests print on purpose.
@@ -96,12 +129,28 @@ fn demo(w: &Workspace) -> Result<Closing, String> {
 }
 
 fn python_tests(w: &Workspace) -> Result<Closing, String> {
-    let mut python = Command::new(install::python(w));
-    python.args(["-m", "unittest", "discover", "-v", "-s", "tests"]).env("STEPWATCH_REQUIRE_PEERS", "1");
-    let out = w.run("python", python.current_dir(w.root.join("clients/python")))?;
-    // PyTorch and transformers are too large to install for four tests; whoever has them gets these as well.
-    let mut closing = out.lines(|l| l.contains(" ... skipped "));
-    closing.extend(out.last(2));
+    let client = w.root.join("clients/python");
+    let run = |log: &str, interpreter: PathBuf, args: &[&str], dir: &Path| {
+        let mut python = Command::new(interpreter);
+        w.run(log, python.args(args).env("STEPWATCH_REQUIRE_PEERS", "1").current_dir(dir))
+    };
+    let discover = ["-m", "unittest", "discover", "-v", "-s", "tests"];
+    let out = run("python", install::python(w), &discover, &client)?;
+    let mut closing = out.last(2);
+    let upstream = ["-m", "unittest", "-v", "test_upstream"];
+    closing.extend(
+        run("python-upstream", install::python(w), &upstream, &w.root.join("exporter/formats"))?.last(2),
+    );
+    let mut skipped = real::skipped(&out);
+    // PyTorch and transformers are too large to install for four tests; where they are, the modules that need them run again.
+    if w.full && !skipped.is_empty() {
+        let modules: BTreeSet<_> = skipped.iter().filter_map(|s| s.split('.').next()).collect();
+        let again = [&["-m", "unittest", "-v"][..], &modules.into_iter().collect::<Vec<_>>()].concat();
+        let out = run("python-torch", real::torch_python(w), &again, &client.join("tests"))?;
+        closing.extend(out.last(2));
+        skipped = real::skipped(&out);
+    }
+    closing.extend(skipped.iter().map(|s| not_run(s)));
     Ok(closing)
 }
 
@@ -127,11 +176,14 @@ fn rules(w: &Workspace) -> Result<Closing, String> {
 }
 
 fn deny(w: &Workspace) -> Result<Closing, String> {
-    if which("cargo-deny").is_none() {
-        return Ok(vec!["cargo-deny is not installed: not checked (cargo install cargo-deny)".into()]);
-    }
+    let Some(program) = install::deny_program(w) else {
+        return Ok(vec![not_run(
+            "cargo-deny is not installed, and no package has it for this machine (cargo verify --full builds it)",
+        )]);
+    };
     // Advisories need the network and change by themselves: they are a job of their own, not of every change.
-    w.run("deny", &mut cargo(&["deny", "check", "licenses", "bans", "sources"])).map(|out| out.last(1))
+    let mut deny = Command::new(program);
+    w.run("deny", deny.args(["check", "licenses", "bans", "sources"])).map(|out| out.last(1))
 }
 
 fn loops(w: &Workspace) -> Result<Closing, String> {
@@ -141,7 +193,7 @@ fn loops(w: &Workspace) -> Result<Closing, String> {
         PROCESS_TESTS.iter().for_each(|t| {
             command.args(["--test", t]);
         });
-        command.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_PYTHON", install::python(w));
+        peers(w, &mut command);
         let out =
             w.run(&format!("loop-{i}"), &mut command).map_err(|e| format!("round {i} of {LOOPS}: {e}"))?;
         closing.extend(out.lines(is_closing).into_iter().map(|l| format!("{i:>2}: {l}")));
@@ -162,11 +214,14 @@ fn long(w: &Workspace) -> Result<Closing, String> {
         let mut command = cargo(&["test", "--release", "--locked"]);
         w.run(name, command.args(args).env("STEPWATCH_LONG", "1"))
     };
-    let hang =
-        of("long-hang", &["-p", "stepwatch-tests", "--test", "hardware", "gpu::", "--", "--nocapture"])?;
+    let tests = |test: &'static str, filters: &[&'static str]| {
+        [&["-p", "stepwatch-tests", "--test", test, "--", "--nocapture"], filters].concat()
+    };
+    let hang = of("long-hang", &tests("hardware", &["gpu::", "leak::"]))?;
+    let tail = of("long-tail", &tests("soak", &[]))?;
     let leak = of("long-leak", &["-p", "stepwatch-fake-nvml", "--test", "leak", "--", "--nocapture"])?;
-    let load = of("long-load", &["-p", "stepwatch-tests", "--test", "load", "--", "--nocapture"])?;
-    Ok([hang, leak, load].iter().flat_map(|out| out.lines(is_closing)).collect())
+    let load = of("long-load", &tests("load", &[]))?;
+    Ok([hang, tail, leak, load].iter().flat_map(|out| out.lines(is_closing)).collect())
 }
 
 /// Files with this extension under `dir`, sorted.
@@ -194,6 +249,14 @@ mod tests {
         let unique: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
         assert_eq!(names[0], INSTALL);
+    }
+
+    #[test]
+    fn what_tests_did_not_do_is_told_once() {
+        let out = Output::of(
+            "test a ... ok\n!!! NOT TESTED: Python cannot import torch\n!!! NOT TESTED: Python cannot import torch\n!!! a word",
+        );
+        assert_eq!(left_out(&out), [not_run("Python cannot import torch")]);
     }
 
     #[test]
