@@ -99,8 +99,8 @@ pub struct Named {
     pub restarts: Option<u32>,
     /// For people.
     pub why: String,
-    /// Which of the chain started all of the run's processes on this node.
-    pub leader: usize,
+    /// What it would be called if nobody had given it a name: what joins it to all else that is known of its job.
+    pub unnamed: String,
 }
 
 impl By {
@@ -133,15 +133,14 @@ impl fmt::Display for By {
 pub fn name(chain: &[Process]) -> Named {
     let nothing = Process::default();
     let env = Env(&chain.first().unwrap_or(&nothing).env);
-    let leader = leader(chain);
     let (job, restarts) = (schedulers::find(env), restarts(env));
-    let (run, by, why) = given(env)
-        .or_else(|| of_job(env, chain, job.as_ref()))
+    let unnamed = of_job(env, chain, job.as_ref())
         .or_else(|| of_launcher(env))
         .or_else(|| of_launch(env, chain))
         .or_else(|| of_meeting(env, chain))
-        .unwrap_or_else(|| of_script(env, chain, leader));
-    Named { run, by, job, restarts, why, leader }
+        .unwrap_or_else(|| of_script(env, chain));
+    let (run, by, why) = given(env).unwrap_or_else(|| unnamed.clone());
+    Named { run, by, job, restarts, why, unnamed: unnamed.0 }
 }
 
 /// What an environment alone decides: a name or a job.
@@ -198,9 +197,9 @@ fn of_meeting(env: Env<'_>, chain: &[Process]) -> Option<Answer> {
     Some((joined(&title(env, chain), &place), By::Meeting, why))
 }
 
-fn of_script(env: Env<'_>, chain: &[Process], leader: usize) -> Answer {
+fn of_script(env: Env<'_>, chain: &[Process]) -> Answer {
     let nothing = Process::default();
-    let leader = chain.get(leader).unwrap_or(&nothing);
+    let leader = chain.get(leader(chain)).unwrap_or(&nothing);
     let started = stamp(leader.started);
     let id = format!("{started}-{:08x}", hash(&leader.mark));
     let script = title(env, chain);
@@ -246,7 +245,7 @@ fn is_ranked(process: &Process, parent: &Process) -> bool {
         own.is_some() && own != parent.env.get(*rank)
     };
     let several = || Env(&process.env).number(WORLDS).is_some_and(|n| n > 1);
-    RANKS.iter().any(|rank| has_own(&rank)) && (!script::is_shell(&parent.argv) || several())
+    RANKS.iter().any(|rank| has_own(&rank)) && (!script::is_host(&parent.argv) || several())
 }
 
 fn restarts(env: Env<'_>) -> Option<u32> {

@@ -3,6 +3,9 @@
 /// Suffixes of files that are run, rather than read, by the program in front of them.
 const SCRIPTS: &[&str] = &[".py", ".sh"];
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "ash"];
+/// What starts whatever it is told to, or adopts it.
+const HOSTS: &[&str] =
+    &["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "sshd", "tmux", "screen", "xargs", "parallel"];
 
 /// The script, without directory and suffix: the first word that is one, else the module behind `-m`, else the program, unless that is an
 /// interpreter with a command of its own.
@@ -30,6 +33,11 @@ pub fn is_python(argv: &[String]) -> bool {
 pub(super) fn is_shell(argv: &[String]) -> bool {
     // A login shell has a dash before its name.
     SHELLS.contains(&program(argv).trim_start_matches('-'))
+}
+
+/// Whether processes that it started have nothing to do with each other.
+pub(super) fn is_host(argv: &[String]) -> bool {
+    is_shell(argv) || HOSTS.contains(&program(argv).trim_end_matches(':'))
 }
 
 fn program(argv: &[String]) -> &str {

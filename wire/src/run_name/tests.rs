@@ -34,6 +34,8 @@ fn the_cases() {
         assert_eq!(Some(named.by.as_str()), text(&case, "by"), "{title}");
         assert_eq!(Some(named.why.as_str()), text(&case, "why"), "{title}");
         assert_eq!(named.job.map(|job| job.id).as_deref(), text(&case, "job"), "{title}");
+        let unnamed = text(&case, "unnamed").unwrap_or(&named.run);
+        assert_eq!(named.unnamed, unnamed, "{title}");
         let restarts = case.get("restarts").and_then(Value::as_f64).map(|n| n as u32);
         assert_eq!(named.restarts, restarts, "{title}");
         let asked = |p: &Process| p.env.keys().all(|key| is_asked(key) || key == "HOME");
