@@ -77,6 +77,8 @@ pub mod hello {
     pub const RUN_BY: &str = "run_by";
     /// What the rule says of that, for people.
     pub const RUN_WHY: &str = "run_why";
+    /// What the rule says without a name that somebody gave.
+    pub const RUN_UNNAMED: &str = "run_unnamed";
     /// Id of the job.
     pub const JOB: &str = "job";
     /// How often launchers and schedulers say that they restarted the process.

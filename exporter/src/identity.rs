@@ -1,0 +1,9 @@
+//! Which run a source belongs to, on this node: the rule of [`stepwatch_wire::run_name`] asked of real processes, and who was found
+//! to tell of what.
+
+mod chain;
+pub(crate) mod peer;
+mod registry;
+
+pub(crate) use chain::{chain, named, script_named};
+pub use registry::{Claim, Registry, Renamed, RunRow, SourceRow};
