@@ -20,6 +20,9 @@ mod script;
 pub use schedulers::Job;
 pub use script::{is_python, script_of};
 
+/// The rule in words, as the documentation prints it.
+pub const RULE: &str = include_str!("run_name/rule.md");
+
 /// Longest name of a run, in characters.
 pub const MAX_CHARS: usize = 128;
 /// Longest value of a variable that is believed, in characters.

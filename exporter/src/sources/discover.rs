@@ -9,7 +9,7 @@ pub(crate) mod processes;
 mod trainers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -358,7 +358,7 @@ impl Trainer {
 impl Wanted {
     fn tail(&self) -> TailConfig {
         TailConfig {
-            run: Some(self.run.clone()),
+            found: Some(self.run.clone()),
             rank: self.rank,
             world: self.world,
             ..TailConfig::of(&self.path)

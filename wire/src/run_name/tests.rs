@@ -44,6 +44,13 @@ fn the_cases() {
 }
 
 #[test]
+fn the_documentation_prints_the_rule() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/frameworks.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(RULE), "put wire/src/run_name/rule.md into docs/frameworks.md");
+}
+
+#[test]
 fn times_are_those_of_the_calendar() {
     for (unix, want) in [
         (0.0, "19700101-000000"),
