@@ -55,11 +55,12 @@ const WORLDS: &[&str] =
 const LOCAL_WORLDS: &[&str] =
     &["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
 const MEETING: &[&str] = &["MASTER_ADDR", "MASTER_PORT"];
+const NODES: &[&str] = &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
 /// Whether the rule asks for this variable. The rest of an environment holds people's secrets.
 pub fn is_asked(variable: &str) -> bool {
     [NAME, NAMED_BY, TITLE].contains(&variable)
-        || [TRACKERS, LAUNCHES, RESTARTS, RANKS, WORLDS, LOCAL_WORLDS, MEETING]
+        || [TRACKERS, LAUNCHES, RESTARTS, RANKS, WORLDS, LOCAL_WORLDS, MEETING, NODES]
             .iter()
             .any(|of| of.contains(&variable))
         || schedulers::is_asked(variable)
@@ -104,6 +105,8 @@ pub struct Named {
     pub why: String,
     /// What it would be called if nobody had given it a name: what joins it to all else that is known of its job.
     pub unnamed: String,
+    /// Whether it says that it is on other nodes as well.
+    pub several_nodes: bool,
 }
 
 impl By {
@@ -143,7 +146,10 @@ pub fn name(chain: &[Process]) -> Named {
         .or_else(|| of_meeting(env, chain))
         .unwrap_or_else(|| of_script(env, chain));
     let (run, by, why) = given(env).unwrap_or_else(|| unnamed.clone());
-    Named { run, by, job, restarts, why, unnamed: unnamed.0 }
+    let sizes = env.number(WORLDS).zip(env.number(LOCAL_WORLDS));
+    let several_nodes =
+        env.number(NODES).is_some_and(|n| n > 1) || sizes.is_some_and(|(world, here)| world > here);
+    Named { run, by, job, restarts, why, unnamed: unnamed.0, several_nodes }
 }
 
 /// What an environment alone decides: a name or a job.
@@ -305,9 +311,8 @@ impl Env<'_> {
     fn get(&self, variable: &str) -> Option<String> {
         let value: String = self.0.get(variable)?.chars().filter(|c| !c.is_control()).collect();
         let value = value.trim();
-        let set = !value.is_empty()
-            && !value.eq_ignore_ascii_case("none")
-            && value.chars().count() <= MAX_VALUE;
+        let set =
+            !value.is_empty() && !value.eq_ignore_ascii_case("none") && value.chars().count() <= MAX_VALUE;
         set.then(|| value.to_owned())
     }
 

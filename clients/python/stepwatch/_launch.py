@@ -160,20 +160,20 @@ _COMMON = {
 
 def name_of(env: Mapping[str, str], options: Any, command: List[str]) -> _run_name.Named:
     """As the client in the script would name it, had it been started without us."""
-    env = dict(env)
+    known: Dict[str, str] = dict(env)
     for at, word in enumerate(command):
         option, equals, value = word.partition("=")
         value = value if equals else "".join(command[at + 1 : at + 2])
         option = option.replace("_", "-")
         if option in _COMMON:
-            env[_COMMON[option]] = value
+            known[_COMMON[option]] = value
         elif option == "--rdzv-endpoint":
-            env["MASTER_ADDR"], _, env["MASTER_PORT"] = value.partition(":")
+            known["MASTER_ADDR"], _, known["MASTER_PORT"] = value.partition(":")
         elif word.endswith(".py"):
             break  # what follows is for the script
     if options.job:
-        env["STEPWATCH_JOB_ID"] = options.job
-    named = _run_name.here(env, command)
+        known["STEPWATCH_JOB_ID"] = options.job
+    named = _run_name.here(known, command)
     return named._replace(run=options.run, by="name", why="named by --run") if options.run else named
 
 

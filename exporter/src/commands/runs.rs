@@ -89,7 +89,11 @@ impl Answer {
 /// One HTTP request without a client library.
 fn get(url: &str) -> anyhow::Result<String> {
     let Some(rest) = url.strip_prefix("http://") else {
-        bail!("{url:?} is not an http:// URL; over TLS, ask {}{} with curl", url.trim_end_matches('/'), identity::RUNS)
+        bail!(
+            "{url:?} is not an http:// URL; over TLS, ask {}{} with curl",
+            url.trim_end_matches('/'),
+            identity::RUNS
+        )
     };
     let host = rest.split('/').next().unwrap_or(rest);
     let address = if host.contains(':') { host.to_owned() } else { format!("{host}:9765") };

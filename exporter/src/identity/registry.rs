@@ -93,12 +93,26 @@ struct Group {
     names: BTreeSet<String>,
 }
 
+impl Claim {
+    /// A process that takes over a rank takes the place of the one before.
+    fn key(&self) -> (String, String) {
+        let rank = self.source.split_once(", ").map_or(self.source.as_str(), |(_, rank)| rank);
+        let source = match self.kind.as_str() {
+            "client" | "launcher" => {
+                format!("{} {} {rank}", self.run, self.unnamed.as_deref().unwrap_or_default())
+            }
+            _ => self.source.clone(),
+        };
+        (self.kind.clone(), source)
+    }
+}
+
 impl Registry {
     /// Takes down whose a source is, and returns what its run is called; with it what another name now means.
     pub fn claim(&self, now: f64, claim: Claim) -> (String, Vec<Renamed>) {
         let mut state = self.state.locked();
         let (run, renamed) = state.join(now, &claim);
-        let key = (claim.kind.clone(), claim.source.clone());
+        let key = claim.key();
         if !state.claims.contains_key(&key) && state.claims.len() >= MAX_CLAIMS {
             let oldest = state.claims.iter().min_by(|a, b| a.1.0.total_cmp(&b.1.0)).map(|(k, _)| k.clone());
             oldest.map(|key| state.claims.remove(&key));
@@ -136,8 +150,10 @@ impl Registry {
     /// The sources of every run that `known` says something of, which is its attempt and its last step.
     pub fn rows(&self, known: &BTreeMap<String, (u32, Option<i64>)>) -> Vec<RunRow> {
         let state = self.state.locked();
-        let mut rows: BTreeMap<String, RunRow> =
-            known.iter().map(|(run, (attempt, step))| (run.clone(), RunRow::new(run, *attempt, *step))).collect();
+        let mut rows: BTreeMap<String, RunRow> = known
+            .iter()
+            .map(|(run, (attempt, step))| (run.clone(), RunRow::new(run, *attempt, *step)))
+            .collect();
         for (_, claim) in state.claims.values() {
             let run = state.aliases.get(&claim.run).unwrap_or(&claim.run);
             let Some(row) = rows.get_mut(run) else { continue };
@@ -156,7 +172,12 @@ impl Registry {
                     .filter(|g| g.names.len() > 1)
                     .map(|g| {
                         let names: Vec<&str> = g.names.iter().map(String::as_str).collect();
-                        format!("sources of {} were given {} names: {}", g.unnamed, names.len(), names.join(", "))
+                        format!(
+                            "sources of {} were given {} names: {}",
+                            g.unnamed,
+                            names.len(),
+                            names.join(", ")
+                        )
                     })
                     .filter(|note| !row.notes.contains(note)),
             );
@@ -181,7 +202,8 @@ impl State {
         if claim.by == Some(By::Name) && group.names.len() < MAX_NAMES {
             group.names.insert(claim.run.clone());
         }
-        let (first, only) = (group.unnamed.clone(), group.names.iter().next().filter(|_| group.names.len() == 1));
+        let (first, only) =
+            (group.unnamed.clone(), group.names.iter().next().filter(|_| group.names.len() == 1));
         let called = only.cloned().unwrap_or_else(|| first.clone());
         let mut renamed = Vec::new();
         for said in BTreeSet::from([unnamed.clone(), first]) {
@@ -255,7 +277,10 @@ mod tests {
         assert_eq!((run.as_str(), renamed.len()), ("llama", 1));
         assert_eq!(r.canonical("pretrain-101"), "llama");
         assert_eq!(r.of_job("101").as_deref(), Some("llama"));
-        assert_eq!(r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")), ("llama".into(), vec![]));
+        assert_eq!(
+            r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")),
+            ("llama".into(), vec![])
+        );
         let rows = r.rows(&BTreeMap::from([("llama".to_owned(), (1, Some(7)))]));
         assert_eq!((rows[0].attempt, rows[0].sources.len(), rows[0].notes.len()), (Some(2), 3, 0));
         assert_eq!(rows[0].sources[0].why, "job, and its job is called llama");

@@ -107,8 +107,7 @@ enum Request {
 impl Otlp {
     /// `metrics` explains names: theirs to ours.
     pub fn new(hub: Hub, metrics: &BTreeMap<String, String>, roots: Roots) -> Self {
-        let state =
-            State { readings: Readings::new(unix_now()), owners: Owners::default(), health: None };
+        let state = State { readings: Readings::new(unix_now()), owners: Owners::default(), health: None };
         let names = Names::new(metrics);
         Self(Arc::new(Inner { hub, names, name: "otlp".into(), roots, state: Mutex::new(state) }))
     }

@@ -121,7 +121,8 @@ async fn two_scripts_at_one_time_are_two_runs() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = exporter(dir.path(), "").await;
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-    let (mut one, mut other) = (start(train(&exporter, &a, &[])).await, start(train(&exporter, &b, &[])).await);
+    let (mut one, mut other) =
+        (start(train(&exporter, &a, &[])).await, start(train(&exporter, &b, &[])).await);
     for step in 1..=5 {
         one.tell(&format!("client {step} {step}")).await.unwrap();
         other.tell(&format!("client {} {}", 10 * step, 10 * step)).await.unwrap();
@@ -207,6 +208,22 @@ async fn a_name_that_one_source_was_given_is_that_of_its_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_one_node_alone_knows_does_not_tear_a_job_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), &tail(dir.path(), ", run: llama")).await;
+    let variables = [SLURM, &[("SLURM_JOB_NUM_NODES", "2")]].concat();
+    let mut writer = start(train(&exporter, dir.path(), &variables)).await;
+    writer.tell("client 1 5").await.unwrap();
+    writer.tell("log 1 6").await.unwrap();
+    until(&exporter, "two runs", |rows| {
+        rows.iter().map(|r| (r.run.as_str(), r.step)).eq([("llama", 6), ("pretrain-101", 5)])
+    })
+    .await;
+    let text = runs(&exporter, "text").await;
+    assert!(text.contains("is on other nodes too, and is called pretrain-101 there"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_names_in_one_job_are_two_runs() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = exporter(dir.path(), "").await;
@@ -228,7 +245,8 @@ async fn two_names_in_one_job_are_two_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_requeued_job_is_a_new_attempt_of_its_run() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, other) = (exporter(&dir.path().join("n1"), "").await, exporter(&dir.path().join("n2"), "").await);
+    let (one, other) =
+        (exporter(&dir.path().join("n1"), "").await, exporter(&dir.path().join("n2"), "").await);
     let mut first = start(train(&one, &dir.path().join("a"), SLURM)).await;
     first.tell("client 1 10").await.unwrap();
     until(&one, "the job", |rows| rows.len() == 1 && rows[0].step == 10).await;

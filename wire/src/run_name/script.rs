@@ -4,8 +4,19 @@
 const SCRIPTS: &[&str] = &[".py", ".sh"];
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "ash"];
 /// What starts whatever it is told to, or adopts it.
-const HOSTS: &[&str] =
-    &["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "sshd", "tmux", "screen", "xargs", "parallel"];
+const HOSTS: &[&str] = &[
+    "systemd",
+    "init",
+    "tini",
+    "dumb-init",
+    "docker-init",
+    "catatonit",
+    "sshd",
+    "tmux",
+    "screen",
+    "xargs",
+    "parallel",
+];
 
 /// The script, without directory and suffix: the first word that is one, else the module behind `-m`, else the program, unless that is an
 /// interpreter with a command of its own.

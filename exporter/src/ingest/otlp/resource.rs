@@ -154,7 +154,10 @@ mod tests {
         assert_eq!((rl.run.as_str(), rl.rank, rl.world), ("job", 1, Some(16)));
         assert_eq!(of(&[("service.instance.id", text("j-rank5"))]).run, "j");
         let job = of(&[("slurm.job.id", Any::Int(101)), ("slurm.job.name", text("pretrain"))]).place;
-        assert_eq!((job.job.as_deref(), job.job_name.as_deref(), job.given), (Some("101"), Some("pretrain"), None));
+        assert_eq!(
+            (job.job.as_deref(), job.job_name.as_deref(), job.given),
+            (Some("101"), Some("pretrain"), None)
+        );
         assert_eq!(of(&[("stepwatch.run", text("a"))]).place.given, Some("stepwatch.run"));
     }
 

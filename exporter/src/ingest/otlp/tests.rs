@@ -154,8 +154,9 @@ fn telemetry_that_is_not_of_training_makes_no_run() {
     let mut body = json_gauge(json!([{"asDouble": 1.0}]));
     let from = &mut body["resourceMetrics"][0];
     from["resource"] = json!({"attributes": [{"key": "service.name", "value": {"stringValue": "web"}}]});
-    let take =
-        |body: &serde_json::Value| otlp.take(Signal::Metrics, Encoding::Json, body.to_string().as_bytes(), None);
+    let take = |body: &serde_json::Value| {
+        otlp.take(Signal::Metrics, Encoding::Json, body.to_string().as_bytes(), None)
+    };
     from["scopeMetrics"][0]["metrics"][0]["name"] = "http.server.duration".into();
     take(&body).unwrap();
     body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["name"] = "orders".into();

@@ -84,6 +84,7 @@ impl Owner {
             why: String::new(),
             unnamed: None,
         };
+        let several_nodes = writer.as_ref().is_some_and(|(_, named)| named.several_nodes);
         if let Some((pid, named)) = writer {
             claim.why = format!("pid {pid} writes it: {}", named.why);
             claim.job = named.job.map(|job| job.id);
@@ -106,6 +107,10 @@ impl Owner {
         if let Some(run) = &config.run {
             (claim.run, claim.by) = (run.clone(), Some(By::Name));
             claim.why = "named by run: of its tail".to_owned();
+            if let Some(unnamed) = claim.unnamed.take_if(|_| several_nodes) {
+                // Ranks of other nodes never hear of it, and would be left behind under the other name.
+                claim.why += &format!("; its job is on other nodes too, and is called {unnamed} there");
+            }
         }
         claim
     }
