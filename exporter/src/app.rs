@@ -39,7 +39,7 @@ use crate::schedule::Schedule;
 use crate::sources::Surroundings;
 use crate::stream::{self, StreamState};
 use crate::training::Archive;
-use crate::{nvml, reply, sources, state};
+use crate::{identity, nvml, reply, sources, state};
 
 /// Name of the file that keeps the stream, beside the ingest socket.
 const JOURNAL: &str = "stream.journal";
@@ -128,7 +128,7 @@ impl App {
         }
         let saving = persistent
             .then(|| tokio::spawn(state::keep(hub.clone(), config.state_dir.clone(), shutdown.clone())));
-        let otlp = Otlp::new(hub.clone(), &config.ingest.metrics);
+        let otlp = Otlp::new(hub.clone(), &config.ingest.metrics, setup.roots.clone());
         let kubeflow = kubeflow.routes(&hub, &config.ingest.metrics, &shutdown);
         let live = Live::new(setup, config, hub.clone(), Arc::clone(&contents), Arc::clone(&pages));
         let router = router(&hub, &otlp, &contents, pages, &admin).merge(kubeflow);
@@ -207,6 +207,7 @@ fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin:
         .merge(ingest::routes(hub.clone(), otlp.clone()))
         .merge(stream::routes(contents.stream.clone()))
         .merge(admin.router().merge(nvml::routes(hub.nvml().clone())).layer(from_fn(operators_only)))
+        .merge(identity::routes(hub.clone()))
         .fallback(|uri: Uri| async move {
             reply::error(StatusCode::NOT_FOUND, &format!("there is no {}", uri.path()))
         })

@@ -8,6 +8,7 @@ use stepwatch_kit::serve::ListenAddr;
 use crate::app::Setup;
 use crate::commands::check;
 use crate::commands::emit::Emit;
+use crate::commands::runs::Runs;
 use crate::roots::Roots;
 
 /// Exports GPU, network, node and training metrics of one node.
@@ -65,6 +66,8 @@ pub enum Command {
     Config(ConfigCommand),
     /// Send one event, from a shell
     Emit(Emit),
+    /// Show which runs the exporter of this node follows, through whom, and why each source is of its run
+    Runs(Runs),
     /// Print the reference of every metric family
     Metrics {
         #[arg(long, value_enum, default_value_t)]

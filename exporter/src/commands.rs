@@ -3,3 +3,4 @@
 pub mod check;
 pub mod emit;
 pub mod reference;
+pub mod runs;

@@ -3,15 +3,19 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
 //! for a reader of the stream, a scrape or a disk.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use stepwatch_wire::{Event, EventError, Kind};
+use stepwatch_wire::names::hello;
+use stepwatch_wire::run_name::By;
+use stepwatch_wire::{Event, EventError, Kind, Value};
 
 use crate::drops::{Drops, Reason};
 use crate::family::Family;
+use crate::identity::{Claim, Registry, RunRow};
 use crate::ingest::output::{self, Outputs};
 use crate::lock::Locked as _;
 use crate::nvml::Nvml;
@@ -94,6 +98,8 @@ struct Inner {
     training: Mutex<Training>,
     ring: Ring,
     sources: Sources,
+    /// Whose each source is.
+    identity: Registry,
     drops: Arc<Drops>,
     outputs: Outputs,
     taken: [AtomicU64; Via::ALL.len()],
@@ -148,6 +154,7 @@ impl Hub {
             training: Mutex::new(training),
             ring,
             sources: Sources::default(),
+            identity: Registry::default(),
             drops,
             outputs: Outputs::default(),
             taken: Default::default(),
@@ -169,6 +176,10 @@ impl Hub {
             event.node = Some(self.0.node.clone());
         }
         self.0.drops.add(Reason::Entries, u64::from(event.dropped));
+        if event.kind == Kind::Hello {
+            self.introduce(now, origin, &event);
+        }
+        self.rename(&mut event);
         if output::is_output(&event) {
             return self.0.outputs.take(self, now, &event);
         }
@@ -206,6 +217,7 @@ impl Hub {
         let mut admitted: Option<String> = None;
         let mut reading = events.drain(..);
         for mut event in reading.by_ref() {
+            self.rename(&mut event);
             if event.run.is_some() && event.run != admitted {
                 if !event.run.as_deref().is_some_and(|run| training.admits(run, event.kind, now)) {
                     waiting.push(event);
@@ -239,7 +251,94 @@ impl Hub {
 
     /// Whether the run is on the page.
     pub fn follows(&self, run: &str) -> bool {
-        self.0.training.locked().follows(run)
+        let run = self.canonical(run);
+        self.0.training.locked().follows(&run)
+    }
+
+    /// What a run is called that a source calls so.
+    pub fn canonical<'a>(&self, run: &'a str) -> Cow<'a, str> {
+        self.0.identity.canonical(run)
+    }
+
+    fn rename(&self, event: &mut Event) {
+        let renamed = event.run.as_deref().map(|run| self.canonical(run));
+        if let Some(Cow::Owned(renamed)) = renamed {
+            event.run = Some(renamed);
+        }
+    }
+
+    /// Takes down whose a source is, and returns what its run is called.
+    pub fn claim(&self, now: f64, claim: Claim) -> String {
+        let (run, renamed) = self.0.identity.claim(now, claim);
+        for renamed in renamed {
+            self.join(now, &renamed.from, &renamed.to);
+        }
+        run
+    }
+
+    /// What was told of one run turns out to be of another.
+    pub fn join(&self, now: f64, from: &str, to: &str) {
+        let mut out = Vec::new();
+        let mut training = self.0.training.locked();
+        training.join(now, from, to, &mut out);
+        self.emit(out);
+    }
+
+    /// Jobs that were heard of, each with what the rule calls its run.
+    pub fn jobs(&self) -> Vec<(String, String)> {
+        self.0.identity.jobs()
+    }
+
+    /// The run of a job, where a process of it was heard of.
+    pub fn run_of_job(&self, id: &str) -> Option<String> {
+        self.0.identity.of_job(id)
+    }
+
+    /// Every run that is followed, with its sources.
+    pub fn runs(&self) -> Vec<RunRow> {
+        let known = self.0.training.locked().lives();
+        self.0.identity.rows(&known)
+    }
+
+    /// Whoever speaks for itself says whose it is in its first words.
+    fn introduce(&self, now: f64, origin: &Origin, event: &Event) {
+        let Some(run) = event.run.clone() else { return };
+        let text = |key: &str| event.extra.get(key).and_then(Value::as_str).map(str::to_owned);
+        let job = text(hello::JOB);
+        let claim = match origin {
+            Origin::Peer(_) | Origin::Datagram | Origin::Http => {
+                let said = event.extra.get("pid").and_then(Value::as_f64).map(|pid| pid as u32);
+                let pid = origin.pid().or(said);
+                let host = text("hostname").filter(|_| origin.pid().is_none());
+                let process = pid.map_or_else(|| "a process".to_owned(), |pid| format!("pid {pid}"));
+                let place = host.map(|host| format!(" on {host}")).unwrap_or_default();
+                let rank = event.rank.unwrap_or(0);
+                let by = text(hello::RUN_BY).and_then(|by| By::parse(&by)).unwrap_or(By::Name);
+                Claim {
+                    kind: text(hello::ROLE).unwrap_or_else(|| "client".to_owned()),
+                    source: format!("{process}{place}, rank {rank}"),
+                    pid,
+                    job,
+                    run,
+                    by: Some(by),
+                    why: text(hello::RUN_WHY).unwrap_or_else(|| "named by whoever sends it".to_owned()),
+                    unnamed: text(hello::RUN_UNNAMED),
+                }
+            }
+            // These find out more, and say it themselves.
+            Origin::Source { via: Via::Tail | Via::Discover | Via::Otlp, .. } | Origin::Node => return,
+            Origin::Source { via, name, .. } => Claim {
+                kind: via.as_str().to_owned(),
+                source: name.to_string(),
+                pid: None,
+                job,
+                run,
+                by: None,
+                why: "named by whoever sends it".to_owned(),
+                unnamed: None,
+            },
+        };
+        self.claim(now, claim);
     }
 
     /// What was last kept under this key, by this process or one before it.
@@ -274,7 +373,8 @@ impl Hub {
 
     /// The last step known of a rank, also from before this exporter was restarted.
     pub fn last_step(&self, run: &str, rank: u32) -> Option<i64> {
-        self.0.training.locked().last_step(run, rank)
+        let run = self.canonical(run);
+        self.0.training.locked().last_step(&run, rank)
     }
 
     pub fn ring(&self) -> &Ring {
@@ -305,7 +405,8 @@ impl Hub {
 
     /// Whether a process that still lived at `beat` can have died unheard.
     pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
-        self.0.training.locked().missed(run, rank, pid, beat)
+        let run = self.canonical(run);
+        self.0.training.locked().missed(&run, rank, pid, beat)
     }
 
     pub fn set_detected_gpu(&self, gpu: Option<String>) {

@@ -22,6 +22,7 @@ pub mod family;
 pub mod fuzz;
 pub mod gpus;
 pub mod hub;
+pub mod identity;
 pub mod ingest;
 pub mod link;
 mod lock;

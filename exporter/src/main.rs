@@ -49,6 +49,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Check(options)) => check_node(&setup, options),
         Some(Command::Config(ConfigCommand::Check { file, format })) => check_config(file, *format),
         Some(Command::Emit(emit)) => emit.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Runs(runs)) => print(&runs.run(&setup.config()?.listen)?),
         Some(Command::Metrics { format }) => print(&match format {
             ReferenceFormat::Text => reference::text(),
             ReferenceFormat::Json => reference::json(),

@@ -43,6 +43,19 @@ pub(crate) struct Who {
     pub(crate) world: Option<u32>,
     /// More about the process, for its `hello`.
     pub(crate) about: BTreeMap<String, Json>,
+    /// What the reporter says of its place.
+    pub(crate) place: Place,
+}
+
+/// What tells whose a report is that does not name its run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Place {
+    /// Somebody gave the name: by this attribute.
+    pub(crate) given: Option<&'static str>,
+    pub(crate) job: Option<String>,
+    pub(crate) job_name: Option<String>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) host: Option<String>,
 }
 
 /// What one rank reports at one moment.

@@ -11,6 +11,7 @@ use stepwatch_wire::Event;
 use crate::drops::Reason;
 use crate::family::Family;
 use crate::hub::{Hub, Origin, Outcome};
+use crate::identity::Claim;
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::stream::Mark;
@@ -118,9 +119,37 @@ pub trait Sink: Send {
     fn last_step(&self, run: &str, rank: u32) -> Option<i64>;
 
     fn source(&self, name: &str, kind: &str) -> SourceHandle;
+
+    /// Takes down whose a source is, and returns what its run is called.
+    fn claim(&self, now: f64, claim: Claim) -> String {
+        let _ = now;
+        claim.run
+    }
+
+    /// What was told of one run turns out to be of another.
+    fn join(&self, now: f64, from: &str, to: &str) {
+        let _ = (now, from, to);
+    }
+
+    /// Jobs that were heard of, each with what the rule calls its run.
+    fn jobs(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 }
 
 impl Sink for Hub {
+    fn claim(&self, now: f64, claim: Claim) -> String {
+        Hub::claim(self, now, claim)
+    }
+
+    fn join(&self, now: f64, from: &str, to: &str) {
+        Hub::join(self, now, from, to);
+    }
+
+    fn jobs(&self) -> Vec<(String, String)> {
+        Hub::jobs(self)
+    }
+
     fn publish(&self, origin: Origin, event: Event) -> Outcome {
         Hub::publish(self, origin, event)
     }

@@ -10,6 +10,7 @@ mod epoch;
 pub mod families;
 mod gauge;
 mod histogram;
+mod join;
 pub mod mfu;
 mod nonfinite;
 pub mod peaks;
@@ -111,6 +112,12 @@ impl Training {
     fn find_peaks(&mut self) {
         let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
         self.runs.values_mut().for_each(|run| run.find_peak(gpu));
+    }
+
+    /// Attempt and last step of every run.
+    pub fn lives(&self) -> BTreeMap<String, (u32, Option<i64>)> {
+        let life = |run: &Run| (run.epoch.attempt, run.step.map(|(_, step)| step));
+        self.runs.values().map(|run| (run.name.to_string(), life(run))).collect()
     }
 
     pub fn follows(&self, run: &str) -> bool {

@@ -11,6 +11,7 @@ mod json;
 mod metrics;
 pub mod names;
 pub mod num;
+pub mod run_name;
 
 pub use cursor::{Cursor, CursorError};
 pub use event::{

@@ -78,6 +78,16 @@ pub mod hello {
     pub const PRINTED: &str = "printed";
     /// `true` from a file: what follows was written by a new process, which went on with the run.
     pub const RESUMED: &str = "resumed";
+    /// By which part of the rule of [`crate::run_name`] the run has its name; somebody gave it where this is absent.
+    pub const RUN_BY: &str = "run_by";
+    /// What the rule says of that, for people.
+    pub const RUN_WHY: &str = "run_why";
+    /// What the rule says without a name that somebody gave.
+    pub const RUN_UNNAMED: &str = "run_unnamed";
+    /// Id of the job.
+    pub const JOB: &str = "job";
+    /// How often launchers and schedulers say that they restarted the process.
+    pub const RESTARTS: &str = "attempt_hint";
 }
 
 /// Values of settings that an exporter tells of a run.

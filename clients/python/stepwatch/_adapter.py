@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, cast
 
-from . import _signals
+from . import _run_name, _signals
 from ._flight import InFlight
 from ._run import Phase, Run
 from ._transport import DEFAULT_SOCKET
@@ -110,8 +110,9 @@ class Training:
         """Without ``signals`` SIGTERM is the framework's business: it would find our handler, and keep it beside its own."""
         about.update(self._about)
         if self.run is None:
-            # The environment's name first: whoever launched the job reports under it, too.
-            self.run = Run(about.pop("name", None) or os.environ.get("STEPWATCH_RUN") or name, **about)
+            # A name that the environment gives comes before the framework's: whoever launched the job reports under it, too.
+            own = about.pop("name", None)
+            self.run = Run(own or (None if _run_name.given(os.environ) else name), **about)
         else:
             for key in ("name", "world", "rank", "local_rank", "job"):
                 about.pop(key, None)

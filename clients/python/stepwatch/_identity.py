@@ -4,10 +4,11 @@ Rank, world size and local rank come from one launcher only: mixing them is how 
 inside an ``sbatch`` script inherits Slurm's variables of the one batch process). The launcher nearest to the process wins.
 """
 
-import os
 import socket
 import sys
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+from . import _run_name
 
 #: (rank, world, local rank), nearest launcher first.
 _LAUNCHERS: Tuple[Tuple[str, Tuple[str, ...], Tuple[str, ...]], ...] = (
@@ -18,12 +19,7 @@ _LAUNCHERS: Tuple[Tuple[str, Tuple[str, ...], Tuple[str, ...]], ...] = (
     ("PMIX_RANK", ("PMIX_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"), ("SLURM_LOCALID",)),
 )
-_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "TORCHELASTIC_RUN_ID")
-_RUN = ("STEPWATCH_RUN", "SLURM_JOB_NAME", "WANDB_NAME", "TORCHELASTIC_RUN_ID")
-_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "numpy")
-#: torchrun's run id when the user gave none.
-_UNSET = ("", "none", "None")
 
 
 class Identity(NamedTuple):
@@ -42,7 +38,8 @@ def detect(env: Mapping[str, str]) -> Identity:
         if rank is not None:
             world, local = _integer(env, world_keys), _integer(env, local_keys)
             break
-    return Identity(rank, world, local, _first(env, _JOB), _integer(env, _ATTEMPT))
+    job = _run_name.job(env)
+    return Identity(rank, world, local, job.id if job else None, _run_name.restarts(env))
 
 
 def of_torch_distributed() -> Tuple[Optional[int], Optional[int]]:
@@ -74,19 +71,6 @@ def of_jax_distributed() -> Tuple[Optional[int], Optional[int]]:
     return None, None
 
 
-def named(env: Mapping[str, str]) -> Optional[str]:
-    """The name that somebody gave the run in the environment."""
-    return _first(env, _RUN)
-
-
-def run_name(env: Mapping[str, str]) -> str:
-    name = named(env)
-    if name:
-        return name
-    script = os.path.basename(sys.argv[0] if sys.argv else "")
-    return os.path.splitext(script)[0] or "run"
-
-
 def framework() -> Tuple[Optional[str], Optional[str]]:
     """(name, version) of the training framework that this process has imported."""
     for name in _FRAMEWORKS:
@@ -110,14 +94,6 @@ def host(env: Mapping[str, str]) -> Dict[str, Any]:
         if env.get(variable):
             found[key] = env[variable]
     return found
-
-
-def _first(env: Mapping[str, str], keys: Tuple[str, ...]) -> Optional[str]:
-    for key in keys:
-        value = env.get(key, "")
-        if value not in _UNSET:
-            return value
-    return None
 
 
 def _integer(env: Mapping[str, str], keys: Tuple[str, ...]) -> Optional[int]:

@@ -15,7 +15,7 @@ import tempfile
 import urllib.parse
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import _identity
+from . import _identity, _run_name
 from ._child import Child, die_of
 from ._cli import USAGE
 from ._events import Builder
@@ -66,7 +66,7 @@ def arguments(parser: Any) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "stepwatch run [options] [--] COMMAND [ARGUMENT ...]"
     about = parser.add_argument_group("what is known of the run")
-    about.add_argument("--run", metavar="NAME", help="its name (default: $STEPWATCH_RUN, the job's name, or the script's)")
+    about.add_argument("--run", metavar="NAME", help="its name (default: $STEPWATCH_RUN, or the job's name and id, or the script and when it was started)")
     about.add_argument("--model", metavar="JSON|FILE", type=_model, help="its dimensions, for the MFU: n_params, layers, seq_len, ...")
     about.add_argument("--world", metavar="N", type=_natural, help="number of ranks")
     about.add_argument("--rank", metavar="N", type=_natural, help="rank of this process (default: the launcher's environment)")
@@ -90,9 +90,10 @@ def run(options: Any) -> int:
     if not command:
         print("stepwatch run: no command\nTry 'stepwatch run --help'.", file=sys.stderr)
         return USAGE
-    name = options.run or run_name(os.environ, command)
+    named = name_of(os.environ, options, command)
+    name = named.run
     errors = os.path.join(tempfile.gettempdir(), "stepwatch-%s.json" % secrets.token_hex(8))
-    env = environment(os.environ, options, name, command, errors)
+    env = environment(os.environ, options, named, command, errors)
     ways = [] if _disabled(env) else from_environment(env, name, _rank(options, env))
     try:
         if not ways:
@@ -100,17 +101,22 @@ def run(options: Any) -> int:
         child = Child(command, env)
     except (OSError, ValueError) as e:
         return _not_run(command[0], e)
-    status = _Report(options, env, name, ways).follow(child, command, errors)
+    status = _Report(options, env, named, ways).follow(child, command, errors)
     if status < 0:
         die_of(-status)
     return status
 
 
 def environment(
-    outer: Mapping[str, str], options: Any, name: str, command: List[str], errors: str
+    outer: Mapping[str, str], options: Any, named: _run_name.Named, command: List[str], errors: str
 ) -> Dict[str, str]:
     """What the command gets: ours, and what makes it report."""
+    name = named.run
     env = dict(outer, STEPWATCH_RUN=name)
+    # A job that is submitted from here inherits both, and must not take our name for one that somebody gave it.
+    env[_run_name.NAMED_BY] = "" if named.by == "name" else named.by
+    if options.job:
+        env["STEPWATCH_JOB_ID"] = options.job
     for key, value in (("STEPWATCH_SOCKET", options.socket), ("STEPWATCH_URL", options.url), ("STEPWATCH_DIR", options.dir)):
         if value is not None:
             env[key] = value
@@ -140,28 +146,49 @@ def kubeflow(url: str, name: str) -> Optional[str]:
     return "%s://%s%s/v1/kubeflow/%s" % (parts.scheme, parts.netloc, path, urllib.parse.quote(name, safe=""))
 
 
-def run_name(env: Mapping[str, str], command: List[str]) -> str:
-    """As the client in the script would name it: by the environment, or by the script."""
-    named = _identity.named(env)
-    if named:
-        return named
-    scripts = [word for word in command if word.endswith((".py", ".sh"))]
-    if not scripts and "-m" in command[:-1]:
-        scripts = [command[command.index("-m") + 1].rsplit(".", 1)[-1]]
-    return os.path.splitext(os.path.basename((scripts or command)[0]))[0] or "run"
+#: Options of launchers that say what all their nodes have in common: the variables that their ranks will find it in.
+_COMMON = {
+    "--rdzv-id": "TORCHELASTIC_RUN_ID",
+    "--master-addr": "MASTER_ADDR",
+    "--main-process-ip": "MASTER_ADDR",
+    "--master-port": "MASTER_PORT",
+    "--main-process-port": "MASTER_PORT",
+    "--nnodes": "WORLD_SIZE",
+    "--num-machines": "WORLD_SIZE",
+}
+
+
+def name_of(env: Mapping[str, str], options: Any, command: List[str]) -> _run_name.Named:
+    """As the client in the script would name it, had it been started without us."""
+    known: Dict[str, str] = dict(env)
+    for at, word in enumerate(command):
+        option, equals, value = word.partition("=")
+        value = value if equals else "".join(command[at + 1 : at + 2])
+        option = option.replace("_", "-")
+        if option in _COMMON:
+            known[_COMMON[option]] = value
+        elif option == "--rdzv-endpoint":
+            known["MASTER_ADDR"], _, known["MASTER_PORT"] = value.partition(":")
+        elif word.endswith(".py"):
+            break  # what follows is for the script
+    if options.job:
+        known["STEPWATCH_JOB_ID"] = options.job
+    named = _run_name.here(known, command)
+    return named._replace(run=options.run, by="name", why="named by --run") if options.run else named
 
 
 class _Report:
     """What the exporter hears of a command."""
 
-    def __init__(self, options: Any, env: Mapping[str, str], name: str, ways: Any) -> None:
+    def __init__(self, options: Any, env: Mapping[str, str], named: _run_name.Named, ways: Any) -> None:
         found = _identity.detect(env)
         about: Dict[str, Any] = dict(
             _identity.host(env), job=options.job or found.job, local_rank=found.local_rank, attempt_hint=found.attempt
         )
         about.update(model=options.model, dtype=options.dtype, client_version=__version__)
+        about.update(run_by=named.by, run_why=named.why, run_unnamed=named.unnamed)
         world = options.world if options.world is not None else found.world
-        self._builder = Builder(name, _rank(options, env), world, about, [], role="launcher")
+        self._builder = Builder(named.run, _rank(options, env), world, about, [], role="launcher")
         self._sender = Sender(ways, self._builder, QUEUE_LIMIT, HEARTBEAT)
         self._tee = Tee(self._sender)
         self._silent = options.no_output

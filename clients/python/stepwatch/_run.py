@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Type, TypeVar, cast
 
-from . import _identity, _signals
+from . import _identity, _run_name, _signals
 from ._checkpoint import Checkpoint
 from ._events import RESERVED, Builder
 from ._heartbeat import Page
@@ -105,7 +105,8 @@ class Phase:
 class Run:
     """One rank of one training run.
 
-    Rank, world size, job and name come from the launcher's environment unless they are given. ``model`` is what the exporter computes
+    Rank, world size and job come from the launcher's environment unless they are given, and so does the name, by the rule of
+    docs/frameworks.md: the job's name and id, or else the script and when it was started. ``model`` is what the exporter computes
     MFU from: any of ``n_params, n_active, layers, heads, head_dim, seq_len``. Further keywords are kept with the run (``git=...``,
     ``tp=8``). ``STEPWATCH_DISABLED=1`` turns everything off.
     """
@@ -156,7 +157,10 @@ class Run:
         env = os.environ
         found = _identity.detect(env)
         group_rank, group_world = _identity.of_process_group()
-        self.name = str(name or _identity.run_name(env))
+        job = about.get("job")
+        named = _run_name.here(dict(env, STEPWATCH_JOB_ID=str(job)) if job is not None else env)
+        self.name = str(name or named.run)
+        about.update(_run_name.told(named, name))
         self.rank = int(_first_number(0, rank, group_rank, found.rank, 0))
         self.world = int(_first_number(1, world, group_world, found.world, 1))
         for key, value in (("local_rank", found.local_rank), ("job", found.job), ("attempt_hint", found.attempt)):

@@ -167,12 +167,9 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _run_name(args: Any) -> Optional[str]:
-    """That of the script; the folder it writes to is only better than nothing, and some versions call the run by it."""
-    folder = str(args.output_dir)
+    """What the script calls it. Some versions put the folder there that it writes to, which the next run writes to as well."""
     given = getattr(args, "run_name", None)
-    if given and given != folder:
-        return str(given)
-    return os.environ.get("STEPWATCH_RUN") or os.path.basename(folder.rstrip("/")) or None
+    return str(given) if given and given != str(args.output_dir) else None
 
 
 def _checkpoint_path(args: Any, state: Any) -> str:

@@ -24,7 +24,7 @@ class Detection(unittest.TestCase):
 
     def test_one_launcher_answers_for_all_three(self):
         inherited = dict(SLURM, SLURM_PROCID="0", SLURM_NTASKS="1", SLURM_LOCALID="0")
-        self.check(dict(inherited, **TORCHRUN), 5, 16, 1, "4711", 2)
+        self.check(dict(inherited, **TORCHRUN), 5, 16, 1, "4711", 3)
         self.check(dict(inherited, **MPI), 7, 8, 7, "4711", 1)
         self.check(dict(inherited, RANK="9"), 9, None, None, "4711", 1)
 
@@ -35,25 +35,19 @@ class Detection(unittest.TestCase):
         self.check({"RANK": "", "WORLD_SIZE": "many", "LOCAL_RANK": "-1", "SLURM_JOB_ID": ""}, None, None, None, None, None)
         self.check({"RANK": "1", "WORLD_SIZE": "many", "LOCAL_RANK": "-1"}, 1, None, None, None, None)
 
-    def test_names(self):
-        self.assertEqual(_identity.run_name({"STEPWATCH_RUN": "a", "SLURM_JOB_NAME": "b"}), "a")
-        self.assertEqual(_identity.run_name({"SLURM_JOB_NAME": "b"}), "b")
-        self.assertEqual(_identity.run_name({"TORCHELASTIC_RUN_ID": "none", "WANDB_NAME": "w"}), "w")
-        self.assertTrue(_identity.run_name({}))
-
 
 class InTheRun(Case):
     def test_hello_carries_what_the_launcher_says(self):
         receiver = self.receiver()
-        os.environ.update(TORCHRUN, SLURM_JOB_ID="4711")
+        os.environ.update(TORCHRUN, SLURM_JOB_ID="4711", SLURM_RESTART_COUNT="1")
         try:
             self.run_("r")
         finally:
-            for key in list(TORCHRUN) + ["SLURM_JOB_ID"]:
+            for key in list(TORCHRUN) + ["SLURM_JOB_ID", "SLURM_RESTART_COUNT"]:
                 del os.environ[key]
         hello = until(lambda: receiver.events("hello"))[0]
         self.assertEqual({k: hello[k] for k in ("rank", "world", "local_rank", "job", "attempt_hint")},
-                         {"rank": 5, "world": 16, "local_rank": 1, "job": "4711", "attempt_hint": 2})
+                         {"rank": 5, "world": 16, "local_rank": 1, "job": "4711", "attempt_hint": 3})
 
     def test_arguments_beat_the_environment(self):
         receiver = self.receiver()

@@ -267,7 +267,8 @@ class Reports(Launches):
             f.write("import stepwatch\nwith stepwatch.Run() as run:\n    run.step(1, loss=2.0)\nprint('done')\n")
         self.assertEqual(self.ran(self.launch(sys.executable, script))[1], b"done\n")
         until(lambda: len(receiver.events("bye")) == 2)
-        self.assertEqual({e["run"] for e in receiver.events()}, {"finetune"})
+        (name,) = {e["run"] for e in receiver.events()}
+        self.assertRegex(name, "^finetune-[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$")
         self.assertEqual({e.get("role") for e in receiver.events("bye")}, {"launcher", None})
 
     def test_over_http(self):
@@ -309,15 +310,49 @@ class Environment(Launches):
             self.assertNotIn("KUBEFLOW_TRAINER_SERVER_URL", self.seen("--url", url, *options, **more))
         self.assertNotIn("KUBEFLOW_TRAINER_SERVER_URL", self.seen("--url", "http://user:secret@h:9765"))
 
-    def test_names(self):
-        from stepwatch._launch import run_name
+    def named(self, env, *command, job=None, run=None):
+        from argparse import Namespace
 
+        from stepwatch._launch import name_of
+
+        return name_of(env, Namespace(job=job, run=run), list(command))
+
+    def test_names(self):
         for command, name in (
             (["python", "-u", "pretrain/train.py", "--config", "x.py"], "train"), (["torchrun", "--nproc-per-node", "8", "sft.py"], "sft"),
             (["python", "-m", "torchtitan.train"], "train"), (["./train.sh"], "train"), (["/usr/bin/mytrainer", "-x"], "mytrainer"),
         ):
-            self.assertEqual(run_name({}, command), name)
-        self.assertEqual(run_name({"SLURM_JOB_NAME": "llama"}, ["x.py"]), "llama")
+            self.assertRegex(self.named({}, *command).run, "^%s-[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$" % name)
+        slurm = {"SLURM_JOB_NAME": "llama", "SLURM_JOB_ID": "101"}
+        self.assertEqual(self.named(slurm, "x.py").run, "llama-101")
+        self.assertEqual(self.named({"SLURM_JOB_NAME": "llama"}, "x.py", job="77").run, "x-77")
+        self.assertEqual(self.named(slurm, "x.py", run="mine")[:2], ("mine", "name"))
+
+    def test_launchers_of_several_nodes_give_one_name(self):
+        for command, name in (
+            ("torchrun --nnodes 2 --node-rank 1 --master-addr n1 --master-port=29501 train.py", "train-n1-29501"),
+            ("torchrun --nnodes=2 --rdzv_backend c10d --rdzv_endpoint n1:29400 train.py", "train-n1-29400"),
+            ("torchrun --nnodes 2 --rdzv-id exp7 --rdzv-endpoint=n1:29400 train.py", "train-exp7"),
+            ("accelerate launch --num_machines 2 --main_process_ip n1 --main_process_port 7 train.py", "train-n1-7"),
+        ):
+            self.assertEqual(self.named({}, *command.split()).run, name, command)
+        alone = "torchrun --nnodes 1 --master-addr n1 train.py --nnodes 8"
+        self.assertEqual(self.named({}, *alone.split()).by, "script")
+
+    def test_a_job_that_is_submitted_from_a_command_is_another_run(self):
+        env = self.seen(SLURM_JOB_ID="101", SLURM_JOB_NAME="a")
+        self.assertEqual((env["STEPWATCH_RUN"], env["STEPWATCH_RUN_BY"]), ("a-101", "job"))
+        from stepwatch import _run_name
+
+        process = _run_name.Process(dict(env, SLURM_JOB_ID="102"), [], 0.0, "")
+        self.assertEqual(_run_name.name([process]).run, "a-102")
+        self.assertEqual(self.seen("--run", "x")["STEPWATCH_RUN_BY"], "", "a name that somebody gave goes with it")
+
+    def test_the_client_in_a_command_is_of_its_run(self):
+        code = "from stepwatch import _run_name; import json; print(json.dumps(_run_name.here()))"
+        process = self.python(code, options=(), env=self.environment())
+        run, by, _, unnamed, _, _ = json.loads(self.ran(process)[1])
+        self.assertEqual((by, run), ("launcher", unnamed))
 
 
 COUNTS = """

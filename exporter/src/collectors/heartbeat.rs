@@ -137,13 +137,14 @@ impl Collector for Reader {
                 continue;
             }
             let rank = page.rank.to_string();
-            let labels: &[&str] = &[&page.run, &rank];
+            let run = cx.hub.canonical(&page.run);
+            let labels: &[&str] = &[&run, &rank];
             out.set(&BEAT, labels, page.beat);
             if page.step >= 0 && page.step_at > 0.0 {
                 out.set(&STEP, labels, page.step as f64);
             }
             if page.phase_at > 0.0 && !page.phase.is_empty() {
-                out.set(&PHASE, &[&page.run, &rank, &page.phase], (now - page.phase_at).max(0.0));
+                out.set(&PHASE, &[&run, &rank, &page.phase], (now - page.phase_at).max(0.0));
             }
         }
         Ok(())

@@ -11,6 +11,7 @@
 mod budget;
 mod grpc;
 mod http;
+mod owner;
 mod points;
 mod proto;
 mod resource;
@@ -19,9 +20,12 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use axum::Extension;
 use axum::body::Bytes;
+use axum::extract::ConnectInfo;
 use prost::Message;
 use serde::de::DeserializeOwned;
 use stepwatch_wire::Event;
@@ -31,10 +35,12 @@ use crate::drops::Reason;
 use crate::hub::{Hub, Origin, Outcome, Via, unix_now};
 use crate::lock::Locked as _;
 use crate::readings::{Names, Readings};
+use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::training::Priority;
 
 pub use http::routes;
+use owner::{Asked, Owners};
 use points::Told;
 use proto::{MetricsRequest, PartialSuccess, Response, TraceRequest};
 
@@ -55,12 +61,15 @@ struct Inner {
     names: Names,
     name: Arc<str>,
     decoding: Semaphore,
+    /// Where processes are looked at.
+    roots: Roots,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     readings: Readings,
+    owners: Owners,
     /// On the page from the first request on.
     health: Option<SourceHandle>,
 }
@@ -88,6 +97,13 @@ pub enum Refused {
     TooLarge(String),
 }
 
+/// Who is at the other end of the connection.
+type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+
+fn address(peer: Peer) -> Option<SocketAddr> {
+    peer.map(|Extension(ConnectInfo(address))| address)
+}
+
 enum Request {
     Metrics(MetricsRequest),
     Traces(TraceRequest),
@@ -95,22 +111,36 @@ enum Request {
 
 impl Otlp {
     /// `metrics` explains names: theirs to ours.
-    pub fn new(hub: Hub, metrics: &BTreeMap<String, String>) -> Self {
-        let state = State { readings: Readings::new(unix_now()), health: None };
+    pub fn new(hub: Hub, metrics: &BTreeMap<String, String>, roots: Roots) -> Self {
+        let state = State { readings: Readings::new(unix_now()), owners: Owners::default(), health: None };
         let names = Names::new(metrics);
         let decoding = Semaphore::new(MAX_DECODING);
-        Self(Arc::new(Inner { hub, names, name: "otlp".into(), decoding, state: Mutex::new(state) }))
+        let name = "otlp".into();
+        Self(Arc::new(Inner { hub, names, name, decoding, roots, state: Mutex::new(state) }))
     }
 
     /// Takes a request in; the answer says how many points were not.
-    fn take(&self, signal: Signal, encoding: Encoding, body: &[u8]) -> Result<Response, Refused> {
+    fn take(
+        &self,
+        signal: Signal,
+        encoding: Encoding,
+        body: &[u8],
+        peer: Option<SocketAddr>,
+    ) -> Result<Response, Refused> {
         let inner = &*self.0;
         let request = Request::read(signal, encoding, body).inspect_err(|refused| self.refused(refused))?;
         let mut state = inner.state.locked();
         let now = unix_now();
         let mut tally = Tally::default();
-        let told =
-            state.readings.sift(request.told(&inner.names), |who| inner.hub.last_step(&who.run, who.rank));
+        let asked = Asked { hub: &inner.hub, roots: &inner.roots, peer, now };
+        let mut told = request.told(&inner.names);
+        for (who, report) in &mut told {
+            // A program that does not train has no run.
+            if who.certain || report.is_training() {
+                state.owners.settle(who, asked);
+            }
+        }
+        let told = state.readings.sift(told, |who| inner.hub.last_step(&who.run, who.rank));
         for (who, report) in told {
             if !(who.certain || report.is_training()) {
                 tally.unmatched += report.readings.len() as u64;
@@ -147,15 +177,16 @@ impl Otlp {
         encoding: Encoding,
         gzip: bool,
         body: Bytes,
+        peer: Option<SocketAddr>,
     ) -> Result<Response, Refused> {
         let _turn = self.0.decoding.acquire().await;
         let otlp = self.clone();
         let work = move || {
             if !gzip {
-                return otlp.take(signal, encoding, &body);
+                return otlp.take(signal, encoding, &body, peer);
             }
             let body = gunzip(&body).inspect_err(|refused| otlp.refused(refused))?;
-            otlp.take(signal, encoding, &body)
+            otlp.take(signal, encoding, &body, peer)
         };
         let done = tokio::task::spawn_blocking(work).await;
         done.unwrap_or_else(|_| Err(Refused::Malformed("the request could not be read".to_owned())))

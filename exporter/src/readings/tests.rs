@@ -1,7 +1,7 @@
 use super::*;
 
 fn who() -> Who {
-    Who { run: "r".into(), rank: 3, certain: true, world: Some(8), about: BTreeMap::new() }
+    Who { run: "r".into(), rank: 3, certain: true, world: Some(8), ..Who::default() }
 }
 
 /// Readings, the last step known to everybody, and a clock that goes on by ten seconds a report.

@@ -4,28 +4,31 @@
 //! writing, and into the directory they work in. That takes their own user, or `CAP_SYS_PTRACE`; a process that may not be looked at is
 //! counted and left alone. What is found becomes tails like those of the configuration, which end some minutes after their process.
 
-mod identity;
+mod rank;
 pub(crate) mod processes;
 mod trainers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
+use stepwatch_wire::names::hello;
+use stepwatch_wire::run_name::Named;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::poll::{self, Poll};
 use super::{Surroundings, TailConfig, tail};
 use crate::family::Family;
-use crate::hub::{Origin, Via};
+use crate::hub::{Origin, Via, unix_now};
+use crate::identity::{self, Claim};
 use crate::samples::Samples;
 use crate::source::SourceHandle;
 use crate::training::Priority;
-use identity::Identity;
+use rank::Identity;
 use processes::{OpenFile, Tree};
 use trainers::Trainers;
 
@@ -138,6 +141,8 @@ struct Trainer {
     pid: u32,
     started: u64,
     identity: Identity,
+    named: Named,
+    /// What its run is called.
     run: String,
 }
 
@@ -202,16 +207,22 @@ impl Discovery {
                 return None;
             }
         };
-        let identity = Identity::of(&environ);
-        let run = identity.run.clone().unwrap_or_else(|| self.named_after_its_place(pid));
-        Some(Trainer { pid, started: tree.started(pid)?, identity, run })
-    }
-
-    /// A job without a name is called after the directory that it works in.
-    fn named_after_its_place(&self, pid: u32) -> String {
-        let cwd = processes::cwd(&self.around.roots, pid);
-        let name = cwd.as_deref().and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned());
-        name.filter(|n| !n.is_empty()).unwrap_or_else(|| "run".into())
+        let started = tree.started(pid)?;
+        let named = identity::named(&self.around.roots, pid)?;
+        let run = self.around.hub.claim(
+            unix_now(),
+            Claim {
+                kind: "discover".into(),
+                source: format!("pid {pid}"),
+                pid: Some(pid),
+                job: named.job.as_ref().map(|job| job.id.clone()),
+                run: named.run.clone(),
+                by: Some(named.by),
+                why: named.why.clone(),
+                unnamed: Some(named.unnamed.clone()),
+            },
+        );
+        Some(Trainer { pid, started, identity: Identity::of(&environ), named, run })
     }
 
     /// Tells the run's rank and job; a process that reports by itself says more, later and better.
@@ -220,23 +231,23 @@ impl Discovery {
         if id.rank.is_none() || !self.greeted.insert((trainer.pid, trainer.started)) {
             return;
         }
-        let mut hello = Event {
+        let mut greeting = Event {
             run: Some(trainer.run.clone()),
             rank: id.rank,
             world: id.world,
             ..Event::new(Kind::Hello)
         };
-        hello.extra.insert("source".into(), Value::Text("discover".into()));
-        hello.extra.insert("pid".into(), Value::Number(f64::from(trainer.pid)));
-        for (key, value) in [("local_rank", id.local_rank), ("attempt_hint", id.restarts)] {
+        greeting.extra.insert("source".into(), Value::Text("discover".into()));
+        greeting.extra.insert("pid".into(), Value::Number(f64::from(trainer.pid)));
+        for (key, value) in [("local_rank", id.local_rank), (hello::RESTARTS, trainer.named.restarts)] {
             if let Some(value) = value {
-                hello.extra.insert(key.into(), Value::Number(f64::from(value)));
+                greeting.extra.insert(key.into(), Value::Number(f64::from(value)));
             }
         }
-        if let Some(job) = &id.job {
-            hello.extra.insert("job".into(), Value::Text(job.clone()));
+        if let Some(job) = &trainer.named.job {
+            greeting.extra.insert(hello::JOB.into(), Value::Text(job.id.clone()));
         }
-        self.publish(hello);
+        self.publish(greeting);
     }
 
     /// Tells of a dump of NCCL's flight recorder that this process left.
@@ -331,7 +342,7 @@ impl Discovery {
         for run in runs {
             let of_run = || trainers.iter().filter(move |t| t.run == run);
             out.set(&PROCESSES, &[run], of_run().count() as u64);
-            out.maybe(&RESTARTS, &[run], of_run().filter_map(|t| t.identity.restarts).max().map(f64::from));
+            out.maybe(&RESTARTS, &[run], of_run().filter_map(|t| t.named.restarts).max().map(f64::from));
         }
         out.set(&FILES, &[], self.followed.len() as u64);
         self.health.samples(out);
@@ -347,7 +358,7 @@ impl Trainer {
 impl Wanted {
     fn tail(&self) -> TailConfig {
         TailConfig {
-            run: Some(self.run.clone()),
+            found: Some(self.run.clone()),
             rank: self.rank,
             world: self.world,
             ..TailConfig::of(&self.path)

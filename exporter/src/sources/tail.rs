@@ -15,6 +15,7 @@ mod labels;
 mod lines;
 mod name;
 mod open;
+mod owner;
 mod pieces;
 mod state;
 #[cfg(test)]
@@ -35,8 +36,10 @@ use stepwatch_wire::Event;
 use super::poll::{self, Poll};
 use super::{Sink, Surroundings};
 use crate::family::Family;
+use crate::roots::Roots;
 use crate::source::SourceHandle;
 use file::TailedFile;
+use owner::Asked;
 use watch::LOOK_EVERY;
 use writers::Processes;
 
@@ -70,6 +73,7 @@ pub(super) struct Tail {
     /// The last search left directories out.
     cut: bool,
     processes: Processes,
+    roots: Roots,
     next_look: Option<Instant>,
     /// There were too many processes to look at all.
     blind: bool,
@@ -82,6 +86,8 @@ pub(super) struct Context<'a> {
     sink: &'a dyn Sink,
     health: &'a SourceHandle,
     processes: &'a Processes,
+    config: &'a TailConfig,
+    roots: &'a Roots,
     greeted: &'a mut BTreeSet<String>,
     /// Memory for what is read at a time, which is used again.
     scratch: &'a mut Vec<Event>,
@@ -120,6 +126,7 @@ impl Tail {
             refused: BTreeSet::new(),
             cut: false,
             processes: Processes::new(procfs),
+            roots: Roots { procfs: procfs.to_owned(), ..Roots::default() },
             next_look: None,
             blind: false,
             greeted: BTreeSet::new(),
@@ -134,11 +141,14 @@ impl Tail {
             self.scan(now, unix);
             self.next_scan = Some(now + SCAN_EVERY.max(began.elapsed() * self.scan_pause));
         }
+        self.find_owners(now, unix);
         let several = self.config.is_pattern() || self.files.len() != 1;
         let mut cx = Context {
             sink: &*self.sink,
             health: &self.health,
             processes: &self.processes,
+            config: &self.config,
+            roots: &self.roots,
             greeted: &mut self.greeted,
             scratch: &mut self.scratch,
         };
@@ -148,7 +158,7 @@ impl Tail {
             match file.poll(now, unix, &mut cx) {
                 Ok(unfinished) => {
                     more |= unfinished;
-                    up &= file.is_open() || several;
+                    up &= file.is_there() || several;
                 }
                 Err(err) => {
                     up = false;
@@ -208,6 +218,28 @@ impl Tail {
         }
     }
 
+    /// Finds out whose the files are that are new, or whose writers are gone, before anything more is read of them.
+    fn find_owners(&mut self, now: Instant, unix: f64) {
+        let mut open = BTreeMap::new();
+        for (path, file) in &mut self.files {
+            if file.is_there() && file.owner.is_open(now, &self.processes) {
+                open.insert(path.clone(), file.identities());
+            }
+        }
+        if open.is_empty() {
+            return;
+        }
+        let wanted: BTreeSet<_> = open.values().flatten().copied().collect();
+        let writers = if wanted.is_empty() { None } else { self.processes.writers(&wanted) };
+        let writers = writers.unwrap_or_default();
+        for (path, identities) in open {
+            let Some(file) = self.files.get_mut(&path) else { continue };
+            let theirs = writers.iter().filter(|w| identities.contains(&w.file)).map(|w| w.process);
+            let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix };
+            file.settle(&self.config, theirs.collect(), asked);
+        }
+    }
+
     /// Lets a file go whose job must be over. Should it grow again, its position is remembered.
     fn make_room(&mut self, unix: f64) -> bool {
         let idle = self.files.iter().find(|(_, file)| file.is_idle(unix)).map(|(path, _)| path.clone());
@@ -220,6 +252,8 @@ impl Tail {
             sink: &*self.sink,
             health: &self.health,
             processes: &self.processes,
+            config: &self.config,
+            roots: &self.roots,
             greeted: &mut self.greeted,
             scratch: &mut self.scratch,
         };
@@ -244,8 +278,11 @@ impl Tail {
                 wanted.into_iter().map(|(id, path)| (id, path.to_owned())).collect();
             for path in asked {
                 let Some(file) = self.files.get_mut(&path) else { continue };
-                let theirs = writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied();
-                file.found(now, theirs);
+                let theirs: Vec<_> =
+                    writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied().collect();
+                let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix };
+                file.settle(&self.config, theirs.iter().map(|w| w.process).collect(), asked);
+                file.found(now, theirs.into_iter());
             }
         }
         let written = self.files.values().filter(|f| f.watch.is_written());

@@ -24,6 +24,8 @@ pub(super) struct Rank {
     /// Arrival of the last event.
     pub(super) heard: f64,
     pub(super) pid: Option<u32>,
+    /// How often its launcher says that it was restarted, where that is more than was seen here and it has not stepped since.
+    pub(super) restarts: Option<u32>,
     /// Open connections that have spoken for this rank.
     pub(super) connections: BTreeSet<u64>,
     /// Open connections of what started it.
@@ -49,6 +51,7 @@ impl Rank {
             step_time: None,
             heard: now,
             pid: None,
+            restarts: None,
             connections: BTreeSet::new(),
             launchers: BTreeSet::new(),
             connected_once: false,

@@ -244,6 +244,10 @@ impl Run {
             Some(Value::Number(n)) => Some(*n as u32),
             _ => None,
         });
+        let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
+        if let Some(restarts) = restarts.filter(|n| *n > self.epoch.attempt) {
+            self.restarted_elsewhere(number, restarts);
+        }
         if let Some(rank) = self.ranks.get_mut(&number) {
             // The same process says hello again when it reconnects; another one has taken the rank over.
             if let (Some(new), Some(old)) = (pid, rank.pid) {
@@ -271,6 +275,16 @@ impl Run {
         let no_peak = self.peak.is_none() && self.model.is_known();
         let said = no_peak.then_some("no peak FLOP/s is known of this GPU and number format");
         self.model.remark().or(said)
+    }
+
+    /// A launcher or a scheduler counted more restarts than were seen here: the job came from other nodes.
+    fn restarted_elsewhere(&mut self, number: u32, restarts: u32) {
+        if self.step.is_none() && self.past_ranks.is_empty() {
+            self.epoch.attempt = restarts;
+            self.ranks.values_mut().for_each(|rank| rank.epoch = RankEpoch::new(restarts, None));
+        } else if let Some(rank) = self.ranks.get_mut(&number) {
+            rank.restarts = Some(restarts);
+        }
     }
 
     /// A file says hello whenever it is opened anew, which is no new process, unless it says so.
@@ -303,6 +317,7 @@ impl Run {
         }
         let who = cx.speaker(event);
         let jumped = last.is_some_and(|last| is_jump(last, step));
+        event.attempt = event.attempt.max(rank.restarts.take());
         let raised = event.attempt.is_some_and(|a| self.epoch.raise(a, step, who));
         if event.attempt == Some(self.epoch.attempt) {
             rank.epoch.counted_by_launcher();

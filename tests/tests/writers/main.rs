@@ -7,6 +7,7 @@
 mod seen;
 mod writer;
 
+mod identity;
 mod kubeflow;
 mod launch;
 mod lightning;

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use stepwatch_wire::run_name;
+
 /// Longest value that is kept: a name, a list of sixteen UUIDs.
 const MAX_CHARS: usize = 1024;
 
@@ -37,8 +39,6 @@ const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 /// Devices that are not NVIDIA's, counted but not named: there is no UUID to name them by.
 const VISIBLE_OTHERS: &[&str] = &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
 const HOST: &[&str] = &["HOSTNAME"];
-/// What a run that does not speak for itself is called after, by whoever finds its files.
-const RUN: &[&str] = &["STEPWATCH_RUN", "SLURM_JOB_NAME", "WANDB_NAME"];
 const DEVICE_ORDER: &[&str] = &["CUDA_DEVICE_ORDER"];
 /// A component of a heterogeneous job, by its number; other variables have the end of this name after theirs.
 const COMPONENT: &str = "SLURM_JOB_ID_HET_GROUP_";
@@ -60,7 +60,6 @@ const KNOWN: &[&[&str]] = &[
     VISIBLE,
     VISIBLE_OTHERS,
     HOST,
-    RUN,
     DEVICE_ORDER,
 ];
 
@@ -105,6 +104,7 @@ pub(super) struct Facts {
     /// Numbers of CUDA are in the order of the bus, not in one of its own making.
     pub(super) bus_order: bool,
     pub(super) host: Option<String>,
+    /// What a run that does not speak for itself is called, by whoever finds its files.
     pub(super) run: Option<String>,
 }
 
@@ -128,6 +128,8 @@ impl Facts {
             let key = key.split_once(OF_COMPONENT).map_or(key, |(key, _)| key);
             KNOWN.iter().any(|keys| keys.contains(&key)) || JOBS.iter().any(|(name, _)| *name == key)
         };
+        let asked = pairs.clone().filter(|(key, _)| run_name::is_asked(key));
+        let asked = asked.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let env = Variables(pairs.filter(|(key, _)| known(key)).collect());
         let job = JOBS.iter().find_map(|(key, scheduler)| Some((*scheduler, env.text(&[key])?)));
         let array = env.text(ARRAY).zip(env.text(ARRAY_TASK)).map(|(job, task)| format!("{job}_{task}"));
@@ -152,7 +154,7 @@ impl Facts {
             visible_others: env.text(VISIBLE_OTHERS),
             bus_order: env.text(DEVICE_ORDER).as_deref() == Some("PCI_BUS_ID"),
             host: env.text(HOST),
-            run: env.text(RUN),
+            run: run_name::name_by_environment(&asked).map(|named| named.run),
         }
     }
 }

@@ -96,6 +96,9 @@ impl Survey {
             .into_iter()
             .map(|(id, draft)| self.job(cx.roots, &known, id, draft, booted, now))
             .collect();
+        for job in &mut jobs {
+            job.named = job.named.iter().map(|run| cx.hub.canonical(run).into_owned()).collect();
+        }
         name_runs(&mut jobs, |run| cx.hub.follows(run));
         let pods = self.pods(containers, &known);
         jobs.extend(self.jobs_of_pods(cx.roots, &known, &pods, &jobs, &loose, now));

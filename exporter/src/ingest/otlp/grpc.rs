@@ -10,7 +10,7 @@ use axum::response::Response;
 use http_body_util::{BodyExt as _, Full};
 use prost::Message;
 
-use super::{Encoding, MAX_BODY_BYTES, Otlp, Refused, Signal};
+use super::{Encoding, MAX_BODY_BYTES, Otlp, Peer, Refused, Signal, address};
 use crate::reply;
 
 pub(super) const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
@@ -36,6 +36,7 @@ enum Code {
 pub(super) async fn receive(
     signal: Signal,
     State(otlp): State<Otlp>,
+    peer: Peer,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -54,7 +55,7 @@ pub(super) async fn receive(
             return failed(code, why);
         }
     };
-    match otlp.take_apart(signal, Encoding::Protobuf, gzip, message).await {
+    match otlp.take_apart(signal, Encoding::Protobuf, gzip, message, address(peer)).await {
         Ok(response) => answer(&response.encode_to_vec()),
         Err(Refused::Malformed(why)) => failed(Code::InvalidArgument, &why),
         Err(Refused::TooLarge(why)) => failed(Code::ResourceExhausted, &why),

@@ -12,7 +12,7 @@ use prost::Message;
 use serde_json::json;
 
 use super::proto::{self, Status};
-use super::{Encoding, MAX_BODY_BYTES, Otlp, Refused, Signal, grpc};
+use super::{Encoding, MAX_BODY_BYTES, Otlp, Peer, Refused, Signal, address, grpc};
 
 /// `google.rpc.Code::InvalidArgument`.
 const INVALID_ARGUMENT: i32 = 3;
@@ -20,10 +20,10 @@ const INVALID_ARGUMENT: i32 = 3;
 /// Both transports of both signals.
 pub fn routes(otlp: Otlp) -> Router {
     Router::new()
-        .route("/v1/metrics", post(|s, h, b| receive(Signal::Metrics, s, h, b)))
-        .route("/v1/traces", post(|s, h, b| receive(Signal::Traces, s, h, b)))
-        .route(grpc::METRICS, post(|s, h, b| grpc::receive(Signal::Metrics, s, h, b)))
-        .route(grpc::TRACES, post(|s, h, b| grpc::receive(Signal::Traces, s, h, b)))
+        .route("/v1/metrics", post(|s, p, h, b| receive(Signal::Metrics, s, p, h, b)))
+        .route("/v1/traces", post(|s, p, h, b| receive(Signal::Traces, s, p, h, b)))
+        .route(grpc::METRICS, post(|s, p, h, b| grpc::receive(Signal::Metrics, s, p, h, b)))
+        .route(grpc::TRACES, post(|s, p, h, b| grpc::receive(Signal::Traces, s, p, h, b)))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(otlp)
 }
@@ -31,6 +31,7 @@ pub fn routes(otlp: Otlp) -> Router {
 async fn receive(
     signal: Signal,
     State(otlp): State<Otlp>,
+    peer: Peer,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -54,7 +55,7 @@ async fn receive(
             return refusal(encoding, StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
         }
     };
-    match otlp.take_apart(signal, encoding, gzip, body).await {
+    match otlp.take_apart(signal, encoding, gzip, body, address(peer)).await {
         Ok(response) => {
             encoding.answer(StatusCode::OK, response.encode_to_vec(), || json_of(signal, &response))
         }

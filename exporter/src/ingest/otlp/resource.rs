@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use stepwatch_wire::Value as Json;
 
 use super::proto::{Any, KeyValue, Resource, attribute};
-use crate::readings::{Who, whole};
+use crate::readings::{Place, Who, whole};
 
-/// Attributes that name the run, the more certain first.
-const RUN: &[&str] = &["stepwatch.run", "nemo.run.id", "nv.dl.job.uuid", "nv.dl.run.uuid"];
+/// Attributes that somebody names the run by.
+const NAME: &[&str] = &["stepwatch.run", "nemo.run.id"];
+/// Attributes that number it, the more certain first.
+const RUN: &[&str] = &["nv.dl.job.uuid", "nv.dl.run.uuid"];
+const JOB: &[&str] = &["slurm.job.id", "slurm.job_id", "pbs.job.id", "lsf.job.id"];
+const JOB_NAME: &[&str] = &["slurm.job.name", "slurm.job_name", "pbs.job.name", "lsf.job.name"];
 const RANK: &[&str] = &["stepwatch.rank", "dl.rank", "nv.dl.rank", "process.rank", "rank"];
 const WORLD: &[&str] = &["dl.world_size", "nv.dl.world_size", "world_size"];
 /// Ranks are the product of these, where nobody says how many there are.
@@ -35,7 +39,18 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
     let text = |key: &str| attribute(attributes, key).map(ToString::to_string).filter(|t| !t.is_empty());
     let instance = text("service.instance.id");
     let parts = instance.as_deref().and_then(split_instance);
-    let run = RUN.iter().find_map(|key| text(key)).or_else(|| parts.map(|(run, _)| run.to_owned()));
+    let given = NAME.iter().find_map(|key| Some((*key, text(key)?)));
+    let run = given.clone().map(|(_, name)| name).or_else(|| RUN.iter().find_map(|key| text(key)));
+    let run = run.or_else(|| parts.map(|(run, _)| run.to_owned()));
+    let first = |keys: &[&str]| keys.iter().find_map(|key| text(key));
+    let place = Place {
+        given: given.map(|(key, _)| key),
+        // As NeMo Lens numbers the processes of a job.
+        job: first(JOB).or_else(|| parts.map(|(run, _)| run.to_owned())),
+        job_name: first(JOB_NAME),
+        pid: number(attributes, &["process.pid"]),
+        host: text("host.name"),
+    };
     let certain = run.is_some();
     let service = || text("service.name").unwrap_or_else(|| UNNAMED.to_owned());
     // A number made up for each process would make each of its restarts another run.
@@ -48,6 +63,7 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
         certain,
         world: world(attributes),
         about: about(attributes),
+        place,
     }
 }
 
@@ -137,6 +153,12 @@ mod tests {
         ]);
         assert_eq!((rl.run.as_str(), rl.rank, rl.world), ("job", 1, Some(16)));
         assert_eq!(of(&[("service.instance.id", text("j-rank5"))]).run, "j");
+        let job = of(&[("slurm.job.id", Any::Int(101)), ("slurm.job.name", text("pretrain"))]).place;
+        assert_eq!(
+            (job.job.as_deref(), job.job_name.as_deref(), job.given),
+            (Some("101"), Some("pretrain"), None)
+        );
+        assert_eq!(of(&[("stepwatch.run", text("a"))]).place.given, Some("stepwatch.run"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::testing::{hub, published};
 const MEGATRON: &[u8] = include_bytes!("../../../tests/data/otlp_metrics_request.pb");
 
 fn router(hub: &Hub) -> Router {
-    routes(Otlp::new(hub.clone(), &BTreeMap::new()))
+    routes(Otlp::new(hub.clone(), &BTreeMap::new(), Roots::default()))
 }
 
 fn gzip(body: &[u8]) -> Vec<u8> {
@@ -150,12 +150,13 @@ async fn what_is_over_a_limit_is_told() {
 #[test]
 fn telemetry_that_is_not_of_training_makes_no_run() {
     let hub = hub();
-    let otlp = Otlp::new(hub.clone(), &BTreeMap::new());
+    let otlp = Otlp::new(hub.clone(), &BTreeMap::new(), Roots::default());
     let mut body = json_gauge(json!([{"asDouble": 1.0}]));
     let from = &mut body["resourceMetrics"][0];
     from["resource"] = json!({"attributes": [{"key": "service.name", "value": {"stringValue": "web"}}]});
-    let take =
-        |body: &serde_json::Value| otlp.take(Signal::Metrics, Encoding::Json, body.to_string().as_bytes());
+    let take = |body: &serde_json::Value| {
+        otlp.take(Signal::Metrics, Encoding::Json, body.to_string().as_bytes(), None)
+    };
     from["scopeMetrics"][0]["metrics"][0]["name"] = "http.server.duration".into();
     take(&body).unwrap();
     body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["name"] = "orders".into();

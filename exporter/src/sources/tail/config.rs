@@ -39,6 +39,9 @@ pub struct TailConfig {
     /// The run it belongs to; otherwise what the lines say, or else the name of the file or its directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// The run of the process that discovery found to write it.
+    #[serde(skip)]
+    pub found: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// The host that it tells of, where that is not this one.
@@ -98,6 +101,7 @@ impl TailConfig {
             path: glob::Pattern::escape(&path.to_string_lossy()),
             format: auto(),
             run: None,
+            found: None,
             rank: None,
             node: None,
             keys: BTreeMap::new(),

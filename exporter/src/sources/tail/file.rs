@@ -16,11 +16,12 @@ use super::content::Content;
 use super::labels::Labels;
 use super::lines::{Lines, Turn};
 use super::open::{Begin, modified};
+use super::owner::{Asked, Owner};
 use super::pieces::Counts;
 use super::state::{self, Position, Saved, Store};
 use super::watch::Watch;
 use super::words::last_words;
-use super::writers::Writer;
+use super::writers::{Process, Writer};
 use super::{Context, From, TailConfig};
 use crate::hub::{Origin, Via};
 use crate::sources::Sink;
@@ -55,6 +56,7 @@ pub(super) struct TailedFile {
     kept: bool,
     /// Who writes to it; nobody is looked for once the end was told.
     pub(super) watch: Watch,
+    pub(super) owner: Owner,
     ended: bool,
     /// What was being gathered from several lines when they stopped was given out.
     rested: bool,
@@ -94,6 +96,7 @@ impl TailedFile {
             generation: 0,
             kept: false,
             watch: Watch::default(),
+            owner: Owner::default(),
             ended: false,
             rested: true,
             counts: Counts::default(),
@@ -145,7 +148,7 @@ impl TailedFile {
         self.unmatched = self.lines.reader.counters().unmatched;
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         match &self.content {
             Content::Grows(follower) => follower.is_open(),
             Content::Whole(whole) => whole.is_there(),
@@ -242,6 +245,7 @@ impl TailedFile {
     /// lost by a restart meanwhile either.
     fn publish(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> bool {
         if self.retry.is_none() {
+            self.find_owner(now, unix, cx);
             self.prepare(cx);
         }
         if let Some(ts) = self.waiting.last().and_then(|e| e.ts) {
@@ -320,6 +324,39 @@ impl TailedFile {
     /// Whose the file is: bye is said of a run when all its files are left.
     pub(super) fn of(&self) -> Option<&(String, Option<u32>)> {
         self.labels.last.as_ref()
+    }
+
+    /// The files that it is made of, as the kernel knows them.
+    pub(super) fn identities(&self) -> BTreeSet<(u64, u64)> {
+        match &self.content {
+            Content::Grows(follower) => follower.identities().collect(),
+            Content::Whole(_) => BTreeSet::new(),
+        }
+    }
+
+    /// Of a file that came while it was waited for, and was read at once.
+    fn find_owner(&mut self, now: Instant, unix: f64, cx: &Context<'_>) {
+        if self.owner.run.is_some() {
+            return;
+        }
+        let identities = self.identities();
+        let writers = if identities.is_empty() { None } else { cx.processes.writers(&identities) };
+        let writers = writers.unwrap_or_default().into_iter().map(|w| w.process).collect();
+        self.settle(cx.config, writers, Asked { roots: cx.roots, sink: cx.sink, now, unix });
+    }
+
+    /// Takes down who writes to it, and with that whose it is.
+    pub(super) fn settle(&mut self, config: &TailConfig, mut writers: Vec<Process>, asked: Asked<'_>) {
+        writers.sort_unstable();
+        writers.dedup();
+        let named_by_path = self.labels.is_named_by_path();
+        let changed = self.owner.settle(config, &self.labels.path, writers, asked);
+        let before = self.labels.own_by(self.owner.run.clone());
+        if changed && named_by_path && self.last_step.is_some() {
+            if let Some(run) = &self.owner.run {
+                asked.sink.join(asked.unix, &before, run);
+            }
+        }
     }
 
     /// Files to look for writers of, where there is a reason to look.

@@ -14,6 +14,8 @@ pub(super) struct Labels {
     pub(super) source: Arc<str>,
     run: Option<String>,
     fallback_run: String,
+    /// What those who write it are of.
+    owner: Option<String>,
     rank: Option<u32>,
     node: Option<String>,
     /// What a trainer would have said when it began.
@@ -34,7 +36,8 @@ impl Labels {
             path: path.into(),
             source: path.to_string_lossy().into(),
             run: config.run.clone(),
-            fallback_run: name::run_of(path),
+            fallback_run: config.found.clone().unwrap_or_else(|| name::run_of(path)),
+            owner: None,
             rank: config.rank,
             node: config.node.clone(),
             hello: config.hello(),
@@ -74,12 +77,29 @@ impl Labels {
 
     /// The run and the rank of events that name none.
     pub(super) fn default_run(&self) -> (&str, u32) {
-        (self.run.as_deref().unwrap_or(&self.fallback_run), self.rank.unwrap_or(0))
+        (self.own(), self.rank.unwrap_or(0))
+    }
+
+    /// The run of what names none.
+    fn own(&self) -> &str {
+        self.run.as_deref().or(self.owner.as_deref()).unwrap_or(&self.fallback_run)
+    }
+
+    /// Nothing but its path says whose it is.
+    pub(super) fn is_named_by_path(&self) -> bool {
+        self.own() == self.fallback_run
+    }
+
+    /// Puts it to another run, and returns what it was of.
+    pub(super) fn own_by(&mut self, run: Option<String>) -> String {
+        let before = self.own().to_owned();
+        self.owner = run;
+        before
     }
 
     pub(super) fn put_on(&self, event: &mut Event) {
         if self.run.is_some() || event.run.is_none() {
-            event.run = Some(self.run.as_ref().unwrap_or(&self.fallback_run).clone());
+            event.run = Some(self.own().to_owned());
         }
         event.rank = self.rank.or(event.rank);
         if self.node.is_some() {

@@ -1,4 +1,4 @@
-//! Who a process is, by what launchers leave in its environment. Only the variables named here are looked at; the rest of an environment
+//! Which rank a process is, by what launchers leave in its environment. Only the variables named here are looked at; the rest of an environment
 //! holds people's secrets.
 //!
 //! Rank, world and local rank come from one launcher only, the nearest: `mpirun` inside an `sbatch` script inherits Slurm's variables
@@ -16,9 +16,6 @@ const LAUNCHERS: &[(&str, &[&str], &[&str])] = &[
     ("PMIX_RANK", &["PMIX_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"], &["SLURM_LOCALID"]),
     ("SLURM_PROCID", &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"], &["SLURM_LOCALID"]),
 ];
-const RUN: &[&str] = &["STEPWATCH_RUN", "SLURM_JOB_NAME", "WANDB_NAME", "TORCHELASTIC_RUN_ID"];
-const JOB: &[&str] = &["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "TORCHELASTIC_RUN_ID"];
-const RESTARTS: &[&str] = &["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"];
 const ERROR_FILE: &[&str] = &["TORCHELASTIC_ERROR_FILE"];
 /// What the names of flight-recorder dumps begin with; the rank follows.
 const DUMP_PREFIX: &[&str] = &["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
@@ -31,10 +28,6 @@ pub(super) struct Identity {
     pub(super) rank: Option<u32>,
     pub(super) world: Option<u32>,
     pub(super) local_rank: Option<u32>,
-    pub(super) run: Option<String>,
-    pub(super) job: Option<String>,
-    /// How often the launcher says that it has restarted the process.
-    pub(super) restarts: Option<u32>,
     /// Where torchelastic writes why the process failed.
     pub(super) error_file: Option<PathBuf>,
     /// Where NCCL's flight recorder is dumped to.
@@ -48,9 +41,6 @@ impl Identity {
     pub(super) fn of(environ: &[u8]) -> Self {
         let env = Environ::parse(environ);
         let mut found = Self {
-            run: env.text(RUN),
-            job: env.text(JOB),
-            restarts: env.number(RESTARTS),
             error_file: env.text(ERROR_FILE).map(PathBuf::from),
             silent: env.text(&["STEPWATCH_DISABLED"]).is_some_and(|v| v != "0"),
             ..Self::default()
@@ -76,7 +66,7 @@ impl<'a> Environ<'a> {
     fn parse(bytes: &'a [u8]) -> Self {
         let known = |key: &&str| {
             let ranks = || LAUNCHERS.iter().any(|(r, w, l)| r == key || w.contains(key) || l.contains(key));
-            [RUN, JOB, RESTARTS, ERROR_FILE, DUMP_PREFIX, &["STEPWATCH_DISABLED"]]
+            [ERROR_FILE, DUMP_PREFIX, &["STEPWATCH_DISABLED"]]
                 .iter()
                 .any(|k| k.contains(key))
                 || ranks()
@@ -85,11 +75,10 @@ impl<'a> Environ<'a> {
         Self(pairs.filter(|(key, _)| known(key)).collect())
     }
 
-    /// The first that is set; `none` is what torchrun calls a run without a name.
+    /// The first that is set.
     fn text(&self, keys: &[&str]) -> Option<String> {
         let mut values = keys.iter().filter_map(|k| self.0.get(k)).map(|v| v.trim());
-        let value =
-            values.find(|v| !v.is_empty() && !v.eq_ignore_ascii_case("none") && v.len() <= MAX_CHARS)?;
+        let value = values.find(|v| !v.is_empty() && v.len() <= MAX_CHARS)?;
         Some(value.chars().filter(|c| !c.is_control()).collect())
     }
 
@@ -113,22 +102,15 @@ mod tests {
             "RANK=9",
             "LOCAL_RANK=1",
             "WORLD_SIZE=16",
-            "TORCHELASTIC_RUN_ID=none",
-            "TORCHELASTIC_RESTART_COUNT=2",
             "TORCHELASTIC_ERROR_FILE=/tmp/x/attempt_2/1/error.json",
             "SLURM_PROCID=0",
             "SLURM_NTASKS=2",
-            "SLURM_JOB_ID=77",
-            "SLURM_JOB_NAME=llama-70b",
             "AWS_SECRET_ACCESS_KEY=dummy",
         ]);
         let want = Identity {
             rank: Some(9),
             world: Some(16),
             local_rank: Some(1),
-            run: Some("llama-70b".into()),
-            job: Some("77".into()),
-            restarts: Some(2),
             error_file: Some("/tmp/x/attempt_2/1/error.json".into()),
             dump: Some("/tmp/nccl_trace_rank_9".into()),
             silent: false,

@@ -1,0 +1,112 @@
+//! A process and its ancestors, as `/proc` shows them.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use stepwatch_wire::run_name::{self, By, Named, Process};
+
+use crate::roots::{self, Roots};
+use crate::sources::processes;
+
+/// Ancestors looked at: as many as the Python client looks at.
+const MAX_GENERATIONS: usize = 8;
+/// Words of a command line.
+const MAX_WORDS: usize = 256;
+/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The process, its parent and so on; empty where the process may not be looked at.
+pub(crate) fn chain(roots: &Roots, pid: u32) -> Vec<Process> {
+    let Ok(own) = processes::environ(roots, pid) else { return Vec::new() };
+    let boot = roots::read(&roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
+    let booted = booted(roots).unwrap_or_default();
+    let mut environ = Some(own);
+    let (mut found, mut at) = (Vec::new(), pid);
+    while at > 0 && found.len() < MAX_GENERATIONS {
+        let Some((parent, ticks)) = parent_and_start(roots, at) else { break };
+        let dir = roots.proc(at.to_string());
+        let namespace = fs::read_link(dir.join("ns/pid")).unwrap_or_default();
+        let bytes = environ.take().or_else(|| processes::environ(roots, at).ok()).unwrap_or_default();
+        found.push(Process {
+            env: variables(&bytes),
+            argv: words(&roots::read_bytes(&dir.join("cmdline")).unwrap_or_default()),
+            started: booted + ticks as f64 / TICKS_PER_SECOND,
+            mark: format!("{boot}/{}/{}/{ticks}", namespace.display(), inner_pid(roots, at)),
+        });
+        at = parent;
+    }
+    found
+}
+
+/// The rule's answer for a process; `None` where it may not be looked at.
+pub(crate) fn named(roots: &Roots, pid: u32) -> Option<Named> {
+    let chain = chain(roots, pid);
+    (!chain.is_empty()).then(|| run_name::name(&chain))
+}
+
+/// The same, unless nothing but a program tells the run that runs no script: a shell, a collector of logs or of metrics.
+pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
+    let chain = chain(roots, pid);
+    let runs_script = |p: &Process| run_name::is_python(&p.argv) && run_name::script_of(&p.argv).is_some();
+    // Some have a helper of another kind write for them.
+    let first = (0..chain.len().min(2)).find(|at| runs_script(&chain[*at]));
+    let named = run_name::name(chain.first().map(|_| &chain[first.unwrap_or(0)..])?);
+    (named.by != By::Script || first.is_some()).then_some(named)
+}
+
+fn variables(environ: &[u8]) -> BTreeMap<String, String> {
+    let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
+    let asked = pairs.filter(|(key, _)| run_name::is_asked(key));
+    asked.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn words(cmdline: &[u8]) -> Vec<String> {
+    let cmdline = cmdline.strip_suffix(&[0]).unwrap_or(cmdline);
+    if cmdline.is_empty() {
+        return Vec::new();
+    }
+    let words = cmdline.split(|b| *b == 0).take(MAX_WORDS);
+    words.map(|w| String::from_utf8_lossy(w).into_owned()).collect()
+}
+
+/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets too.
+fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
+    let stat = roots::read(&roots.proc(pid.to_string()).join("stat"))?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
+}
+
+/// The pid by which the process knows itself, which in a container is another.
+fn inner_pid(roots: &Roots, pid: u32) -> u32 {
+    let status = roots::read(&roots.proc(pid.to_string()).join("status")).unwrap_or_default();
+    let pids = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
+    pids.and_then(|p| p.split_ascii_whitespace().last()?.parse().ok()).unwrap_or(pid)
+}
+
+fn booted(roots: &Roots) -> Option<f64> {
+    let stat = roots::read(&roots.proc("stat"))?;
+    stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_a_script_or_none() {
+        let roots = Roots::default();
+        let chain = chain(&roots, std::process::id());
+        assert!(chain[0].started > 1.0e9 && !chain[0].argv.is_empty() && chain.len() > 1, "{chain:?}");
+        let named = named(&roots, std::process::id()).unwrap();
+        assert_eq!(Some(named), self::named(&roots, std::process::id()), "the same whenever it is asked");
+        assert_eq!(super::named(&roots, u32::MAX), None);
+        let asked = |p: &Process| p.env.keys().all(|k| run_name::is_asked(k));
+        assert!(chain.iter().all(asked), "nothing else of an environment is kept");
+    }
+
+    #[test]
+    fn words_of_a_command_line() {
+        assert_eq!(words(b"python\0train.py\0\0"), ["python", "train.py", ""]);
+        assert_eq!(words(b""), [""; 0]);
+    }
+}

@@ -1,0 +1,327 @@
+//! Who tells of which run, and why: what `stepwatch-exporter runs` prints.
+//!
+//! What the rule says of a process when nobody named its run joins it to all else that is known of its job, for every source of the
+//! job says the same. A name that somebody gave to one of them is the name of all, unless there are two: then each of those is a run of
+//! its own, and what has no name keeps the rule's.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::run_name::By;
+
+use crate::lock::Locked as _;
+
+/// Sources remembered; the ones heard of longest ago go first.
+const MAX_CLAIMS: usize = 2048;
+/// Jobs remembered.
+const MAX_GROUPS: usize = 1024;
+/// Names that one job may have been given.
+const MAX_NAMES: usize = 16;
+/// `-20261122-223542-3fa9c1d2`: when a process was started, and what no other process has.
+const STAMP: usize = 25;
+const MARK: usize = 9;
+
+/// A source that says whose it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    /// Such as `client`, `tail`, `otlp`.
+    pub kind: String,
+    /// Which one of its kind: a path, a process.
+    pub source: String,
+    pub pid: Option<u32>,
+    pub job: Option<String>,
+    pub run: String,
+    pub by: Option<By>,
+    pub why: String,
+    /// What the rule says without a given name; `None` where no process is known.
+    pub unnamed: Option<String>,
+}
+
+/// A run that goes on under another name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renamed {
+    pub from: String,
+    pub to: String,
+}
+
+/// A run as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRow {
+    pub run: String,
+    /// Which life of its job, from 1; `None` while nothing was heard of it.
+    pub attempt: Option<u32>,
+    pub step: Option<i64>,
+    pub jobs: Vec<String>,
+    pub sources: Vec<SourceRow>,
+    /// What a person should know of it.
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceRow {
+    pub kind: String,
+    pub source: String,
+    pub pid: Option<u32>,
+    pub why: String,
+}
+
+/// Clones of the hub share it.
+#[derive(Debug, Default)]
+pub struct Registry {
+    state: Mutex<State>,
+    /// There is a run that has another name than its sources say.
+    renames: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    claims: BTreeMap<(String, String), (f64, Claim)>,
+    /// By what the rule says without given names.
+    groups: BTreeMap<String, Group>,
+    /// From what sources say to what the run is called.
+    aliases: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    heard: f64,
+    /// As it was first spelled: two readers of one clock may be a second apart.
+    unnamed: String,
+    names: BTreeSet<String>,
+}
+
+impl Claim {
+    /// A process that takes over a rank takes the place of the one before.
+    fn key(&self) -> (String, String) {
+        let rank = self.source.split_once(", ").map_or(self.source.as_str(), |(_, rank)| rank);
+        let source = match self.kind.as_str() {
+            "client" | "launcher" => {
+                format!("{} {} {rank}", self.run, self.unnamed.as_deref().unwrap_or_default())
+            }
+            _ => self.source.clone(),
+        };
+        (self.kind.clone(), source)
+    }
+}
+
+impl Registry {
+    /// Takes down whose a source is, and returns what its run is called; with it what another name now means.
+    pub fn claim(&self, now: f64, claim: Claim) -> (String, Vec<Renamed>) {
+        let mut state = self.state.locked();
+        let (run, renamed) = state.join(now, &claim);
+        let key = claim.key();
+        if !state.claims.contains_key(&key) && state.claims.len() >= MAX_CLAIMS {
+            let oldest = state.claims.iter().min_by(|a, b| a.1.0.total_cmp(&b.1.0)).map(|(k, _)| k.clone());
+            oldest.map(|key| state.claims.remove(&key));
+        }
+        state.claims.insert(key, (now, claim));
+        self.renames.store(!state.aliases.is_empty(), Ordering::Release);
+        (run, renamed)
+    }
+
+    /// What a run is called that a source calls so.
+    pub fn canonical<'a>(&self, run: &'a str) -> Cow<'a, str> {
+        if !self.renames.load(Ordering::Acquire) {
+            return Cow::Borrowed(run);
+        }
+        let found = self.state.locked().aliases.get(run).cloned();
+        found.map_or(Cow::Borrowed(run), Cow::Owned)
+    }
+
+    /// The run of a job, where a process of it was heard of.
+    pub fn of_job(&self, id: &str) -> Option<String> {
+        let state = self.state.locked();
+        let claims = state.claims.values().map(|(_, c)| c);
+        let of = claims.filter(|c| c.job.as_deref() == Some(id)).find_map(|c| c.unnamed.clone())?;
+        Some(state.aliases.get(&of).cloned().unwrap_or(of))
+    }
+
+    /// Jobs that were heard of, each with what the rule calls its run.
+    pub fn jobs(&self) -> Vec<(String, String)> {
+        let state = self.state.locked();
+        let found: BTreeSet<_> =
+            state.claims.values().filter_map(|(_, c)| Some((c.job.clone()?, c.unnamed.clone()?))).collect();
+        found.into_iter().collect()
+    }
+
+    /// The sources of every run that `known` says something of, which is its attempt and its last step.
+    pub fn rows(&self, known: &BTreeMap<String, (u32, Option<i64>)>) -> Vec<RunRow> {
+        let state = self.state.locked();
+        let mut rows: BTreeMap<String, RunRow> = known
+            .iter()
+            .map(|(run, (attempt, step))| (run.clone(), RunRow::new(run, *attempt, *step)))
+            .collect();
+        for (_, claim) in state.claims.values() {
+            let run = state.aliases.get(&claim.run).unwrap_or(&claim.run);
+            let Some(row) = rows.get_mut(run) else { continue };
+            let joined = *run != claim.run;
+            let why = if joined {
+                format!("{}, and its job is called {run}", claim.why)
+            } else {
+                claim.why.clone()
+            };
+            row.jobs.extend(claim.job.clone().filter(|job| !row.jobs.contains(job)));
+            let (kind, source) = (claim.kind.clone(), claim.source.clone());
+            row.sources.push(SourceRow { kind, source, pid: claim.pid, why });
+            let group = claim.unnamed.as_ref().and_then(|u| state.groups.get(key(u).as_ref()));
+            row.notes.extend(
+                group
+                    .filter(|g| g.names.len() > 1)
+                    .map(|g| {
+                        let names: Vec<&str> = g.names.iter().map(String::as_str).collect();
+                        format!(
+                            "sources of {} were given {} names: {}",
+                            g.unnamed,
+                            names.len(),
+                            names.join(", ")
+                        )
+                    })
+                    .filter(|note| !row.notes.contains(note)),
+            );
+        }
+        rows.into_values().collect()
+    }
+}
+
+impl State {
+    fn join(&mut self, now: f64, claim: &Claim) -> (String, Vec<Renamed>) {
+        let Some(unnamed) = &claim.unnamed else {
+            return (self.aliases.get(&claim.run).cloned().unwrap_or_else(|| claim.run.clone()), Vec::new());
+        };
+        if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(key(unnamed).as_ref()) {
+            self.forget_oldest();
+        }
+        let group = self.groups.entry(key(unnamed).into_owned()).or_default();
+        group.heard = now;
+        if group.unnamed.is_empty() {
+            group.unnamed.clone_from(unnamed);
+        }
+        if claim.by == Some(By::Name) && group.names.len() < MAX_NAMES {
+            group.names.insert(claim.run.clone());
+        }
+        let (first, only) =
+            (group.unnamed.clone(), group.names.iter().next().filter(|_| group.names.len() == 1));
+        let called = only.cloned().unwrap_or_else(|| first.clone());
+        let mut renamed = Vec::new();
+        for said in BTreeSet::from([unnamed.clone(), first]) {
+            if said == called {
+                self.aliases.remove(&said);
+            } else if self.aliases.insert(said.clone(), called.clone()).as_ref() != Some(&called) {
+                renamed.push(Renamed { from: said, to: called.clone() });
+            }
+        }
+        let run = if claim.by == Some(By::Name) { claim.run.clone() } else { called };
+        (run, renamed)
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.groups.iter().min_by(|a, b| a.1.heard.total_cmp(&b.1.heard));
+        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+            if let Some(group) = self.groups.remove(&oldest) {
+                self.aliases.remove(&group.unnamed);
+            }
+        }
+    }
+}
+
+impl RunRow {
+    fn new(run: &str, attempt: u32, step: Option<i64>) -> Self {
+        Self {
+            run: run.to_owned(),
+            attempt: Some(attempt + 1),
+            step,
+            jobs: Vec::new(),
+            sources: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// What tells one name of the rule from another: of one that ends in a time and a mark, everything but the time.
+fn key(unnamed: &str) -> Cow<'_, str> {
+    let split = unnamed.len().checked_sub(STAMP).filter(|at| unnamed.is_char_boundary(*at));
+    let Some((script, end)) = split.map(|at| unnamed.split_at(at)) else { return Cow::Borrowed(unnamed) };
+    let is_stamp = end.bytes().enumerate().all(|(i, b)| match i {
+        0 | 9 | 16 => b == b'-',
+        1..16 => b.is_ascii_digit(),
+        _ => b.is_ascii_hexdigit(),
+    });
+    if is_stamp { Cow::Owned(format!("{script}{}", &end[STAMP - MARK..])) } else { Cow::Borrowed(unnamed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(source: &str, run: &str, by: By, unnamed: &str) -> Claim {
+        Claim {
+            kind: "client".into(),
+            source: source.into(),
+            pid: None,
+            job: Some("101".into()),
+            run: run.into(),
+            by: Some(by),
+            why: by.to_string(),
+            unnamed: Some(unnamed.into()),
+        }
+    }
+
+    #[test]
+    fn a_name_that_one_source_was_given_is_that_of_all() {
+        let r = Registry::default();
+        assert_eq!(r.claim(1.0, claim("a", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
+        let (run, renamed) = r.claim(2.0, claim("b", "llama", By::Name, "pretrain-101"));
+        assert_eq!((run.as_str(), renamed.len()), ("llama", 1));
+        assert_eq!(r.canonical("pretrain-101"), "llama");
+        assert_eq!(r.of_job("101").as_deref(), Some("llama"));
+        assert_eq!(
+            r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")),
+            ("llama".into(), vec![])
+        );
+        let rows = r.rows(&BTreeMap::from([("llama".to_owned(), (1, Some(7)))]));
+        assert_eq!((rows[0].attempt, rows[0].sources.len(), rows[0].notes.len()), (Some(2), 3, 0));
+        assert_eq!(rows[0].sources[0].why, "job, and its job is called llama");
+    }
+
+    #[test]
+    fn two_names_are_two_runs() {
+        let r = Registry::default();
+        r.claim(1.0, claim("a", "x", By::Name, "pretrain-101"));
+        assert_eq!(r.claim(2.0, claim("b", "y", By::Name, "pretrain-101")).0, "y");
+        assert_eq!(r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
+        assert_eq!(r.canonical("pretrain-101"), "pretrain-101");
+        let rows = r.rows(&BTreeMap::from([("x".to_owned(), (0, None))]));
+        assert_eq!(rows[0].notes, ["sources of pretrain-101 were given 2 names: x, y"]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_makes_no_other_run() {
+        let r = Registry::default();
+        let (one, later) = ("train-20261122-223542-3fa9c1d2", "train-20261122-223543-3fa9c1d2");
+        assert_eq!(r.claim(1.0, claim("a", one, By::Script, one)).0, one);
+        assert_eq!(r.claim(2.0, claim("b", later, By::Script, later)).0, one);
+        assert_eq!(r.canonical(later), one);
+        let other = "train-20261122-223542-3fa9c1d3";
+        assert_eq!(r.claim(3.0, claim("c", other, By::Script, other)).0, other);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_name_has_a_key(name in ".{0,60}") {
+            let _ = key(&name);
+        }
+
+        #[test]
+        fn memory_is_bounded(names in proptest::collection::vec("[a-z]{1,3}-[0-9]{1,4}", 0..50)) {
+            let r = Registry::default();
+            for (i, name) in names.iter().enumerate() {
+                r.claim(i as f64, claim(name, name, if i % 3 == 0 { By::Name } else { By::Job }, name));
+            }
+            let state = r.state.locked();
+            proptest::prop_assert!(state.claims.len() <= names.len() && state.groups.len() <= names.len());
+        }
+    }
+}

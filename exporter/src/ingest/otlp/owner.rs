@@ -1,0 +1,99 @@
+//! Whose telemetry is that does not name its run: of the job that it tells, of the process that sends it, or of its service.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use stepwatch_wire::run_name::{self, By, Named};
+
+use crate::hub::Hub;
+use crate::identity::{self, Claim, peer};
+use crate::readings::Who;
+use crate::roots::Roots;
+
+/// Senders remembered; over it all are asked about again.
+const MAX_KNOWN: usize = 4096;
+/// Seconds after which a sender is asked about again: its port may be another process's by then.
+const KNOWN_SECONDS: f64 = 60.0;
+
+/// What was found out.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    known: BTreeMap<(String, u32, Option<SocketAddr>), (f64, String)>,
+}
+
+/// What is needed to find out.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) hub: &'a Hub,
+    pub(super) roots: &'a Roots,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) now: f64,
+}
+
+impl Owners {
+    /// Puts a report to the run that it is of.
+    pub(super) fn settle(&mut self, who: &mut Who, asked: Asked<'_>) {
+        let key = (who.run.clone(), who.rank, asked.peer);
+        let known = self.known.get(&key).filter(|(at, _)| asked.now - at < KNOWN_SECONDS);
+        if let Some((_, run)) = known {
+            who.run.clone_from(run);
+            return;
+        }
+        let run = asked.hub.claim(asked.now, claim(who, asked));
+        if self.known.len() >= MAX_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(key, (asked.now, run.clone()));
+        who.run = run;
+    }
+}
+
+fn claim(who: &Who, asked: Asked<'_>) -> Claim {
+    let place = &who.place;
+    let sender = sender(who, asked);
+    let pid = sender.as_ref().map(|(pid, _)| *pid);
+    let from = match (pid, asked.peer) {
+        (Some(pid), _) => format!("pid {pid}"),
+        (None, Some(peer)) => peer.ip().to_string(),
+        (None, None) => "a sender".to_owned(),
+    };
+    let mut claim = Claim {
+        kind: "otlp".to_owned(),
+        source: format!("{from}, {}, rank {}", who.run, who.rank),
+        pid,
+        job: place.job.clone(),
+        run: who.run.clone(),
+        by: None,
+        why: "named by its service, for neither its job nor its process is known".to_owned(),
+        unnamed: None,
+    };
+    let known = place.job.as_ref().and_then(|id| asked.hub.jobs().into_iter().find(|(job, _)| job == id));
+    if let Some((pid, Named { run, by, why, unnamed, job, .. })) = sender {
+        claim.why = format!("pid {pid} sends it: {why}");
+        claim.job = job.map(|job| job.id).or(claim.job);
+        (claim.run, claim.by, claim.unnamed) = (run, Some(by), Some(unnamed));
+    } else if let Some((id, unnamed)) = known {
+        claim.why = format!("its attributes have the id of job {id}");
+        (claim.run, claim.by, claim.unnamed) = (unnamed.clone(), Some(By::Job), Some(unnamed));
+    } else if let (Some(id), Some(name)) = (&place.job, &place.job_name) {
+        claim.why = format!("its attributes have job {id}, named {name}");
+        let unnamed = run_name::name_of_job(Some(name), id);
+        (claim.run, claim.by, claim.unnamed) = (unnamed.clone(), Some(By::Job), Some(unnamed));
+    } else if who.certain {
+        claim.why = "named by its attributes".to_owned();
+    }
+    if let Some(attribute) = place.given {
+        (claim.run, claim.by) = (who.run.clone(), Some(By::Name));
+        claim.why = format!("named by its attribute {attribute}");
+    }
+    claim
+}
+
+/// The process of this node that sends it, if it is one that trains and not one that passes on what others measured.
+fn sender(who: &Who, asked: Asked<'_>) -> Option<(u32, Named)> {
+    let by_socket = asked.peer.and_then(|peer| peer::pid_of(asked.roots, peer));
+    let is_here = || who.place.host.as_deref() == Some(asked.hub.node());
+    let told = who.place.pid.filter(|_| is_here());
+    let named = |pid: u32| Some((pid, identity::script_named(asked.roots, pid)?));
+    by_socket.and_then(named).or_else(|| told.and_then(named))
+}

@@ -1,0 +1,157 @@
+//! Whose a file is, by who writes it: the rule's answer for the processes that have it open.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use stepwatch_wire::run_name::By;
+
+use super::writers::{Process, Processes};
+use super::{TailConfig, name};
+use crate::identity::{self, Claim};
+use crate::roots::Roots;
+use crate::sources::Sink;
+
+/// Writers of one file that are asked about.
+const MAX_ASKED: usize = 64;
+/// How often it is looked whether the writers of a file are still there. A trainer takes longer to come to its first step.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of a file's run.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    /// What its run is called; `None` until it was asked.
+    pub(super) run: Option<String>,
+    /// Who wrote to it then.
+    writers: Vec<Process>,
+    looked: Option<Instant>,
+}
+
+impl Owner {
+    /// Whether the file's writers must be looked for before it is read on.
+    pub(super) fn is_open(&mut self, now: Instant, processes: &Processes) -> bool {
+        if self.run.is_none() {
+            return true;
+        }
+        let due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY);
+        if self.writers.is_empty() || !due {
+            return false;
+        }
+        self.looked = Some(now);
+        self.writers.iter().all(|w| !processes.runs(*w))
+    }
+
+    /// Takes down whose the file is. What was told of it under its own name, while nobody was known to write it, goes along.
+    pub(super) fn settle(
+        &mut self,
+        config: &TailConfig,
+        path: &Path,
+        writers: Vec<Process>,
+        asked: Asked<'_>,
+    ) -> bool {
+        let gone = writers.is_empty() && !self.writers.is_empty();
+        self.looked = Some(asked.now);
+        if gone {
+            // What is left to read was written by those who are gone.
+            self.writers.clear();
+            return false;
+        }
+        let same = self.run.is_some() && writers == self.writers;
+        self.writers = writers;
+        if same {
+            return false;
+        }
+        let claim = self.claim(config, path, asked);
+        let run = asked.sink.claim(asked.unix, claim);
+        let before = self.run.replace(run.clone());
+        before.is_some_and(|before| before != run)
+    }
+
+    fn claim(&self, config: &TailConfig, path: &Path, asked: Asked<'_>) -> Claim {
+        let mut found = Vec::new();
+        for writer in self.writers.iter().take(MAX_ASKED) {
+            let named = identity::script_named(asked.roots, writer.pid);
+            found.extend(named.map(|named| (writer.pid, named)));
+        }
+        let several = found.windows(2).any(|w| w[0].1.unnamed != w[1].1.unnamed);
+        let writer = found.into_iter().next().filter(|_| !several);
+        let mut claim = Claim {
+            kind: "tail".to_owned(),
+            source: path.display().to_string(),
+            pid: writer.as_ref().map(|(pid, _)| *pid),
+            job: None,
+            run: String::new(),
+            by: None,
+            why: String::new(),
+            unnamed: None,
+        };
+        let several_nodes = writer.as_ref().is_some_and(|(_, named)| named.several_nodes);
+        if let Some((pid, named)) = writer {
+            claim.why = format!("pid {pid} writes it: {}", named.why);
+            claim.job = named.job.map(|job| job.id);
+            (claim.run, claim.by, claim.unnamed) = (named.run, Some(named.by), Some(named.unnamed));
+        } else if let Some((id, unnamed)) = asked.sink.jobs().into_iter().find(|job| is_of_job(path, job)) {
+            claim.why = format!("its name has the id of job {id}");
+            (claim.job, claim.by, claim.unnamed) = (Some(id), Some(By::Job), Some(unnamed.clone()));
+            claim.run = unnamed;
+        } else if let Some(found) = &config.found {
+            claim.run.clone_from(found);
+            claim.why = "found with a process of the run".to_owned();
+        } else {
+            claim.run = name::run_of(path);
+            claim.why = if several {
+                "named by its path, for processes of several runs write it".to_owned()
+            } else {
+                "named by its path, for no process of this node is known to write it".to_owned()
+            };
+        }
+        if let Some(run) = &config.run {
+            (claim.run, claim.by) = (run.clone(), Some(By::Name));
+            claim.why = "named by run: of its tail".to_owned();
+            if let Some(unnamed) = claim.unnamed.take_if(|_| several_nodes) {
+                // Ranks of other nodes never hear of it, and would be left behind under the other name.
+                claim.why += &format!("; its job is on other nodes too, and is called {unnamed} there");
+            }
+        }
+        claim
+    }
+}
+
+/// What is needed to find out.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) roots: &'a Roots,
+    pub(super) sink: &'a dyn Sink,
+    pub(super) now: Instant,
+    pub(super) unix: f64,
+}
+
+/// `slurm-101.out`, and `pretrain_101.log` of a job called pretrain.
+fn is_of_job(path: &Path, (id, unnamed): &(String, String)) -> bool {
+    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    let words = |text: &str| -> Vec<String> {
+        text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
+    };
+    let (stem, job) = (words(&stem), words(unnamed));
+    stem.contains(id) && (stem[0] == "slurm" || job.first().is_some_and(|title| stem.contains(title)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_named_after_their_job() {
+        let job = ("101".to_owned(), "pretrain-101".to_owned());
+        for (path, want) in [
+            ("/logs/slurm-101.out", true),
+            ("/logs/pretrain_101.log", true),
+            ("/logs/pretrain-101.3.err", true),
+            ("/logs/slurm-1011.out", false),
+            ("/logs/step-101.log", false),
+            ("/logs/train.log", false),
+            ("", false),
+        ] {
+            assert_eq!(is_of_job(Path::new(path), &job), want, "{path}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A run is one run: which processes, files and telemetry come to it, told by the real exporter of real processes, in the
+//! environments that schedulers and launchers make for them.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::Value;
+use stepwatch_tests::daemon::command;
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::{Exporter, bins, poll_until, trainer};
+use stepwatch_wire::Kind;
+use tokio::process::{Child, Command};
+
+use crate::seen::Seen;
+use crate::writer::{Writer, script};
+
+const SLURM: &[(&str, &str)] = &[("SLURM_JOB_ID", "101"), ("SLURM_JOB_NAME", "pretrain")];
+
+/// A script called `train.py` in a directory of its own, which reports to this exporter.
+fn train(exporter: &Exporter, dir: &Path, variables: &[(&str, &str)]) -> Command {
+    std::fs::create_dir_all(dir.join("logs")).unwrap();
+    let file = dir.join("train.py");
+    std::fs::copy(script("identity_writer.py"), &file).unwrap();
+    let mut python = trainer::python_client(&exporter.ingest());
+    python.arg(file);
+    place(&mut python, exporter, dir, variables);
+    python
+}
+
+/// The same below `stepwatch run`.
+fn launched(exporter: &Exporter, dir: &Path, variables: &[(&str, &str)]) -> Command {
+    let file = dir.join("train.py");
+    std::fs::create_dir_all(dir.join("logs")).unwrap();
+    std::fs::copy(script("identity_writer.py"), &file).unwrap();
+    let mut python = trainer::python_client(&exporter.ingest());
+    python.args(["-m", "stepwatch", "run", "--"]).arg(trainer::python()).arg(file);
+    place(&mut python, exporter, dir, variables);
+    python
+}
+
+fn place(python: &mut Command, exporter: &Exporter, dir: &Path, variables: &[(&str, &str)]) {
+    python
+        .env("LOG", log(dir))
+        .env("OTLP", format!("{}/v1/metrics", exporter.url()))
+        .envs(variables.iter().copied())
+        .current_dir(dir);
+}
+
+fn log(dir: &Path) -> PathBuf {
+    dir.join("logs/train.log")
+}
+
+async fn start(command: Command) -> Writer {
+    let mut writer = Writer::start(command).unwrap();
+    assert_eq!(writer.line().await.unwrap(), "ok");
+    writer
+}
+
+async fn exporter(dir: &Path, sources: &str) -> Exporter {
+    Exporter::start(&dir.join("exporter"), sources).await.unwrap()
+}
+
+fn tail(dir: &Path, more: &str) -> String {
+    format!("sources:\n  - tail: {{path: \"{}\", poll_interval: 10ms{more}}}\n", log(dir).display())
+}
+
+/// What `stepwatch-exporter runs` says.
+async fn runs(exporter: &Exporter, format: &str) -> String {
+    let mut asked = command(bins::path(bins::EXPORTER).unwrap());
+    let asked = asked.args(["runs", "--format", format, "--url", &exporter.url()]).output().await.unwrap();
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    String::from_utf8(asked.stdout).unwrap()
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    run: String,
+    attempt: u64,
+    step: i64,
+    kinds: Vec<String>,
+    why: Vec<String>,
+}
+
+async fn rows(exporter: &Exporter) -> Vec<Row> {
+    let answer: Value = serde_json::from_str(&runs(exporter, "json").await).unwrap();
+    let text = |v: &Value| v.as_str().unwrap().to_owned();
+    let row = |row: &Value| {
+        let mut kinds: Vec<String> =
+            row["sources"].as_array().unwrap().iter().map(|s| text(&s["kind"])).collect();
+        kinds.sort();
+        kinds.dedup();
+        Row {
+            run: text(&row["run"]),
+            attempt: row["attempt"].as_u64().unwrap(),
+            step: row["step"].as_i64().unwrap_or(-1),
+            kinds,
+            why: row["sources"].as_array().unwrap().iter().map(|s| text(&s["why"])).collect(),
+        }
+    };
+    answer["runs"].as_array().unwrap().iter().map(row).collect()
+}
+
+/// Waits until what is said of the runs is as wanted.
+async fn until(exporter: &Exporter, what: &str, wanted: impl Fn(&[Row]) -> bool) -> Vec<Row> {
+    let found = async || Some(rows(exporter).await).filter(|rows| wanted(rows));
+    match poll_until(what, PATIENCE, found).await {
+        Ok(found) => found,
+        Err(err) => panic!("{err}; there was {:#?}", rows(exporter).await),
+    }
+}
+
+/// Whether it is called after its script and its start.
+fn is_unnamed(run: &str) -> bool {
+    let parts: Vec<&str> = run.split('-').collect();
+    let lengths: Vec<usize> = parts.iter().map(|p| p.len()).collect();
+    parts[0] == "train" && lengths == [5, 8, 6, 8]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_scripts_at_one_time_are_two_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), "").await;
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let (mut one, mut other) =
+        (start(train(&exporter, &a, &[])).await, start(train(&exporter, &b, &[])).await);
+    for step in 1..=5 {
+        one.tell(&format!("client {step} {step}")).await.unwrap();
+        other.tell(&format!("client {} {}", 10 * step, 10 * step)).await.unwrap();
+    }
+    let rows = until(&exporter, "two runs", |rows| {
+        rows.len() == 2 && rows.iter().all(|r| r.step == 5 || r.step == 50)
+    })
+    .await;
+    assert!(rows.iter().all(|r| is_unnamed(&r.run) && r.attempt == 1), "{rows:#?}");
+    assert_ne!(rows[0].run, rows[1].run);
+    assert!(rows[0].why[0].starts_with("train, started "), "{rows:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_jobs_of_one_name_are_two_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = format!("sources:\n  - tail: {{path: \"{}/*/logs/train.log\"}}\n", dir.path().display());
+    let exporter = exporter(dir.path(), &sources).await;
+    let mut writers = Vec::new();
+    for job in ["101", "102"] {
+        let variables = [("SLURM_JOB_ID", job), ("SLURM_JOB_NAME", "pretrain")];
+        let mut writer = start(train(&exporter, &dir.path().join(job), &variables)).await;
+        writer.tell("client 1 5").await.unwrap();
+        writer.tell("log 1 6").await.unwrap();
+        writers.push(writer);
+    }
+    let rows = until(&exporter, "two runs", |rows| rows.len() == 2 && rows.iter().all(|r| r.step == 6)).await;
+    let names: Vec<_> = rows.iter().map(|r| (r.run.as_str(), r.attempt)).collect();
+    assert_eq!(names, [("pretrain-101", 1), ("pretrain-102", 1)]);
+    let text = runs(&exporter, "text").await;
+    assert!(text.contains("pretrain-101  attempt 1  step 6  job 101\n"), "{text}");
+    assert!(text.contains("writes it: job 102 (SLURM_JOB_ID), named pretrain"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_job_seen_by_four_sources_is_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
+    let seen = Seen::default();
+    seen.follow(&exporter);
+    let mut writer = start(launched(&exporter, dir.path(), SLURM)).await;
+    for way in ["log", "otlp", "client"] {
+        writer.tell(&format!("{way} 1 5")).await.unwrap();
+    }
+    let all = ["client", "launcher", "otlp", "tail"];
+    let rows = until(&exporter, "four sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
+    assert_eq!(rows.len(), 1, "{rows:#?}");
+    assert_eq!((rows[0].run.as_str(), rows[0].attempt), ("pretrain-101", 1));
+    for metric in ["loss", "grad_norm", "lr"] {
+        seen.steps("pretrain-101", metric, 5).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_process_without_a_job_seen_by_four_sources_is_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
+    let mut writer = start(launched(&exporter, dir.path(), &[])).await;
+    for way in ["otlp", "log", "client"] {
+        writer.tell(&format!("{way} 1 5")).await.unwrap();
+    }
+    let all = ["client", "launcher", "otlp", "tail"];
+    let rows = until(&exporter, "four sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
+    assert_eq!(rows.len(), 1, "{rows:#?}");
+    assert!(is_unnamed(&rows[0].run) && rows[0].attempt == 1, "{rows:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_one_source_was_given_is_that_of_its_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), &tail(dir.path(), ", run: llama")).await;
+    let mut writer = start(launched(&exporter, dir.path(), SLURM)).await;
+    writer.tell("client 1 5").await.unwrap();
+    until(&exporter, "the job", |rows| rows.iter().any(|r| r.run == "pretrain-101" && r.step == 5)).await;
+    writer.tell("log 1 6").await.unwrap();
+    writer.tell("client 6 7").await.unwrap();
+    let all = ["client", "launcher", "tail"];
+    let rows = until(&exporter, "one run", |rows| {
+        rows.len() == 1 && rows[0].run == "llama" && rows[0].kinds == all && rows[0].step == 7
+    })
+    .await;
+    assert_eq!(rows[0].attempt, 1, "{rows:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_one_node_alone_knows_does_not_tear_a_job_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), &tail(dir.path(), ", run: llama")).await;
+    let variables = [SLURM, &[("SLURM_JOB_NUM_NODES", "2")]].concat();
+    let mut writer = start(train(&exporter, dir.path(), &variables)).await;
+    writer.tell("client 1 5").await.unwrap();
+    writer.tell("log 1 6").await.unwrap();
+    until(&exporter, "two runs", |rows| {
+        rows.iter().map(|r| (r.run.as_str(), r.step)).eq([("llama", 6), ("pretrain-101", 5)])
+    })
+    .await;
+    let text = runs(&exporter, "text").await;
+    assert!(text.contains("is on other nodes too, and is called pretrain-101 there"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_names_in_one_job_are_two_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), "").await;
+    let mut writers = Vec::new();
+    for name in ["student", "teacher"] {
+        let variables = [SLURM, &[("RUN_NAME", name)]].concat();
+        let mut writer = start(train(&exporter, &dir.path().join(name), &variables)).await;
+        writer.tell("client 1 5").await.unwrap();
+        writers.push(writer);
+    }
+    until(&exporter, "two runs", |rows| {
+        rows.iter().map(|r| r.run.as_str()).eq(["student", "teacher"]) && rows.iter().all(|r| r.step == 5)
+    })
+    .await;
+    let text = runs(&exporter, "text").await;
+    assert!(text.contains("note: sources of pretrain-101 were given 2 names: student, teacher"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_requeued_job_is_a_new_attempt_of_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) =
+        (exporter(&dir.path().join("n1"), "").await, exporter(&dir.path().join("n2"), "").await);
+    let mut first = start(train(&one, &dir.path().join("a"), SLURM)).await;
+    first.tell("client 1 10").await.unwrap();
+    until(&one, "the job", |rows| rows.len() == 1 && rows[0].step == 10).await;
+    drop(first);
+    let requeued = [SLURM, &[("SLURM_RESTART_COUNT", "1")]].concat();
+    // It goes on behind its last step, as it does from a checkpoint that the signal before the requeue made it write.
+    let mut second = start(train(&one, &dir.path().join("a"), &requeued)).await;
+    second.tell("client 11 12").await.unwrap();
+    let rows = until(&one, "the attempt", |rows| rows.iter().any(|r| r.step == 12)).await;
+    assert_eq!((rows.len(), rows[0].run.as_str(), rows[0].attempt), (1, "pretrain-101", 2), "{rows:#?}");
+    // A node that was not in the job before counts as the scheduler does.
+    let mut there = start(train(&other, &dir.path().join("b"), &requeued)).await;
+    there.tell("client 11 12").await.unwrap();
+    let rows = until(&other, "the attempt", |rows| rows.iter().any(|r| r.step == 12)).await;
+    assert_eq!((rows.len(), rows[0].run.as_str(), rows[0].attempt), (1, "pretrain-101", 2), "{rows:#?}");
+}
+
+fn torchrun(exporter: &Exporter, dir: &Path, variables: &[(&str, &str)]) -> Child {
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::copy(script("torchrun.py"), dir.join("torchrun")).unwrap();
+    let mut python = trainer::python_client(&exporter.ingest());
+    python.arg(dir.join("torchrun")).args(["1", "train.py"]).envs(variables.iter().copied());
+    python.stdin(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_torchrun_restarts_is_a_new_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), "").await;
+    let seen = Seen::default();
+    seen.follow(&exporter);
+    let _one = torchrun(&exporter, &dir.path().join("a"), &[]);
+    let _other = torchrun(&exporter, &dir.path().join("b"), &[]);
+    let _named = torchrun(&exporter, &dir.path().join("c"), &[("RDZV_ID", "exp7")]);
+    let rows = until(&exporter, "second attempts", |rows| {
+        rows.len() == 3 && rows.iter().all(|r| r.attempt == 2 && r.step == 8)
+    })
+    .await;
+    let unnamed = rows.iter().filter(|r| is_unnamed(&r.run)).count();
+    assert_eq!((unnamed, rows.iter().filter(|r| r.run == "train-exp7").count()), (2, 1), "{rows:#?}");
+    for row in &rows {
+        let mut ranks: Vec<_> = seen.of(Kind::Step, &row.run).iter().map(|e| e.rank).collect();
+        ranks.sort();
+        ranks.dedup();
+        assert_eq!(ranks, [Some(0), Some(1)], "both ranks are of it");
+    }
+}

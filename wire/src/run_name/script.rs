@@ -1,0 +1,62 @@
+//! What a command line runs.
+
+/// Suffixes of files that are run, rather than read, by the program in front of them.
+const SCRIPTS: &[&str] = &[".py", ".sh"];
+const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "ash"];
+/// What starts whatever it is told to, or adopts it.
+const HOSTS: &[&str] = &[
+    "systemd",
+    "init",
+    "tini",
+    "dumb-init",
+    "docker-init",
+    "catatonit",
+    "sshd",
+    "tmux",
+    "screen",
+    "xargs",
+    "parallel",
+];
+
+/// The script, without directory and suffix: the first word that is one, else the module behind `-m`, else the program, unless that is an
+/// interpreter with a command of its own.
+pub fn script_of(argv: &[String]) -> Option<String> {
+    let is_script =
+        |w: &&String| SCRIPTS.iter().any(|s| w.ends_with(s)) && !w.chars().any(char::is_whitespace);
+    if let Some(word) = argv.iter().find(is_script) {
+        return stem(word);
+    }
+    if let Some(at) = argv.iter().position(|w| w == "-m") {
+        let module = argv.get(at + 1)?;
+        return Some(module.rsplit('.').next().unwrap_or(module).to_owned()).filter(|m| !m.is_empty());
+    }
+    if is_python(argv) || is_shell(argv) {
+        let first = argv.get(1).filter(|w| !w.starts_with('-'))?;
+        return stem(first);
+    }
+    stem(argv.first()?)
+}
+
+pub fn is_python(argv: &[String]) -> bool {
+    program(argv).starts_with("python")
+}
+
+pub(super) fn is_shell(argv: &[String]) -> bool {
+    // A login shell has a dash before its name.
+    SHELLS.contains(&program(argv).trim_start_matches('-'))
+}
+
+/// Whether processes that it started have nothing to do with each other.
+pub(super) fn is_host(argv: &[String]) -> bool {
+    is_shell(argv) || HOSTS.contains(&program(argv).trim_end_matches(':'))
+}
+
+fn program(argv: &[String]) -> &str {
+    argv.first().map_or("", |word| word.rsplit('/').next().unwrap_or(word))
+}
+
+fn stem(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| if stem.is_empty() { name } else { stem });
+    Some(stem.to_owned()).filter(|s| !s.is_empty())
+}
