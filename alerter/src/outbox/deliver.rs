@@ -323,7 +323,7 @@ impl Courier {
             DeliveryOutcome::Retry { pause: Some(until), error, .. }
                 if n.page && n.action == Action::Trigger =>
             {
-                let wait = until - now;
+                let wait = until - (self.clock)();
                 if wait.0 > PAGE_PAUSE_MAX.as_millis() as i64 {
                     self.report(feedback(n, Outcome::PutOff { wait, error })).await;
                 }

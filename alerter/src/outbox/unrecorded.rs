@@ -63,6 +63,9 @@ impl Courier {
     async fn deliver_unrecorded(&self, notifier: Option<Arc<dyn Notifier>>, lane: (String, String)) -> Done {
         let mut came = Sign::None;
         if let Some((held, memory)) = self.store.begin_unrecorded(&lane, (self.clock)()).await {
+            let numbered = notifier.as_ref().is_some_and(|notifier| notifier.rings());
+            let (ring, unsure) =
+                if numbered { self.store.number_unrecorded(&held).await } else { (None, Vec::new()) };
             let claim = Claim {
                 notification: held.notification,
                 ambiguous: held.ambiguous,
@@ -70,6 +73,8 @@ impl Courier {
                 created_at: held.created_at,
                 memory,
                 neighbour: None,
+                ring,
+                unsure,
             };
             let result = match &notifier {
                 Some(notifier) => {

@@ -15,6 +15,7 @@ use stepwatch_engine::time::Ts;
 
 use super::delivery::{self, DeliveryOutcome};
 use super::{Result, Store, Who};
+use crate::notify::Ring;
 
 /// A refusal that lasts no longer only delays pages.
 pub(crate) const FAIL_OPEN_AFTER: Duration = Duration::from_secs(10);
@@ -29,6 +30,8 @@ pub(crate) struct Held {
     pub created_at: Ts,
     pub ambiguous: bool,
     pub attempts: u32,
+    /// Its number, from the first attempt on, if its receiver rings once a number.
+    pub ring: Option<Ring>,
     progress: Progress,
     /// Its row is in the store.
     recorded: bool,
@@ -59,6 +62,8 @@ struct Lane {
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
     lanes: BTreeMap<(String, String), Lane>,
+    /// The last number of a call, by incident and whether it is a page's: no row has it yet.
+    rings: BTreeMap<(String, bool), u32>,
     left_out: u64,
 }
 
@@ -68,6 +73,7 @@ pub(super) struct Written {
     lane: (String, String),
     seq: u32,
     idem_key: String,
+    ring: Option<Ring>,
     progress: Progress,
     memory: Option<String>,
 }
@@ -76,7 +82,7 @@ impl Held {
     pub(crate) fn new(notification: Notification, created_at: Ts) -> Self {
         let progress = Progress::Waits { next: Ts(0), last: None };
         let (ambiguous, recorded, writing) = (false, false, false);
-        Self { notification, created_at, ambiguous, attempts: 0, progress, recorded, writing }
+        Self { notification, created_at, ambiguous, attempts: 0, ring: None, progress, recorded, writing }
     }
 
     /// One whose row is in the store.
@@ -151,6 +157,7 @@ impl Unrecorded {
                     lane: key.clone(),
                     seq: *seq,
                     idem_key: held.notification.idem_key.clone(),
+                    ring: held.ring,
                     progress: held.progress.clone(),
                     memory: lane.memory.clone(),
                 });
@@ -171,6 +178,30 @@ impl Unrecorded {
             }
         }
         self.lanes.retain(|_, lane| !lane.queue.is_empty());
+        if self.lanes.is_empty() {
+            // Rows have all of them by now.
+            self.rings.clear();
+        }
+    }
+
+    /// Gives a call its number: after that of every row and of every other call that is held. Also the calls of its lane of which it is
+    /// not known that they arrived.
+    fn number(&mut self, n: &Notification, of_rows: Option<Ring>) -> (Option<Ring>, Vec<Ring>) {
+        let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else {
+            return (of_rows, Vec::new());
+        };
+        let Some(held) = lane.queue.get_mut(&n.seq) else { return (of_rows, Vec::new()) };
+        if held.ring.is_none()
+            && let Some(ring) = of_rows
+        {
+            let last = self.rings.entry((n.incident.clone(), ring.page)).or_default();
+            *last = (*last + 1).max(ring.number);
+            held.ring = Some(Ring { number: *last, ..ring });
+        }
+        let ring = held.ring;
+        let arrived = |held: &Held| held.progress == Progress::Done(DeliveryOutcome::Delivered);
+        let others = lane.queue.values().filter(|other| other.notification.seq != n.seq && !arrived(other));
+        (ring, others.filter_map(|other| other.ring).collect())
     }
 }
 
@@ -221,6 +252,7 @@ impl Store {
     ) -> bool {
         let n = &claim.notification;
         let held = Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts);
+        let held = Held { ring: claim.ring, ..held };
         self.unrecorded(|all| {
             let held = Held { progress: Progress::Sending, ..held };
             let taken = all.hold(held);
@@ -246,6 +278,18 @@ impl Store {
             known => known,
         };
         Some((held, memory))
+    }
+
+    /// The number of a message that was begun, and the calls of its lane of which it is not known that they arrived.
+    pub(crate) async fn number_unrecorded(&self, held: &Held) -> (Option<Ring>, Vec<Ring>) {
+        let n = &held.notification;
+        // What cannot be read is not known. The number that comes of it is that of a first call.
+        let first = n.calls().then_some(Ring { number: 1, page: n.page });
+        let had = held.ring.map(|ring| ring.number);
+        let (of_rows, mut unsure) = self.rings_of_rows(n, had).await.unwrap_or((first, Vec::new()));
+        let (ring, of_held) = self.unrecorded(|all| all.number(n, of_rows));
+        unsure.extend(of_held.into_iter().filter(|ring| !unsure.contains(ring)).collect::<Vec<_>>());
+        (ring, unsure)
     }
 
     pub(crate) fn end_unrecorded(&self, n: &Notification, outcome: &DeliveryOutcome, memory: Option<&str>) {
@@ -288,7 +332,11 @@ impl Store {
 
 /// Marks rows as their messages stand.
 pub(super) async fn put_written(tx: &mut SqliteConnection, all: &[Written], now: Ts) -> Result<()> {
-    for Written { lane: (receiver, incident), idem_key, progress, memory, .. } in all {
+    for Written { lane: (receiver, incident), idem_key, ring, progress, memory, .. } in all {
+        if let Some(ring) = ring {
+            let sql = "UPDATE outbox SET ring = $2 WHERE idem_key = $1";
+            sqlx::query(sql).bind(idem_key).bind(i64::from(ring.number)).execute(&mut *tx).await?;
+        }
         let outcome = match progress {
             Progress::Done(outcome) => Some(outcome),
             Progress::Waits { last, .. } => last.as_ref(),

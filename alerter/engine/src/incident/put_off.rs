@@ -2,13 +2,12 @@
 
 use super::State;
 use super::book::{Book, by_actor};
-use super::targets::Recipient;
-use crate::effect::{Action, Effect};
+use crate::effect::Effect;
 use crate::message::{Reason, Why};
 use crate::time::{Span, Ts};
 
 impl Book {
-    /// The next level is due now, once a call; where there is none, whoever had not been told yet is called.
+    /// The next level is due now, once a call; where there is none, whoever is nearest of those who had not been told is called.
     pub(crate) fn put_off(
         &mut self,
         now: Ts,
@@ -30,12 +29,7 @@ impl Book {
         if !stood_in && i.ladders.hurry(now) {
             self.climb(now, id, &why, out);
         } else if !quiet {
-            let told: Vec<String> = i.lanes.keys().cloned().collect();
-            let untold = self.config.receivers.iter().filter(|other| !told.contains(other));
-            for other in untold.cloned().collect::<Vec<_>>() {
-                let to = Recipient::instead(other, "everybody who had not been told");
-                self.send(now, id, to, Action::Trigger, &why, out);
-            }
+            self.tell_instead(now, id, receiver, &why, out);
         }
         self.finish(id, out);
     }
