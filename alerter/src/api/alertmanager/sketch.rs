@@ -9,7 +9,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use stepwatch_engine::matcher::{Matcher, Op};
+use stepwatch_engine::matcher::{Labels, Matcher, Op};
 use stepwatch_engine::route::Node;
 use stepwatch_engine::verdict::Severity;
 
