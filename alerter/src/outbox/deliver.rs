@@ -28,7 +28,7 @@ const SEND_MAX: Duration = Duration::from_secs(30);
 /// Attempts after which a message is given up, half a day into an outage; a page that nobody answered never is.
 const ATTEMPTS_MAX: u32 = 300;
 
-/// A message that waited so long says how things stand now.
+/// A message that waited so long, or was tried before, says how things stand now.
 const STALE: Span = Span::secs(5);
 
 /// How long it waits for those words; then it says what it was to say.
@@ -123,7 +123,8 @@ impl Courier {
 
     /// What waited says how things stand now. The history shows the words that are sent.
     async fn reworded(&self, mut claim: Claim, now: Ts) -> Claim {
-        if now - claim.created_at < STALE {
+        let tried = claim.attempts > 0 || claim.ambiguous;
+        if !tried && now - claim.created_at < STALE {
             return claim;
         }
         let fresh = tokio::time::timeout(REWORD_MAX, (self.reword)(claim.notification.clone())).await;
