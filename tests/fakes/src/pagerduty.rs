@@ -1,7 +1,9 @@
 //! PagerDuty's Events API v2: alerts keyed by `dedup_key`, and the pages that they cause.
 //!
-//! The semantics that matter: a trigger for an open key is appended and pages nobody; after a resolve the same key opens
-//! a new alert and pages again, so that a trigger that arrives late is a false page.
+//! The semantics that matter: a trigger for an open key is appended and pages nobody, also where the alert was acknowledged; after a
+//! resolve the same key opens a new alert and pages again, so that a trigger that arrives late is a false page. All integration keys
+//! are of one integration; the real service has a set of deduplication keys for each. A service that groups alerts takes each
+//! further alert into the incident that is open, and pages nobody for it.
 
 mod page;
 mod person;
@@ -54,6 +56,8 @@ pub struct Alert {
     pub severity: String,
     /// The whole event that opened it.
     pub event: Value,
+    /// The alert that opened its incident: itself, unless the service groups alerts.
+    pub head: usize,
     pub log: Vec<LogEntry>,
 }
 
@@ -75,7 +79,7 @@ pub struct PagerDuty {
     pub changes: Vec<Value>,
     /// What subscribers are to be told, in order.
     pub hooks: Vec<Value>,
-    /// Whether incidents have keys of their own, so that webhooks do not show the alert's.
+    /// Whether all that is open is one incident, with a key of its own, so that webhooks do not show the alert's.
     pub groups_alerts: bool,
     pub requests: Vec<Received>,
 }
@@ -120,32 +124,42 @@ impl PagerDuty {
         let action = event["event_action"].as_str().unwrap_or_default();
         let entry = |what: String| LogEntry { at: req.at, time: req.time, what };
         let mut said = None;
+        let group = self.alerts.iter().find(|a| self.groups_alerts && a.state != AlertState::Resolved);
+        let group = group.map(|a| (a.head, a.state));
         let open = self.alerts.iter_mut().find(|a| a.dedup_key == key && a.state != AlertState::Resolved);
         match (action, open) {
             ("trigger", Some(alert)) => alert.log.push(entry("triggered again: nobody paged".into())),
             ("trigger", None) => {
-                said = Some("triggered");
                 let field = |name: &str| event["payload"][name].as_str().unwrap_or_default().to_owned();
-                self.pages.push(Page {
-                    at: req.at,
-                    time: req.time,
-                    dedup_key: key.clone(),
-                    summary: field("summary"),
-                });
+                let what = if group.is_none() {
+                    said = Some("triggered");
+                    self.pages.push(Page {
+                        at: req.at,
+                        time: req.time,
+                        dedup_key: key.clone(),
+                        summary: field("summary"),
+                    });
+                    "triggered: on-call paged"
+                } else {
+                    "triggered: grouped, nobody paged"
+                };
+                let (head, state) = group.unwrap_or((self.alerts.len(), AlertState::Triggered));
                 self.alerts.push(Alert {
                     dedup_key: key.clone(),
-                    state: AlertState::Triggered,
+                    state,
                     summary: field("summary"),
                     source: field("source"),
                     severity: field("severity"),
                     event: event.clone(),
-                    log: vec![entry("triggered: on-call paged".into())],
+                    head,
+                    log: vec![entry(what.into())],
                 });
             }
             ("acknowledge", Some(alert)) => {
                 said = (alert.state != AlertState::Acknowledged).then_some("acknowledged");
-                alert.state = AlertState::Acknowledged;
                 alert.log.push(entry("acknowledged".into()));
+                let head = alert.head;
+                self.becomes(head, AlertState::Acknowledged);
             }
             ("resolve", Some(alert)) => {
                 said = Some("resolved");
@@ -159,6 +173,17 @@ impl PagerDuty {
             self.by_event(&key, what, req);
         }
         key
+    }
+
+    /// What a person does, or an acknowledgement, is about an incident: all of its alerts that are open.
+    fn becomes(&mut self, head: usize, state: AlertState) {
+        let open = self.alerts.iter_mut().filter(|a| a.head == head && a.state != AlertState::Resolved);
+        open.for_each(|a| a.state = state);
+    }
+
+    /// The alerts that go on ringing: nobody has them, and the service's own escalation policy climbs.
+    pub fn ringing(&self) -> impl Iterator<Item = &Alert> {
+        self.alerts.iter().filter(|a| a.state == AlertState::Triggered)
     }
 
     fn checked(&self, req: &Received, change: bool) -> Result<Value, Vec<String>> {

@@ -21,8 +21,8 @@ impl PagerDuty {
             ("resolved", _) => AlertState::Resolved,
             (what, state) => return Err(format!("an alert that is {} cannot be {what}", state.as_str())),
         };
+        self.becomes(self.alerts[i].head, to);
         let alert = &mut self.alerts[i];
-        alert.state = to;
         let at = alert.log.last().map_or_else(std::time::Instant::now, |l| l.at);
         alert.log.push(LogEntry { at, time: jiff::Timestamp::now(), what: format!("{what} by {person}") });
         self.tell(i, what, agent);
@@ -45,11 +45,11 @@ impl PagerDuty {
     fn tell(&mut self, i: usize, what: &str, agent: Value) {
         let alert = &self.alerts[i];
         let key = if self.groups_alerts { Value::Null } else { alert.dedup_key.as_str().into() };
-        let n = self.hooks.len();
+        let (n, head) = (self.hooks.len(), alert.head);
         self.hooks.push(json!({"event": {
             "id": format!("01FAKE{n:06}"), "event_type": format!("incident.{what}"), "resource_type": "incident",
             "occurred_at": jiff::Timestamp::now().to_string(), "agent": agent, "client": null,
-            "data": {"id": format!("PFAKE{i}"), "type": "incident", "number": i + 1, "status": alert.state.as_str(),
+            "data": {"id": format!("PFAKE{head}"), "type": "incident", "number": head + 1, "status": alert.state.as_str(),
                 "incident_key": key, "title": alert.summary, "assignees": [{"summary": "On call", "type": "user_reference"}],
                 "service": {"id": "PSERVICE", "summary": "Training", "type": "service_reference"}},
         }}));
