@@ -97,8 +97,9 @@ pub(super) async fn unack(
     answer(&api, &caller, &id, said, unack).await
 }
 
-/// Closes an incident by hand. Durable when it is answered. One that still fires comes back at `reopens_at`, unless it is over by then:
-/// a silence keeps it quiet.
+/// Closes an incident by hand. Durable when it is answered.
+///
+/// One that still fires comes back at `reopens_at`, unless it is over by then: a silence keeps it quiet.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/resolve",

@@ -59,8 +59,7 @@ words! {
     }
     /// Where an incident stands.
     IncidentState = incident::State { Open Acknowledged Resolved }
-    /// How an incident ended: a person resolved it; the sender of the alert said that it is over; what is measured says so; nothing was
-    /// heard of it any more, so that it counts as over and may still hold; its run ended; it is told in another incident.
+    /// How an incident ended: by a person, by word of its sender, by what is measured, in silence (stale), with its run, or told in another.
     Ended = incident::Ended { Person Sender Clear Stale RunEnded Replaced }
     /// Why an open incident is told to nobody: a silence, an incident that explains it, or one that tells of many.
     Hidden = incident::Hidden { Silenced Inhibited RolledUp }
