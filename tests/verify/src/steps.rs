@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_installing_comes_first() {
         let names: Vec<_> = all().iter().map(|s| s.name).collect();
-        let unique: std::collections::BTreeSet<_> = names.iter().collect();
+        let unique: BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
         assert_eq!(names[0], INSTALL);
     }
