@@ -1,5 +1,5 @@
-//! Where fixtures come from: every file of a `data` or `corpus` directory stands in a table of its `SOURCES.md`, as captured (a program
-//! wrote it in earnest) or as composed (it was made up for a test).
+//! Where fixtures come from: every file of a `data` or `corpus` directory stands in a table of its
+//! `SOURCES.md`, as captured (a program wrote it in earnest) or as composed (it was made up for a test).
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Fuzzers: of the alerter's API, by one that has read its OpenAPI document, which a validator has read before; and of the parsers of
-//! outside bytes, by libFuzzer over their corpora.
+//! Fuzzers: of the alerter's API, by one that has read its OpenAPI document, which a validator has read
+//! before; and of the parsers of outside bytes, by libFuzzer over their corpora.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ pub(crate) const API_TEST: &str = "the_answers_are_those_of_the_document";
 const TARGETS: &[&str] = &["exporter/formats/fuzz", "exporter/fuzz"];
 /// Seconds that each target is fuzzed for, beyond its corpus.
 const SECONDS: u32 = 10;
-/// What `cargo fuzz` compiles with. The sanitizers are there in a released compiler, which takes the flag when it is told to.
+/// What `cargo fuzz` compiles with. The sanitizers are there in a released compiler, which takes the flag
+/// when it is told to.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
                      -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";

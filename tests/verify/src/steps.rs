@@ -142,7 +142,8 @@ fn python_tests(w: &Workspace) -> Result<Closing, String> {
         run("python-upstream", install::python(w), &upstream, &w.root.join("exporter/formats"))?.last(2),
     );
     let mut skipped = real::skipped(&out);
-    // PyTorch and transformers are too large to install for four tests; where they are, the modules that need them run again.
+    // PyTorch and transformers are too large to install for four tests; where they are, the modules that need
+    // them run again.
     if w.full && !skipped.is_empty() {
         let modules: BTreeSet<_> = skipped.iter().filter_map(|s| s.split('.').next()).collect();
         let again = [&["-m", "unittest", "-v"][..], &modules.into_iter().collect::<Vec<_>>()].concat();
@@ -208,7 +209,8 @@ fn kill(w: &Workspace) -> Result<Closing, String> {
     w.run("kill", &mut command).map(|out| out.lines(is_closing))
 }
 
-/// What takes too long for every run and means most in a build with optimisations: a release build is held to the real limits.
+/// What takes too long for every run and means most in a build with optimisations: a release build is held to
+/// the real limits.
 fn long(w: &Workspace) -> Result<Closing, String> {
     let of = |name: &str, args: &[&str]| {
         let mut command = cargo(&["test", "--release", "--locked"]);
@@ -246,7 +248,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_installing_comes_first() {
         let names: Vec<_> = all().iter().map(|s| s.name).collect();
-        let unique: std::collections::BTreeSet<_> = names.iter().collect();
+        let unique: BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
         assert_eq!(names[0], INSTALL);
     }

@@ -4,6 +4,7 @@ from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 data = Dataset.from_dict({"text": [tiny.SENTENCE] * 64})
-trainer = SFTTrainer(tiny.model(), SFTConfig(**tiny.options(max_length=16)), train_dataset=data, processing_class=tiny.tokenizer())
+args = SFTConfig(**tiny.options(max_length=16))
+trainer = SFTTrainer(tiny.model(), args, train_dataset=data, processing_class=tiny.tokenizer())
 trainer.train()
 tiny.truth(trainer.state.log_history)
