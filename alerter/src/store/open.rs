@@ -31,11 +31,8 @@ pub(super) const MIGRATIONS: &[Step] = &[
     (8, "within", include_str!("../../migrations/0008_within.sql")),
     (9, "hidden", include_str!("../../migrations/0009_hidden.sql")),
     (10, "alerts in order", include_str!("../../migrations/0010_alerts_in_order.sql")),
-<<<<<<< ours
-    (13, "book", include_str!("../../migrations/0013_book.sql")),
-=======
     (11, "rings", include_str!("../../migrations/0011_rings.sql")),
->>>>>>> theirs
+    (12, "closed", include_str!("../../migrations/0012_closed.sql")),
 ];
 
 const READERS_MAX: u32 = 4;
