@@ -101,7 +101,7 @@ impl Rig {
 
     /// Another program at the database, as a full disk or a broken table would be.
     async fn sql(&self, sql: &'static str) {
-        let _busy = crate::store::busy::Busy::now();
+        let _busy = store::busy::Busy::now();
         let path = self.store.path().display().to_string();
         let mut connection = SqliteConnection::connect(&format!("sqlite://{path}")).await.unwrap();
         sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
@@ -475,7 +475,7 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
         (n.action, n.receiver.as_str(), n.idem_key.as_str()),
         (Action::Trigger, "chat", format!("{}/chat/1", n.incident).as_str())
     );
-    rig.store.end_unrecorded(&n, &crate::store::DeliveryOutcome::Delivered, None);
+    rig.store.end_unrecorded(&n, &store::DeliveryOutcome::Delivered, None);
 
     rig.sql(MEND).await;
     let incident = rig.incident().await;

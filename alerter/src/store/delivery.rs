@@ -349,7 +349,7 @@ impl Store {
             let notification: Notification = serde_json::from_str(&text).ok()?;
             let (ambiguous, attempts) = (state == "ambiguous", attempts as u32);
             let ring = ring.map(|number| Ring { number: number as u32, page: notification.page });
-            Some(Held { ring, ..Held::recorded(notification, Ts(created), ambiguous, attempts) })
+            Some(Held::recorded(notification, Ts(created), ambiguous, attempts, ring))
         };
         Ok(rows.into_iter().filter_map(held).collect())
     }

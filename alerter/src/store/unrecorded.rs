@@ -91,8 +91,9 @@ impl Held {
         created_at: Ts,
         ambiguous: bool,
         attempts: u32,
+        ring: Option<Ring>,
     ) -> Self {
-        Self { ambiguous, attempts, recorded: true, ..Self::new(notification, created_at) }
+        Self { ambiguous, attempts, ring, recorded: true, ..Self::new(notification, created_at) }
     }
 }
 
@@ -251,8 +252,8 @@ impl Store {
         memory: Option<&str>,
     ) -> bool {
         let n = &claim.notification;
-        let held = Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts);
-        let held = Held { ring: claim.ring, ..held };
+        let held =
+            Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts, claim.ring);
         self.unrecorded(|all| {
             let held = Held { progress: Progress::Sending, ..held };
             let taken = all.hold(held);
@@ -385,7 +386,7 @@ mod tests {
     }
 
     fn retry(next: Ts) -> DeliveryOutcome {
-        DeliveryOutcome::Retry { next, ambiguous: true, counts: true, error: "503".into() }
+        DeliveryOutcome::Retry { next, ambiguous: true, pause: None, error: "503".into() }
     }
 
     #[test]
