@@ -326,6 +326,18 @@ fn alive(runtime: &RuntimeHandle) -> Arc<dyn Fn() -> BoxFuture<'static, bool> + 
     })
 }
 
+/// Asks the engine's loop what a message is to say now.
+fn reword(runtime: &RuntimeHandle) -> outbox::Reword {
+    let commands = runtime.commands.clone();
+    Arc::new(move |notification| {
+        let (commands, (reply, answer)) = (commands.clone(), oneshot::channel());
+        Box::pin(async move {
+            commands.send(Command::Reword { notification: Box::new(notification), reply }).await.ok()?;
+            answer.await.ok()?
+        })
+    })
+}
+
 /// How the outbox tells the time, and who hears that it runs.
 fn watching(handle: &RuntimeHandle, watchdog: Arc<Watchdog>) -> outbox::Options {
     let clock = handle.clock.clone();
@@ -334,6 +346,7 @@ fn watching(handle: &RuntimeHandle, watchdog: Arc<Watchdog>) -> outbox::Options 
         clock: Arc::new(move || clock.now()),
         watchdog,
         alive: alive(handle),
+        reword: reword(handle),
         ..outbox::Options::default()
     }
 }

@@ -51,6 +51,9 @@ pub async fn deliver(
     }
 }
 
+/// Whoever asks for more is told of another change.
+const PAUSE_MAX: Duration = Duration::from_mins(6);
+
 async fn tell(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bool {
     for attempt in 1..=ATTEMPTS_MAX {
         let failure = match tokio::time::timeout(SEND_MAX, notifier.change(change)).await {
@@ -68,7 +71,11 @@ async fn tell(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bo
             FailureClass::Transient | FailureClass::Partly => {
                 Duration::from_millis(backoff(attempt, false, random()).0.unsigned_abs())
             }
-            FailureClass::RateLimited { retry_after: asked } => retry_after(asked, random()),
+            FailureClass::RateLimited { retry_after: asked } => match retry_after(asked, random()) {
+                // Other changes wait behind it.
+                wait if wait > PAUSE_MAX => return false,
+                wait => wait,
+            },
         };
         tracing::debug!(receiver, error, attempt, "a change of a run was not taken");
         tokio::time::sleep(wait).await;

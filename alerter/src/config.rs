@@ -17,6 +17,7 @@ mod silences;
 mod tests;
 mod thresholds;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -280,11 +281,18 @@ impl File {
         self.templates != templates::Config::default() || own.is_some()
     }
 
+    /// Receivers that ring once, and what goes on about it.
+    fn repeated_by(&self) -> BTreeMap<String, String> {
+        self.receivers.iter().filter_map(|r| Some((r.name.clone(), r.repeated_by()?.to_owned()))).collect()
+    }
+
     pub(crate) fn engine(&self) -> EngineConfig {
         let defaults = EngineConfig::default();
         let no_slash = |url: &String| url.trim_end_matches('/').to_owned();
         EngineConfig {
             receivers: self.receivers.iter().map(|r| r.name.clone()).collect(),
+            repeated_by: self.repeated_by(),
+            threads: self.receivers.iter().filter(|r| r.is_thread()).map(|r| r.name.clone()).collect(),
             policies: self.policies.clone(),
             routes: self.routes.clone(),
             cost_per_gpu_hour: self.cost_per_gpu_hour,

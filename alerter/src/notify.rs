@@ -50,6 +50,11 @@ pub trait Notifier: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it rings once a key, so that each call needs a number of its own ([`Attempt::ring`]).
+    fn rings(&self) -> bool {
+        false
+    }
+
     /// What a pause that the service asked for is about: its address, and by which secrets it knows us. Whoever is another there may
     /// begin at once.
     fn account(&self) -> Vec<Secret> {
@@ -111,11 +116,24 @@ pub struct Attempt<'a> {
     pub memory: Option<&'a str>,
     /// What it returned last for any other incident of this receiver.
     pub neighbour: Option<&'a str>,
+    /// Which call of its incident it is, where it calls somebody by a receiver that [rings](Notifier::rings).
+    pub ring: Option<Ring>,
+    /// Other calls to this receiver that were begun and are not known to have arrived.
+    pub unsure: &'a [Ring],
+}
+
+/// A call of an incident. No other call of that incident, by whichever receiver, has its number and class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ring {
+    /// From 1.
+    pub number: u32,
+    /// Not of a ticket.
+    pub page: bool,
 }
 
 impl<'a> Attempt<'a> {
     pub fn first(notification: &'a Notification) -> Self {
-        Self { notification, ambiguous: false, memory: None, neighbour: None }
+        Self { notification, ambiguous: false, memory: None, neighbour: None, ring: None, unsure: &[] }
     }
 }
 
@@ -191,6 +209,26 @@ macro_rules! notifiers {
         impl ReceiverConfig {
             /// Keys of the kinds of receivers there are.
             pub const KINDS: &[&str] = &[$(stringify!($module)),*];
+
+            /// What goes on about a call that was made, in words, where calling again rings nobody.
+            pub fn repeated_by(&self) -> Option<&'static str> {
+                let by_service = |c: &pagerduty::Config| c.repeats == pagerduty::Repeats::Service;
+                match (&self.pagerduty, &self.alertmanager) {
+                    (Some(config), _) if by_service(config) => Some("PagerDuty's own escalation policy"),
+                    (_, Some(_)) => Some("the Alertmanager's own route"),
+                    _ => None,
+                }
+            }
+
+            /// Whether it rings somebody, each time that it is called unless something else goes on about it.
+            pub fn rings(&self) -> bool {
+                self.pagerduty.is_some()
+            }
+
+            /// Whether it shows what becomes of an incident beside its first message.
+            pub fn is_thread(&self) -> bool {
+                self.slack.as_ref().is_some_and(slack::Config::has_threads)
+            }
 
             /// Reads the secrets and prepares to send. The error is for the reader of the configuration file.
             pub fn build(&self) -> Result<Arc<dyn Notifier>, String> {

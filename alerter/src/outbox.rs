@@ -42,6 +42,7 @@ use crate::notify::Notifier;
 use crate::store::{Result, Store};
 use crate::watchdog::Watchdog;
 
+pub use self::deliver::Reword;
 pub(crate) use backoff::{backoff, random, retry_after};
 pub use metrics::OutboxMetrics;
 
@@ -82,6 +83,11 @@ pub enum Outcome {
         waited: Span,
         error: String,
     },
+    /// A call for a person that the receiver takes only after so long, by its own word; it is still tried.
+    PutOff {
+        wait: Span,
+        error: String,
+    },
     /// No call for a person waits that long any more.
     AllReached,
 }
@@ -95,6 +101,8 @@ pub struct Options {
     pub watchdog: Arc<Watchdog>,
     /// Whether the engine's loop answers.
     pub alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
+    /// Asks the engine's loop for the present words of a message that waited.
+    pub reword: Reword,
 }
 
 #[derive(Debug)]
@@ -139,6 +147,7 @@ impl Default for Options {
             random,
             watchdog: Arc::default(),
             alive: Arc::new(|| Box::pin(std::future::ready(true))),
+            reword: Arc::new(|_| Box::pin(std::future::ready(None))),
         }
     }
 }
@@ -178,6 +187,7 @@ impl Outbox {
             clock: options.clock,
             random: options.random,
             alive: options.alive,
+            reword: options.reword,
             said: Mutex::default(),
         };
         let scheduler = Scheduler {

@@ -29,8 +29,9 @@ use std::sync::Arc;
 use stepwatch_engine::Engine;
 use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
+use stepwatch_engine::effect::{Effect, Input, Notification, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::message::Message;
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Kind};
@@ -122,6 +123,11 @@ pub enum Command {
     Audited {
         entry: Box<Entry>,
         command: Box<Self>,
+    },
+    /// What a message that waited is to say now.
+    Reword {
+        notification: Box<Notification>,
+        reply: oneshot::Sender<Option<Message>>,
     },
     /// Answered by a loop that runs.
     Ping {
@@ -407,6 +413,7 @@ impl Runtime {
                 self.engine.handle(now, own, &mut self.pending.effects);
                 Input::Unreached { incident, receiver, waited: *waited, error }
             }
+            Outcome::PutOff { wait, error } => Input::PutOff { incident, receiver, wait: *wait, error },
             Outcome::AllReached => Input::Own { check: "delivery", severity: Severity::Page, fault: None },
         };
         self.engine.handle(now, input, &mut self.pending.effects);

@@ -1,8 +1,7 @@
 //! Words of the operator's own: templates for the title, the summary, and further lines and links of a message.
 //!
-//! A message is rendered once, for its receiver, on its way from the engine into the store: the outbox row holds the words and
-//! not the template, so that every attempt sends the same bytes, whatever was reloaded or restarted in between, and what a row
-//! says is what was sent. What comes out is plain text, of bounded length, and each channel escapes it whole as it does our own: a template
+//! A message is rendered for its receiver on its way from the engine into the store, and anew when it is sent after a wait: the outbox
+//! row holds the words and not the template, and what a row says is what was sent. What comes out is plain text, of bounded length, and each channel escapes it whole as it does our own: a template
 //! can no more mention a channel or write HTML than a label in it can.
 //!
 //! A template is tried on a whole message when the configuration is read. One that fails all the same, on a message of

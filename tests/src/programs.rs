@@ -118,6 +118,9 @@ pub struct AlerterOptions {
     pub pagerduty_secrets: Vec<(String, String)>,
     /// More keys of the Slack receiver, each after a comma.
     pub slack_keys: String,
+    /// The same of the PagerDuty receiver, and whether there is another receiver of its service, `twin`.
+    pub pagerduty_keys: String,
+    pub twin: bool,
     /// Whether PagerDuty is shown changes of runs.
     pub pagerduty_changes: bool,
     /// More receivers, as lines of YAML, and their names: they are told at once.
@@ -169,7 +172,7 @@ impl Alerter {
             Ok(keys)
         };
         let slack_keys = secrets("slack", &o.slack_secrets)? + &o.slack_keys;
-        let mut pagerduty_keys = secrets("pd", &o.pagerduty_secrets)?;
+        let mut pagerduty_keys = secrets("pd", &o.pagerduty_secrets)? + &o.pagerduty_keys;
         if o.pagerduty_changes {
             pagerduty_keys.push_str(", change_events: true");
         }
@@ -186,6 +189,13 @@ impl Alerter {
             file("pd"),
             o.pagerduty,
         );
+        if o.twin {
+            let (key, url, keys) = (file("pd"), &o.pagerduty, &o.pagerduty_keys);
+            write!(
+                c,
+                "  - name: twin\n    pagerduty: {{routing_key_file: {key}, events_url: \"{url}\"{keys}}}\n"
+            )?;
+        }
         if let Some((url, secret)) = &o.webhook {
             std::fs::write(dir.join("secret"), secret)?;
             write!(c, "  - name: hook\n    webhook: {{url: \"{url}\", secret_file: {}}}\n", file("secret"))?;

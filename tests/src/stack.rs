@@ -31,6 +31,9 @@ pub struct StackOptions {
     pub webhook: bool,
     /// More keys of the Slack receiver, each after a comma.
     pub slack_keys: String,
+    /// The same of the PagerDuty receiver, and whether there is another receiver of its service, `twin`.
+    pub pagerduty_keys: String,
+    pub twin: bool,
     /// Hear clicks in Slack by HTTP, by a socket, and answers in PagerDuty.
     pub hears: Vec<Hears>,
     /// More receivers, as lines of YAML, and their names.
@@ -94,6 +97,8 @@ impl Stack {
             slack_secrets: slack_secrets.into_iter().flatten().collect(),
             slack_keys: options.slack_keys,
             pagerduty_secrets: pagerduty_secrets.into_iter().flatten().collect(),
+            pagerduty_keys: options.pagerduty_keys,
+            twin: options.twin,
             pagerduty_changes: options.hears.contains(&Hears::PagerDutyChanges),
             receivers: options.receivers,
             also: options.also,

@@ -1,5 +1,6 @@
 //! What the engine needs of the configuration: its part of the YAML file.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,10 @@ use crate::verdict::Severity;
 pub struct EngineConfig {
     /// Names of all receivers, in configuration order.
     pub receivers: Vec<String>,
+    /// Those of them that go on by themselves about a call that was made, and by what, in words: calling them again rings nobody.
+    pub repeated_by: BTreeMap<String, String>,
+    /// Those of them that show what becomes of an incident beside its first message: every call is shown there, whomever it is for.
+    pub threads: Vec<String>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
     pub cost_per_gpu_hour: Option<f64>,
@@ -147,6 +152,8 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             receivers: Vec::new(),
+            repeated_by: BTreeMap::new(),
+            threads: Vec::new(),
             policies: Vec::new(),
             routes: Vec::new(),
             cost_per_gpu_hour: None,

@@ -5,7 +5,7 @@ use stepwatch_wire::Event;
 
 use crate::external::{Firing, Told};
 use crate::incident::IncidentRecord;
-use crate::message::Message;
+use crate::message::{Message, Reason};
 use crate::silence::{Plan, Silence};
 use crate::time::{Span, Ts};
 use crate::verdict::Severity;
@@ -39,6 +39,8 @@ pub enum Input<'a> {
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
     /// A receiver has not taken a call for a person for so long, and is still asked to.
     Unreached { incident: &'a str, receiver: &'a str, waited: Span, error: &'a str },
+    /// A receiver that is well takes no call for so long, by its own word: others are called meanwhile.
+    PutOff { incident: &'a str, receiver: &'a str, wait: Span, error: &'a str },
     /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.
     Failed { incident: &'a str, receiver: &'a str, action: Action, error: &'a str },
     /// Somebody asked for a silence, and [`crate::Engine::plan_silence`] allowed it.
@@ -123,7 +125,17 @@ pub struct Notification {
     /// Something hides the incident, and it is told all the same: a person asked for it, or it is an answer or an end.
     #[serde(default)]
     pub despite_quiet: bool,
+    /// Who goes on about the call that was made before, in words: this one rings nobody anew.
+    #[serde(default)]
+    pub left_to: Option<String>,
     pub message: Message,
+}
+
+impl Notification {
+    /// Whether it is to rouse somebody, also whoever was told before; news of what nobody has any more are such a call too.
+    pub fn calls(&self) -> bool {
+        self.action == Action::Trigger || self.message.because == Reason::Unacknowledged
+    }
 }
 
 /// Why this receiver, now: for whoever asks why the phone rang.

@@ -19,11 +19,12 @@ use stepwatch_wire::{Event, Kind as EventKind};
 use crate::batches::{Batches, Elsewhere};
 use crate::changes::{Before, Changes, RunChange};
 use crate::config::EngineConfig;
-use crate::effect::{Effect, Input};
+use crate::effect::{Action, Effect, Input, Notification};
 use crate::fabric::Fabric;
 use crate::incident::audit::Flaw;
 use crate::incident::book::{Book, Party, by_actor};
 use crate::incident::{IncidentRecord, Scope, Subject};
+use crate::message::{Message, Why};
 use crate::node::Node;
 use crate::oncall::OnCall;
 use crate::placement::Placement;
@@ -123,6 +124,9 @@ impl Engine {
             Input::Calendar { schedule, text } => self.calendar(now, schedule, text),
             Input::Unreached { incident, receiver, waited, error } => {
                 self.book.unreached(now, incident, receiver, waited, error, out);
+            }
+            Input::PutOff { incident, receiver, wait, error } => {
+                self.book.put_off(now, incident, receiver, wait, error, out);
             }
             Input::Failed { incident, receiver, action, error } => {
                 self.book.failed(now, incident, receiver, action, error, out);
@@ -395,6 +399,13 @@ impl Engine {
         self.dirty.extend(self.book.oncall.known_calendars().into_iter().map(Key::Calendar));
         self.book.configure(config);
         self.settle();
+    }
+
+    /// What a message that waited is to say now; `None` if it is to be sent as it is: an answer, and what is over.
+    pub fn reword(&self, now: Ts, n: &Notification) -> Option<Message> {
+        let why = Why::new(n.message.because, n.message.reason.clone());
+        let news = matches!(n.action, Action::Trigger | Action::Update);
+        self.book.words(now, &n.incident, n.action, &why).filter(|_| news)
     }
 
     /// Open incidents of which nobody would ever hear again: there are none, unless this program is wrong.

@@ -16,6 +16,7 @@ mod nature;
 mod own;
 mod party;
 mod places;
+mod put_off;
 mod quiet;
 mod record;
 mod silenced;
@@ -171,6 +172,11 @@ impl IncidentRecord {
     /// Whether there is a run that it costs anything.
     pub fn hits_a_run(&self) -> bool {
         !self.run.is_empty() && self.run != crate::engine::NO_RUN
+    }
+
+    /// Whether what a run does and costs is to be told of it. What another program tells of, it knows best what that is about.
+    pub(crate) fn costs_a_run(&self) -> bool {
+        self.hits_a_run() && self.kind != Kind::PrometheusAlert
     }
 
     /// Whether it has a place in the steps of a run: what other programs tell has none unless we watch that run.

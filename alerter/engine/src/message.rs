@@ -233,6 +233,8 @@ pub(crate) struct About<'a> {
     pub(crate) run: &'a RunSummary,
     /// One that makes it, while any fires.
     pub(crate) alert: Option<&'a Alert>,
+    /// Nothing of it holds any more.
+    pub(crate) over: bool,
 }
 
 /// The message as it is at `now`.
@@ -243,7 +245,7 @@ pub(crate) fn compose(
     why: &Why,
     config: &EngineConfig,
 ) -> Message {
-    let About { record: r, run, alert } = about;
+    let About { record: r, run, alert, over } = about;
     Message {
         incident: r.id.clone(),
         run: r.run.clone(),
@@ -252,7 +254,7 @@ pub(crate) fn compose(
         severity: r.severity,
         status,
         title: title(r, status),
-        summary: sentence(&r.summary),
+        summary: if over { in_the_past(r) } else { sentence(&r.summary) },
         facts: facts(now, about, config),
         details: Details::of(now, r, run, config),
         because: why.because,
@@ -303,8 +305,15 @@ fn sentence(text: &str) -> String {
     s
 }
 
+/// What was, and is no more. What followed from it, after the first clause, does not follow any more.
+fn in_the_past(r: &IncidentRecord) -> String {
+    let since = r.end_step.filter(|_| r.has_steps()).map(|step| format!(" since step {step}"));
+    let was = r.summary.split_once("; ").map_or(r.summary.as_str(), |(first, _)| first);
+    sentence(&format!("over{}; it was: {was}", since.unwrap_or_default()))
+}
+
 fn facts(now: Ts, about: About<'_>, config: &EngineConfig) -> Vec<Fact> {
-    let About { record: r, run, alert } = about;
+    let About { record: r, run, alert, .. } = about;
     let mut facts = Vec::new();
     let mut add = |label: &str, text: String| facts.push(Fact { label: label.to_owned(), text });
     if let Some(text) = description(r, alert) {
@@ -334,7 +343,7 @@ fn facts(now: Ts, about: About<'_>, config: &EngineConfig) -> Vec<Fact> {
             1 => add("Runs", "none on this node".into()),
             _ => add("Runs", "none on these nodes".into()),
         }
-    } else {
+    } else if r.costs_a_run() {
         add("Last good checkpoint", checkpoint(now, r, run));
         if r.cause == Cause::Checkpoint {
             add("Work at risk", at_risk(run, config));

@@ -164,6 +164,12 @@ pub struct DeliveryView {
     /// How it came to this receiver; absent of a word to whoever was told before.
     #[serde(default)]
     pub path: Option<PathView>,
+    /// Which call of its incident and class (page, ticket) it was, where it rang somebody, from 1; and what goes on about an earlier
+    /// call, where it rings nobody anew.
+    #[serde(default)]
+    pub ring: Option<u32>,
+    #[serde(default)]
+    pub left_to: Option<String>,
 }
 
 /// Why this receiver, now.
@@ -381,6 +387,8 @@ impl From<Delivery> for DeliveryView {
             because: d.message.as_ref().map(|m| m.because),
             reason: d.message.map(|m| m.reason),
             path: d.path.map(Into::into),
+            ring: d.ring.filter(|_| d.left_to.is_none()),
+            left_to: d.left_to,
         }
     }
 }

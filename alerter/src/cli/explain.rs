@@ -8,6 +8,8 @@ use stepwatch_engine::time::{Span, Ts};
 use super::incidents::facts;
 use super::table::{Table, plain};
 use crate::api::view::{DeliveryView, IncidentDetail, PathView, TimelineView};
+use crate::notify::Ring;
+use crate::notify::pagerduty::key;
 use crate::store::DeliveryState;
 
 /// How the history says that something hid the incident.
@@ -63,6 +65,11 @@ fn message(d: &IncidentDetail, m: &DeliveryView, before: Ts, out: &mut dyn Write
     for entry in d.timeline.iter().filter(|e| e.what.starts_with(HUSHED) && e.at.0 >= before && e.at.0 <= at)
     {
         t.row(["held back", &held(entry)]);
+    }
+    if let Some(who) = &m.left_to {
+        t.row(["rings", &format!("nobody anew: {who} repeats")]);
+    } else if let Some(number) = m.ring.filter(|_| m.action == Action::Trigger) {
+        t.row(["rings", &format!("PagerDuty as {}", key(&d.incident.id, Ring { number, page: m.page }))]);
     }
     t.row(["outcome", &fate(m)]);
     t.write(out)

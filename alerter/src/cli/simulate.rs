@@ -2,6 +2,7 @@
 //!
 //! The engine is the one that runs: its routes, conditions, schedules and timers, in virtual time. Nothing is sent.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -104,6 +105,12 @@ enum What {
         #[serde(skip_serializing_if = "Option::is_none")]
         summary: Option<String>,
         reason: String,
+        /// How often this receiver has rung somebody by then, where this message does.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ring: Option<u32>,
+        /// What goes on about an earlier call, where it rings nobody anew.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        left_to: Option<String>,
     },
 }
 
@@ -202,6 +209,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
         engine.tick(at, &mut effects);
         keep(at, &mut effects);
     }
+    count_rings(file, &mut entries);
     if let Some(policy) = &args.policy {
         entries.iter_mut().for_each(|entry| entry.by_policy(policy));
     }
@@ -229,6 +237,8 @@ impl Entry {
                 action: n.action,
                 title: n.message.title,
                 reason: n.message.reason,
+                ring: None,
+                left_to: n.left_to,
             },
             Effect::Incident(_) | Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {
                 return None;
@@ -247,6 +257,31 @@ impl Entry {
     fn new(at: Ts, begin: Ts, what: What) -> Self {
         Self { at: When(at), after_seconds: (at - begin).as_secs_f64(), what }
     }
+}
+
+/// Numbers the calls that ring, by receiver.
+fn count_rings(file: &File, entries: &mut [Entry]) {
+    let mut rung = BTreeMap::<String, u32>::new();
+    for entry in entries {
+        let What::Told { receiver, action: Action::Trigger, ring, left_to: None, .. } = &mut entry.what
+        else {
+            continue;
+        };
+        if file.receivers.iter().any(|r| r.name == *receiver && r.rings()) {
+            let count = rung.entry(receiver.clone()).or_default();
+            *count += 1;
+            *ring = Some(*count);
+        }
+    }
+}
+
+/// How often each receiver rings.
+fn rings(story: &Story) -> BTreeMap<&str, u32> {
+    let told = story.entries.iter().filter_map(|e| match &e.what {
+        What::Told { receiver, ring: Some(ring), .. } => Some((receiver.as_str(), *ring)),
+        _ => None,
+    });
+    told.collect()
 }
 
 /// The kind of a receiver: the key of it that is not its name.
@@ -270,7 +305,7 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
         let (at, after) = (zone.show(entry.at.0), (entry.at.0 - story.at.0).to_string());
         match &entry.what {
             What::Decided { why } => table.row([at.as_str(), &after, "", "", why]),
-            What::Told { receiver, channel, users, action, title, summary, reason } => {
+            What::Told { receiver, channel, users, action, title, summary, reason, ring, .. } => {
                 let who = if users.is_empty() { "everybody there".to_owned() } else { users.join(", ") };
                 let by = format!("{receiver} ({channel})");
                 table.row([
@@ -279,8 +314,9 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
                     &who,
                     &by,
                     &format!(
-                        "{}: {title}{} [{reason}]",
+                        "{}{}: {title}{} [{reason}]",
                         action.as_str(),
+                        ring.map(|n| format!(", ring {n}")).unwrap_or_default(),
                         summary.as_ref().map(|s| format!(" - {s}")).unwrap_or_default()
                     ),
                 ]);
@@ -288,6 +324,13 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
         }
     }
     table.write(out)?;
+    let rung = rings(story);
+    if !rung.is_empty() {
+        writeln!(out)?;
+    }
+    for (receiver, times) in rung {
+        writeln!(out, "{} rings {times} time{}", plain(receiver), if times == 1 { "" } else { "s" })?;
+    }
     if !story.entries.iter().any(|e| matches!(e.what, What::Told { .. })) {
         writeln!(out, "\nnobody is told")?;
     }

@@ -73,6 +73,8 @@ fn gpu_fault() -> IncidentView {
 
 fn delivery(seq: u32, receiver: &str, state: DeliveryState, created: i64) -> DeliveryView {
     DeliveryView {
+        ring: None,
+        left_to: None,
         key: "k".into(),
         receiver: receiver.into(),
         seq,

@@ -36,7 +36,7 @@ impl Config {
         let days = storage.retention.as_secs_f64() / 86_400.0;
         let sources = file.sources.iter().map(|Source::Exporters(e)| format!("exporters: {}", exporters(e)));
         let kind = |r: &ReceiverConfig| self.receivers.get(&r.name).map_or("?", |n| n.kind());
-        let receivers = file.receivers.iter().map(|r| format!("{}: {}", r.name, kind(r)));
+        let receivers = file.receivers.iter().map(|r| format!("{}: {}{}", r.name, kind(r), rings(r)));
         let mut all_routes = Vec::new();
         routes(&mut all_routes, file, &file.routes, "");
         all_routes.push(rest(file));
@@ -55,6 +55,15 @@ impl Config {
         ];
         sections.retain(|(_, lines)| !lines.is_empty());
         sections
+    }
+}
+
+/// What comes of calling somebody again.
+fn rings(receiver: &ReceiverConfig) -> String {
+    match receiver.repeated_by() {
+        Some(who) => format!(", told once: {who} repeats"),
+        None if receiver.rings() => ", rings at each call".into(),
+        None => String::new(),
     }
 }
 
@@ -123,23 +132,30 @@ fn matchers(route: &Route) -> String {
 fn destination(file: &File, route: &Route) -> String {
     if let Some(name) = &route.policy {
         let policy = file.policies.iter().find(|p| p.name == *name);
-        return format!("policy {name}: {}", policy.map(ladder).unwrap_or_default());
+        return format!("policy {name}: {}", policy.map(|p| ladder(file, p)).unwrap_or_default());
     }
     if route.notify.is_empty() { "nobody".into() } else { route.notify.join(", ") }
 }
 
-fn ladder(policy: &Policy) -> String {
-    policy.levels.iter().map(level).collect::<Vec<_>>().join("; ")
+fn ladder(file: &File, policy: &Policy) -> String {
+    policy.levels.iter().map(|l| level(file, l)).collect::<Vec<_>>().join("; ")
 }
 
-fn level(level: &Level) -> String {
+fn level(file: &File, level: &Level) -> String {
     let when =
         if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) };
     let again = match level.repeat {
         0 => String::new(),
-        n => format!(", {n} more times"),
+        n => format!(", {n} more times{}", but_once(file, level)),
     };
     format!("{when} {}{again}{}", level.notify.join(", "), condition(&level.condition))
+}
+
+/// Those of a level that repeats who are called once all the same.
+fn but_once(file: &File, level: &Level) -> String {
+    let once = file.receivers.iter().filter(|r| r.repeated_by().is_some() && level.notify.contains(&r.name));
+    let names: Vec<_> = once.map(|r| r.name.as_str()).collect();
+    if names.is_empty() { String::new() } else { format!(" (but {} once)", names.join(", ")) }
 }
 
 fn condition(asked: &Condition) -> String {

@@ -99,6 +99,10 @@ impl Notifier for Within {
         self.inner.wakes()
     }
 
+    fn rings(&self) -> bool {
+        self.inner.rings()
+    }
+
     fn account(&self) -> Vec<Secret> {
         self.inner.account()
     }

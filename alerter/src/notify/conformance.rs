@@ -71,6 +71,7 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
         slack_ids: Vec::new(),
         path: None,
         despite_quiet: false,
+        left_to: None,
         message,
     }
 }

@@ -1,12 +1,13 @@
 //! PagerDuty by its Events API v2.
 //!
-//! The deduplication key is the incident's id, which is never used again: a repeated trigger adds to the open alert instead of
-//! waking somebody twice. A trigger after a resolve would open another alert; that cannot happen because the outbox sends one
-//! message of an incident at a time, in order.
+//! PagerDuty rings once an alert, so that each call of a policy is an alert of its own (in `lane`). Its deduplication key is the
+//! incident's id with the number of the call, which is never used again: a call that is repeated because nobody knows whether it
+//! arrived adds to the open alert instead of waking somebody twice. An answer to any of them is one to all: they are acknowledged and
+//! resolved together. News go under the alert that rang last. A trigger after a resolve would open another alert; that cannot happen
+//! because the outbox sends one message of an incident and receiver at a time, in order.
 //!
-//! An alert that is open rings no more, so that an incident that began as a ticket and became a page needs a second one. What
-//! is only a ticket goes under a key of its own, and the page closes it. Nor does one that was acknowledged: when whoever took
-//! the incident does not have it any more, that alert is closed and the next generation of the key rings (in `lane`).
+//! What is only a ticket goes under keys of its own, and the page closes them. When whoever took the incident does not have it any
+//! more, what they had acknowledged is closed before it rings again.
 
 mod lane;
 #[cfg(test)]
@@ -26,11 +27,12 @@ use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::config::Secret;
 
-use self::lane::Lane;
-pub(crate) use self::lane::incident_of;
+pub use self::lane::Repeats;
+use self::lane::{Lane, Step, Word};
+pub(crate) use self::lane::{incident_of, key};
 use super::http::{Http, base_url};
 use super::text::{clean, line, shorten, web_link};
-use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, SecretSource};
+use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, Ring, SecretSource};
 
 /// Limits of the service, in characters.
 const SUMMARY_MAX: usize = 1024;
@@ -60,6 +62,8 @@ pub struct Config {
     /// Whether runs that start, restart, step back or are configured anew are shown beside the incidents (change events).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub change_events: bool,
+    /// Whether each call of a policy rings, or the first, about which the service's own escalation policy goes on.
+    pub repeats: Repeats,
     /// Another one for the service region in Europe, or a proxy.
     pub events_url: String,
 }
@@ -73,6 +77,7 @@ impl Default for Config {
             webhook_secret_file: None,
             webhook_secret_env: None,
             change_events: false,
+            repeats: Repeats::default(),
             events_url,
         }
     }
@@ -85,6 +90,7 @@ pub struct PagerDuty {
     /// Where changes go, if they do.
     change_url: Option<String>,
     routing_key: Secret,
+    repeats: Repeats,
     hook: Option<Arc<Hook>>,
 }
 
@@ -135,7 +141,7 @@ impl Config {
         let secret = SecretSource::of("webhook_secret", file, env)?.map(|s| s.read()).transpose()?;
         let http = Http::new("pagerduty", vec![routing_key.clone()])?;
         let hook = secret.map(|secret| Arc::new(Hook { secret }));
-        Ok(PagerDuty { http, enqueue_url, change_url, routing_key, hook })
+        Ok(PagerDuty { http, enqueue_url, change_url, routing_key, repeats: self.repeats, hook })
     }
 }
 
@@ -149,6 +155,10 @@ impl Notifier for PagerDuty {
     }
 
     fn wakes(&self) -> bool {
+        true
+    }
+
+    fn rings(&self) -> bool {
         true
     }
 
@@ -172,33 +182,10 @@ impl Notifier for PagerDuty {
 impl PagerDuty {
     async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
-        let had = Lane::read(attempt.memory);
-        let ticket = n.message.severity != Severity::Page;
-        let Some(action) = event_action(n) else {
-            // Acknowledged there, of which nobody needs to be told.
-            let now = if n.action == Action::Ack { had.acknowledged(ticket) } else { had };
-            return Ok(Receipt { memory: Some(now.to_string()) });
-        };
-        let rings_anew =
-            action == "trigger" && had.is_acknowledged(ticket) && calls(n) && !taken_back_there(n);
-        let generation = if rings_anew { had.generation.saturating_add(1) } else { had.generation };
-        if rings_anew {
-            // First: a service that groups alerts would take the new one into the incident that somebody has.
-            self.enqueue(n, "resolve", &key(n, ticket, had.generation)).await?;
+        let (steps, now) = plan(attempt, self.repeats);
+        for Step { action, ring } in steps {
+            self.enqueue(n, action, &key(&n.incident, ring)).await?;
         }
-        // The alert that rings goes before the ticket; should the other fail, repeating both does no harm.
-        self.enqueue(n, action, &key(n, ticket, generation)).await?;
-        if had.ticket && !ticket {
-            let action = if action == "trigger" { "resolve" } else { action };
-            self.enqueue(n, action, &key(n, true, had.generation)).await?;
-        }
-        let open = if ticket { action != "resolve" } else { had.ticket && action == "acknowledge" };
-        let now = Lane { ticket: open, generation, ..had };
-        let now = match action {
-            "acknowledge" => now.acknowledged(ticket),
-            "trigger" if calls(n) => now.rings(),
-            _ => now,
-        };
         Ok(Receipt { memory: Some(now.to_string()) })
     }
 
@@ -226,25 +213,30 @@ impl PagerDuty {
     }
 }
 
-/// `None` if there is nothing to tell this service.
-fn event_action(n: &Notification) -> Option<&'static str> {
-    match n.action {
-        Action::Trigger => Some("trigger"),
-        // News reach an open alert as one more trigger. Once it was acknowledged or closed there, that could ring again.
-        Action::Update => (n.message.status == Status::Firing).then_some("trigger"),
-        // Whoever acknowledged it there may have changed their mind since.
-        Action::Ack => (!acknowledged_there(n)).then_some("acknowledge"),
-        Action::Resolve => Some("resolve"),
+fn plan(attempt: Attempt<'_>, repeats: Repeats) -> (Vec<Step>, Lane) {
+    let n = attempt.notification;
+    let lane = Lane::read(attempt.memory);
+    // What the outbox has not numbered (a test of the receiver) is the only one of its incident.
+    let alone = Ring { number: 1, page: n.message.severity == Severity::Page };
+    let untold = attempt.memory.is_none() && attempt.unsure.is_empty() && attempt.ring.is_none();
+    let unsure = if untold { &[alone] } else { attempt.unsure };
+    lane.after(word(n, attempt.ring.or(untold.then_some(alone))), repeats, unsure)
+}
+
+/// What a message is to this service; `ring` is the number that it may use.
+fn word(n: &Notification, ring: Option<Ring>) -> Word {
+    let back = taken_back_there(n);
+    match (n.action, ring) {
+        // It ended before it could be told: whoever was called before is not called for what is over.
+        (Action::Trigger, own) if n.message.status == Status::Resolved => Word::News { own, back },
+        (Action::Trigger, Some(ring)) => Word::Call(ring),
+        // Once it was acknowledged or closed there, news could ring again.
+        (Action::Update, _) if n.message.status != Status::Firing => Word::Nothing,
+        (Action::Update, Some(ring)) if n.calls() && !back => Word::Call(ring),
+        (Action::Update | Action::Trigger, own) => Word::News { own, back },
+        (Action::Ack, _) => Word::Ack { there: acknowledged_there(n) },
+        (Action::Resolve, _) => Word::Resolve,
     }
-}
-
-/// Whether it is to ring, even if somebody had taken it before; news of what nobody has any more are no such call.
-fn calls(n: &Notification) -> bool {
-    n.action == Action::Trigger || n.message.because == Reason::Unacknowledged
-}
-
-fn key(n: &Notification, ticket: bool, generation: u32) -> String {
-    lane::key(&n.incident, ticket, generation)
 }
 
 /// Who did something in PagerDuty, of the service behind `receiver`; several services are told apart by nobody.
@@ -361,7 +353,13 @@ mod tests {
     }
 
     fn raw(n: &Notification) -> Vec<u8> {
-        render(n, event_action(n).unwrap(), &key(n, false, 1), "R0UTE").unwrap()
+        let (steps, _) = plan(Attempt::first(n), Repeats::Rings);
+        let [Step { action, ring }] = steps[..] else { panic!("one event and not {steps:?}") };
+        render(n, action, &key(&n.incident, ring), "R0UTE").unwrap()
+    }
+
+    fn actions(n: &Notification) -> Vec<&'static str> {
+        plan(Attempt::first(n), Repeats::Rings).0.iter().map(|step| step.action).collect()
     }
 
     pub(super) fn page(action: Action) -> Notification {
@@ -440,9 +438,9 @@ mod tests {
     #[test]
     fn news_never_ring_an_acknowledged_alert() {
         let mut n = page(Action::Update);
-        assert_eq!(event_action(&n), Some("trigger"));
+        assert_eq!(actions(&n), ["trigger"]);
         n.message.status = Status::Acknowledged;
-        assert_eq!(event_action(&n), None);
+        assert_eq!(actions(&n), [""; 0]);
     }
 
     #[test]
@@ -454,11 +452,11 @@ mod tests {
         };
         n.receiver = "primary".into();
         n.message.facts.push(by(Some("primary")));
-        assert_eq!(event_action(&n), None);
+        assert_eq!(actions(&n), [""; 0]);
         n.receiver = "secondary".into();
-        assert_eq!(event_action(&n), Some("acknowledge"));
+        assert_eq!(actions(&n), ["acknowledge"]);
         n.message.facts = vec![by(None)];
-        assert_eq!(event_action(&n), Some("acknowledge"));
+        assert_eq!(actions(&n), ["acknowledge"]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
         slack_ids: Vec::new(),
         path: None,
         despite_quiet: false,
+        left_to: None,
         message: Message {
             incident: incident.to_owned(),
             run: "test-run".into(),

@@ -134,6 +134,11 @@ struct Top {
 }
 
 impl Config {
+    /// A webhook can only post.
+    pub(super) fn has_threads(&self) -> bool {
+        self.webhook_url_file.is_none() && self.webhook_url_env.is_none()
+    }
+
     pub(super) fn build(&self) -> Result<Slack, String> {
         let webhook =
             SecretSource::of("webhook_url", self.webhook_url_file.as_ref(), self.webhook_url_env.as_ref())?;

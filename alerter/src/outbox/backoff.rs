@@ -16,8 +16,12 @@ const PAGE_BACKOFF_MAX: Span = Span::secs(30);
 /// Shortest wait: a failure that repeats at once must not spin.
 const BACKOFF_MIN: Span = Span::millis(50);
 
-/// A receiver that asks for more is not believed: a page cannot wait that long on one header.
-pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
+/// A receiver that asks for more is asked again after a day.
+pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
+
+/// Five minutes, and the tenth that is added. A page does not wait longer on one header: it is tried again, and others are called
+/// meanwhile.
+pub(crate) const PAGE_PAUSE_MAX: Duration = Duration::from_secs(330);
 
 /// Asked for nothing in particular.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
@@ -67,7 +71,8 @@ mod tests {
         let secs = Duration::from_secs;
         assert_eq!(retry_after(Some(secs(30)), 0.0), secs(30));
         assert_eq!(retry_after(Some(secs(30)), 1.0), secs(33));
-        assert_eq!(retry_after(Some(secs(86_400)), 0.0), RETRY_AFTER_MAX);
+        assert_eq!(retry_after(Some(secs(7200)), 0.0), secs(7200));
+        assert_eq!(retry_after(Some(secs(864_000)), 0.0), RETRY_AFTER_MAX);
         assert_eq!(retry_after(Some(secs(0)), 0.0), BACKOFF_MIN_DURATION);
         assert_eq!(retry_after(None, 0.0), secs(1));
         assert!((0..100).map(|_| random()).all(|r| (0.0..1.0).contains(&r)));

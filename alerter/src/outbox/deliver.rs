@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use stepwatch_engine::effect::Notification;
+use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::message::Message;
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::crash;
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::backoff::{Random, backoff, retry_after};
+use super::backoff::{PAGE_PAUSE_MAX, Random, backoff, retry_after};
 use super::destination::Sign;
 use super::{Feedback, OutboxMetrics, Outcome};
 use crate::errors::chain;
@@ -27,6 +28,12 @@ const SEND_MAX: Duration = Duration::from_secs(30);
 /// Attempts after which a message is given up, half a day into an outage; a page that nobody answered never is.
 const ATTEMPTS_MAX: u32 = 300;
 
+/// A message that waited so long, or was tried before, says how things stand now.
+const STALE: Span = Span::secs(5);
+
+/// How long it waits for those words; then it says what it was to say.
+const REWORD_MAX: Duration = Duration::from_secs(1);
+
 /// How long the engine's loop may take to answer.
 const ALIVE_MAX: Duration = Duration::from_secs(5);
 
@@ -39,6 +46,9 @@ const STORE_RETRY: Duration = Duration::from_secs(1);
 /// How often the same trouble with the store is logged.
 const SAID_AGAIN: Duration = Duration::from_mins(1);
 
+/// What a message is to say now; `None` if nothing else than it says.
+pub type Reword = Arc<dyn Fn(Notification) -> BoxFuture<'static, Option<Message>> + Send + Sync>;
+
 /// What every delivery shares.
 pub(super) struct Courier {
     pub(super) store: Store,
@@ -48,6 +58,7 @@ pub(super) struct Courier {
     pub(super) clock: Arc<dyn Fn() -> Ts + Send + Sync>,
     pub(super) random: Random,
     pub(super) alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
+    pub(super) reword: Reword,
     /// What was last logged of the store, and when.
     pub(super) said: Mutex<Option<(Instant, String)>>,
 }
@@ -84,8 +95,10 @@ impl Courier {
         incident: String,
     ) -> Done {
         let now = (self.clock)();
-        let sign = match self.store.claim(&incident, &receiver, notifier.wakes(), now).await {
+        let (wakes, numbered) = (notifier.wakes(), notifier.rings());
+        let sign = match self.store.claim_numbered(&incident, &receiver, wakes, numbered, now).await {
             Ok(Some(claim)) => {
+                let claim = self.reworded(claim, now).await;
                 crash::point("outbox.before_send");
                 let result = attempt(&*notifier, &claim).await;
                 crash::point("outbox.after_send");
@@ -101,6 +114,22 @@ impl Courier {
             }
         };
         Done::Lane(LaneDone { receiver, incident, sign, left_out: false })
+    }
+
+    /// What waited says how things stand now. The history shows the words that are sent.
+    async fn reworded(&self, mut claim: Claim, now: Ts) -> Claim {
+        let tried = claim.attempts > 0 || claim.ambiguous;
+        if !tried && now - claim.created_at < STALE {
+            return claim;
+        }
+        let fresh = tokio::time::timeout(REWORD_MAX, (self.reword)(claim.notification.clone())).await;
+        if let Ok(Some(message)) = fresh {
+            claim.notification.message = message;
+            if let Err(err) = self.store.reword(&claim.notification).await {
+                self.store_error("keep the words of a message", &err);
+            }
+        }
+        claim
     }
 
     /// Leaves out the head of a lane that wakes nobody. An answer, or an end, of what was told is told all the same.
@@ -265,6 +294,15 @@ impl Courier {
         }
         crash::point("outbox.after_mark");
         let outcome = match outcome {
+            DeliveryOutcome::Retry { pause: Some(until), error, .. }
+                if n.page && n.action == Action::Trigger =>
+            {
+                let wait = until - now;
+                if wait.0 > PAGE_PAUSE_MAX.as_millis() as i64 {
+                    self.report(feedback(n, Outcome::PutOff { wait, error })).await;
+                }
+                return;
+            }
             DeliveryOutcome::Retry { .. } => return,
             DeliveryOutcome::Delivered => {
                 self.metrics.sent(&n.receiver, n.action, (now - claim.created_at).as_secs_f64());
@@ -292,20 +330,23 @@ impl Courier {
         let Failure { class, error, ambiguous, .. } = failure;
         // Once it may have arrived, a later attempt that surely did not arrive takes nothing of that back.
         let ambiguous = ambiguous || claim.ambiguous;
-        let (wait, counts, reason) = match class {
+        let mut pause = None;
+        let (wait, reason) = match class {
             FailureClass::Permanent => return DeliveryOutcome::Failed { error },
             FailureClass::RateLimited { retry_after: asked } => {
-                let wait = retry_after(asked, (self.random)());
-                (Span::millis(wait.as_millis() as i64), false, "rate_limited")
+                let asked = retry_after(asked, (self.random)());
+                pause = Some((self.clock)() + Span::millis(asked.as_millis() as i64));
+                let wait = if n.page { asked.min(PAGE_PAUSE_MAX) } else { asked };
+                (Span::millis(wait.as_millis() as i64), "rate_limited")
             }
-            FailureClass::Partly => (backoff(claim.attempts + 1, n.page, (self.random)()), true, "partly"),
+            FailureClass::Partly => (backoff(claim.attempts + 1, n.page, (self.random)()), "partly"),
             FailureClass::Transient => {
                 let failures = claim.attempts + 1;
                 if failures >= ATTEMPTS_MAX && !self.promised(n).await {
                     return DeliveryOutcome::Failed { error: format!("{error} (after {failures} attempts)") };
                 }
                 let reason = if ambiguous { "ambiguous" } else { "transient" };
-                (backoff(failures, n.page, (self.random)()), true, reason)
+                (backoff(failures, n.page, (self.random)()), reason)
             }
         };
         self.metrics.retried(&n.receiver, reason);
@@ -319,7 +360,7 @@ impl Courier {
             error,
             "message not delivered, will be tried again"
         );
-        DeliveryOutcome::Retry { next: (self.clock)() + wait, ambiguous, counts, error }
+        DeliveryOutcome::Retry { next: (self.clock)() + wait, ambiguous, pause, error }
     }
 
     /// A page is tried for as long as its incident is open and nobody has it. When the store cannot say, it is promised.
@@ -373,6 +414,8 @@ async fn attempt(notifier: &dyn Notifier, claim: &Claim) -> Result<Receipt, Fail
         ambiguous: claim.ambiguous,
         memory: claim.memory.as_deref(),
         neighbour: claim.neighbour.as_deref(),
+        ring: claim.ring,
+        unsure: &claim.unsure,
     };
     // The call itself is inside, too: a notifier may panic before its first await.
     let send = AssertUnwindSafe(async { notifier.send(attempt).await }).catch_unwind();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::backoff::{Random, backoff};
+use super::backoff::{PAGE_PAUSE_MAX, Random, backoff};
 use crate::notify::{Budget, Notifier, Pace};
 
 /// Messages on their way to one receiver; so many again are kept free for lanes with a page.
@@ -25,6 +25,8 @@ pub(crate) struct Destination {
     closed_until: Option<Instant>,
     /// It asked for that pause itself; a page may not cut it short.
     asked: bool,
+    /// Until when that holds for pages, which wait for no long pause.
+    pages_wait: Option<Instant>,
     /// When it is told again what stands, if it forgets.
     pub(crate) remind_at: Option<Instant>,
     spent: Option<Spent>,
@@ -74,6 +76,7 @@ impl Destination {
             failures: 0,
             closed_until: None,
             asked: false,
+            pages_wait: None,
             remind_at,
             spent,
             random,
@@ -101,7 +104,11 @@ impl Destination {
     /// It asked to be left alone for so long.
     pub(crate) fn asked_for(&mut self, pause: Duration, now: Instant) {
         self.asked = true;
-        self.close(now + pause);
+        let until = now + pause;
+        if pause <= PAGE_PAUSE_MAX {
+            self.pages_wait = Some(self.pages_wait.map_or(until, |old| old.max(until)));
+        }
+        self.close(until);
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -170,7 +177,8 @@ impl Destination {
         if self.in_flight >= limit {
             return Admission::Full;
         }
-        if let Some(until) = self.closed_until.filter(|until| *until > now) {
+        let closed = if page && self.asked { self.pages_wait } else { self.closed_until };
+        if let Some(until) = closed.filter(|until| *until > now) {
             // A page is as good a probe as any, and cannot wait for the next one.
             let probe = page && self.is_down() && !self.asked && self.in_flight == 0;
             if !probe {

@@ -3,6 +3,7 @@
 mod crash;
 mod kill;
 mod latency;
+mod pauses;
 mod scenarios;
 
 use std::collections::BTreeMap;

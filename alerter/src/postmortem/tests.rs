@@ -97,6 +97,8 @@ impl World {
 /// Taken a second and a half later.
 fn delivered(at: Ts, n: Notification) -> Delivery {
     Delivery {
+        ring: None,
+        left_to: None,
         idem_key: n.idem_key,
         receiver: n.receiver,
         seq: n.seq,

@@ -1,6 +1,7 @@
 //! What people want of the runtime, and what it answers when that is durable.
 
-use stepwatch_engine::effect::{Effect, Input};
+use stepwatch_engine::effect::{Effect, Input, Notification};
+use stepwatch_engine::message::Message;
 use stepwatch_engine::time::Ts;
 use tokio::sync::oneshot;
 
@@ -44,6 +45,7 @@ impl Runtime {
                 self.pending.replies.push((reply, incident));
             }
             Command::Audited { entry, command } => return self.audited(*entry, *command),
+            Command::Reword { notification, reply } => return self.reword(*notification, reply),
             Command::Ping { reply } => {
                 let _ = reply.send(());
                 return;
@@ -58,6 +60,21 @@ impl Runtime {
             }
         }
         self.schedule.changed();
+    }
+
+    /// In the words of its receiver, when what they tell of is durable.
+    fn reword(&mut self, mut n: Notification, reply: oneshot::Sender<Option<Message>>) {
+        let words = self.engine.reword(self.clock.now(), &n).map(|message| {
+            n.message = message;
+            // A template that fails was told of when the message was first put into words.
+            self.templates.dress(&mut n);
+            n.message
+        });
+        if self.pending.is_urgent() {
+            self.pending.hold(reply, words);
+        } else {
+            let _ = reply.send(words);
+        }
     }
 
     fn person(&mut self, now: Ts, id: &str, input: Input<'_>, reply: oneshot::Sender<Answer>) {

@@ -7,13 +7,18 @@ use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::incident::State;
 use stepwatch_engine::time::{Span, Ts};
 
-use super::commit::put_alive;
+use super::commit::{json, put_alive};
 use super::read::word;
 use super::{DeliveryState, Result, Store, StoreError, Who, text_of};
+use crate::notify::Ring;
 use crate::outbox::plan::{LaneRow, is_held, plan};
 
-/// No wait is longer. A row that claims to wait longer was written before the clock was set back, and is due.
-const WAIT_MAX: Span = Span::secs(15 * 60);
+/// No wait is longer, and none of a page. A row that claims to wait longer was written before the clock was set back, and is due.
+const WAIT_MAX: Span = Span::secs(27 * 3600);
+const PAGE_WAIT_MAX: Span = Span::secs(15 * 60);
+
+/// Calls of a lane that are looked at, the last ones: what is before them was settled long ago.
+const UNSURE_MAX: i64 = 32;
 
 /// What the keys in `meta` begin with under which it stands until when a receiver asked to be left alone.
 const PAUSE: &str = "pause/";
@@ -41,6 +46,9 @@ pub(crate) struct Claim {
     /// Of the notifier, about the latest other lane to this receiver; only read when it may help to find a message that this
     /// lane does not know of.
     pub neighbour: Option<String>,
+    /// As in [`crate::notify::Attempt`].
+    pub ring: Option<Ring>,
+    pub unsure: Vec<Ring>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -52,9 +60,9 @@ pub(crate) enum DeliveryOutcome {
     Retry {
         next: Ts,
         ambiguous: bool,
-        /// Whether it counts against the attempts of a row that may be given up; it does not where the receiver is well and asked for
-        /// a pause.
-        counts: bool,
+        /// Until when the receiver, which is well, asked to be left alone. Such an attempt does not count against those after which a row
+        /// may be given up.
+        pause: Option<Ts>,
         error: String,
     },
 }
@@ -152,15 +160,16 @@ impl Store {
             "SELECT o.incident, MAX(o.page) AS page, MIN(o.created_ms) AS since_ms FROM outbox o \
              LEFT JOIN incidents i ON i.id = o.incident \
              WHERE o.receiver = $1 AND o.state IN ('pending', 'attempting', 'ambiguous') GROUP BY o.incident \
-             HAVING (MAX(o.next_ms) <= $2 OR MAX(o.next_ms) > $3) \
+             HAVING (MAX(o.next_ms) <= $2 OR MAX(o.next_ms) > CASE WHEN MAX(o.page) = 1 THEN $3 ELSE $5 END) \
              AND MAX(CASE WHEN o.state = 'attempting' THEN 1 ELSE 0 END) = 0 AND {NOT_HELD} \
              ORDER BY page DESC, since_ms, o.incident LIMIT $4"
         );
         let rows: Vec<(String, i64, i64)> = sqlx::query_as(AssertSqlSafe(sql))
             .bind(receiver)
             .bind(now.0)
-            .bind((now + WAIT_MAX).0)
+            .bind((now + PAGE_WAIT_MAX).0)
             .bind(limit as i64)
+            .bind((now + WAIT_MAX).0)
             .fetch_all(&*self.reader())
             .await?;
         Ok(rows
@@ -216,6 +225,18 @@ impl Store {
         wakes: bool,
         now: Ts,
     ) -> Result<Option<Claim>> {
+        self.claim_numbered(incident, receiver, wakes, false, now).await
+    }
+
+    /// The same; where its calls are `numbered`, a call gets its number before it is sent.
+    pub(crate) async fn claim_numbered(
+        &self,
+        incident: &str,
+        receiver: &str,
+        wakes: bool,
+        numbered: bool,
+        now: Ts,
+    ) -> Result<Option<Claim>> {
         self.write(Who::InTurn, async |tx| {
             let rows = lane(tx, incident, receiver).await?;
             if rows.iter().any(|row| row.attempting) {
@@ -245,8 +266,14 @@ impl Store {
                     let searches = head.lane.ambiguous && memory.is_none();
                     let neighbour = if searches { neighbour(tx, receiver).await? } else { None };
                     let mut notification = head.lane.notification;
-                    let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
-                    sqlx::query(sql).bind(&notification.idem_key).execute(&mut *tx).await?;
+                    let (ring, unsure) = if numbered {
+                        rings(tx, &notification, head.ring).await?
+                    } else {
+                        (None, Vec::new())
+                    };
+                    let sql = "UPDATE outbox SET state = 'attempting', ring = $2 WHERE idem_key = $1";
+                    let update = sqlx::query(sql).bind(&notification.idem_key);
+                    update.bind(ring.map(|ring| i64::from(ring.number))).execute(&mut *tx).await?;
                     if let Some(words) = plan.words {
                         notification.message = words;
                     }
@@ -258,6 +285,8 @@ impl Store {
                         created_at: head.created_at,
                         memory,
                         neighbour,
+                        ring,
+                        unsure,
                     })
                 }
             };
@@ -302,18 +331,16 @@ impl Store {
                 let insert = sqlx::query(sql).bind(&n.incident).bind(&n.receiver);
                 insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
             }
-            if let DeliveryOutcome::Retry { next, counts: false, .. } = outcome {
+            if let DeliveryOutcome::Retry { pause: Some(until), .. } = outcome {
                 let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-                sqlx::query(sql).bind(pause_of(&n.receiver)).bind(next.0.to_string()).execute(&mut *tx).await?;
+                sqlx::query(sql).bind(pause_of(&n.receiver)).bind(until.0.to_string()).execute(&mut *tx).await?;
             }
             let (state, next, counts, error) = match outcome {
                 DeliveryOutcome::Delivered => ("delivered", None, true, None),
                 DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
-                DeliveryOutcome::Retry { next, ambiguous: true, counts, error } => {
-                    ("ambiguous", Some(next.0), *counts, Some(error))
-                }
-                DeliveryOutcome::Retry { next, ambiguous: false, counts, error } => {
-                    ("pending", Some(next.0), *counts, Some(error))
+                DeliveryOutcome::Retry { next, ambiguous, pause, error } => {
+                    let state = if *ambiguous { "ambiguous" } else { "pending" };
+                    (state, Some(next.0), pause.is_none(), Some(error))
                 }
             };
             let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
@@ -327,6 +354,17 @@ impl Store {
                 .bind(next.is_none().then(|| text_of(now)))
                 .execute(&mut *tx)
                 .await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Keeps other words of a message that is being sent.
+    pub(crate) async fn reword(&self, n: &Notification) -> Result<()> {
+        let text = json("notification", n)?;
+        let sql = "UPDATE outbox SET notification = $2 WHERE idem_key = $1";
+        self.write(Who::InTurn, async |tx| {
+            sqlx::query(sql).bind(&n.idem_key).bind(&text).execute(tx).await?;
             Ok(())
         })
         .await
@@ -427,10 +465,11 @@ struct Row {
     attempting: bool,
     attempts: u32,
     created_at: Ts,
+    ring: Option<u32>,
 }
 
 async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Vec<Row>> {
-    let sql = "SELECT idem_key, state, attempts, created_ms, notification, error FROM outbox WHERE receiver = $2 \
+    let sql = "SELECT idem_key, state, attempts, created_ms, notification, error, ring FROM outbox WHERE receiver = $2 \
                AND incident = $1 AND state IN ('pending', 'attempting', 'ambiguous') ORDER BY seq";
     let found = sqlx::query(sql).bind(incident).bind(receiver).fetch_all(&mut *tx).await?;
     let mut rows = Vec::with_capacity(found.len());
@@ -472,6 +511,7 @@ fn read(row: &SqliteRow) -> Result<Row> {
         attempting: state == DeliveryState::Attempting,
         attempts: row.try_get::<i64, _>("attempts")? as u32,
         created_at: Ts(row.try_get("created_ms")?),
+        ring: row.try_get::<Option<i64>, _>("ring")?.map(|n| n as u32),
     })
 }
 
@@ -494,6 +534,34 @@ async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Res
 async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Option<String>> {
     let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
     Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(tx).await?)
+}
+
+/// The number of a message that may ring, `had` if it has one, and the calls of its lane of which it is not known that they arrived. What
+/// was delivered is the notifier's to remember.
+async fn rings(
+    tx: &mut SqliteConnection,
+    n: &Notification,
+    had: Option<u32>,
+) -> Result<(Option<Ring>, Vec<Ring>)> {
+    let sql = "SELECT ring, page, state = 'delivered' FROM outbox WHERE incident = $1 AND receiver = $2 AND ring IS NOT NULL \
+               AND seq <> $3 ORDER BY seq DESC LIMIT $4";
+    let query = sqlx::query_as(sql).bind(&n.incident).bind(&n.receiver).bind(i64::from(n.seq));
+    let others: Vec<(i64, bool, bool)> = query.bind(UNSURE_MAX).fetch_all(&mut *tx).await?;
+    // News ring where nothing is open that they could be added to.
+    let may_ring = n.calls() || n.action == Action::Update && others.is_empty();
+    let number = match had {
+        None if may_ring => {
+            // By whichever receiver: two of them may be one service, where a key that is open rings nobody.
+            let sql = "SELECT COALESCE(MAX(ring), 0) + 1 FROM outbox WHERE incident = $1 AND page = $2";
+            let next: i64 =
+                sqlx::query_scalar(sql).bind(&n.incident).bind(i64::from(n.page)).fetch_one(&mut *tx).await?;
+            Some(next as u32)
+        }
+        had => had,
+    };
+    let unsure = others.into_iter().rev().filter(|(.., delivered)| !delivered);
+    let unsure = unsure.map(|(number, page, _)| Ring { number: number as u32, page }).collect();
+    Ok((number.map(|number| Ring { number, page: n.page }), unsure))
 }
 
 async fn neighbour(tx: &mut SqliteConnection, receiver: &str) -> Result<Option<String>> {

@@ -51,6 +51,10 @@ pub struct Delivery {
     pub users: Vec<String>,
     /// How it came to this receiver.
     pub path: Option<Path>,
+    /// Which call of its incident and class it was, if it may have rung.
+    pub ring: Option<u32>,
+    /// What goes on about an earlier call in its place.
+    pub left_to: Option<String>,
     /// What it says; `None` if that does not read any more.
     pub message: Option<Box<Message>>,
 }
@@ -157,7 +161,7 @@ impl Store {
 
     /// What was told about an incident, to whom, and with what success; in order of telling.
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
-        let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification \
+        let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification, ring \
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
         let rows = sqlx::query(sql).bind(id).fetch_all(&*self.finder()).await?;
         rows.iter().map(delivery).collect()
@@ -177,8 +181,8 @@ fn delivery(row: &SqliteRow) -> Result<Delivery> {
     let next_ms: i64 = row.try_get("next_ms")?;
     let waits = matches!(state, DeliveryState::Pending | DeliveryState::Ambiguous) && next_ms > 0;
     let notification: Option<Notification> = serde_json::from_str(row.try_get("notification")?).ok();
-    let (users, path, message) =
-        notification.map_or((Vec::new(), None, None), |n| (n.users, n.path, Some(Box::new(n.message))));
+    let (users, path, left_to, message) = notification
+        .map_or((Vec::new(), None, None, None), |n| (n.users, n.path, n.left_to, Some(Box::new(n.message))));
     Ok(Delivery {
         idem_key: row.try_get("idem_key")?,
         receiver: row.try_get("receiver")?,
@@ -193,6 +197,8 @@ fn delivery(row: &SqliteRow) -> Result<Delivery> {
         error: row.try_get("error")?,
         users,
         path,
+        ring: row.try_get::<Option<i64>, _>("ring")?.map(|n| n as u32),
+        left_to,
         message,
     })
 }

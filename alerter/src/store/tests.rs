@@ -10,6 +10,7 @@ use stepwatch_wire::Cursor;
 use tempfile::TempDir;
 
 use super::*;
+use crate::notify::Ring;
 use crate::notify::conformance::page;
 use crate::outbox::tests::hidden;
 
@@ -314,7 +315,7 @@ async fn newer_words_replace_older_ones() {
     // What may have arrived is not replaced; except news, by a page.
     let claim = store.claim(&id, "pd", true, Ts(0)).await.unwrap().unwrap();
     let unknown =
-        DeliveryOutcome::Retry { next: Ts(i64::MAX / 2), ambiguous: true, counts: true, error: "?".into() };
+        DeliveryOutcome::Retry { next: Ts(i64::MAX / 2), ambiguous: true, pause: None, error: "?".into() };
     store.settle(&claim.notification, &unknown, None, Ts(0)).await.unwrap();
     store.commit(&effects(vec![post(page("pd", 2, Action::Trigger))])).await.unwrap();
     let pd = store.deliveries(&id).await.unwrap().into_iter().filter(|d| d.receiver == "pd");
@@ -464,7 +465,7 @@ async fn whoever_has_a_part_of_it_hears_the_end() {
         store.commit(&effects(begun)).await.unwrap();
         let claim = store.claim(&n.incident, "mail", true, Ts(2000)).await.unwrap().unwrap();
         let outcome =
-            DeliveryOutcome::Retry { next: Ts(2000), ambiguous: false, counts: true, error: "later".into() };
+            DeliveryOutcome::Retry { next: Ts(2000), ambiguous: false, pause: None, error: "later".into() };
         let memory = some_have_it.then_some("{}");
         store.settle(&claim.notification, &outcome, memory, Ts(2000)).await.unwrap();
         let over = hidden(incident(&n.incident, State::Resolved));
@@ -474,4 +475,35 @@ async fn whoever_has_a_part_of_it_hears_the_end() {
         let next = next.map(|claim| claim.notification.action);
         assert_eq!(next, some_have_it.then_some(Action::Resolve));
     }
+}
+
+/// Two receivers of one service: a call of each is another number, kept before it is sent and given once.
+#[tokio::test]
+async fn a_call_is_numbered_before_it_is_sent() {
+    let (_dir, store) = open().await;
+    let n = page("one", 1, Action::Trigger);
+    let begun =
+        vec![put(incident(&n.incident, State::Open)), post(n.clone()), post(page("two", 1, Action::Trigger))];
+    store.commit(&effects(begun)).await.unwrap();
+    let ring = |number| Some(Ring { number, page: true });
+    let claim = async |receiver| {
+        store.claim_numbered(&n.incident, receiver, true, true, Ts(9)).await.unwrap().unwrap()
+    };
+    let one = claim("one").await;
+    assert_eq!((one.ring, one.unsure.len()), (ring(1), 0));
+    assert_eq!(claim("two").await.ring, ring(2));
+    // It may have arrived, as far as the next life knows.
+    store.recover_attempts().await.unwrap();
+    let again = claim("one").await;
+    assert_eq!((again.ring, again.ambiguous), (ring(1), true));
+    store.settle(&again.notification, &DeliveryOutcome::Delivered, Some("1"), Ts(10)).await.unwrap();
+    store.commit(&effects(vec![post(page("one", 2, Action::Trigger))])).await.unwrap();
+    assert_eq!(claim("one").await.ring, ring(3));
+    // Somebody answers while nobody knows whether the third has rung.
+    store.recover_attempts().await.unwrap();
+    let taken = vec![put(incident(&n.incident, State::Acknowledged)), post(page("one", 3, Action::Ack))];
+    store.commit(&effects(taken)).await.unwrap();
+    let answer = claim("one").await;
+    assert_eq!(answer.notification.action, Action::Ack);
+    assert_eq!((answer.ring, answer.unsure), (None, vec![Ring { number: 3, page: true }]));
 }

@@ -142,7 +142,9 @@ impl fmt::Display for What {
                 if let Some(v) = last {
                     write!(f, "; the last finite loss was {}", number(v))?;
                 }
-                f.write_str("; every further step is wasted until the run is rolled back")
+                f.write_str(
+                    "; every further step is wasted until the loss is finite again or the run is rolled back",
+                )
             }
             Self::Grad { value, samples } => write!(
                 f,

@@ -13,7 +13,7 @@ use super::{Hidden, Scope, State};
 use crate::cause;
 use crate::config::Level;
 use crate::effect::{Action, Effect, Notification, Path};
-use crate::message::{self, About, Reason, Status, Why};
+use crate::message::{self, About, Message, Reason, Status, Why};
 use crate::silence::Phase;
 use crate::time::{Span, Ts};
 use crate::verdict::Severity;
@@ -34,6 +34,12 @@ pub(super) struct Lane {
     pub(super) seq: u32,
     /// Whom it was for.
     pub(super) users: Vec<String>,
+    /// Somebody has answered since it was last called. Not stored: after a restart, whoever was called is taken to be called still.
+    #[serde(skip)]
+    pub(super) answered: bool,
+    /// The last word that was put off when it went on without this receiver.
+    #[serde(skip)]
+    pub(super) put_off: u32,
 }
 
 /// News that waits for its turn.
@@ -165,13 +171,54 @@ impl Book {
         }
         let asked =
             if path.asked.is_empty() { String::new() } else { format!("; {}", path.asked.join(", ")) };
-        let what = format!("level {} notified ({}): {}{asked}", path.level, found.join(", "), why.words);
+        let found = found.join(", ");
+        let left = recipients.iter().filter_map(|r| Some((&r.receiver, self.left_to(id, &r.receiver, why)?)));
+        let left: String = left.map(|(receiver, who)| format!("; {receiver}: {who} repeats")).collect();
+        let what = format!("level {} notified ({found}): {}{left}{asked}", path.level, why.words);
         out.push(timeline(now, id, what));
+        let called: Vec<String> = recipients.iter().map(|r| r.receiver.clone()).collect();
         for mut recipient in recipients {
             let chosen = recipient.path.take().unwrap_or_default().chosen;
             recipient.path = Some(Path { chosen, ..path.clone() });
             self.send(now, id, recipient, Action::Trigger, why, out);
         }
+        self.show(now, id, &called, &format!("{}; told now: {found}", why.words), why.because, out);
+    }
+
+    /// Shows a call in the threads of those whom it is not for.
+    pub(super) fn show(
+        &mut self,
+        now: Ts,
+        id: &str,
+        called: &[String],
+        words: &str,
+        because: Reason,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(i) = self.open.get(id) else { return };
+        let shows = |receiver: &String| self.config.threads.contains(receiver) && !called.contains(receiver);
+        let lanes = i.lanes.iter().filter(|(receiver, _)| shows(receiver));
+        let lanes: Vec<_> = lanes.map(|(receiver, lane)| (receiver.clone(), lane.users.clone())).collect();
+        for (receiver, users) in lanes {
+            let to = Recipient::known(receiver, users);
+            self.send(now, id, to, Action::Update, &Why::new(because, words), out);
+        }
+    }
+
+    /// Who goes on about the call that this receiver had, if calling it once more rings nobody: nobody has answered since, and it is about
+    /// the same.
+    fn left_to(&self, id: &str, receiver: &str, why: &Why) -> Option<&String> {
+        let again = [
+            Reason::Escalated,
+            Reason::Repeated,
+            Reason::StillFiring,
+            Reason::ReceiverFailed,
+            Reason::SilenceEnded,
+            Reason::InhibitionEnded,
+        ];
+        let lane = self.open.get(id)?.lanes.get(receiver)?;
+        let stands = lane.seq > 0 && !lane.answered && again.contains(&why.because);
+        self.config.repeated_by.get(receiver).filter(|_| stands)
     }
 
     /// A page whose every level was passed over is told all the same.
@@ -204,15 +251,43 @@ impl Book {
         out: &mut Vec<Effect>,
     ) {
         let Recipient { receiver, users, path } = to;
+        let left_to = self.left_to(id, &receiver, why).filter(|_| action == Action::Trigger).cloned();
+        let mut why = why.clone();
+        if let Some(who) = &left_to {
+            why.words = format!("{}; {who} repeats", why.words);
+        }
         let slack_ids = users.iter().filter_map(|name| self.oncall.user(name)?.slack_id.clone()).collect();
         let Some(i) = self.open.get_mut(id) else { return };
         i.told_at = Some(now);
         let lane = i.lanes.entry(receiver.clone()).or_default();
         lane.seq += 1;
+        let news = action == Action::Update && why.because != Reason::Unacknowledged;
+        lane.answered = action == Action::Ack || lane.answered && news;
         if !users.is_empty() {
             lane.users.clone_from(&users);
         }
         let seq = lane.seq;
+        let (page, despite_quiet) = (i.record.severity == Severity::Page, i.record.quiet.is_some());
+        let Some(message) = self.words(now, id, action, &why) else { return };
+        out.push(Effect::Notify(Box::new(Notification {
+            incident: id.to_owned(),
+            seq,
+            action,
+            idem_key: format!("{id}/{receiver}/{seq}"),
+            page,
+            users,
+            slack_ids,
+            path,
+            despite_quiet,
+            left_to,
+            message,
+            receiver,
+        })));
+    }
+
+    /// What is to be said of an open incident as it is at `now`.
+    pub(crate) fn words(&self, now: Ts, id: &str, action: Action, why: &Why) -> Option<Message> {
+        let i = self.open.get(id)?;
         let status = match action {
             Action::Resolve => Status::Resolved,
             _ if i.record.state == State::Acknowledged => Status::Acknowledged,
@@ -222,20 +297,9 @@ impl Book {
             Scope::Alert(key) => self.external.spokesman(key),
             _ => None,
         });
-        let about = About { record: &i.record, run: &i.summary, alert: alert.map(AsRef::as_ref) };
-        out.push(Effect::Notify(Box::new(Notification {
-            incident: id.to_owned(),
-            seq,
-            action,
-            idem_key: format!("{id}/{receiver}/{seq}"),
-            page: i.record.severity == Severity::Page,
-            users,
-            slack_ids,
-            path,
-            despite_quiet: i.record.quiet.is_some(),
-            message: message::compose(now, about, status, why, &self.config),
-            receiver,
-        })));
+        let over = i.raised.is_empty() && i.record.end_step.is_some() && i.storm.is_none();
+        let about = About { record: &i.record, run: &i.summary, alert: alert.map(AsRef::as_ref), over };
+        Some(message::compose(now, about, status, why, &self.config))
     }
 
     /// To everyone who was told of the incident. News wait until the last word is old enough, and are not told while it is hidden; an

@@ -2,6 +2,7 @@
 
 mod alerts;
 mod answers;
+mod calls;
 mod escalation;
 mod heard_again;
 mod hiding;

@@ -132,7 +132,7 @@ impl RunDetails {
 
 impl Checkpoint {
     fn of(now: Ts, r: &IncidentRecord, run: &RunSummary) -> Option<Self> {
-        let at = run.checkpoint_at.filter(|_| r.hits_a_run())?;
+        let at = run.checkpoint_at.filter(|_| r.costs_a_run())?;
         Some(Self {
             step: run.checkpoint_step,
             at,
@@ -145,7 +145,7 @@ impl Checkpoint {
 
 impl Cost {
     fn of(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &EngineConfig) -> Option<Self> {
-        let per_gpu_hour = config.cost_per_gpu_hour.filter(|_| r.hits_a_run())?;
+        let per_gpu_hour = config.cost_per_gpu_hour.filter(|_| r.costs_a_run())?;
         let per_hour = per_gpu_hour * f64::from(run.gpus);
         let hours = (now - r.opened_at).as_secs_f64() / 3600.0;
         Some(Self { per_gpu_hour, per_hour, so_far: per_hour * hours })

@@ -1,88 +1,144 @@
-//! What the alerts of one incident are called, and which of them are open or taken.
+//! What the alerts of one incident are called, which of them are open, and what a message makes of them.
 //!
-//! PagerDuty rings once an alert, so that what is to ring again needs another alert: the ticket has one beside that of the page, and
-//! each time that nobody has it any more begins a generation. What is sent follows from what was delivered before, which the store
-//! keeps: a repetition after a crash names the same alerts.
+//! PagerDuty rings once an alert, so that each call is an alert of its own. Its number was kept before it was sent: a call that is
+//! repeated after a crash names the same alert, and one that may have rung is answered with the others.
 
 use std::fmt;
 
+use crate::notify::Ring;
 use crate::notify::text::shorten;
 
 /// Of the service, in characters.
 const DEDUP_KEY_MAX: usize = 255;
 const TICKET_SUFFIX: &str = "-ticket";
-/// What may follow the incident's id: the suffix above, and a dash with a generation.
+/// What may follow the incident's id: the suffix above, and a dash with a number.
 const SUFFIXES_MAX: usize = TICKET_SUFFIX.len() + 11;
 
+/// Alerts of one incident that are open at once. The oldest is resolved when another rings: nobody answered it, and each is one more
+/// to answer.
+const OPEN_MAX: usize = 10;
+
+/// How a call that follows another one rings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Repeats {
+    /// Each call is an alert of its own.
+    #[default]
+    Rings,
+    /// PagerDuty's own escalation policy goes on about the alert that is open.
+    Service,
+}
+
+/// What a message is to this service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// It is to ring.
+    Call(Ring),
+    /// To be read by whoever looks at the alert; `own` is its number, should there be none. `back`: nobody has the alert any more, and
+    /// it rings by itself.
+    News {
+        own: Option<Ring>,
+        back: bool,
+    },
+    /// Somebody has it. `there`: they said so in this service.
+    Ack {
+        there: bool,
+    },
+    Resolve,
+    Nothing,
+}
+
+/// An event to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) action: &'static str,
+    pub(super) ring: Ring,
+}
+
 /// What one receiver has of an incident, as its notifier remembers it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lane {
-    /// An alert is open under the ticket's key.
-    pub(super) ticket: bool,
-    /// The alert that was acknowledged: of the ticket, or of the page.
-    pub(super) taken: Option<Taken>,
-    /// From 1.
-    pub(super) generation: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
-    Ticket,
-    Page,
-}
-
-impl Taken {
-    fn of(ticket: bool) -> Self {
-        if ticket { Self::Ticket } else { Self::Page }
-    }
+    /// The alerts that are open, oldest first.
+    open: Vec<Ring>,
+    /// Somebody has them.
+    taken: bool,
 }
 
 impl Lane {
     pub(super) fn read(memory: Option<&str>) -> Self {
-        let mut lane = Self { ticket: false, taken: None, generation: 1 };
+        let mut lane = Self::default();
         for word in memory.unwrap_or_default().split_whitespace() {
-            match word {
-                "ticket" => lane.ticket = true,
-                "ticket-taken" => lane.taken = Some(Taken::Ticket),
-                "page-taken" => lane.taken = Some(Taken::Page),
-                other => lane.generation = other.parse().unwrap_or(lane.generation).max(1),
+            let (number, page) = word.strip_suffix('t').map_or((word, true), |number| (number, false));
+            match number.parse() {
+                Ok(number) if number > 0 => lane.open.push(Ring { number, page }),
+                _ => lane.taken |= word == "taken",
             }
         }
         lane
     }
 
-    /// Whether somebody has the alert of this class.
-    pub(super) fn is_acknowledged(self, ticket: bool) -> bool {
-        self.taken == Some(Taken::of(ticket))
+    /// What is to be sent, in this order, and what is open then. It follows from what is kept alone, so that the same again names the
+    /// same alerts. Of `unsure` nobody knows whether they arrived: they are answered as if they had.
+    pub(super) fn after(&self, word: Word, repeats: Repeats, unsure: &[Ring]) -> (Vec<Step>, Self) {
+        let unsure = unsure.iter().filter(|ring| !self.open.contains(ring));
+        let all = self.open.iter().chain(unsure).copied().collect::<Vec<_>>();
+        let each = |action| all.iter().rev().map(move |ring| Step { action, ring: *ring }).collect();
+        match word {
+            Word::Nothing => (Vec::new(), self.clone()),
+            Word::Call(ring) => self.call(ring, repeats, all),
+            Word::News { own, back } => {
+                // Under the alert that rang last, if there is one: another would ring.
+                let Some(ring) = self.open.iter().rev().max_by_key(|ring| ring.page).copied().or(own) else {
+                    return (Vec::new(), self.clone());
+                };
+                let open = if self.open.is_empty() { vec![ring] } else { self.open.clone() };
+                (vec![Step { action: "trigger", ring }], Self { open, taken: self.taken && !back })
+            }
+            // Whoever acknowledged the only one there may have changed their mind since.
+            Word::Ack { there: true } if all.len() <= 1 => (Vec::new(), Self { open: all, taken: true }),
+            Word::Ack { .. } => (each("acknowledge"), Self { open: all, taken: true }),
+            Word::Resolve => (each("resolve"), Self::default()),
+        }
     }
 
-    pub(super) fn acknowledged(self, ticket: bool) -> Self {
-        Self { taken: Some(Taken::of(ticket)), ..self }
-    }
-
-    /// Nobody has it.
-    pub(super) fn rings(self) -> Self {
-        Self { taken: None, ..self }
+    fn call(&self, ring: Ring, repeats: Repeats, all: Vec<Ring>) -> (Vec<Step>, Self) {
+        let resolve = |ring| Step { action: "resolve", ring };
+        let others = |rings: &[Ring]| rings.iter().copied().filter(|had| *had != ring).collect::<Vec<_>>();
+        let (mut open, mut steps) = (others(&self.open), Vec::new());
+        if self.taken {
+            // First: a service that groups alerts would take the new one into the incident that somebody has.
+            steps.extend(others(&all).into_iter().map(resolve));
+            open.clear();
+        }
+        let standing = open.iter().rev().find(|had| had.page == ring.page).copied();
+        let ring = standing.filter(|_| repeats == Repeats::Service).unwrap_or(ring);
+        steps.push(Step { action: "trigger", ring });
+        if ring.page {
+            // What was a ticket is a page. The alert that rings goes before; should the other fail, repeating both does no harm.
+            steps.extend(open.extract_if(.., |had| !had.page).map(resolve));
+        }
+        if !open.contains(&ring) {
+            open.push(ring);
+        }
+        let over = open.len().saturating_sub(OPEN_MAX);
+        steps.extend(open.drain(..over).map(resolve));
+        (steps, Self { open, taken: false })
     }
 }
 
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.ticket { "ticket" } else { "-" })?;
-        f.write_str(match self.taken {
-            None => "",
-            Some(Taken::Ticket) => " ticket-taken",
-            Some(Taken::Page) => " page-taken",
-        })?;
-        if self.generation > 1 { write!(f, " {}", self.generation) } else { Ok(()) }
+        let open = self.open.iter().map(|r| format!("{}{}", r.number, if r.page { "" } else { "t" }));
+        let taken = self.taken.then(|| "taken".to_owned());
+        f.write_str(&open.chain(taken).collect::<Vec<_>>().join(" "))
     }
 }
 
 /// The key of an alert of an incident.
-pub(super) fn key(incident: &str, ticket: bool, generation: u32) -> String {
+pub(crate) fn key(incident: &str, ring: Ring) -> String {
     let id = shorten(incident, DEDUP_KEY_MAX - SUFFIXES_MAX);
-    let suffix = if ticket { TICKET_SUFFIX } else { "" };
-    if generation > 1 { format!("{id}{suffix}-{generation}") } else { format!("{id}{suffix}") }
+    let suffix = if ring.page { "" } else { TICKET_SUFFIX };
+    if ring.number > 1 { format!("{id}{suffix}-{}", ring.number) } else { format!("{id}{suffix}") }
 }
 
 /// The incident whose alert has this key, and whether it is the ticket's. An incident's id has no dash.
@@ -96,26 +152,100 @@ pub(crate) fn incident_of(key: &str) -> (&str, bool) {
 mod tests {
     use super::*;
 
+    const NEWS: Word = Word::News { own: None, back: false };
+
+    fn page(number: u32) -> Ring {
+        Ring { number, page: true }
+    }
+
+    fn steps(lane: &Lane, word: Word, repeats: Repeats) -> (Vec<String>, Lane) {
+        unsure(lane, word, repeats, &[])
+    }
+
+    fn unsure(lane: &Lane, word: Word, repeats: Repeats, unsure: &[Ring]) -> (Vec<String>, Lane) {
+        let (steps, now) = lane.after(word, repeats, unsure);
+        (steps.iter().map(|s| format!("{} {}", s.action, key("I", s.ring))).collect(), now)
+    }
+
     #[test]
     fn a_key_leads_back_to_its_incident() {
-        for ticket in [false, true] {
-            for generation in [1, 2, u32::MAX] {
-                let key = key("01J9ZC7Q3F8D2V4X", ticket, generation);
-                assert_eq!(incident_of(&key), ("01J9ZC7Q3F8D2V4X", ticket), "{key}");
+        for is_page in [false, true] {
+            for number in [1, 2, u32::MAX] {
+                let key = key("01J9ZC7Q3F8D2V4X", Ring { number, page: is_page });
+                assert_eq!(incident_of(&key), ("01J9ZC7Q3F8D2V4X", !is_page), "{key}");
             }
         }
-        assert_eq!(key("01J9ZC", false, 1), "01J9ZC");
-        assert_eq!(key("01J9ZC", true, 3), "01J9ZC-ticket-3");
-        assert!(key(&"x".repeat(999), true, u32::MAX).chars().count() <= DEDUP_KEY_MAX);
+        assert_eq!(key("01J9ZC", page(1)), "01J9ZC");
+        assert_eq!(key("01J9ZC", Ring { number: 3, page: false }), "01J9ZC-ticket-3");
+        assert!(
+            key(&"x".repeat(999), Ring { number: u32::MAX, page: false }).chars().count() <= DEDUP_KEY_MAX
+        );
         assert_eq!(incident_of("of somebody else-"), ("of somebody else-", false));
     }
 
     #[test]
-    fn what_is_remembered_reads_back_and_so_does_what_there_was_before() {
-        for text in ["-", "ticket", "- page-taken", "ticket ticket-taken 2", "- 7"] {
+    fn what_is_remembered_reads_back() {
+        for text in ["", "1", "1t", "1t 1 2 taken", "7"] {
             assert_eq!(Lane::read(Some(text)).to_string(), text);
         }
-        assert_eq!(Lane::read(None).to_string(), "-");
-        assert_eq!(Lane::read(Some("- 0 words nobody knows")).generation, 1);
+        assert_eq!(Lane::read(None), Lane::default());
+        assert_eq!(Lane::read(Some("- 0 words nobody knows")), Lane::default());
+    }
+
+    #[test]
+    fn each_call_rings_and_an_answer_is_of_all() {
+        let mut lane = Lane::default();
+        for n in 1..=3 {
+            let (sent, now) = steps(&lane, Word::Call(page(n)), Repeats::Rings);
+            assert_eq!(sent, [format!("trigger {}", key("I", page(n)))]);
+            lane = now;
+        }
+        assert_eq!(steps(&lane, NEWS, Repeats::Rings).0, ["trigger I-3"]);
+        let (sent, taken) = steps(&lane, Word::Ack { there: true }, Repeats::Rings);
+        assert_eq!(sent, ["acknowledge I-3", "acknowledge I-2", "acknowledge I"]);
+        assert_eq!(
+            steps(&taken, Word::Resolve, Repeats::Rings).0,
+            ["resolve I-3", "resolve I-2", "resolve I"]
+        );
+        let (sent, again) = steps(&taken, Word::Call(page(4)), Repeats::Rings);
+        assert_eq!(sent, ["resolve I", "resolve I-2", "resolve I-3", "trigger I-4"]);
+        assert_eq!(steps(&again, Word::Ack { there: true }, Repeats::Rings).0, [""; 0], "only one is open");
+    }
+
+    #[test]
+    fn a_call_of_which_nobody_knows_is_answered_with_the_others() {
+        let lane = Lane::read(Some("1"));
+        let maybe = [page(1), page(2)];
+        assert_eq!(unsure(&lane, Word::Resolve, Repeats::Rings, &maybe).0, ["resolve I-2", "resolve I"]);
+        let (sent, taken) = unsure(&lane, Word::Ack { there: true }, Repeats::Rings, &maybe);
+        assert_eq!(
+            (sent, taken.to_string()),
+            (vec!["acknowledge I-2".into(), "acknowledge I".into()], "1 2 taken".into())
+        );
+        // Repeated under its own key; what may never have come to be is no place for news.
+        assert_eq!(unsure(&lane, Word::Call(page(2)), Repeats::Rings, &maybe).0, ["trigger I-2"]);
+        assert_eq!(unsure(&lane, NEWS, Repeats::Rings, &maybe).0, ["trigger I"]);
+    }
+
+    #[test]
+    fn so_many_are_open_and_no_more() {
+        let lane =
+            (1..=25).fold(Lane::default(), |lane, n| steps(&lane, Word::Call(page(n)), Repeats::Rings).1);
+        assert_eq!(lane.open, (16..=25).map(page).collect::<Vec<_>>());
+        let (sent, _) = steps(&lane, Word::Call(page(26)), Repeats::Rings);
+        assert_eq!(sent, ["trigger I-26", "resolve I-16"]);
+    }
+
+    #[test]
+    fn where_the_service_repeats_there_is_one_alert() {
+        let (_, lane) = steps(&Lane::default(), Word::Call(page(1)), Repeats::Service);
+        let (sent, lane) = steps(&lane, Word::Call(page(2)), Repeats::Service);
+        assert_eq!((sent, lane.to_string()), (vec!["trigger I".to_owned()], "1".to_owned()));
+        let (_, taken) = steps(&lane, Word::Ack { there: false }, Repeats::Service);
+        let (sent, lane) = steps(&taken, Word::Call(page(3)), Repeats::Service);
+        assert_eq!(
+            (sent, lane.to_string()),
+            (vec!["resolve I".to_owned(), "trigger I-3".to_owned()], "3".into())
+        );
     }
 }

@@ -15,8 +15,14 @@ fn to(fake: &FakePagerDuty, dir: &tempfile::TempDir) -> PagerDuty {
 /// Everything in order, as the outbox sends it; each twice, as after a crash before the receipt was kept.
 async fn send_all(pagerduty: &PagerDuty, all: &[Notification]) {
     let mut memory: Option<String> = None;
+    let mut rung = [0, 0];
     for n in all {
-        let attempt = Attempt { memory: memory.as_deref(), ..Attempt::first(n) };
+        let is_page = n.message.severity == Severity::Page;
+        let ring = n.calls().then(|| {
+            rung[usize::from(is_page)] += 1;
+            Ring { number: rung[usize::from(is_page)], page: is_page }
+        });
+        let attempt = Attempt { memory: memory.as_deref(), ring, ..Attempt::first(n) };
         pagerduty.send(attempt).await.unwrap();
         let again = Attempt { ambiguous: true, ..attempt };
         memory = pagerduty.send(again).await.unwrap().memory.or(memory);
@@ -55,7 +61,7 @@ async fn a_ticket_that_becomes_a_page_rings() {
     });
 }
 
-/// What nobody has any more is another call: PagerDuty rings once an alert.
+/// What nobody has any more is another call, and so is each that a policy makes while nobody has it.
 #[tokio::test]
 async fn what_somebody_had_and_has_no_more_rings_again() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
@@ -72,36 +78,46 @@ async fn what_somebody_had_and_has_no_more_rings_again() {
         |by: &str| told(Action::Update, Reason::Unacknowledged, &format!("no longer acknowledged ({by})"));
     let all = [
         trigger(Reason::First),
-        trigger(Reason::StillFiring),
+        trigger(Reason::Repeated),
+        // Both are taken; it expires: the third page.
         ack(),
-        // It expired: the second page.
         trigger(Reason::AckExpired),
-        trigger(Reason::StillFiring),
         acked_there.clone(),
-        // News of what somebody passed on call nobody; a call does: the third page.
+        // News of what somebody passed on call nobody; a call does: the fourth page.
         told(Action::Update, Reason::News, ""),
         trigger(Reason::Escalated),
         acked_there,
-        // Taken back there, it rings there by itself.
+        // Taken back there, it rings there by itself; the next call is the one after it.
         back(&actor("Jane", Some("pd"))),
         trigger(Reason::StillFiring),
         ack(),
-        // Taken back elsewhere: the fourth.
+        // Taken back elsewhere: one more.
         back("api:ann"),
         told(Action::Resolve, Reason::Resolved, ""),
     ];
     send_all(&to(&fake, &dir), &all).await;
     let id = page(Action::Trigger).incident;
     fake.with(|s| {
-        assert_eq!(rung(s), [id.clone(), format!("{id}-2"), format!("{id}-3"), format!("{id}-4")]);
+        let keys = [1, 2, 3, 4, 6, 7].map(|number| key(&id, Ring { number, page: true }));
+        assert_eq!(rung(s), keys);
         assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
         let log = |n: usize| s.alerts[n].log.iter().map(|l| l.what.as_str()).collect::<Vec<_>>();
         assert!(log(0).ends_with(&["acknowledged", "acknowledged", "resolved"]), "{:?}", log(0));
-        // At no time were two open for somebody to answer.
-        let opened: Vec<_> = s.pages.iter().map(|p| p.at).collect();
-        let closed = s.alerts.iter().filter_map(|a| a.log.last().map(|l| l.at));
-        assert!(closed.zip(&opened[1..]).all(|(closed, next)| closed <= *next));
+        // What somebody had is closed before it rings again.
+        let (closed, rang) = (s.alerts[1].log.last().map(|l| l.at), s.pages[2].at);
+        assert!(closed.is_some_and(|closed| closed <= rang));
     });
+}
+
+/// A service that groups alerts rings for none of those that it adds to an incident; what somebody had and has no more it rings for.
+#[tokio::test]
+async fn a_service_that_groups_rings_again_for_what_nobody_has_any_more() {
+    let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
+    fake.change(|s| s.groups_alerts = true);
+    let all = [Action::Trigger, Action::Trigger, Action::Ack, Action::Trigger];
+    send_all(&to(&fake, &dir), &all.map(|action| told_as((Severity::Page, action)))).await;
+    let id = page(Action::Trigger).incident;
+    fake.with(|s| assert_eq!(rung(s), [id.clone(), format!("{id}-3")]));
 }
 
 /// An acknowledged ticket that is told anew is one more ticket, and the page that it becomes has a key of its own.
@@ -119,7 +135,26 @@ async fn a_ticket_rings_again_too() {
     send_all(&to(&fake, &dir), &all).await;
     let id = page(Action::Trigger).incident;
     fake.with(|s| {
-        assert_eq!(rung(s), [format!("{id}-ticket"), format!("{id}-ticket-2"), format!("{id}-2")]);
+        assert_eq!(rung(s), [format!("{id}-ticket"), format!("{id}-ticket-2"), id.clone()]);
         assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
     });
+}
+
+/// A call that waited until the incident was over rings nobody who was called before it; whoever was not is told both.
+#[tokio::test]
+async fn nobody_is_called_again_for_what_is_over() {
+    let id = page(Action::Trigger).incident;
+    for called in [true, false] {
+        let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
+        let mut late = told_as((Severity::Page, Action::Trigger));
+        late.message.status = Status::Resolved;
+        let first = called.then(|| told_as((Severity::Page, Action::Trigger)));
+        let last = told_as((Severity::Page, Action::Resolve));
+        let all: Vec<_> = first.into_iter().chain([late, last]).collect();
+        send_all(&to(&fake, &dir), &all).await;
+        fake.with(|s| {
+            assert_eq!(rung(s), [&id]);
+            assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
+        });
+    }
 }

@@ -43,6 +43,18 @@ fn an_alert_is_called_by_its_name_and_has_no_step() {
     }
 }
 
+/// Who wrote its rule knows what it is about, and what that costs.
+#[test]
+fn an_alert_says_nothing_of_gpus_checkpoints_and_cost() {
+    let mut w = World::new(EngineConfig { cost_per_gpu_hour: Some(2.5), ..two_levels() });
+    fires(&mut w, &[("alertname", "DiskFull"), ("severity", "critical"), ("run", "r")]);
+    let m = w.sent.remove(0).message;
+    let labels: Vec<_> = m.facts.iter().map(|f| f.label.as_str()).collect();
+    assert!(m.facts.iter().all(|f| !f.text.contains("GPU")), "{:?}", m.facts);
+    assert!(!labels.contains(&"Cost") && !labels.contains(&"Last good checkpoint"), "{labels:?}");
+    assert_eq!((m.details.cost, m.details.checkpoint), (None, None));
+}
+
 #[test]
 fn an_alert_is_told_in_the_words_of_its_rule() {
     let said = |w: &World, labels: &[(&str, &str)], annotations: &[(&str, &str)]| {

@@ -1,0 +1,212 @@
+//! Every ring that a policy promises is one in PagerDuty, and whoever answers one has answered all.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use stepwatch_fakes::{AlertState, Fault, PagerDuty, Slack, is_about, pagerduty_signature};
+use stepwatch_tests::bins;
+use stepwatch_tests::http::{self, get_json};
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::trainer::healthy;
+use stepwatch_tests::{Hears, Stack, StackOptions};
+
+/// The levels of a policy that rings twice, then a second receiver of the same service.
+const LEVELS: &str =
+    "      - {after: 1s, notify: [chat, primary], repeat: 1}\n      - {after: 1s, notify: [twin]}\n";
+
+/// An alerter whose policy has these levels; `twin` is of the service that `primary` is of.
+async fn stack(levels: &str, keys: &str) -> Stack {
+    let options = StackOptions {
+        blind: true,
+        hears: vec![Hears::PagerDuty],
+        levels: Some(levels.to_owned()),
+        pagerduty_keys: keys.to_owned(),
+        twin: true,
+        alerter: "resolve_after: 200ms\n".into(),
+        ..StackOptions::default()
+    };
+    Stack::start_with(options).await.unwrap()
+}
+
+async fn tell_alert(stack: &Stack, ends: Option<&str>) {
+    let alert = json!([{"labels": {"alertname": "DiskFull", "severity": "critical", "run": "llama"}, "endsAt": ends}]);
+    let url = format!("{}/api/v2/alerts", stack.alerter.url());
+    let answer = http::client().post(url).json(&alert).send().await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+}
+
+fn keys(pd: &PagerDuty) -> BTreeSet<&str> {
+    pd.pages.iter().map(|p| p.dedup_key.as_str()).collect()
+}
+
+/// Waits until so many have rung; the incident.
+async fn rung(stack: &Stack, times: usize) -> String {
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() >= times, PATIENCE).await.unwrap();
+    let incident = stack.alerter.incidents().await.unwrap()[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(keys(&pd).len(), pd.pages.len(), "a key rings once: {:?}", pd.pages);
+    assert!(pd.pages.iter().all(|p| is_about(&p.dedup_key, &incident)), "{:?}", pd.pages);
+    incident
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_and_repeats_all_ring_and_an_answer_here_stills_them() {
+    let stack = stack(LEVELS, "").await;
+    tell_alert(&stack, None).await;
+    // The level, its repeat, and the other receiver of the service.
+    let incident = rung(&stack, 3).await;
+    assert!(stack.alerter.ack(&incident, "ann").await.unwrap().status.success());
+    let pd = stack.pagerduty.wait_for(|pd| pd.ringing().next().is_none(), PATIENCE).await.unwrap();
+    assert!(pd.alerts.iter().all(|a| a.state == AlertState::Acknowledged), "{:?}", pd.alerts);
+    tell_alert(&stack, Some("2020-01-01T00:00:00Z")).await;
+    let over = |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
+    let ended = stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
+    assert_eq!(ended.pages.len(), pd.pages.len(), "nothing rings after the answer");
+}
+
+/// What `simulate` says of the first minute.
+async fn simulated(stack: &Stack) -> String {
+    let mut program = tokio::process::Command::new(bins::path(bins::ALERTER).unwrap());
+    program.args(["simulate", "--for", "1m", "--config"]).arg(stack.dir.path().join("alerter/alerter.yml"));
+    let said = tokio::time::timeout(PATIENCE, program.kill_on_drop(true).output()).await.unwrap().unwrap();
+    String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
+/// Delivers every webhook that waits, in order.
+async fn pump(stack: &Stack, from: usize) {
+    for hook in stack.pagerduty.with(|pd| pd.hooks[from..].to_vec()) {
+        let body = hook.to_string();
+        let signature = pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], body.as_bytes());
+        let request = http::client().post(format!("{}/pagerduty/webhook", stack.alerter.url()));
+        let answer = request.header("x-pagerduty-signature", signature).body(body).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_any_ring_in_pagerduty_answers_all() {
+    let stack = stack(LEVELS, "").await;
+    tell_alert(&stack, None).await;
+    rung(&stack, 3).await;
+    let (second, from) = stack.pagerduty.with(|pd| (pd.pages[1].dedup_key.clone(), pd.hooks.len()));
+    stack.pagerduty.change(|pd| pd.by_person(&second, "acknowledged", "Jane Doe")).unwrap();
+    assert_eq!(stack.pagerduty.with(|pd| pd.ringing().count()), 2);
+    pump(&stack, from).await;
+    stack.pagerduty.wait_for(|pd| pd.ringing().next().is_none(), PATIENCE).await.unwrap();
+    let (first, from) = stack.pagerduty.with(|pd| (pd.pages[0].dedup_key.clone(), pd.hooks.len()));
+    stack.pagerduty.change(|pd| pd.by_person(&first, "resolved", "Jane Doe")).unwrap();
+    pump(&stack, from).await;
+    let over = |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
+    let pd = stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
+    assert_eq!(pd.pages.len(), 3);
+    assert_eq!(stack.alerter.incidents().await.unwrap()[0]["state"], "resolved");
+}
+
+/// A ring whose answer never came may have rung: it is not repeated under another key, and it is answered with the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ring_that_may_have_arrived_is_the_same_ring_after_a_kill() {
+    let mut stack = stack(LEVELS, "").await;
+    stack.pagerduty.script().push("enqueue", Fault::TakenThenStatus(502)).always("enqueue", Fault::Hang);
+    tell_alert(&stack, None).await;
+    let incident = rung(&stack, 1).await;
+    stack.pagerduty.wait_for(|pd| pd.requests.len() >= 2, PATIENCE).await.unwrap();
+    stack.alerter.daemon.kill().await.unwrap();
+    stack.pagerduty.script().clear();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    assert!(stack.alerter.ack(&incident, "ann").await.unwrap().status.success());
+    let pd = stack.pagerduty.wait_for(|pd| pd.ringing().next().is_none(), PATIENCE).await.unwrap();
+    assert_eq!(keys(&pd).len(), pd.pages.len(), "{:?}", pd.pages);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_service_repeats_it_rings_once_and_every_text_says_so() {
+    let words = "PagerDuty's own escalation policy repeats";
+    let stack = stack(LEVELS, ", repeats: service").await;
+    tell_alert(&stack, None).await;
+    // The other receiver is called after the repeat.
+    let incident = rung(&stack, 2).await;
+    stack.pagerduty.with(|pd| {
+        assert!(keys(pd).contains(incident.as_str()) && pd.pages.len() == 2, "{:?}", pd.pages);
+        let told = |said: &Value| said["payload"]["custom_details"].to_string().contains(words);
+        assert!(pd.requests.iter().any(|r| told(&r.json())), "{:?}", pd.requests);
+    });
+    let told = stack.alerter.cli(&["explain", &incident]).await.unwrap();
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(text.contains(words), "{text}");
+    let text = simulated(&stack).await;
+    assert!(text.contains(words) && text.contains("primary rings 1 time"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_rings_is_counted_before_it_happens_and_shown_afterwards() {
+    let stack = stack(LEVELS, "").await;
+    let text = simulated(&stack).await;
+    assert!(text.contains("primary rings 2 times") && text.contains("twin rings 1 time"), "{text}");
+    tell_alert(&stack, None).await;
+    let incident = rung(&stack, 3).await;
+    let told = stack.alerter.cli(&["explain", &incident]).await.unwrap();
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    for key in stack.pagerduty.with(|pd| pd.pages.iter().map(|p| p.dedup_key.clone()).collect::<Vec<_>>()) {
+        assert!(text.contains(&format!("PagerDuty as {key}\n")), "{key}: {text}");
+    }
+    let detail = get_json(&format!("{}/api/v1/incidents/{incident}", stack.alerter.url())).await.unwrap();
+    let rings = |d: &Value| d["ring"].as_i64();
+    let mut rings: Vec<i64> = detail["deliveries"].as_array().unwrap().iter().filter_map(rings).collect();
+    rings.sort_unstable();
+    assert_eq!(rings, [1, 2, 3]);
+}
+
+fn thread(s: &Slack) -> String {
+    let Some(top) = s.top().next() else { return String::new() };
+    s.replies(&top.ts).map(|p| p.visible_text()).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_thread_shows_every_escalation_also_of_levels_that_the_chat_is_not_on() {
+    let levels = "      - {after: 0s, notify: [chat]}\n      - {after: 1s, notify: [primary]}\n      \
+                  - {after: 4s, notify: [twin]}\n";
+    let stack = stack(levels, "").await;
+    tell_alert(&stack, None).await;
+    let both = |s: &Slack| {
+        let text = thread(s).to_lowercase();
+        text.contains("escalated to level 2")
+            && text.contains("escalated to level 3")
+            && text.contains("twin")
+    };
+    let slack = stack.slack.wait_for(both, PATIENCE).await.unwrap();
+    assert_eq!(slack.top().count(), 1);
+    let broadcast = slack.posts.iter().filter(|p| p.broadcast).count();
+    assert_eq!(broadcast, 0, "the channel is not called for what rings others");
+    let text = slack.top().next().unwrap().visible_text() + &thread(&slack);
+    for word in ["Cost", "GPU", "checkpoint"] {
+        assert!(!text.contains(word), "an alert of others says nothing of {word}: {text}");
+    }
+}
+
+/// What waited for its receiver tells how things are when it is sent, not how they were.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_waited_tells_how_things_stand_now() {
+    let options = StackOptions { alerter: "resolve_after: 1h\n".into(), ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    stack.slack.script().always("chat.postMessage", Fault::Status(503));
+    let rank = stack.warm_run("mended", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    assert!(pd.pages[0].summary.contains("every further step is wasted"), "{}", pd.pages[0].summary);
+    for step in 5..25 {
+        let (loss, grad_norm) = healthy(step);
+        rank.step(step, &[("loss", loss), ("grad_norm", grad_norm)]).unwrap();
+    }
+    let incident = pd.pages[0].dedup_key.clone();
+    let cleared = async || {
+        let shown = stack.alerter.cli(&["explain", &incident]).await.ok()?;
+        String::from_utf8_lossy(&shown.stdout).contains("resolves if it stays so").then_some(())
+    };
+    stepwatch_tests::poll_until("the loss to be finite again", PATIENCE, cleared).await.unwrap();
+    stack.slack.script().clear();
+    let slack = stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
+    let text = slack.top().next().unwrap().visible_text();
+    assert!(!text.contains("every further step is wasted"), "{text}");
+    assert!(text.contains("Over since step 20; it was: loss is NaN."), "{text}");
+}
