@@ -169,11 +169,12 @@ fn what_is_silenced_is_kept_and_told_when_the_silence_ends() {
 #[test]
 fn what_is_over_before_the_silence_ends_is_told_to_nobody() {
     let mut w = running();
-    w.silence(&["run=llama", "kind=rank_dead"], 3600, false);
-    w.rank_dies();
+    w.silence(&["run=llama"], 3600, false);
+    let labels = [("alertname", "DiskFull"), ("run", "llama"), ("severity", "critical")];
+    w.tell(&labels, Some(86_400));
     let id = w.only().id.clone();
     w.forward(60);
-    w.input(Input::Resolve { incident: &id, by: "bob" });
+    w.tell(&labels, Some(0));
     w.forward(4000);
     assert_eq!(w.sent.iter().filter(|(_, n)| n.incident == id).count(), 0, "{:#?}", w.history);
 }

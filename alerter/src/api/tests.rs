@@ -39,7 +39,7 @@ async fn an_incident_is_told_listed_acknowledged_and_resolved() {
         let resolved: Value = serde_json::from_str(&body).unwrap();
         assert_eq!((status, &resolved["state"]), (200, &json!("resolved")));
         let end = ["ended", "resolved_by"].map(|key| resolved[key].as_str().unwrap());
-        assert!(end == ["person", "api:alice"] && resolved["reopens_at"].is_string(), "{resolved}");
+        assert!(end == ["person", "alice"] && resolved["reopens_at"].is_string(), "{resolved}");
     }
     let (status, body) = app.post(&ack, JSON, r#"{"by":"alice"}"#).await;
     assert_eq!(status, 409);
