@@ -60,6 +60,7 @@ pub struct File {
     pub runbook_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves.
     pub resolve_after: Span,
+    pub incidents: Incidents,
     /// How long the first message of a ticket waits for what else comes; a page never waits.
     pub batch_window: Span,
     /// Least time between two messages of news about one incident.
@@ -100,6 +101,14 @@ pub struct Storage {
     pub retention: Span,
 }
 
+/// What becomes of incidents.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Incidents {
+    /// How long after a person resolved an incident that still fires it comes back.
+    pub reopen_after: Span,
+}
+
 /// One key a kind of source.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -137,6 +146,7 @@ impl Default for File {
             external_url: None,
             runbook_url: None,
             resolve_after: engine.resolve_after,
+            incidents: Incidents::default(),
             batch_window: engine.batch_window,
             update_min_interval: engine.update_min_interval,
             remind_every: engine.remind_every,
@@ -161,6 +171,12 @@ impl Default for File {
             detectors: DetectorsConfig::default(),
             watchdog: watchdog::Config::default(),
         }
+    }
+}
+
+impl Default for Incidents {
+    fn default() -> Self {
+        Self { reopen_after: EngineConfig::default().reopen_after }
     }
 }
 
@@ -291,6 +307,7 @@ impl File {
             runbook_url: self.runbook_url.as_ref().map_or(defaults.runbook_url, no_slash),
             external_url: self.external_url.as_ref().map(no_slash),
             resolve_after: self.resolve_after,
+            reopen_after: self.incidents.reopen_after,
             oncall: oncall::engine(self),
             batch_window: self.batch_window,
             update_min_interval: self.update_min_interval,

@@ -76,6 +76,11 @@ pub struct IncidentLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct SeverityLabel {
+    pub severity: Word,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OpenedLabels {
     pub kind: Word,
     pub severity: Word,
@@ -105,6 +110,7 @@ pub struct RuntimeMetrics {
     pub signals_over_limit: Counter,
     pub batches_forgotten: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
+    pub incidents_still_firing: Family<SeverityLabel, Gauge>,
     pub opened: Family<OpenedLabels, Counter>,
     pub alerts_received: Counter,
     pub alerts_invalid: Counter,
@@ -165,6 +171,7 @@ impl Default for RuntimeMetrics {
             signals_over_limit: Counter::default(),
             batches_forgotten: Counter::default(),
             incidents: Family::default(),
+            incidents_still_firing: Family::default(),
             opened: Family::default(),
             // 1 us of an idle pass to 1 s of a backlog after an outage.
             alerts_received: Counter::default(),
@@ -254,6 +261,11 @@ impl RuntimeMetrics {
             m.batches_forgotten.clone(),
         );
         r.register("incidents", "Incidents that are not resolved", m.incidents.clone());
+        r.register(
+            "incidents_resolved_still_firing",
+            "Incidents that a person resolved and that still fire; they come back after incidents.reopen_after",
+            m.incidents_still_firing.clone(),
+        );
         r.register(
             "incidents_opened",
             "Incidents, by the severity they had when they opened",

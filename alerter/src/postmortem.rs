@@ -131,7 +131,13 @@ fn heading(out: &mut String, a: &Account<'_>) {
 fn state(a: &Account<'_>) -> String {
     let r = a.record;
     match (r.state, &r.acked_by) {
-        (State::Resolved, _) => format!("resolved at {}", a.end()),
+        (State::Resolved, _) => {
+            let how = r.end.as_ref().map(|end| end.words()).unwrap_or_default();
+            let back = r.reopens_at().map_or_else(String::new, |at| {
+                format!("; it still fires: comes back at {at} unless it is over by then")
+            });
+            format!("resolved at {}{how}{back}", a.end())
+        }
         (State::Acknowledged, Some(by)) => {
             format!("acknowledged by {by}, not over: figures are as of {}", a.now)
         }
@@ -163,7 +169,10 @@ fn times(out: &mut String, a: &Account<'_>) {
         _ => t.row(["Acknowledged", "by nobody", ""]),
     }
     match r.resolved_at {
-        Some(at) => t.row(["Resolved", &a.lasted().to_string(), &at.to_string()]),
+        Some(at) => {
+            let how = if r.is_stale() { "Stale: not heard of any more" } else { "Resolved" };
+            t.row([how, &a.lasted().to_string(), &at.to_string()]);
+        }
         None => t.row(["Resolved", "not yet", ""]),
     }
     t.write(out);

@@ -30,7 +30,7 @@ use stepwatch_engine::Engine;
 use stepwatch_engine::changes::RunChange;
 use stepwatch_engine::config::EngineConfig;
 use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
-use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::incident::{End, Ended, IncidentRecord, State};
 use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Kind};
@@ -164,7 +164,7 @@ pub struct Runtime {
     templates: Arc<Templates>,
     /// Effects that may wait for a store that refuses, before intake stops.
     max_pending: usize,
-    /// Incidents that were open at the last look, to notice new ones.
+    /// Incidents that were open at the last look, or are to come back, to notice new ones.
     open: BTreeSet<String>,
     /// One counter a kind of event, in the order of the kinds.
     events: Vec<prometheus_client::metrics::counter::Counter>,
@@ -231,7 +231,8 @@ impl Runtime {
             .iter()
             .map(|k| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone())
             .collect();
-        let open: BTreeSet<String> = engine.open_incidents().map(|r| r.id.clone()).collect();
+        let known = engine.open_incidents().chain(engine.resolved_still_firing());
+        let open: BTreeSet<String> = known.map(|r| r.id.clone()).collect();
         tracing::info!(open = open.len(), runs = engine.runs().count(), "restored");
         let mut runtime = Self {
             engine,
@@ -263,10 +264,11 @@ impl Runtime {
     /// Ends what the store holds open and the engine knows nothing of, because its state was of another version: nobody else
     /// ever would. What still holds is told anew.
     async fn close_orphans(&mut self) -> store::Result<()> {
-        let unresolved = Filter { unresolved: true, limit: Some(u32::MAX), ..Filter::default() };
+        let unresolved =
+            Filter { unresolved: true, and_firing: true, limit: Some(u32::MAX), ..Filter::default() };
         let now = self.clock.now();
         for mut record in self.store.incidents(&unresolved).await? {
-            if self.engine.incident(&record.id).is_some() {
+            if self.engine.holds(&record.id) {
                 continue;
             }
             tracing::warn!(
@@ -276,7 +278,11 @@ impl Runtime {
             let what = "closed: the state behind it could not be read; if it still holds, it is told anew"
                 .to_owned();
             let entry = TimelineEntry { incident: record.id.clone(), at: now, actor: "alerter".into(), what };
-            (record.state, record.resolved_at, record.next_at) = (State::Resolved, Some(now), None);
+            // What a person resolved was over then.
+            record.resolved_at = record.resolved_at.or(Some(now));
+            (record.state, record.next_at) = (State::Resolved, None);
+            let unknown = End { how: Ended::Stale, by: None, silent_since: None, reopens_at: None };
+            record.end.get_or_insert(unknown).reopens_at = None;
             self.open.insert(record.id.clone());
             self.pending.effects.extend([Effect::Timeline(entry), Effect::Incident(Box::new(record))]);
         }

@@ -25,6 +25,8 @@ pub struct EngineConfig {
     pub external_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves; a return within it is a flap.
     pub resolve_after: Span,
+    /// How long after a person resolved an incident that still fires it comes back.
+    pub reopen_after: Span,
     pub oncall: OnCallConfig,
     /// How long the first message of a ticket waits for what else comes; a page never waits.
     pub batch_window: Span,
@@ -153,6 +155,7 @@ impl Default for EngineConfig {
             runbook_url: "https://github.com/stepwatch/stepwatch/blob/main/docs/runbooks".into(),
             external_url: None,
             resolve_after: Span::secs(60),
+            reopen_after: Span::secs(600),
             oncall: OnCallConfig::default(),
             batch_window: Span::ZERO,
             update_min_interval: Span::secs(30),

@@ -339,11 +339,11 @@ impl Engine {
         }
         if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
             self.leave(name);
-            self.runs.remove(name);
+            let heard = self.runs.remove(name).map_or(now, |run| run.facts.last_heard);
             self.sources.values_mut().for_each(|s| {
                 s.runs.remove(name);
             });
-            self.book.forgotten(now, &Scope::Run(name.to_owned()), out);
+            self.book.forgotten(now, &Scope::Run(name.to_owned()), heard, out);
             self.dirty.insert(Key::Run(name.to_owned()));
             return;
         }
@@ -450,6 +450,16 @@ impl Engine {
     /// Incidents that are not resolved.
     pub fn open_incidents(&self) -> impl Iterator<Item = &IncidentRecord> {
         self.book.open.values().map(|i| &i.record)
+    }
+
+    /// Incidents that a person resolved and that still fire: they come back unless they are over before.
+    pub fn resolved_still_firing(&self) -> impl Iterator<Item = &IncidentRecord> {
+        self.book.closed.iter().map(|(_, i)| &i.record)
+    }
+
+    /// Whether an incident is open, or comes back unless it is over before.
+    pub fn holds(&self, id: &str) -> bool {
+        self.book.open.contains_key(id) || self.book.closed.get(id).is_some()
     }
 
     pub fn open_count(&self) -> usize {

@@ -200,7 +200,7 @@ impl External {
         let fingerprint = alert.fingerprint;
         let ends_at = ends_at.unwrap_or(now + self.config.resolve_timeout);
         if ends_at <= now {
-            let over = self.end(fingerprint, touched).is_some();
+            let over = self.end(fingerprint, None, touched).is_some();
             return if over { Taken::Over } else { Taken::Nothing };
         }
         if let Some(member) = self.firing.get_mut(&fingerprint) {
@@ -248,11 +248,17 @@ impl External {
         self.judged(&key);
     }
 
-    fn end(&mut self, fingerprint: u64, touched: &mut BTreeSet<Arc<str>>) -> Option<Firing> {
+    /// `silent`: when it was last heard of, if that is why it ends.
+    fn end(
+        &mut self,
+        fingerprint: u64,
+        silent: Option<Ts>,
+        touched: &mut BTreeSet<Arc<str>>,
+    ) -> Option<Firing> {
         let Member { firing, group, node, severity } = self.firing.remove(&fingerprint)?;
         self.ends.set(&fingerprint, None);
         if let Some(g) = self.groups.get_mut(&group) {
-            g.remove(fingerprint, &node, severity);
+            g.remove(fingerprint, &node, severity, silent);
             let left = g.firing.iter().filter_map(|f| self.firing.get(f)).map(|m| &m.firing.alert);
             g.common.remove(&firing.alert, left);
         }
@@ -264,10 +270,12 @@ impl External {
     pub fn expire(&mut self, now: Ts, touched: &mut BTreeSet<Arc<str>>) -> Vec<u64> {
         let mut over = Vec::new();
         while let Some(fingerprint) = self.ends.pop_due(now) {
-            match self.firing.get(&fingerprint).map(|m| m.firing.ends_at) {
+            match self.firing.get(&fingerprint).map(|m| (m.firing.ends_at, m.firing.updated_at)) {
                 // It was told again meanwhile.
-                Some(at) if at > now => self.ends.set(&fingerprint, Some(at)),
-                Some(_) => over.extend(self.end(fingerprint, touched).map(|_| fingerprint)),
+                Some((at, _)) if at > now => self.ends.set(&fingerprint, Some(at)),
+                Some((_, heard)) => {
+                    over.extend(self.end(fingerprint, Some(heard), touched).map(|_| fingerprint));
+                }
                 None => {}
             }
         }
@@ -278,6 +286,7 @@ impl External {
     pub fn judged(&mut self, key: &str) {
         let Some(group) = self.groups.get_mut(key) else { return };
         group.newcomer = None;
+        group.came.clear();
         if group.firing.is_empty() {
             self.groups.remove(key);
         }

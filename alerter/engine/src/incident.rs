@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub(crate) mod book;
+mod closed;
 mod ending;
 mod escalation;
 mod fabric;
@@ -19,6 +20,7 @@ mod places;
 mod quiet;
 mod record;
 mod silenced;
+pub(crate) mod stored;
 mod storm;
 mod targets;
 mod telling;
@@ -30,7 +32,7 @@ pub(crate) mod v4;
 use serde::{Deserialize, Serialize};
 
 use crate::matcher::Labels;
-use crate::time::Ts;
+use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Severity, Suspect};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +41,49 @@ pub enum State {
     Open,
     Acknowledged,
     Resolved,
+}
+
+/// How an incident ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// A person resolved it.
+    Person,
+    /// Whoever sent the alert said that it is over.
+    Sender,
+    /// What is measured says so.
+    Clear,
+    /// Nothing has been heard of it any more: it counts as over, and may still hold.
+    Stale,
+    /// The run came to its end.
+    RunEnded,
+    /// It is told in another incident.
+    Replaced,
+}
+
+/// The end of an incident.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub how: Ended,
+    /// The person.
+    #[serde(default)]
+    pub by: Option<String>,
+    /// Of what is stale: when it was last heard of.
+    #[serde(default)]
+    pub silent_since: Option<Ts>,
+    /// A person resolved it and it still fires: when it comes back, unless it is over by then.
+    #[serde(default)]
+    pub reopens_at: Option<Ts>,
+}
+
+/// What an incident was called when it was acknowledged, and how much has come to it that is not said by that.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    pub title: String,
+    /// Alerts, or sicknesses, that were acknowledged later.
+    pub more: u32,
+    /// Those that nobody has acknowledged.
+    pub new: u32,
 }
 
 /// Why an open incident is told to nobody.
@@ -131,6 +176,54 @@ pub struct IncidentRecord {
     pub labels: Labels,
     #[serde(default)]
     pub quiet: Option<Quiet>,
+    #[serde(default, with = "stored::in_json")]
+    pub end: Option<End>,
+    #[serde(default, with = "stored::in_json")]
+    pub named: Option<Named>,
+}
+
+impl End {
+    pub(crate) fn of(how: Ended) -> Self {
+        Self { how, by: None, silent_since: None, reopens_at: None }
+    }
+
+    pub(crate) fn stale(since: Ts) -> Self {
+        Self { silent_since: Some(since), ..Self::of(Ended::Stale) }
+    }
+
+    /// In words that follow `resolved`: `by alice`, `: its sender said so`.
+    pub fn words(&self) -> String {
+        match (self.how, &self.by, self.silent_since) {
+            (Ended::Person, Some(by), _) => format!(" by {by}"),
+            (Ended::Sender, ..) => ": its sender said that it is over".into(),
+            (Ended::Stale, _, Some(at)) => format!(" as stale: nothing has been heard of it since {at}"),
+            (Ended::Stale, ..) => " as stale".into(),
+            (Ended::RunEnded, ..) => ": the run ended".into(),
+            (Ended::Replaced, ..) => ": told in another incident".into(),
+            (Ended::Person | Ended::Clear, ..) => String::new(),
+        }
+    }
+}
+
+impl End {
+    /// What is told of an end that nobody measured.
+    pub(crate) fn after(&self, lasted: Span) -> String {
+        match (self.how, self.silent_since) {
+            (Ended::Stale, Some(at)) => {
+                format!("stale after {lasted}: nothing has been heard of it since {at}; it may still hold")
+            }
+            (Ended::RunEnded, _) => format!("resolved after {lasted}: the run ended and nobody answered"),
+            _ => format!("resolved after {lasted}: its sender said that it is over"),
+        }
+    }
+}
+
+impl Named {
+    fn words(&self) -> String {
+        let more = if self.more > 0 { format!(" and {} more", self.more) } else { String::new() };
+        let new = if self.new > 0 { format!(" +{} new", self.new) } else { String::new() };
+        format!("{}{more}{new}", self.title)
+    }
 }
 
 impl Scope {
@@ -160,12 +253,25 @@ impl Subject {
 impl IncidentRecord {
     /// What is wrong, in a word or two: `hang`, or what the alert of another program is called.
     pub fn title(&self) -> String {
+        if let Some(named) = &self.named {
+            return named.words();
+        }
         match self.alert() {
             Some(name) if self.kind == Kind::PrometheusAlert => {
                 name.split_whitespace().collect::<Vec<_>>().join(" ")
             }
             _ => self.kind.title().to_owned(),
         }
+    }
+
+    /// A person resolved it, and it still fires: when it comes back, unless it is over by then.
+    pub fn reopens_at(&self) -> Option<Ts> {
+        self.end.as_ref()?.reopens_at
+    }
+
+    /// It counts as over because nothing was heard of it any more.
+    pub fn is_stale(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.how == Ended::Stale)
     }
 
     /// Whether there is a run that it costs anything.

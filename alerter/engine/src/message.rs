@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::cause::Remedies;
 use crate::config::EngineConfig;
 use crate::external::Alert;
-use crate::incident::IncidentRecord;
+use crate::incident::{Ended, IncidentRecord};
 use crate::matcher::Labels;
 use crate::run::Facts;
 use crate::time::Ts;
@@ -62,6 +62,8 @@ pub enum Reason {
     Resolved,
     /// A test of the receiver.
     Test,
+    /// A person resolved it, and it still fires, or got worse.
+    Reopened,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,6 +77,9 @@ pub struct Message {
     pub kind: Kind,
     pub severity: Severity,
     pub status: Status,
+    /// How it ended, once it has.
+    #[serde(default)]
+    pub ended: Option<Ended>,
     /// At most 150 characters: fits a Slack header and a phone's lock screen.
     pub title: String,
     /// One or two sentences: what happened, with the numbers.
@@ -117,6 +122,7 @@ impl Reason {
         Self::InhibitionEnded,
         Self::Resolved,
         Self::Test,
+        Self::Reopened,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -139,6 +145,7 @@ impl Reason {
             Self::InhibitionEnded => "inhibition_ended",
             Self::Resolved => "resolved",
             Self::Test => "test",
+            Self::Reopened => "reopened",
         }
     }
 }
@@ -251,6 +258,7 @@ pub(crate) fn compose(
         kind: r.kind,
         severity: r.severity,
         status,
+        ended: r.end.as_ref().map(|end| end.how),
         title: title(r, status),
         summary: sentence(&r.summary),
         facts: facts(now, about, config),
@@ -268,6 +276,7 @@ fn title(r: &IncidentRecord, status: Status) -> String {
     let head = match status {
         Status::Firing => r.severity.as_str().to_uppercase(),
         Status::Acknowledged => "ACK".to_owned(),
+        Status::Resolved if r.is_stale() => "STALE".to_owned(),
         Status::Resolved => "RESOLVED".to_owned(),
     };
     let at = if r.has_steps() { format!(" at step {}", r.start_step) } else { String::new() };

@@ -170,12 +170,19 @@ pub enum Change {
     Clear,
     /// It happened and is already over: an incident that opens and resolves at once.
     Note,
+    /// Nothing has been heard of it since [`Verdict::ts`], so that it counts as over; nobody said that it is.
+    Lapse,
 }
 
 impl Change {
     /// It holds.
     pub fn raises(self) -> bool {
         self == Self::Raise || self.says_more()
+    }
+
+    /// It does not hold any more, as far as is known.
+    pub fn ends(self) -> bool {
+        matches!(self, Self::Clear | Self::Lapse)
     }
 
     /// It held before, of less.

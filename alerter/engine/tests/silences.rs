@@ -169,11 +169,12 @@ fn what_is_silenced_is_kept_and_told_when_the_silence_ends() {
 #[test]
 fn what_is_over_before_the_silence_ends_is_told_to_nobody() {
     let mut w = running();
-    w.silence(&["run=llama", "kind=rank_dead"], 3600, false);
-    w.rank_dies();
+    w.silence(&["run=llama"], 3600, false);
+    let labels = [("alertname", "DiskFull"), ("run", "llama"), ("severity", "critical")];
+    w.tell(&labels, Some(86_400));
     let id = w.only().id.clone();
     w.forward(60);
-    w.input(Input::Resolve { incident: &id, by: "bob" });
+    w.tell(&labels, Some(0));
     w.forward(4000);
     assert_eq!(w.sent.iter().filter(|(_, n)| n.incident == id).count(), 0, "{:#?}", w.history);
 }
@@ -198,12 +199,18 @@ fn whoever_was_told_is_told_of_the_end_and_of_nothing_else() {
 fn a_silence_may_be_of_one_incident() {
     let mut w = running();
     let silence = w.silence(&["run=llama"], 7200, true);
-    w.rank_dies();
+    let labels = [("alertname", "DiskFull"), ("run", "llama"), ("severity", "critical")];
+    w.tell(&labels, Some(86_400));
     let id = w.only().id.clone();
     w.forward(30);
     w.input(Input::Resolve { incident: &id, by: "bob" });
-    let ended = w.silences.iter().find(|s| s.id == silence).unwrap();
-    assert_eq!((ended.phase(w.now), ended.ends_at), (Phase::Expired, w.now));
+    let phase = |w: &World| w.silences.iter().find(|s| s.id == silence).unwrap().phase(w.now);
+    assert_eq!(phase(&w), Phase::Active, "it still fires");
+    w.forward(600);
+    assert!(w.only().quiet.is_some() && w.only().state == State::Open, "it is back, and silenced");
+    w.input(Input::Resolve { incident: &id, by: "bob" });
+    w.tell(&labels, Some(0));
+    assert_eq!(phase(&w), Phase::Expired);
 }
 
 #[test]

@@ -97,7 +97,9 @@ pub(super) async fn unack(
     answer(&api, &caller, &id, said, unack).await
 }
 
-/// Closes an incident by hand. Durable when it is answered; one that is closed stays so.
+/// Closes an incident by hand. Durable when it is answered.
+///
+/// One that still fires comes back at `reopens_at`, unless it is over by then: a silence keeps it quiet.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/resolve",
@@ -198,7 +200,11 @@ impl Said {
         }
         let when = record.resolved_at.map(|at| format!(" at {at}")).unwrap_or_default();
         let id = &record.id;
-        let message = format!("incident {id} was resolved{when}: nothing is left to be done about it");
+        let left = record.reopens_at().map_or_else(
+            || "nothing is left to be done about it".to_owned(),
+            |at| format!("it still fires, and comes back at {at} unless it is over by then"),
+        );
+        let message = format!("incident {id} was resolved{when}: {left}");
         Some(Err(ApiError::conflict(message)))
     }
 }

@@ -58,7 +58,7 @@ enum StateWanted {
     Open,
     Acknowledged,
     Resolved,
-    /// Open or acknowledged.
+    /// Open or acknowledged, or resolved by hand while it still fires.
     Unresolved,
     All,
 }
@@ -80,7 +80,15 @@ impl ListQuery {
             None | Some(StateWanted::Unresolved | StateWanted::All) => None,
         };
         let unresolved = matches!(self.state, Some(StateWanted::Unresolved));
-        let filter = Filter { state, unresolved, run, node, severity: self.severity, ..Filter::default() };
+        let filter = Filter {
+            state,
+            unresolved,
+            and_firing: unresolved,
+            run,
+            node,
+            severity: self.severity,
+            ..Filter::default()
+        };
         Ok(Filter { limit: Some(limit), ..filter })
     }
 }

@@ -61,14 +61,20 @@ pub(super) fn refused(error: ApiError) -> Response {
 }
 
 pub(super) async fn overview(State(api): State<Arc<Api>>, caller: Caller) -> Response {
-    let filter = |unresolved| Filter { unresolved, limit: Some(MAX_ROWS as u32), ..Filter::default() };
+    let filter = |unresolved| Filter {
+        unresolved,
+        and_firing: true,
+        limit: Some(MAX_ROWS as u32),
+        ..Filter::default()
+    };
     let open = match api.incidents(&caller, filter(true)).await {
         Ok(open) => open,
         Err(e) => return e.into_page(),
     };
     let latest = Filter { limit: Some(20), ..Filter::default() };
     let latest = api.incidents(&caller, latest).await.unwrap_or_default();
-    let closed: Vec<_> = latest.into_iter().filter(|r| r.state == IncidentState::Resolved).collect();
+    let over = |r: &IncidentRecord| r.state == IncidentState::Resolved && r.reopens_at().is_none();
+    let closed: Vec<_> = latest.into_iter().filter(over).collect();
     let (now, view, status) = (wall(), api.runtime.views.get(), api.status());
 
     let mut body = head(&format!(
@@ -130,7 +136,7 @@ fn incident_table(
     let row = |r: &IncidentRecord| {
         vec![
             Cell::Badge(r.severity.as_str()),
-            Cell::Badge(state(r.state)),
+            Cell::Badge(IncidentView::from(r.clone()).standing()),
             Cell::Text(r.place()),
             Cell::Text(format!("{}: {}", r.title(), r.summary)),
             Cell::Number(ago(now, r.opened_at)),
@@ -217,7 +223,7 @@ fn incident_body(d: &IncidentDetail) -> String {
 fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
     let mut facts = vec![
         ("severity", i.severity.as_str().to_owned()),
-        ("state", state(i.state).to_owned()),
+        ("state", i.standing().to_owned()),
         ("signal", i.signal.clone()),
     ];
     if !i.run.is_empty() {
@@ -234,7 +240,8 @@ fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
         facts.push(("acknowledged", format!("by {by} at {}", time(at))));
     }
     facts.extend(i.next_escalation_at.map(|at| ("next escalation", time(at))));
-    facts.extend(i.resolved_at.map(|at| ("resolved", time(at))));
+    facts.extend(i.resolved_at.map(|at| ("resolved", format!("{}{}", time(at), i.how_it_ended()))));
+    facts.extend(i.reopens_at.map(|at| ("comes back", format!("{}, unless it is over by then", time(at)))));
     facts.into_iter().map(|(k, v)| vec![Cell::text(k), Cell::Text(v)]).collect()
 }
 
@@ -265,14 +272,6 @@ fn why(d: &DeliveryView) -> String {
 
 fn time(at: When) -> String {
     at.0.to_string()
-}
-
-fn state(s: IncidentState) -> &'static str {
-    match s {
-        IncidentState::Open => "open",
-        IncidentState::Acknowledged => "acknowledged",
-        IncidentState::Resolved => "resolved",
-    }
 }
 
 fn delivery_state(s: DeliveryState) -> &'static str {

@@ -38,17 +38,21 @@ async fn an_incident_is_told_listed_acknowledged_and_resolved() {
         let (status, body) = app.post(&resolve, JSON, r#"{"by":"alice"}"#).await;
         let resolved: Value = serde_json::from_str(&body).unwrap();
         assert_eq!((status, &resolved["state"]), (200, &json!("resolved")));
+        let end = ["ended", "resolved_by"].map(|key| resolved[key].as_str().unwrap());
+        assert!(end == ["person", "alice"] && resolved["reopens_at"].is_string(), "{resolved}");
     }
     let (status, body) = app.post(&ack, JSON, r#"{"by":"alice"}"#).await;
     assert_eq!(status, 409);
     assert!(error(&body).contains("was resolved at 2"), "{body}");
+    assert!(error(&body).contains("it still fires, and comes back at 2"), "{body}");
 
     let count = async |query: &str| {
         app.json(&format!("/api/v1/incidents{query}")).await["incidents"].as_array().unwrap().len()
     };
     assert_eq!(count("").await, 1);
     assert_eq!(count("?state=resolved&severity=page&run=llama&limit=5").await, 1);
-    assert_eq!(count("?state=unresolved").await, 0);
+    assert_eq!(count("?state=unresolved").await, 1, "it still fires");
+    assert_eq!(count("?state=open").await, 0);
     assert_eq!(count("?run=other").await, 0);
     let actions = app.hook.wait_for(|s| s.deliveries.len() == 3, DEADLINE).await.unwrap();
     assert_eq!(actions.refused, Vec::<String>::new());

@@ -7,7 +7,7 @@ mod silences;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_engine::effect::{Action, Path, TimelineEntry};
-use stepwatch_engine::incident::{Hidden, IncidentRecord, Quiet, State};
+use stepwatch_engine::incident::{End, Ended, Hidden, IncidentRecord, Quiet, State};
 use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::message::{Link, Reason};
 use stepwatch_engine::time::Ts;
@@ -83,6 +83,19 @@ pub struct IncidentView {
     /// Why it is told to nobody, while it is.
     #[serde(default)]
     pub quiet: Option<QuietView>,
+    /// How it ended, once it is resolved.
+    #[serde(default)]
+    #[schema(value_type = Option<schema::Ended>)]
+    pub ended: Option<Ended>,
+    /// The person who resolved it.
+    #[serde(default)]
+    pub resolved_by: Option<String>,
+    /// Of what is stale: since when nothing has been heard of it.
+    #[serde(default)]
+    pub silent_since: Option<When>,
+    /// A person resolved it and it still fires: when it comes back, unless it is over by then.
+    #[serde(default)]
+    pub reopens_at: Option<When>,
 }
 
 /// What hides an open incident.
@@ -295,11 +308,34 @@ impl IncidentView {
     pub fn place(&self) -> String {
         stepwatch_engine::message::place(&self.run, &self.nodes)
     }
+
+    /// Where it stands, in a word or few.
+    pub fn standing(&self) -> &'static str {
+        match self.state {
+            State::Open => "open",
+            State::Acknowledged => "acknowledged",
+            State::Resolved if self.reopens_at.is_some() => "resolved by hand, still firing",
+            State::Resolved if self.ended == Some(Ended::Stale) => "stale",
+            State::Resolved => "resolved",
+        }
+    }
+
+    /// How it ended, in words that follow `resolved`.
+    pub fn how_it_ended(&self) -> String {
+        let (by, silent_since) = (self.resolved_by.clone(), self.silent_since.map(|at| at.0));
+        let end = self.ended.map(|how| End { how, by, silent_since, reopens_at: None });
+        end.map(|end| end.words()).unwrap_or_default()
+    }
 }
 
 impl From<IncidentRecord> for IncidentView {
     fn from(r: IncidentRecord) -> Self {
+        let end = r.end.as_ref();
         Self {
+            ended: end.map(|end| end.how),
+            resolved_by: end.and_then(|end| end.by.clone()),
+            silent_since: end.and_then(|end| end.silent_since).map(When),
+            reopens_at: r.reopens_at().map(When),
             title: r.title(),
             id: r.id,
             run: r.run,

@@ -196,7 +196,16 @@ async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -
         _ => ("", me, String::new()),
     };
     let (id, summary) = (&incident.id, plain(&incident.summary));
-    Ok(writeln!(out, "{id} {already}{done} by {}{when}: {summary}", plain(&who))?)
+    writeln!(out, "{id} {already}{done} by {}{when}: {summary}", plain(&who))?;
+    if let Some(at) = incident.reopens_at {
+        writeln!(
+            out,
+            "still firing: comes back at {} unless it is over by then; silence it to keep it quiet: \
+             stepwatch-alerter silences add --help",
+            at.0
+        )?;
+    }
+    Ok(())
 }
 
 /// The alerter puts the name that it knows before the one that it is told: `api:ops (alice)`.
@@ -236,7 +245,7 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
         table.row([
             i.id.as_str(),
             i.severity.as_str(),
-            state(i.state),
+            i.standing(),
             &told(i, now),
             &i.place(),
             i.kind.as_str(),
@@ -262,7 +271,10 @@ pub(super) fn unheard(incidents: &[IncidentView], out: &mut dyn Write) -> std::i
 /// Who knows of it, or what keeps it from them.
 fn told(i: &IncidentView, now: Ts) -> String {
     match (&i.quiet, i.state) {
-        (_, State::Resolved) => "-".into(),
+        (_, State::Resolved) => match i.reopens_at {
+            Some(at) => format!("back in {}", Span((at.0 - now).0.max(0))),
+            None => "-".into(),
+        },
         (Some(quiet), _) => match quiet.why {
             Hidden::Silenced => format!("NOBODY: silence {}", quiet.by),
             Hidden::Inhibited => format!("NOBODY: hidden by {}", quiet.by),
@@ -352,17 +364,15 @@ fn standing(i: &IncidentView, now: Ts) -> String {
             i.acked_at.map(|at| format!(" after {}", at.0 - i.opened_at.0)).unwrap_or_default()
         ),
         State::Resolved => match i.resolved_at {
-            Some(at) => format!("resolved {} after {}", at.0, at.0 - i.opened_at.0),
+            Some(at) => {
+                let back = i.reopens_at.map_or_else(String::new, |at| {
+                    format!("; still firing: comes back at {} unless it is over by then", at.0)
+                });
+                let how = i.how_it_ended();
+                format!("resolved {} after {}{how}{back}", at.0, at.0 - i.opened_at.0)
+            }
             None => "resolved".into(),
         },
-    }
-}
-
-fn state(s: State) -> &'static str {
-    match s {
-        State::Open => "open",
-        State::Acknowledged => "acknowledged",
-        State::Resolved => "resolved",
     }
 }
 

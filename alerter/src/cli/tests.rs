@@ -1,7 +1,7 @@
 use clap::{CommandFactory, Parser};
 use insta::assert_snapshot;
 use stepwatch_engine::effect::Action;
-use stepwatch_engine::incident::{Hidden, State};
+use stepwatch_engine::incident::{Ended, Hidden, State};
 use stepwatch_engine::message::Reason;
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
@@ -50,6 +50,10 @@ fn incident() -> IncidentView {
         flaps: 0,
         labels: BTreeMap::new(),
         quiet: None,
+        ended: None,
+        resolved_by: None,
+        silent_since: None,
+        reopens_at: None,
     }
 }
 
@@ -187,6 +191,41 @@ async fn cli(args: &[&str]) -> (u8, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let status = cli.run_with(LogControl::detached, &mut out, &mut err).await;
     (status, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+#[test]
+fn how_it_ended_and_whether_it_comes_back_is_said() {
+    let now = Ts(OPENED + 250_000);
+    let over = IncidentView { state: State::Resolved, resolved_at: Some(at(100)), ..incident() };
+    let by_hand = IncidentView {
+        ended: Some(Ended::Person),
+        resolved_by: Some("ann".into()),
+        reopens_at: Some(at(700)),
+        ..over.clone()
+    };
+    let stale = IncidentView { ended: Some(Ended::Stale), silent_since: Some(at(40)), ..over.clone() };
+    let sender = IncidentView { ended: Some(Ended::Sender), ..over.clone() };
+    let table = text(|out| incidents::listing(&[by_hand.clone(), stale.clone()], now, out));
+    for part in ["resolved by hand, still firing", "back in 7m 30s", " stale "] {
+        assert!(table.contains(part), "{table}");
+    }
+    let state = |incident: &IncidentView| {
+        let detail = IncidentDetail { incident: incident.clone(), ..detail() };
+        let shown = text(|out| incidents::facts(&detail, now, out));
+        shown.lines().find(|line| line.contains("state")).unwrap().trim().to_owned()
+    };
+    let said = [by_hand, stale, sender, over].map(|i| state(&i));
+    assert!(
+        said[0]
+            .ends_with(" by ann; still firing: comes back at 2026-11-21T02:28:36Z unless it is over by then"),
+        "{said:?}"
+    );
+    assert!(
+        said[1].ends_with(" as stale: nothing has been heard of it since 2026-11-21T02:17:36Z"),
+        "{said:?}"
+    );
+    assert!(said[2].ends_with(": its sender said that it is over"), "{said:?}");
+    assert!(said[3].ends_with("after 1m 40s"), "{said:?}");
 }
 
 #[test]

@@ -100,8 +100,9 @@ fn timing(file: &File) -> String {
     };
     let ack = file.ack_timeout.map_or(String::new(), |t| format!(", told anew {t} after an acknowledgement"));
     format!(
-        "{first}, news every {} at most, unanswered pages again every {}{ack}, over after {} of quiet; {storm}",
-        file.update_min_interval, file.remind_every, file.resolve_after
+        "{first}, news every {} at most, unanswered pages again every {}{ack}, over after {} of quiet, \
+         back {} after a person resolved what still fires; {storm}",
+        file.update_min_interval, file.remind_every, file.resolve_after, file.incidents.reopen_after
     )
 }
 

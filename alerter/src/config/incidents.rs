@@ -55,6 +55,13 @@ fn timing(file: &File, errors: &mut Vec<String>) {
             errors.push(format!("{key}: must be {least} to {most}, got {value}"));
         }
     }
+    let reopen = file.incidents.reopen_after;
+    // A day is what history is kept for at least.
+    if !(Span::secs(1)..=Span::secs(86_400)).contains(&reopen) {
+        errors.push(format!(
+            "incidents.reopen_after: must be 1s to 1d, got {reopen}; what is to stay quiet for longer is silenced, not resolved"
+        ));
+    }
     if !(1..=10_000).contains(&file.storm.incidents) {
         errors.push(format!("storm.incidents: must be 1 to 10000, got {}", file.storm.incidents));
     }

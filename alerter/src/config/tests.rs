@@ -172,6 +172,7 @@ fn mistakes_in_routes_and_timing_name_their_place() {
 batch_window: 2h
 remind_every: 1s
 storm: {incidents: 0}
+incidents: {reopen_after: 0s}
 inhibit_off: [nonsense]
 inhibit_rules:
   - {source_matchers: [], target_matchers: ['kind="hangs"']}
@@ -190,6 +191,7 @@ routes:
     for part in [
         "batch_window: must be 0s to 1h, got 2h",
         "remind_every: must be 1m to 1d 0h, got 1s",
+        "incidents.reopen_after: must be 1s to 1d, got 0s; what is to stay quiet for longer is silenced, not resolved",
         "storm.incidents: must be 1 to 10000, got 0",
         "inhibit_off[0]: there is no built-in rule \"nonsense\"; those that exist: hang-hides-slowness",
         "inhibit_rules[0].source_matchers: is empty",

@@ -35,6 +35,7 @@ pub(crate) fn message() -> Message {
         kind: Kind::GradSpike,
         severity: Severity::Page,
         status: Status::Firing,
+        ended: None,
         title: "PAGE llama-70b: gradient spike at step 31215".into(),
         summary: "Gradient norm rose to 27.3 within 4 steps, 38 robust sigmas above 0.91, and the loss followed to 3.4."
             .into(),

@@ -29,6 +29,7 @@ use lettre::{Address, Message as Mail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::incident::Ended;
 use stepwatch_engine::message::{Message, Status};
 
 use self::relay::{Answers, Encryption, Relay};
@@ -320,6 +321,7 @@ fn subject(m: &Message) -> String {
 /// Why this message came, in the words of a headline.
 fn standing(n: &Notification) -> &'static str {
     match (n.message.status, n.action) {
+        (Status::Resolved, _) if n.message.ended == Some(Ended::Stale) => "STALE",
         (Status::Resolved, _) => "RESOLVED",
         (Status::Acknowledged, _) => "ACKNOWLEDGED",
         (Status::Firing, Action::Update) => "NEWS",

@@ -1,8 +1,8 @@
 //! PagerDuty by its Events API v2.
 //!
 //! The deduplication key is the incident's id, which is never used again: a repeated trigger adds to the open alert instead of
-//! waking somebody twice. A trigger after a resolve would open another alert; that cannot happen because the outbox sends one
-//! message of an incident at a time, in order.
+//! waking somebody twice. A trigger after a resolve opens another alert, which is what rings when an incident that a person
+//! resolved is back; no other comes so late, because the outbox sends one message of an incident at a time, in order.
 //!
 //! An alert that is open rings no more, so that an incident that began as a ticket and became a page needs a second one. What
 //! is only a ticket goes under a key of its own, and the page closes it. Nor does one that was acknowledged: when whoever took
@@ -276,7 +276,9 @@ fn render(
     dedup_key: &str,
     routing_key: &str,
 ) -> serde_json::Result<Vec<u8>> {
-    let trigger = (event_action == "trigger").then(|| trigger(&n.message));
+    // Of an end the log of the alert shows how it ended, as it does of Alertmanager's.
+    let tells = event_action == "trigger" || n.action == Action::Resolve;
+    let trigger = tells.then(|| trigger(&n.message));
     let mut event = Event { routing_key, event_action, dedup_key, trigger };
     let body = serde_json::to_vec(&event)?;
     if body.len() > EVENT_MAX {
@@ -300,7 +302,8 @@ fn trigger(m: &Message) -> Trigger {
         .collect();
     let own = m.links.iter().find(|link| link.text.to_lowercase().contains("incident"));
     let client_url = own.and_then(|link| web_link(&link.href, HREF_MAX)).map(str::to_owned);
-    let summary = format!("{}. {}", clean(&m.title), clean(&m.summary));
+    let words = if m.status == Status::Resolved { &m.reason } else { &m.summary };
+    let summary = format!("{}. {}", clean(&m.title), clean(words));
     let facts = m.facts.iter().map(|fact| (fact.label.as_str(), fact.text.as_str()));
     let nodes = m.nodes.join(", ");
     let about =
@@ -428,13 +431,24 @@ mod tests {
     }
 
     #[test]
-    fn acknowledge_and_resolve_carry_the_key_and_nothing_else() {
-        for (action, name) in [(Action::Ack, "acknowledge"), (Action::Resolve, "resolve")] {
-            let expected = json!({
-                "routing_key": "R0UTE", "event_action": name, "dedup_key": "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"
-            });
-            assert_eq!(event(&page(action)), expected);
-        }
+    fn an_acknowledgement_carries_the_key_and_nothing_else() {
+        let expected = json!({
+            "routing_key": "R0UTE", "event_action": "acknowledge", "dedup_key": "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"
+        });
+        assert_eq!(event(&page(Action::Ack)), expected);
+    }
+
+    #[test]
+    fn an_end_says_how_it_ended() {
+        let mut n = page(Action::Resolve);
+        n.message.status = Status::Resolved;
+        n.message.title = "STALE llama-70b: gradient spike".into();
+        n.message.reason = "stale after 12m: nothing has been heard of it since T; it may still hold".into();
+        let event = event(&n);
+        assert_eq!(event["event_action"], "resolve");
+        let said = event["payload"]["summary"].as_str().unwrap();
+        assert!(said.starts_with("STALE llama-70b") && said.ends_with("it may still hold"), "{said}");
+        assert_eq!(event["payload"]["custom_details"]["Why you were told"], n.message.reason);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
             kind: Kind::GradSpike,
             severity: Severity::Info,
             status: Status::Firing,
+            ended: None,
             title: "TEST: this is how an incident looks here".into(),
             summary:
                 "Sent by `stepwatch-alerter notify test`. No run is in trouble, nobody needs to do anything."

@@ -14,6 +14,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::incident::Ended;
 use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::{Kind, Severity};
@@ -82,6 +83,9 @@ pub struct Incident<'a> {
     /// `firing`, `acknowledged`, `resolved`. A trigger that says `resolved` tells of an incident that ended before it could
     /// be told of.
     pub status: Status,
+    /// How it ended, once it has: `person`, `sender`, `clear`, `stale`, `run_ended`, `replaced`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
     pub title: &'a str,
     pub summary: &'a str,
     pub facts: &'a [Fact],
@@ -164,6 +168,7 @@ fn body(n: &Notification) -> Body<'_> {
         kind: m.kind,
         severity: m.severity,
         status: m.status,
+        ended: m.ended,
         title: &m.title,
         summary: &m.summary,
         facts: &m.facts,

@@ -14,7 +14,7 @@ use stepwatch_engine::verdict::Severity;
 
 use super::Runtime;
 use super::pending::Pending;
-use crate::metrics::{IncidentLabels, OpenedLabels, Word};
+use crate::metrics::{IncidentLabels, OpenedLabels, SeverityLabel, Word};
 
 /// Runs shown; the rest is counted.
 const MAX_RUNS_SHOWN: usize = 10_000;
@@ -75,7 +75,8 @@ impl Runtime {
                 self.metrics.opened.get_or_create(&labels).inc();
                 self.open.insert(record.id.clone());
             }
-            if record.state == State::Resolved {
+            // One that comes back is no new one.
+            if record.state == State::Resolved && record.reopens_at().is_none() {
                 self.open.remove(&record.id);
             }
         }
@@ -112,6 +113,14 @@ impl Runtime {
             silenced += i64::from(r.quiet.as_ref().is_some_and(|q| q.why == Hidden::Silenced));
         }
         self.metrics.incidents_silenced.set(silenced);
+        let mut closed = [0; 3];
+        for r in self.engine.resolved_still_firing() {
+            closed[r.severity as usize] += 1;
+        }
+        for (severity, count) in severities.into_iter().zip(closed) {
+            let labels = SeverityLabel { severity: Word(severity.as_str()) };
+            self.metrics.incidents_still_firing.get_or_create(&labels).set(count);
+        }
         for (state, counts) in [("open", open), ("acknowledged", answered)] {
             for (severity, count) in severities.into_iter().zip(counts) {
                 let labels = IncidentLabels { state: Word(state), severity: Word(severity.as_str()) };

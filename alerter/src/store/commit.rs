@@ -142,7 +142,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
         let mut insert = QueryBuilder::<Sqlite>::new(
             "INSERT INTO incidents (id, run, cause, kind, severity, state, signal, start_step, opened_step, \
              detected_step, end_step, value, expected, score, summary, opened_at, resolved_at, acked_by, acked_at, \
-             level, next_at, flaps, nodes, loud_ms, record) ",
+             level, next_at, flaps, nodes, loud_ms, reopens_ms, record) ",
         );
         insert.push_values(records, |mut row, (r, text)| {
             row.push_bind(&r.id).push_bind(&r.run).push_bind(name_of(&r.cause)).push_bind(r.kind.as_str());
@@ -156,7 +156,8 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
             row.push_bind(&r.acked_by).push_bind(r.acked_at.map(text_of)).push_bind(i64::from(r.level));
             row.push_bind(r.next_at.map(text_of)).push_bind(i64::from(r.flaps));
             row.push_bind(r.nodes.iter().fold(",".to_owned(), |all, node| all + node + ","));
-            row.push_bind(r.quiet.is_none().then_some(at.0)).push_bind(text);
+            row.push_bind(r.quiet.is_none().then_some(at.0)).push_bind(r.reopens_at().map(|at| at.0));
+            row.push_bind(text);
         });
         insert.push(
             " ON CONFLICT (id) DO UPDATE SET run = excluded.run, cause = excluded.cause, kind = excluded.kind, \
@@ -166,7 +167,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
              expected = excluded.expected, score = excluded.score, summary = excluded.summary, \
              resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, acked_at = excluded.acked_at, \
              level = excluded.level, next_at = excluded.next_at, flaps = excluded.flaps, nodes = excluded.nodes, \
-             record = excluded.record, loud_ms = CASE WHEN excluded.loud_ms IS NULL THEN NULL \
+             reopens_ms = excluded.reopens_ms, record = excluded.record, loud_ms = CASE WHEN excluded.loud_ms IS NULL THEN NULL \
              ELSE COALESCE(incidents.loud_ms, excluded.loud_ms) END",
         );
         insert.build().execute(&mut *tx).await?;

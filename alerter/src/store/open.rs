@@ -30,6 +30,7 @@ pub(super) const MIGRATIONS: &[Step] = &[
     (8, "within", include_str!("../../migrations/0008_within.sql")),
     (9, "hidden", include_str!("../../migrations/0009_hidden.sql")),
     (10, "alerts in order", include_str!("../../migrations/0010_alerts_in_order.sql")),
+    (13, "book", include_str!("../../migrations/0013_book.sql")),
 ];
 
 const READERS_MAX: u32 = 4;

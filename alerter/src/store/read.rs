@@ -21,6 +21,8 @@ pub struct Filter {
     pub state: Option<State>,
     /// Leaves out what is resolved.
     pub unresolved: bool,
+    /// But not what a person resolved and still fires.
+    pub and_firing: bool,
     pub run: Option<String>,
     /// Only runs whose names begin with one of these; all if there is none.
     pub run_prefixes: Vec<String>,
@@ -99,7 +101,8 @@ impl Store {
             query.push(" AND state = ").push_bind(name_of(&state));
         }
         if filter.unresolved {
-            query.push(" AND state <> 'resolved'");
+            let firing = if filter.and_firing { " OR reopens_ms IS NOT NULL" } else { "" };
+            query.push(" AND (state <> 'resolved'").push(firing).push(")");
         }
         if let Some(run) = &filter.run {
             query.push(" AND run = ").push_bind(run);

@@ -3,7 +3,7 @@ mod refusal;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
-use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::incident::{End, Ended, IncidentRecord, State};
 use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
 use stepwatch_wire::Cursor;
@@ -68,6 +68,8 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         flaps: 0,
         labels: Labels::new(),
         quiet: None,
+        end: None,
+        named: None,
     }
 }
 
@@ -205,6 +207,27 @@ async fn filters_and_prefixes() {
     assert_eq!(ids(Filter::default()).await, ["01J9AB2", "01J9AB1", "01J9AB0", "01J9AB00"], "latest first");
     assert_eq!(ids(Filter { state: Some(State::Open), ..Filter::default() }).await, ["01J9AB0"]);
     assert_eq!(ids(Filter { unresolved: true, ..Filter::default() }).await, ["01J9AB1", "01J9AB0"]);
+    // A person resolved it, and it still fires, until it does not.
+    let mut firing = incident("01J9AB2", State::Resolved);
+    firing.end = Some(End {
+        how: Ended::Person,
+        by: Some("ann".into()),
+        silent_since: None,
+        reopens_at: Some(Ts(1_795_228_000_000)),
+    });
+    let not_over = Filter { unresolved: true, and_firing: true, ..Filter::default() };
+    for reopens in [true, false] {
+        if !reopens {
+            firing.end = firing.end.map(|end| End { reopens_at: None, ..end });
+        }
+        store.commit(&effects(vec![put(firing.clone())])).await.unwrap();
+        assert_eq!(ids(not_over.clone()).await.contains(&firing.id), reopens);
+        assert_eq!(store.incident("01J9AB2").await.unwrap().unwrap().end, firing.end);
+        assert_eq!(ids(Filter { unresolved: true, ..Filter::default() }).await, ["01J9AB1", "01J9AB0"]);
+    }
+    let mut as_it_was = incident("01J9AB2", State::Resolved);
+    (as_it_was.run, as_it_was.nodes) = ("run-2".into(), vec!["gpu-0".into(), "gpu-1".into()]);
+    store.commit(&effects(vec![put(as_it_was)])).await.unwrap();
     assert_eq!(ids(Filter { run: Some("run-1".into()), ..Filter::default() }).await, ["01J9AB1"]);
     assert_eq!(ids(Filter { node: Some("gpu-1".into()), ..Filter::default() }).await, ["01J9AB2"]);
     assert_eq!(ids(Filter { node: Some("gpu-0".into()), ..Filter::default() }).await, ["01J9AB2", "01J9AB1"]);

@@ -6,6 +6,7 @@ use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Serde};
 use serde::Serialize;
 use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::incident::Ended;
 use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::message::{Details, Evidence, Fact, Link, Message, RunDetails, Status, place};
 use stepwatch_engine::verdict::{Cause, Kind, Suspect};
@@ -26,6 +27,7 @@ struct Incident<'a> {
     cause: Option<Cause>,
     severity: &'static str,
     status: Status,
+    ended: Option<Ended>,
     /// `llama-70b on gpu-042`.
     place: String,
     run: &'a str,
@@ -104,6 +106,7 @@ fn incident<'a>(m: &'a Message, d: &'a Details) -> Incident<'a> {
         cause: d.cause,
         severity: m.severity.as_str(),
         status: m.status,
+        ended: m.ended,
         place: place(&m.run, &m.nodes),
         run: &m.run,
         nodes: &m.nodes,

@@ -381,6 +381,8 @@ mod tests {
             flaps: 0,
             labels: crate::matcher::Labels::new(),
             quiet: None,
+            end: None,
+            named: None,
         }
     }
 

@@ -159,7 +159,9 @@ impl NodeDetector for EccTrend {
         self.gpus.retain(|uuid, w| {
             let there = f.gpus.is_there(uuid);
             if !there && w.sick.is_some() {
-                gone = Some(format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name));
+                let read = f.gpus.get(uuid).map_or(now, |gpu| gpu.last.at);
+                gone =
+                    Some((format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name), read));
             }
             there
         });
@@ -169,7 +171,13 @@ impl NodeDetector for EccTrend {
         } else if self.raised && self.gpus.values().all(|w| w.sick.is_none()) {
             self.raised = false;
             let mut v = of_node(Kind::EccTrend, "ecc", now, Change::Clear, Severity::Info, tenants);
-            v.why = gone.unwrap_or_else(|| format!("the memory of {} has been quiet for a day", f.name));
+            v.why = match gone {
+                Some((why, read)) => {
+                    (v.change, v.ts) = (Change::Lapse, read);
+                    why
+                }
+                None => format!("the memory of {} has been quiet for a day", f.name),
+            };
             out.push(v);
         }
     }

@@ -61,6 +61,9 @@ struct Told {
     settled: bool,
 }
 
+/// A node that says nothing for so long, not even what it says every 10 minutes, cannot say that something is over either.
+const SILENT: Span = Span::secs(620);
+
 /// A fault that counts now.
 struct Fault<'a> {
     key: &'a Key,
@@ -97,7 +100,7 @@ impl Faults {
             (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
         });
         if active.first().is_none_or(|a| a.severity == Severity::Info) {
-            self.over::<S>(now, f, tenants, out);
+            self.over(now, sort, f, tenants, out);
             return self.note(now, sort, f, &active, tenants, out);
         }
         // What is worth no word by itself, such as a reset, is no part of the trouble.
@@ -178,12 +181,32 @@ impl Faults {
         });
     }
 
-    fn over<S: Sort>(&mut self, now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &mut Vec<Verdict>) {
-        if self.raised.take().is_some() {
-            let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
-            v.why = format!("{} has no more to report", f.name);
-            out.push(v);
+    fn over<S: Sort>(
+        &mut self,
+        now: Ts,
+        sort: &S,
+        f: &NodeFacts,
+        tenants: Tenants<'_>,
+        out: &mut Vec<Verdict>,
+    ) {
+        if self.raised.take().is_none() {
+            return;
         }
+        let lapsed = |c: &Condition| c.lapsed && c.over == Some(now);
+        let ours = f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && lapsed(c));
+        let unheard = (now - f.last_heard > SILENT).then_some(f.last_heard);
+        out.push(match ours.map(|(_, c)| c.last).max().or(unheard) {
+            Some(since) => {
+                let mut v = verdict::<S>(since, Change::Lapse, Severity::Info, tenants);
+                v.why = format!("{} has not spoken of it since {since}", f.name);
+                v
+            }
+            None => {
+                let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
+                v.why = format!("{} has no more to report", f.name);
+                v
+            }
+        });
     }
 
     /// What is nobody's work is kept for whoever looks later.

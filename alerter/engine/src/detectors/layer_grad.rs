@@ -71,7 +71,7 @@ impl LayerGrad {
                         v.suspects.push(layer);
                     }
                 }
-                Change::Clear => self.open.retain(|k| *k != v.kind),
+                Change::Clear | Change::Lapse => self.open.retain(|k| *k != v.kind),
                 Change::Note => {}
             }
         }

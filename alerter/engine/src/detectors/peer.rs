@@ -107,6 +107,10 @@ impl NodeDetector for Peer {
                 Some((device, _)) => format!("{} of {} is not there any more", name(f, device), f.name),
                 None => format!("{} reads as its peers do again", f.name),
             };
+            if let Some((device, _)) = gone.filter(|_| !tenants.is_empty()) {
+                let read = f.vitals.devices.get(device).map_or(now, |d| d.at);
+                (v.change, v.ts) = (Change::Lapse, read);
+            }
             out.push(v);
         }
     }

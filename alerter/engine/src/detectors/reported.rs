@@ -56,8 +56,18 @@ impl Reported {
         }
         if self.raised && self.is_over(now, f, about) {
             self.raised = false;
-            let why = if f.ended.is_some() { "the run ended" } else { "the run goes on" };
-            out.push(verdict(now, f, about.kind, Change::Clear, Severity::Info, why.into()));
+            let ended = f.ended.is_some();
+            let silent = self.told.filter(|_| !ended && matches!(about.ends, Ends::After(_)));
+            let mut v = verdict(now, f, about.kind, Change::Clear, Severity::Info, String::new());
+            v.why = match silent {
+                Some(since) => format!("nothing more was said of it since {since}"),
+                None if ended => "the run ended".into(),
+                None => "the run goes on".into(),
+            };
+            if let Some(since) = silent {
+                (v.change, v.ts) = (Change::Lapse, since);
+            }
+            out.push(v);
         }
     }
 

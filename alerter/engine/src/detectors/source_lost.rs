@@ -63,8 +63,17 @@ impl ClockDetector for SourceLost {
             }
             (None, Some(_)) => {
                 self.raised = None;
-                let why = if f.ended.is_some() { "the run ended" } else { "every source answers again" };
-                out.push(verdict(now, f, Change::Clear, Severity::Info, why.into()));
+                let mut v = verdict(now, f, Change::Clear, Severity::Info, String::new());
+                v.why = match f.ended {
+                    Some(_) => "the run ended".into(),
+                    None if f.live.is_empty() => {
+                        // Whoever looks after the list took it off; the run is not seen any better for that.
+                        (v.change, v.ts) = (Change::Lapse, f.last_heard);
+                        "no source of the run is watched any more".into()
+                    }
+                    None => "every source answers again".into(),
+                };
+                out.push(v);
             }
             _ => {}
         }

@@ -77,7 +77,7 @@ pub(crate) fn open(verdicts: &[Verdict]) -> Vec<Kind> {
     for v in verdicts {
         match v.change {
             Change::Raise | Change::Another | Change::More if !open.contains(&v.kind) => open.push(v.kind),
-            Change::Clear => open.retain(|k| *k != v.kind),
+            Change::Clear | Change::Lapse => open.retain(|k| *k != v.kind),
             _ => {}
         }
     }

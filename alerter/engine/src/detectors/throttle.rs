@@ -96,16 +96,19 @@ impl Throttle {
     }
 
     /// Lets go of what can no longer be seen to be fast again; gives why, in words.
-    fn let_go(&mut self, f: &NodeFacts) -> Option<String> {
+    /// Why, and when it was last read if it is not any more.
+    fn let_go(&mut self, f: &NodeFacts) -> Option<(String, Option<Ts>)> {
         let mut why = None;
         self.gpus.retain(|uuid, watch| {
             let there = f.gpus.is_there(uuid);
             let name = || format!("{} of {}", words::gpu(f, uuid, ""), f.name);
             if watch.raised && !there {
-                why = Some(format!("{} is not there any more", name()));
+                let read = f.gpus.get(uuid).map(|gpu| gpu.last.at);
+                why = Some((format!("{} is not there any more", name()), read));
             } else if watch.raised && watch.idle >= IDLE {
                 watch.raised = false;
-                why = Some(format!("{} has had no work for a day: it was not seen to be fast again", name()));
+                let words = format!("{} has had no work for a day: it was not seen to be fast again", name());
+                why = Some((words, None));
             }
             there
         });
@@ -197,7 +200,11 @@ impl NodeDetector for Throttle {
             self.raised = false;
             let mut v = of_node(Kind::Throttle, "sm_clock", now, Change::Clear, Severity::Info, tenants);
             let fast = || format!("the GPUs of {} are as fast as their peers again", f.name);
-            v.why = gone.unwrap_or_else(fast);
+            let (why, read) = gone.unwrap_or_else(|| (fast(), None));
+            v.why = why;
+            if let Some(read) = read {
+                (v.change, v.ts) = (Change::Lapse, read);
+            }
             out.push(v);
         }
     }

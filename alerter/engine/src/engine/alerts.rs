@@ -6,14 +6,17 @@ use std::sync::Arc;
 use super::{Engine, Key};
 use crate::effect::Effect;
 use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, node_of};
-use crate::external::{About, AlertsConfig, External, Firing, LabelSet, Taken, Told};
+use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, Taken, Told};
 use crate::incident::Scope;
 use crate::incident::book::Party;
+use crate::matcher::Labels;
 use crate::time::Ts;
 use crate::verdict::{Change, Suspect, Verdict};
 
 /// Characters of what an alert says of itself, in an incident.
 const MAX_TEXT: usize = 400;
+/// Labels told of an alert that is not like the others.
+const MAX_LABELS: usize = 4;
 /// Suspects told of one condition.
 const MAX_SUSPECTS: usize = 8;
 
@@ -76,10 +79,20 @@ impl Engine {
         summary.name.clone_from(&group.run);
         summary.labels.extend(external.common_labels(key));
         let (count, step) = (group.firing.len(), summary.last_step.unwrap_or(0));
-        let mut why = first.map_or_else(
-            || "its sender says that it is over, or is silent".to_owned(),
-            |alert| format!("{}: {}", alert.name(), clip(alert.text().unwrap_or("no summary"))),
-        );
+        let silent = group.silent_since().filter(|_| count == 0);
+        let mut why = match (first, silent) {
+            (Some(alert), _) => format!("{}: {}", alert.name(), clip(alert.text().unwrap_or("no summary"))),
+            (None, Some(at)) => format!("nothing has been heard of it since {at}"),
+            (None, None) => "its sender says that it is over".to_owned(),
+        };
+        let scope = Scope::Alert(key.to_owned());
+        // What differs in nothing but the labels that it has in common with all of them is one of them.
+        let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);
+        let known = self.book.alerts_of(&scope, group.kind);
+        let is_another = known.is_some_and(|known| as_bad.clone().any(|(alert, _)| !known.contains(alert)));
+        if let Some(alert) = first.filter(|_| is_another) {
+            why.push_str(&told_apart(alert, &summary.labels));
+        }
         if count > 1 {
             why = format!("{why} (and {} more like it)", count - 1);
         }
@@ -88,8 +101,9 @@ impl Engine {
         let name = first.map_or("", |alert| alert.name());
         let verdict = Verdict {
             change: match newcomer {
+                _ if silent.is_some() => Change::Lapse,
                 _ if count == 0 => Change::Clear,
-                Some(n) if n.is_elsewhere => Change::Another,
+                _ if is_another => Change::Another,
                 Some(_) => Change::More,
                 None => Change::Raise,
             },
@@ -97,7 +111,7 @@ impl Engine {
             severity: group.severity,
             signal: name.to_owned().into(),
             step,
-            ts: now,
+            ts: silent.unwrap_or(now),
             start_step: step,
             value: count as f64,
             expected: 0.0,
@@ -108,8 +122,8 @@ impl Engine {
                 .collect(),
         };
         let nodes = group.nodes.keys().cloned().collect();
-        let party = Party::new(Scope::Alert(key.to_owned()), summary, nodes, now);
-        Some((party, verdict))
+        let came = group.came.iter().map(|(alert, _)| *alert).collect();
+        Some((Party { came, ..Party::new(scope, summary, nodes, now) }, verdict))
     }
 
     /// The run and the node that labels name, as we know them.
@@ -146,6 +160,14 @@ impl Engine {
         let busy = runs.filter(|run| run.facts.ended.is_none());
         busy.max_by_key(|run| run.facts.nodes.get(node).copied()).map(|run| run.facts.name.clone())
     }
+}
+
+/// What sets an alert apart from the others of its condition: ` (instance=b:9100, service=pay)`.
+fn told_apart(alert: &Alert, common: &Labels) -> String {
+    let own = alert.labels.iter().filter(|(name, _)| *name != "severity" && !common.contains_key(*name));
+    let own: Vec<String> =
+        own.take(MAX_LABELS).map(|(name, value)| format!("{name}={}", clip(value))).collect();
+    if own.is_empty() { String::new() } else { format!(" ({})", own.join(", ")) }
 }
 
 fn clip(text: &str) -> String {

@@ -190,10 +190,10 @@ impl Engine {
 
     pub(super) fn tick_node(&mut self, now: Ts, name: &str, out: &mut Vec<Effect>) {
         if self.nodes.get(name).is_some_and(|n| now >= n.facts.last_heard + node::FORGET_AFTER) {
-            self.nodes.remove(name);
+            let heard = self.nodes.remove(name).map_or(now, |node| node.facts.last_heard);
             self.placement.set_clock(name, None);
             self.fabric.forget(name);
-            self.book.forgotten(now, &Scope::Node(name.to_owned()), out);
+            self.book.forgotten(now, &Scope::Node(name.to_owned()), heard, out);
             self.dirty.insert(Key::Node(name.to_owned()));
             return;
         }

@@ -115,7 +115,10 @@ impl Engine {
                 .silences
                 .all()
                 .filter(|s| s.expire_on_resolve && s.phase(now) == Phase::Active && s.matches(&record.labels))
-                .filter(|s| !self.open_incidents().any(|open| s.matches(&open.labels)))
+                .filter(|s| {
+                    let mut fire = self.open_incidents().chain(self.resolved_still_firing());
+                    !fire.any(|record| s.matches(&record.labels))
+                })
                 .map(|s| s.id.clone())
                 .collect();
             for id in ended {

@@ -13,12 +13,13 @@ use crate::incident::Scope;
 use crate::incident::Subject;
 use crate::incident::book::Incident;
 use crate::incident::ledger::LedgerRow;
+use crate::incident::stored::Later;
 use crate::incident::v4::IncidentV4;
 use crate::node::Node;
 use crate::run::Run;
 
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 9;
+const STATE_VERSION: u8 = 10;
 /// Since when the ledger has its form.
 const LEDGER_SINCE: u8 = 4;
 /// Since when all have theirs but runs and nodes, which learn again.
@@ -26,6 +27,8 @@ const OTHERS_SINCE: u8 = 5;
 /// Since when an incident ends with who has paged in it, and what has to be done stands after it; since when a source ends with the nodes
 /// that it speaks for.
 const GREW_AT: u8 = 9;
+/// Since when what came to it later stands after that.
+const GREW_AGAIN_AT: u8 = 10;
 /// How that is written where there is none of it: both are sets.
 const EMPTY: u8 = 0;
 /// What the names of the parts of memories begin with.
@@ -60,7 +63,10 @@ impl Engine {
         match key {
             // Stored by themselves, in tables that people read.
             Key::Alerts | Key::Silence(_) => None,
-            Key::Incident(id) => self.book.open.get(id).and_then(|i| encode(&(i, &i.summary.remedies))),
+            Key::Incident(id) => {
+                let kept = self.book.open.get(id).or_else(|| self.book.closed.get(id));
+                kept.and_then(|i| encode(&(i, &i.summary.remedies, Later::of(i))))
+            }
             Key::Batches => encode(&self.batches),
             Key::Storms => encode(&self.book.storms),
             Key::Calendar(name) => self.book.oncall.stored_calendar(name).as_ref().and_then(encode),
@@ -228,6 +234,13 @@ fn decode_grown<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 fn decode_incident(bytes: &[u8]) -> Option<Incident> {
     match bytes.split_first()? {
         (4, rest) => postcard::from_bytes::<IncidentV4>(rest).ok().map(Incident::from),
+        (GREW_AGAIN_AT.., _) => {
+            let (mut incident, remedies, later): (Incident, Remedies, Later) =
+                decode_since(GREW_AGAIN_AT, bytes)?;
+            incident.summary.remedies = remedies;
+            later.give_to(&mut incident);
+            Some(incident)
+        }
         (GREW_AT.., _) => {
             let (mut incident, remedies) = decode_since::<(Incident, Remedies)>(GREW_AT, bytes)?;
             incident.summary.remedies = remedies;
@@ -243,6 +256,8 @@ fn decode_incident(bytes: &[u8]) -> Option<Incident> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use stepwatch_wire::{Event, names::metric};
 
     use super::*;
@@ -263,6 +278,7 @@ mod tests {
         let parts: Vec<_> =
             engine.take_dirty().into_iter().filter_map(|(key, part)| Some((key, part?))).collect();
         let remedies = postcard::to_stdvec(&engine.book.open[&id].summary.remedies).unwrap().len();
+        let later = postcard::to_stdvec(&Later::of(&engine.book.open[&id])).unwrap().len();
         for version in OTHERS_SINCE..STATE_VERSION {
             let mut before = parts.clone();
             for (name, part) in &mut before {
@@ -270,8 +286,9 @@ mod tests {
                 // Then an incident ended before the runs and nodes that paged, one run here, and before what has to be done, and a source before
                 // its nodes, of which there is none.
                 let grown = match name.split('/').next() {
-                    Some("incident") => 3 + "llama-70b".len() + remedies,
-                    Some("source") => 1,
+                    Some("incident") if version < GREW_AT => 3 + "llama-70b".len() + remedies + later,
+                    Some("incident") => later,
+                    Some("source") if version < GREW_AT => 1,
                     _ => 0,
                 };
                 part.truncate(part.len() - grown);
@@ -332,8 +349,9 @@ mod tests {
         stored.extend(engine.take_dirty());
         let name = "memory/run/numerics/r";
         assert_eq!(names(&stored, name), 1);
-        let parts = stored.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
-        let parts = parts.filter(|(name, _)| !name.starts_with("incident/")).collect::<Vec<_>>();
+        // The later word on a part counts.
+        let parts: BTreeMap<String, Option<Vec<u8>>> = stored.into_iter().collect();
+        let parts = parts.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
         let (mut restored, unusable) = Engine::restore(EngineConfig::default(), parts);
         assert_eq!(unusable, [""; 0]);
         step(&mut restored, "r", 3, r#""NaN""#);

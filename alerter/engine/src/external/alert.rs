@@ -195,6 +195,12 @@ impl Alert {
         self
     }
 
+    /// What makes it another than those beside it: its labels but for the severity, which tells how bad the same is.
+    pub(super) fn identity(&self) -> u64 {
+        let labels = self.labels.iter().filter(|(name, _)| *name != "severity");
+        self.within.iter().fold(fnv(fingerprint(labels), 254), hash)
+    }
+
     /// The name that its rule gave it.
     pub fn name(&self) -> &str {
         self.labels.get("alertname").unwrap_or("alert")

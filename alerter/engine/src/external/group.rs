@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::common::Common;
 use super::{Alert, AlertsConfig, LabelSet};
 use crate::matcher::Labels;
+use crate::time::Ts;
 use crate::verdict::{Kind, Severity};
 
 /// Labels that say which run an alert is about.
@@ -22,6 +23,8 @@ pub const JOB_LABELS: &[&str] = &["exported_job", "job_id", "slurm_job_id", "slu
 const WITHIN: &str = " (within ";
 /// Nodes kept of one condition.
 const MAX_NODES: usize = 64;
+/// Alerts of one condition that are known to have ended in silence.
+const MAX_SILENT: usize = 64;
 
 /// What an alert is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,6 +55,10 @@ pub struct Group {
     pub firing: BTreeSet<u64>,
     /// The worst that came to it since it was last judged.
     pub newcomer: Option<Newcomer>,
+    /// All that did, by what makes each one, and how bad it is.
+    pub came: Vec<(u64, Severity)>,
+    /// Those that ended because nothing was heard of them any more, by fingerprint, and when they last were.
+    silent: BTreeMap<u64, Ts>,
     /// The worst of those that fire.
     pub severity: Severity,
     /// How many of each severity fire.
@@ -89,6 +96,8 @@ impl Group {
             nodes: BTreeMap::new(),
             firing: BTreeSet::new(),
             newcomer: None,
+            came: Vec::new(),
+            silent: BTreeMap::new(),
             severity: Severity::Info,
             severities: BTreeMap::new(),
             common: Common::default(),
@@ -100,6 +109,8 @@ impl Group {
         if self.newcomer.is_none_or(|n| (n.severity, n.is_elsewhere) < (severity, is_elsewhere)) {
             self.newcomer = Some(Newcomer { severity, is_elsewhere, fingerprint: alert.fingerprint });
         }
+        self.came.push((alert.identity(), severity));
+        self.silent.remove(&alert.fingerprint);
         *self.severities.entry(severity).or_default() += 1;
         self.weigh();
         self.firing.insert(alert.fingerprint);
@@ -123,8 +134,12 @@ impl Group {
         false
     }
 
-    pub(super) fn remove(&mut self, fingerprint: u64, node: &str, severity: Severity) {
+    /// `silent`: when it was last heard of, if that is why it ended.
+    pub(super) fn remove(&mut self, fingerprint: u64, node: &str, severity: Severity, silent: Option<Ts>) {
         self.firing.remove(&fingerprint);
+        if let Some(at) = silent.filter(|_| self.silent.len() < MAX_SILENT) {
+            self.silent.insert(fingerprint, at);
+        }
         if let Some(firing) = self.nodes.get_mut(node) {
             *firing = firing.saturating_sub(1);
         }
@@ -133,6 +148,11 @@ impl Group {
         }
         self.severities.retain(|_, count| *count > 0);
         self.weigh();
+    }
+
+    /// When the last was heard of of those that nobody said are over.
+    pub fn silent_since(&self) -> Option<Ts> {
+        self.silent.values().copied().max()
     }
 
     /// What was worst stays so when nothing fires any more.

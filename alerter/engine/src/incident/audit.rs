@@ -61,6 +61,16 @@ impl Book {
                 flaw("another incident is open of the same thing");
             }
         }
+        for (id, i) in self.closed.iter() {
+            let mut flaw = |what: &str| flaws.push(Flaw { incident: id.clone(), what: what.to_owned() });
+            let back = i.record.reopens_at();
+            if back.is_none() || armed(id) != back {
+                flaw("it still fires and nobody keeps the time at which it comes back");
+            }
+            if i.raised.is_empty() {
+                flaw("it waits to come back and does not fire");
+            }
+        }
         flaws
     }
 

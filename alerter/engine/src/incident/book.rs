@@ -10,16 +10,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::closed::Closed;
 use super::escalation::Ladders;
 use super::inhibition::Inhibition;
 use super::ledger::{FLAP_MEMORY, Ledger};
-use super::nature::is_news;
+use super::nature::{MAX_ALERTS, is_news};
 pub(crate) use super::party::Party;
 use super::places::Places;
 use super::record::worse;
 use super::storm::{Storms, Tally};
 use super::telling::{Lane, News};
-use super::{IncidentRecord, Scope, State, Subject, id, labels};
+use super::{End, Ended, IncidentRecord, Scope, State, Subject, id, labels};
 use crate::config::EngineConfig;
 use crate::effect::{Action, Effect, TimelineEntry};
 use crate::external::External;
@@ -62,6 +63,15 @@ pub(crate) struct Incident {
     pub(super) storm: Option<Tally>,
     /// Runs and nodes that have paged in it: whoever acknowledged it knows of these.
     pub(super) paged: BTreeSet<Scope>,
+    /// Of what counts as over because nothing was heard of it any more: when it was last heard of.
+    #[serde(skip)]
+    pub(super) silent: BTreeMap<(Subject, Kind), Ts>,
+    /// The alerts of other programs that were ever in it, by what makes them one.
+    #[serde(skip)]
+    pub(super) alerts: BTreeSet<u64>,
+    /// Its run ended, and it waits whether anybody answers.
+    #[serde(skip)]
+    pub(super) outlived_its_run: bool,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +81,8 @@ pub(crate) struct Book {
     /// Shared with whoever shows it.
     pub(crate) oncall: Arc<OnCall>,
     pub(crate) open: BTreeMap<String, Incident>,
+    /// Resolved by hand, and still firing.
+    pub(crate) closed: Closed,
     pub(crate) ledger: Ledger,
     pub(crate) storms: Storms,
     pub(crate) silences: Silences,
@@ -112,6 +124,10 @@ impl Book {
 
     /// Takes in an incident that was stored.
     pub(crate) fn restore(&mut self, id: String, incident: Incident) {
+        if incident.record.state == State::Resolved {
+            self.touched.push(id.clone());
+            return self.closed.keep(id, incident);
+        }
         for subject in &incident.subjects {
             self.by_subject.insert(subject.clone(), id.clone());
         }
@@ -163,12 +179,17 @@ impl Book {
 
     fn take(&mut self, now: Ts, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
         let subject = Subject { scope: party.scope.clone(), cause: v.kind.cause() };
-        if v.change != Change::Clear {
+        if !v.change.ends() {
             self.let_go(now, &subject, out);
         }
         let own = self.find(&subject);
+        if own.is_none()
+            && let Some(id) = self.closed.find(&subject)
+        {
+            return self.while_closed(now, &id, &subject, party, v, out);
+        }
         match v.change {
-            Change::Clear => {
+            Change::Clear | Change::Lapse => {
                 self.ledger.reopen(&subject, v.kind);
                 if let Some(id) = own {
                     self.clear(now, &id, &subject, party, v, out);
@@ -180,11 +201,14 @@ impl Book {
                 }
                 if let Some(id) = self.hang_that_was(party, v) {
                     out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)));
-                } else if self.ledger.is_closed(&subject, v) {
-                    // Somebody knows.
-                } else if let Some(id) = self.kin(now, party, v).or_else(|| self.grouped(party, v)) {
+                } else if let Some(id) = self.kin(now, party, v) {
                     self.join(now, &id, &subject, party, v, out);
                     self.absorb(now, &id, party, out);
+                } else if let Some(id) = self.grouped(party, v) {
+                    // Only its labels bring it here: whoever has the rest in hand knows nothing of it.
+                    let party = Party { apart: true, ..party.clone() };
+                    self.join(now, &id, &subject, &party, v, out);
+                    self.absorb(now, &id, &party, out);
                 } else {
                     self.create(now, subject, party, v, out);
                 }
@@ -206,9 +230,9 @@ impl Book {
 
     /// The step that ends a hang is a long one: that is the hang, not a second sickness.
     fn hang_that_was(&self, party: &Party, v: &Verdict) -> Option<String> {
-        let stall = v.kind == Kind::Stall && v.change != Change::Clear;
+        let stall = v.kind == Kind::Stall && !v.change.ends();
         let hang = Subject { scope: party.scope.clone(), cause: Cause::Progress };
-        if stall { self.find(&hang) } else { None }
+        if stall { self.find(&hang).or_else(|| self.closed.find(&hang)) } else { None }
     }
 
     fn create(&mut self, now: Ts, subject: Subject, party: &Party, v: &Verdict, out: &mut Vec<Effect>) {
@@ -226,6 +250,7 @@ impl Book {
             known: BTreeMap::from([(subject.clone(), BTreeSet::from([v.kind]))]),
             node_at: party.is_node().then_some(now),
             paged: (v.severity == Severity::Page).then(|| party.scope.clone()).into_iter().collect(),
+            alerts: party.came.iter().copied().take(MAX_ALERTS).collect(),
             ..Incident::new(record, party.run.clone(), BTreeSet::from([subject]))
         };
         self.restore(id.clone(), incident);
@@ -249,7 +274,9 @@ impl Book {
             && i.is_news(subject, v.kind)
             && v.severity >= i.record.severity.max(Severity::Ticket);
         if gives_way {
-            self.resolve(now, id, "engine", &format!("over; {} is another trouble", v.kind.title()), out);
+            let end = i.end().unwrap_or_else(|| End::of(Ended::Clear));
+            let words = format!("over; {} is another trouble", v.kind.title());
+            self.resolve(now, id, "engine", end, &words, out);
         }
         gives_way
     }
@@ -269,7 +296,8 @@ impl Book {
         self.by_subject.insert(subject.clone(), id.to_owned());
         let told = |i: &Incident| i.lanes.values().map(|l| l.seq).sum::<u32>();
         let before = told(i);
-        out.push(timeline(now, id, format!("{} of {}: one sickness", v.kind.title(), subject.scope.name())));
+        let how = if party.apart { "the same labels of group_by" } else { "one sickness" };
+        out.push(timeline(now, id, format!("{} of {}: {how}", v.kind.title(), subject.scope.name())));
         self.update(now, id, subject, party, v, out);
         if self.open.get(id).is_some_and(|i| before > 0 && told(i) == before) {
             let reason = format!("also {} of {}: {}", v.kind.title(), subject.scope.name(), v.why);
@@ -284,6 +312,7 @@ impl Book {
         record.state = State::Resolved;
         record.resolved_at = Some(now);
         record.end_step = Some(v.step);
+        record.end = Some(End::of(Ended::Clear));
         // It is not open, but its number is used up.
         self.touched.push(record.id.clone());
         out.push(timeline(now, &record.id, format!("noted: {}", v.why)));
@@ -325,10 +354,12 @@ impl Book {
             flaps,
             labels: Labels::new(),
             quiet: None,
+            end: None,
+            named: None,
         }
     }
 
-    fn update(
+    pub(super) fn update(
         &mut self,
         now: Ts,
         id: &str,
@@ -341,9 +372,11 @@ impl Book {
         let Some(i) = self.open.get_mut(id) else { return };
         let another = i.is_of_another_device(subject, party, v)
             || i.pages_at_last(subject, v)
+            || party.apart && !i.known.contains_key(subject)
             || v.change == Change::Another && i.knows_less_than(subject, party) && !i.is_back(party);
         let elsewhere = v.severity == Severity::Page && i.pages_anew(party, v);
         let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
+        i.hears_of(party);
         i.meet(now, party, v);
         let news = another || i.is_news(subject, v.kind);
         self.holds(now, id, subject, party, v, out);
@@ -440,7 +473,14 @@ impl Book {
         // Not before: what is learned is stored only with an incident that changes.
         i.learn(&party.run);
         let hold = i.hold(hold_base);
-        let over = format!("{} over: {}", v.kind.title(), v.why);
+        let key = (subject.clone(), v.kind);
+        let over = if v.change == Change::Lapse {
+            i.silent.insert(key, v.ts);
+            format!("{} stale: {}", v.kind.title(), v.why)
+        } else {
+            i.silent.remove(&key);
+            format!("{} over: {}", v.kind.title(), v.why)
+        };
         if i.raised.is_empty() {
             i.resolve_at = Some(now + hold);
             i.record.end_step = Some(v.step);
@@ -459,13 +499,17 @@ impl Book {
     }
 
     pub(crate) fn tick(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get(id) else { return };
+        let Some(i) = self.open.get(id) else { return self.come_back(now, id, out) };
         if i.resolve_at.is_some_and(|at| at <= now) {
             if i.falls() {
                 return self.fall(now, id, out);
             }
-            let lasted = now - i.record.opened_at;
-            self.resolve(now, id, "engine", &format!("resolved by itself after {lasted}"), out);
+            let (end, lasted) = (i.end(), now - i.record.opened_at);
+            let (end, words) = match end {
+                Some(end) => (end.clone(), end.after(lasted)),
+                None => (End::of(Ended::Clear), format!("resolved by itself after {lasted}")),
+            };
+            self.resolve(now, id, "engine", end, &words, out);
             return;
         }
         if self.ack_expires(i).is_some_and(|at| at <= now) {
@@ -493,7 +537,9 @@ impl Book {
     }
 
     pub(crate) fn deadline(&self, id: &str) -> Option<(Ts, &'static str)> {
-        let i = self.open.get(id)?;
+        let Some(i) = self.open.get(id) else {
+            return self.closed.get(id)?.record.reopens_at().map(|at| (at, "resolved by hand"));
+        };
         let resolve = i.resolve_at.map(|at| (at, "resolve hold"));
         let climb = i.record.next_at.map(|at| (at, "escalation"));
         let news = i.news.as_ref().filter(|_| i.record.quiet.is_none()).map(|news| (news.at, "news"));
@@ -516,18 +562,6 @@ impl Incident {
         self.known.get(subject).is_some_and(|known| is_news(kind, known))
     }
 
-    /// Whether what is said to be of another device or node is more than whoever knows this incident knows. That an alert fires again
-    /// is not, nor that one tells what was found here before it.
-    fn knows_less_than(&self, subject: &Subject, party: &Party) -> bool {
-        let nodes = &self.record.nodes;
-        let elsewhere = match party.scope {
-            Scope::Alert(_) if nodes.len() >= MAX_SUSPECTS => self.resolve_at.is_none(),
-            Scope::Alert(_) => party.nodes.iter().any(|node| !nodes.contains(node)),
-            _ => true,
-        };
-        elsewhere && self.known.contains_key(subject)
-    }
-
     pub(super) fn new(record: IncidentRecord, summary: RunSummary, subjects: BTreeSet<Subject>) -> Self {
         Self {
             record,
@@ -546,6 +580,9 @@ impl Incident {
             calm: false,
             storm: None,
             paged: BTreeSet::new(),
+            silent: BTreeMap::new(),
+            alerts: BTreeSet::new(),
+            outlived_its_run: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::book::{Book, Incident, by_actor, timeline};
 use super::places::Place;
 use super::record::worse;
-use super::{IncidentRecord, Scope, State, Subject, id as ids};
+use super::{End, Ended, IncidentRecord, Scope, State, Subject, id as ids};
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, RunSummary, Why};
 use crate::time::{Span, Ts};
@@ -17,8 +17,18 @@ const UNANSWERED: Span = Span::secs(900);
 const TOLD_AGAIN: Span = Span::secs(900);
 
 impl Book {
-    pub(super) fn resolve(&mut self, now: Ts, id: &str, actor: &str, reason: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get_mut(id) else { return };
+    /// Ends it; what it was.
+    pub(super) fn resolve(
+        &mut self,
+        now: Ts,
+        id: &str,
+        actor: &str,
+        end: End,
+        reason: &str,
+        out: &mut Vec<Effect>,
+    ) -> Option<Incident> {
+        let i = self.open.get_mut(id)?;
+        i.record.end = Some(end);
         i.record.state = State::Resolved;
         i.record.resolved_at = Some(now);
         i.record.next_at = None;
@@ -29,10 +39,10 @@ impl Book {
         out.push(by_actor(now, id, actor, reason.to_owned()));
         self.tell_all(now, id, Action::Resolve, Why::new(Reason::Resolved, reason), out);
         self.finish(id, out);
-        let Some(gone) = self.open.remove(id) else { return };
-        for subject in gone.subjects {
-            self.by_subject.remove(&subject);
-            self.ledger.resolved(now, &subject, flaps);
+        let gone = self.open.remove(id)?;
+        for subject in &gone.subjects {
+            self.by_subject.remove(subject);
+            self.ledger.resolved(now, subject, flaps);
         }
         if let Some(quiet) = &gone.record.quiet {
             self.no_longer_hidden(now, id, quiet, out);
@@ -41,6 +51,7 @@ impl Book {
         self.places.forget(id);
         // Last: what it hid must not find it.
         self.release(now, id, out);
+        Some(gone)
     }
 
     /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a while: an idle cluster is
@@ -75,6 +86,7 @@ impl Book {
             } else if unanswered && !by_hand {
                 i.resolve_at = Some(now + UNANSWERED);
                 i.raised.clear();
+                i.outlived_its_run = true;
                 out.push(timeline(
                     now,
                     &id,
@@ -83,9 +95,11 @@ impl Book {
                 self.finish(&id, out);
             } else {
                 let reason = if by_hand { "the run was stopped" } else { "the run ended" };
-                self.resolve(now, &id, "engine", reason, out);
+                self.resolve(now, &id, "engine", End::of(Ended::RunEnded), reason, out);
             }
         }
+        let why = if by_hand { "the run was stopped" } else { "the run ended" };
+        self.closed_without(now, why, |s| s.scope == scope, out);
         self.ledger.forget(&scope);
     }
 
@@ -111,30 +125,34 @@ impl Book {
     }
 
     /// Nothing was heard of it for so long that it is forgotten.
-    pub(crate) fn forgotten(&mut self, now: Ts, scope: &Scope, out: &mut Vec<Effect>) {
+    pub(crate) fn forgotten(&mut self, now: Ts, scope: &Scope, heard: Ts, out: &mut Vec<Effect>) {
         let first = Subject { scope: scope.clone(), cause: Cause::FIRST };
         let of = self.by_subject.range(first..).take_while(|(s, _)| s.scope == *scope);
         // Each once, in the order of their ids.
         let ids: BTreeSet<String> = of.map(|(_, id)| id.clone()).collect();
         let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
+        let silent = format!("nothing has been heard of the {what} since {heard}");
         for id in ids {
             if let Some(i) = self.open.get_mut(&id)
                 && i.outlives(scope)
             {
                 i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
-                out.push(timeline(now, &id, format!("nothing was heard of the {what} any more")));
+                out.push(timeline(now, &id, silent.clone()));
                 self.finish(&id, out);
             } else {
-                let reason = format!("nothing was heard of the {what} any more");
-                self.resolve(now, &id, "engine", &reason, out);
+                let reason = format!("stale: {silent}; it may still hold");
+                self.resolve(now, &id, "engine", End::stale(heard), &reason, out);
             }
         }
+        self.closed_without(now, &silent, |s| s.scope == *scope, out);
         self.ledger.forget(scope);
     }
 
     /// What was known of these could not be read: none of their detectors will say that it is over. A run that stood still is taken to
     /// stand until it is heard to step, because a run that is not seen to step makes no hang.
     pub(crate) fn unread(&mut self, now: Ts, of: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
+        let why = "what was known of it is lost with the upgrade";
+        self.closed_without(now, why, |s| of.contains(&s.scope) && !s.is_standstill(), out);
         for id in self.open.keys().cloned().collect::<Vec<_>>() {
             let Some(i) = self.open.get(&id) else { continue };
             let unread = i.raised.keys().map(|(s, _)| s).filter(|s| of.contains(&s.scope));
@@ -162,6 +180,7 @@ impl Book {
     /// told again.
     pub(crate) fn heard_again(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
         let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
+        self.closed_without(now, &format!("{run} is heard again"), |s| *s == subject, out);
         if let Some(id) = self.find(&subject) {
             self.ends_untold(now, &id, &format!("{run} is heard again"), |s| *s == subject, out);
         }
@@ -169,7 +188,8 @@ impl Book {
 
     /// The runs of which an open incident says that they stand still, and since when it is open.
     pub(crate) fn standstills(&self) -> impl Iterator<Item = (&str, Ts)> {
-        let raised = self.open.values().flat_map(|i| i.raised.keys().map(|(s, _)| (s, i.record.opened_at)));
+        let all = self.open.values().chain(self.closed.iter().map(|(_, i)| i));
+        let raised = all.flat_map(|i| i.raised.keys().map(|(s, _)| (s, i.record.opened_at)));
         raised.filter(|(s, _)| s.is_standstill()).map(|(s, at)| (s.scope.name(), at))
     }
 
@@ -187,6 +207,7 @@ impl Book {
             return;
         }
         let others = i.raised.keys().any(|(s, _)| !goes(s));
+        i.silent.extend(i.raised.keys().filter(|(s, _)| goes(s)).map(|key| (key.clone(), now)));
         // What nobody has heard of yet is told first.
         if others || i.record.level > 0 {
             i.raised.retain(|(s, _), _| !goes(s));
@@ -213,7 +234,8 @@ impl Book {
             return;
         };
         let over = had.record.kind.title();
-        self.resolve(now, id, "engine", &format!("{over} over; {} is told as a ticket", had.left()), out);
+        let reason = format!("{over} over; {} is told as a ticket", had.left());
+        self.resolve(now, id, "engine", End::of(Ended::Replaced), &reason, out);
         self.ledger.counter += 1;
         let new = ids::new(now, subject.scope.name(), subject.cause, self.ledger.counter);
         let incident = had.without_its_page(now, new.clone(), kind, severity);
@@ -240,6 +262,16 @@ impl Incident {
         self.record.severity == Severity::Page
             && self.storm.is_none()
             && self.worst_left().is_some_and(|(.., severity)| severity < Severity::Page)
+    }
+
+    /// How it ended, if it did otherwise than by what was measured.
+    pub(super) fn end(&self) -> Option<End> {
+        if let Some(since) = self.silent.values().max() {
+            return Some(End::stale(*since));
+        }
+        let told = self.subjects.iter().all(|s| matches!(s.scope, Scope::Alert(_)));
+        let how = if self.outlived_its_run { Ended::RunEnded } else { Ended::Sender };
+        (told || self.outlived_its_run).then(|| End::of(how))
     }
 
     /// The run that lives on a node that is sick in it.
@@ -294,6 +326,8 @@ impl Incident {
             next_at: None,
             flaps: 0,
             quiet: None,
+            end: None,
+            named: None,
             ..self.record
         };
         let known = self.known.into_iter().filter(|(subject, _)| subjects.contains(subject)).collect();
@@ -301,6 +335,7 @@ impl Incident {
             raised: self.raised,
             known,
             node_at: self.node_at,
+            alerts: self.alerts,
             ..Self::new(record, self.summary, subjects)
         }
     }

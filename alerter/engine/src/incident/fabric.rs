@@ -5,7 +5,7 @@
 
 use super::book::{Book, Incident, MAX_SUSPECTS, Party};
 use super::kin::may_be_one;
-use super::{IncidentRecord, Scope, State, Subject};
+use super::{End, Ended, IncidentRecord, Scope, State, Subject};
 use crate::effect::Effect;
 use crate::fabric::{AT_ONCE, MAX_TOGETHER};
 use crate::node::words;
@@ -29,7 +29,7 @@ impl Book {
             let (raised, known) = (had.raised.clone(), had.known.clone());
             let (nodes, suspects) = (had.record.nodes.clone(), had.record.suspects.clone());
             let reason = format!("links of {n} nodes went down at once: told as one with {id}");
-            self.resolve(now, &other, "engine", &reason, out);
+            self.resolve(now, &other, "engine", End::of(Ended::Replaced), &reason, out);
             let Some(i) = self.open.get_mut(id) else { return };
             i.raised.extend(raised);
             i.known.extend(known);

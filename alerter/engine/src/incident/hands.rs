@@ -13,6 +13,9 @@ impl Book {
         i.record.state = State::Acknowledged;
         i.record.acked_by = Some(by.to_owned());
         i.record.acked_at = Some(now);
+        if let Some(named) = &mut i.record.named {
+            (named.more, named.new) = (named.more + named.new, 0);
+        }
         i.stop();
         let after = now - i.record.opened_at;
         out.push(by_actor(now, id, by, format!("acknowledged after {after}; escalation stops")));
@@ -72,17 +75,6 @@ impl Book {
         out.push(by_actor(now, id, "engine", format!("{words}: told anew")));
         self.announce(now, id, now, &Why::new(Reason::AckExpired, words), out);
         self.finish(id, out);
-    }
-
-    pub(crate) fn resolve_by_hand(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get(id) else { return };
-        let raised = i.raised.clone();
-        // Whoever closes a storm wants to hear no more of what is in it.
-        self.ack_members(now, id, by, out);
-        self.resolve(now, id, by, &format!("resolved by {by}"), out);
-        for ((subject, kind), severity) in raised {
-            self.ledger.close(now, &subject, kind, severity);
-        }
     }
 }
 

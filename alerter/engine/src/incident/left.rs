@@ -30,6 +30,7 @@ impl Book {
         let Some(i) = self.open.get_mut(id) else { return };
         let fell = i.falls();
         i.raised.insert((subject.clone(), v.kind), v.severity);
+        i.silent.remove(&(subject.clone(), v.kind));
         i.known.entry(subject.clone()).or_default().insert(v.kind);
         let is_less = if party.is_node() { i.falls() } else { fell && v.severity < Severity::Page };
         if !is_less {
@@ -62,6 +63,7 @@ impl Book {
         }
         i.subjects.remove(subject);
         i.known.remove(subject);
+        i.silent.retain(|(s, _), _| s != subject);
         if i.subjects.iter().all(|s| s.scope != subject.scope) {
             i.paged.remove(&subject.scope);
         }

@@ -6,9 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use super::Subject;
 use super::book::{Incident, Party};
+use super::{Named, Scope, State, Subject};
 use crate::verdict::{Cause, Kind, Severity, Verdict};
+
+/// Alerts of other programs by which an incident knows what is news; beyond that a further one is.
+pub(super) const MAX_ALERTS: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nature {
@@ -103,6 +106,36 @@ impl Incident {
     }
 }
 
+impl Incident {
+    /// Whether what is said to be of another device or node is more than whoever knows this incident knows. That an alert fires again
+    /// is not, nor that one tells what was found here before it.
+    pub(super) fn knows_less_than(&self, subject: &Subject, party: &Party) -> bool {
+        let nodes = &self.record.nodes;
+        let here = |s: &Subject| s.cause == subject.cause && !matches!(s.scope, Scope::Alert(_));
+        let elsewhere = match party.scope {
+            // What we watch for ourselves we tell apart ourselves.
+            Scope::Alert(_) if self.subjects.iter().any(here) => {
+                party.nodes.iter().any(|node| !nodes.contains(node))
+            }
+            _ => true,
+        };
+        elsewhere && self.known.contains_key(subject)
+    }
+
+    /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it was taken.
+    pub(super) fn hears_of(&mut self, party: &Party) {
+        let new = party.came.iter().filter(|alert| !self.alerts.contains(alert)).count();
+        let new = new as u32 + u32::from(party.apart);
+        if new > 0 && (self.record.state == State::Acknowledged || self.record.named.is_some()) {
+            let title = self.record.title();
+            let named = self.record.named.get_or_insert_with(|| Named { title, ..Named::default() });
+            named.new += new;
+        }
+        let room = MAX_ALERTS.saturating_sub(self.alerts.len());
+        self.alerts.extend(party.came.iter().copied().take(room));
+    }
+}
+
 /// Whether `kind` is another trouble than all that is known of the same subject.
 pub(super) fn is_news(kind: Kind, known: &BTreeSet<Kind>) -> bool {
     let same_cause = known.iter().any(|k| k.cause() == kind.cause());
@@ -115,7 +148,6 @@ mod tests {
     use crate::config::{EngineConfig, Level, Policy};
     use crate::effect::{Action, Effect};
     use crate::incident::book::{Book, Party};
-    use crate::incident::{Scope, State};
     use crate::message::RunSummary;
     use crate::time::{Span, Ts};
     use crate::verdict::{Change, Verdict};

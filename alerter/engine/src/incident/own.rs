@@ -22,9 +22,10 @@ impl Book {
         let scope = Scope::Own(check.to_owned());
         let subject = Subject { scope: scope.clone(), cause: Kind::AlerterFault.cause() };
         let known = self.find(&subject).and_then(|id| self.open.get(&id)).filter(|i| !i.raised.is_empty());
+        let known = known.is_some() || self.closed.find(&subject).is_some();
         let change = match fault {
-            Some(_) if known.is_some() => return,
-            None if known.is_none() => return,
+            Some(_) if known => return,
+            None if !known => return,
             Some(_) => Change::Raise,
             None => Change::Clear,
         };

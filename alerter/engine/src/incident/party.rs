@@ -26,12 +26,27 @@ pub(crate) struct Party {
     pub(crate) dark: BTreeSet<String>,
     /// Of a node: the GPU or port that it has something to say of, whoever is suspected when that is weighed.
     pub(crate) device: Option<String>,
+    /// Of alerts of other programs: those that came since they were looked at before, by what makes each one.
+    pub(crate) came: Vec<u64>,
+    /// It has no more in common with the incident that it joins than the labels of `group_by`.
+    pub(crate) apart: bool,
 }
 
 impl Party {
     pub(crate) fn new(scope: Scope, run: RunSummary, nodes: BTreeSet<String>, well_at: Ts) -> Self {
         let none = BTreeSet::new;
-        Self { scope, run, nodes, well_at, fabric: none(), lost: none(), dark: none(), device: None }
+        Self {
+            scope,
+            run,
+            nodes,
+            well_at,
+            fabric: none(),
+            lost: none(),
+            dark: none(),
+            device: None,
+            came: Vec::new(),
+            apart: false,
+        }
     }
 
     /// The nodes that are sick themselves.

@@ -1,5 +1,6 @@
 //! Silences, seen from the incidents that they keep quiet.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::book::{Book, Incident, by_actor};
@@ -11,7 +12,7 @@ use crate::external::Alert;
 use crate::message::Why;
 use crate::silence::Hush;
 use crate::time::Ts;
-use crate::verdict::Cause;
+use crate::verdict::{Cause, Kind};
 
 /// Incidents of one silence about whose end somebody is reminded; the others have it in their history.
 const MAX_REMINDERS: usize = 20;
@@ -49,6 +50,14 @@ impl Book {
             }
         }
         first
+    }
+
+    /// The alerts that were ever in the incident of a group, by what makes each one; none if it has none.
+    pub(crate) fn alerts_of(&self, group: &Scope, kind: Kind) -> Option<&BTreeSet<u64>> {
+        let subject = Subject { scope: group.clone(), cause: kind.cause() };
+        let open = self.find(&subject).and_then(|id| self.open.get(&id));
+        let closed = || self.closed.find(&subject).and_then(|id| self.closed.get(&id));
+        open.or_else(closed).map(|i| &i.alerts)
     }
 
     /// Other alerts fire than before: what was silenced may not be any more.

@@ -209,5 +209,7 @@ fn storm_record(now: Ts, id: String, severity: Severity, limit: f64) -> Incident
         flaps: 0,
         labels: Labels::new(),
         quiet: None,
+        end: None,
+        named: None,
     }
 }

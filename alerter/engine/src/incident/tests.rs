@@ -2,6 +2,8 @@
 
 mod alerts;
 mod answers;
+mod closed;
+mod ends;
 mod escalation;
 mod heard_again;
 mod hiding;

@@ -168,6 +168,8 @@ impl From<RecordV4> for IncidentRecord {
             flaps: old.flaps,
             labels: Labels::new(),
             quiet: None,
+            end: None,
+            named: None,
         }
     }
 }

@@ -82,6 +82,8 @@ pub struct Condition {
     /// It happened and has no end.
     pub once: bool,
     pub over: Option<Ts>,
+    /// Nobody said that it is over: the node speaks of it no more.
+    pub lapsed: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -231,7 +233,7 @@ impl Conditions {
         let born = self.born();
         for c in self.all.values_mut().filter(|c| c.holds()) {
             if is_dropped(born, c.last, heard) {
-                c.over = Some(now);
+                (c.over, c.lapsed) = (Some(now), true);
             }
         }
         self.all.retain(|_, c| c.holds() || now - c.over.unwrap_or(c.last).max(c.last) < KEEP);
@@ -266,6 +268,7 @@ impl Condition {
             times: 1,
             once: once || key.topic == Topic::Xid,
             over: None,
+            lapsed: false,
         }
     }
 }

@@ -124,7 +124,8 @@ fn what_was_closed_by_hand_is_told_again_when_it_comes_again() {
         b.resolve("ada");
         b.steps("llama", &NODES, 10);
         b.feed(gpu_lost("n1", false));
-        goes_on(&mut b, 20, &to_remap(gpu));
+        // For less than the ten minutes after which what still fires is back.
+        goes_on(&mut b, 1, &to_remap(gpu));
         assert_eq!((b.pages(), b.open()), (1, vec![]), "ada knows of the row");
         b.feed(gpu_lost("n1", true));
         assert_eq!(b.pages(), 2, "{gpu}: {:#?}", b.timeline);

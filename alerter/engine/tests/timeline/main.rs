@@ -246,16 +246,20 @@ fn a_stale_checkpoint_is_told_once_a_step() {
 }
 
 #[test]
-fn closing_by_hand_stays_closed_until_it_clears() {
+fn what_was_closed_by_hand_comes_back_unless_it_clears() {
     let mut w = World::new(two_levels());
     w.train(1, 40, 1);
     w.forward(Span::secs(61));
     let id = w.only().id.clone();
     w.input(Input::Resolve { incident: &id, by: "cli:bob" });
-    w.forward(Span::secs(3600));
-    assert_eq!(w.records.len(), 1);
+    w.forward(Span::secs(599));
     assert_eq!(w.sent.last().unwrap().1.action, Action::Resolve);
-    // It moves, and hangs again: that is news.
+    w.forward(Span::secs(1));
+    assert_eq!(w.records.len(), 1);
+    let last = &w.sent.last().unwrap().1;
+    assert_eq!((last.action, last.message.because), (Action::Trigger, Reason::Reopened), "{:?}", w.history);
+    // Closed once more, it moves, and hangs again: that is another.
+    w.input(Input::Resolve { incident: &id, by: "cli:bob" });
     w.train(41, 30, 1);
     w.forward(Span::secs(7200));
     assert_eq!(w.records.len(), 2, "{:?}", w.history);

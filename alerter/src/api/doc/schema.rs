@@ -59,6 +59,8 @@ words! {
     }
     /// Where an incident stands.
     IncidentState = incident::State { Open Acknowledged Resolved }
+    /// How an incident ended: by a person, by word of its sender, by what is measured, in silence (stale), with its run, or told in another.
+    Ended = incident::Ended { Person Sender Clear Stale RunEnded Replaced }
     /// Why an open incident is told to nobody: a silence, an incident that explains it, or one that tells of many.
     Hidden = incident::Hidden { Silenced Inhibited RolledUp }
     /// What a message is to its receiver.

@@ -123,3 +123,21 @@ async fn a_ticket_rings_again_too() {
         assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
     });
 }
+
+/// Resolved by hand while it still fired, answered before or not: PagerDuty has closed its alert, and the next call opens one.
+#[tokio::test]
+async fn what_comes_back_after_it_was_resolved_rings() {
+    for answered in [false, true] {
+        let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
+        let mut back = page(Action::Trigger);
+        back.message.because = Reason::Reopened;
+        let ack = answered.then(|| page(Action::Ack));
+        let first = [page(Action::Trigger)].into_iter().chain(ack);
+        let all: Vec<_> = first.chain([page(Action::Resolve), back, page(Action::Resolve)]).collect();
+        send_all(&to(&fake, &dir), &all).await;
+        fake.with(|s| {
+            assert_eq!(rung(s).len(), 2, "{:?}", rung(s));
+            assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
+        });
+    }
+}

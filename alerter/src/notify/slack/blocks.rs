@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 use stepwatch_engine::effect::{Action, Notification};
+use stepwatch_engine::incident::Ended;
 use stepwatch_engine::message::{Fact, Message, Status};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
@@ -108,6 +109,8 @@ pub(crate) fn is_user_id(text: &str) -> bool {
 
 fn emoji(m: &Message) -> &'static str {
     match (m.status, m.severity) {
+        // Nobody saw that it is well.
+        (Status::Resolved, _) if m.ended == Some(Ended::Stale) => "❔",
         (Status::Resolved, _) => "✅",
         (Status::Acknowledged, _) => "👀",
         (Status::Firing, Severity::Page) => "🚨",

@@ -259,3 +259,32 @@ fn ids_are_told_from_names() {
         assert!(!is_channel_id(name), "{name}");
     }
 }
+
+#[tokio::test]
+async fn what_comes_back_after_it_was_resolved_is_the_same_message_and_thread() {
+    let bench = Bench::new().await;
+    let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    let resolved = word(2, Action::Resolve, Status::Resolved, "resolved by alice; still firing");
+    let memory = bench.send(&resolved, Some(&memory)).await;
+    let back = word(3, Action::Trigger, Status::Firing, "reopened: still firing 10m after alice resolved it");
+    bench.send(&back, Some(&memory)).await;
+    assert_eq!(bench.fake.with(|s| s.top().count()), 1);
+    let header = bench.top().blocks[0]["text"]["text"].as_str().unwrap().to_owned();
+    assert!(header.starts_with('🚨'), "{header}");
+    let thread = bench.thread();
+    assert!(
+        thread.len() == 2 && thread[1].contains("still firing 10m after alice resolved it"),
+        "{thread:?}"
+    );
+    let broadcast: Vec<bool> =
+        bench.fake.with(|s| s.posts.iter().filter(|p| !p.is_top()).map(|p| p.broadcast).collect());
+    assert_eq!(broadcast, [false, true], "the channel sees that it is back");
+}
+
+#[test]
+fn what_is_stale_is_not_told_as_well() {
+    let mut n = word(2, Action::Resolve, Status::Resolved, "stale after 12m: nothing has been heard of it");
+    n.message.ended = Some(stepwatch_engine::incident::Ended::Stale);
+    let text = blocks::news_fallback(&n);
+    assert!(text.starts_with('❔') && !text.contains('✅'), "{text}");
+}

@@ -169,12 +169,11 @@ fn another_node_in_a_group_is_told_and_rings_whoever_knew_of_the_first_only() {
     w.input(Input::Ack { incident: &id, by: "sam" });
     w.forward(Span::secs(60));
     words(&mut w);
-    // The same again, and more of it on a node that sam knows of.
+    // The same again, also when it is told to be worse than it was.
     down(&mut w, "n2");
-    fires(&mut w, &[DOWN, &[("node", "n2"), ("device", "sda")]].concat());
+    fires(&mut w, &[("alertname", "NodeDown"), ("severity", "page"), ("node", "n2")]);
     w.forward(Span::secs(60));
-    let told = words(&mut w);
-    assert!(told.len() == 1 && told[0].0 == Action::Update, "{told:?}");
+    assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
     down(&mut w, "n3");
     let told = words(&mut w);
     assert!(
@@ -195,8 +194,14 @@ fn what_is_restored_is_no_news() {
     w.engine.restore_alerts(w.now, stored);
     w.forward(Span::secs(600));
     words(&mut w);
+    for node in ["n1", "n2"] {
+        up(&mut w, node);
+        w.forward(Span::secs(20));
+        down(&mut w, node);
+    }
+    assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
     fires(&mut w, &[DOWN, &[("node", "n2"), ("device", "sda")]].concat());
-    assert_eq!(words(&mut w).iter().filter(|(action, _)| *action == Action::Trigger).count(), 0);
+    assert_eq!(calls(&mut w), 1, "{:#?}", w.history);
 }
 
 fn up(w: &mut World, node: &str) {
@@ -236,5 +241,109 @@ fn an_alert_that_tells_what_is_known_calls_nobody() {
     assert_eq!(calls(&mut w), 1);
     fires(&mut w, DEAD);
     w.forward(Span::secs(600));
+    assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
+}
+
+const FULL: &[(&str, &str)] = &[("alertname", "DiskFull"), ("cluster", "a"), ("severity", "critical")];
+
+/// All alerts of a cluster are one incident.
+fn by(labels: &[&str]) -> World {
+    let mut config = two_levels();
+    config.alerts.group_by = labels.iter().map(|l| (*l).to_owned()).collect();
+    World::new(config)
+}
+
+fn only(w: &World) -> IncidentRecord {
+    assert_eq!(w.records.len(), 1, "{:#?}", w.history);
+    w.records.values().next().unwrap().clone()
+}
+
+fn acked(w: &mut World) -> String {
+    let id = only(w).id;
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.forward(Span::secs(60));
+    words(w);
+    id
+}
+
+#[test]
+fn another_outage_in_an_acknowledged_group_rings_whatever_sets_it_apart() {
+    for other in [("instance", "b"), ("service", "pay"), ("device", "sdb")] {
+        let mut w = by(&["alertname", "cluster"]);
+        fires(&mut w, &[FULL, &[("service", "checkout")]].concat());
+        acked(&mut w);
+        fires(&mut w, &[FULL, &[other]].concat());
+        let told = core::mem::take(&mut w.sent);
+        assert_eq!(told.len(), 1, "{:#?}", w.history);
+        let (n, m) = (&told[0], &told[0].message);
+        assert_eq!((n.action, n.page, m.because), (Action::Trigger, true, Reason::News));
+        let apart = format!("{}={}", other.0, other.1);
+        assert!(
+            m.reason.starts_with("after it was acknowledged: DiskFull") && m.reason.contains(&apart),
+            "{}",
+            m.reason
+        );
+        assert!(m.title.starts_with("PAGE") && m.title.ends_with("DiskFull +1 new"), "{}", m.title);
+        assert_eq!(only(&w).state, State::Open);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_keeps_its_name() {
+    let mut w = by(&["cluster"]);
+    fires(&mut w, FULL);
+    let id = acked(&mut w);
+    // A ticket beside it calls nobody, and takes its name no more than a page does.
+    fires(&mut w, &[("alertname", "Slow"), ("cluster", "a"), ("severity", "warning")]);
+    w.forward(Span::secs(60));
+    assert_eq!((calls(&mut w), only(&w).title()), (0, "DiskFull +1 new".to_owned()));
+    fires(&mut w, &[("alertname", "NetDown"), ("cluster", "a"), ("severity", "critical")]);
+    let told = words(&mut w);
+    assert_eq!((told[0].0, only(&w).title()), (Action::Trigger, "DiskFull +2 new".to_owned()));
+    assert!(told[0].1.starts_with("after it was acknowledged: NetDown"), "{told:?}");
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    assert_eq!(only(&w).title(), "DiskFull and 2 more");
+    w.restore();
+    w.input(Input::Note { incident: &id, by: "sam", what: "x" });
+    fires(&mut w, &[("alertname", "Oom"), ("cluster", "a"), ("severity", "critical")]);
+    assert_eq!(only(&w).title(), "DiskFull and 2 more +1 new");
+}
+
+#[test]
+fn an_alert_without_a_node_that_comes_and_goes_rings_once() {
+    let mut w = by(&["alertname", "cluster"]);
+    let pay = [FULL, &[("service", "pay")]].concat();
+    fires(&mut w, &pay);
+    acked(&mut w);
+    for _ in 0..5 {
+        let mut over = alert(&w, &pay);
+        over.ends_at = Some(w.now);
+        w.input(Input::Alerts { told: &[over] });
+        w.forward(Span::secs(20));
+        fires(&mut w, &pay);
+        w.forward(Span::secs(20));
+    }
+    assert_eq!((calls(&mut w), only(&w).title()), (0, "DiskFull".to_owned()), "{:#?}", w.history);
+}
+
+/// What we watch for ourselves is grouped by its own labels, and swallows as little.
+#[test]
+fn another_sickness_in_an_acknowledged_group_rings() {
+    let mut w = World::new(EngineConfig { group_by: vec!["run".into()], ..two_levels() });
+    let id = w.raise("r", Kind::LossSpike, Severity::Page);
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.forward(Span::secs(60));
+    words(&mut w);
+    w.said("r", Change::Raise, Kind::Hang, Severity::Page);
+    let told = core::mem::take(&mut w.sent);
+    assert_eq!(told.iter().filter(|n| n.action == Action::Trigger).count(), 1, "{:#?}", w.history);
+    let m = &told.last().unwrap().message;
+    assert!(m.title.contains("loss spike +1 new"), "{}", m.title);
+    assert_eq!(m.reason, "after it was acknowledged: why");
+    // It is known now.
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.said("r", Change::Clear, Kind::Hang, Severity::Page);
+    w.said("r", Change::Raise, Kind::Hang, Severity::Page);
+    w.forward(Span::secs(60));
     assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
 }

@@ -15,6 +15,8 @@ const RUNS: u8 = 3;
 const KINDS: [Kind; 3] = [Kind::Hang, Kind::Straggler, Kind::LossSpike];
 const RECEIVERS: [&str; 2] = ["chat", "phone"];
 const HOLD: Span = Span::secs(60);
+/// How long what a person resolved is kept from those whom it still concerns.
+const REOPEN_AFTER: Span = Span::millis(600_007);
 /// Between two messages of news.
 const INTERVAL: Span = Span::secs(200);
 
@@ -119,6 +121,8 @@ impl Twin {
         let Setting { batch_window, ack_timeout } = setting;
         let mut config =
             EngineConfig { batch_window, ack_timeout, update_min_interval: INTERVAL, ..two_levels() };
+        // Whatever else happens at a whole second.
+        config.reopen_after = REOPEN_AFTER;
         config.storm.enabled = false;
         let subjects = (0..RUNS).flat_map(|run| KINDS.map(|kind| (run, kind)));
         Self {
@@ -161,6 +165,8 @@ impl Twin {
             let open = self.truth.values().filter_map(|t| t.open.as_ref());
             let times =
                 open.flat_map(|open| open.times(&self.setting)).chain(self.hushes.iter().map(|h| h.ends));
+            let back = self.truth.values().filter_map(|t| t.closed.as_ref()).map(|closed| closed.back);
+            let times = times.chain(back);
             let ours = times.filter(|at| *at > now).min();
             let next = self.world.engine.next_deadline().map(|(at, _)| at).into_iter().chain(ours).min();
             self.world.forward(next.map_or(until, |at| at.min(until)) - now);
@@ -176,6 +182,16 @@ impl Twin {
         for truth in self.truth.values_mut() {
             if truth.open.as_ref().is_some_and(|open| open.ends.is_some_and(|at| at <= now)) {
                 words.extend(truth.end(now, false));
+            }
+        }
+        // In the order in which they were opened, where several come back at once.
+        let mut all: Vec<Subject> = self.truth.keys().copied().collect();
+        all.sort_by_key(|of| self.world.id(&name(of.0), of.1));
+        for of in all {
+            let setting = self.setting;
+            if self.truth.get_mut(&of).and_then(|t| t.come_back(&setting, now)).is_some() {
+                let hidden = self.hidden(of);
+                words.extend(self.open(of).and_then(|open| open.reopened(now, hidden)));
             }
         }
         // What becomes of a hang is known before what it explains is looked at.

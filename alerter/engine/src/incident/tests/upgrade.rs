@@ -54,8 +54,8 @@ fn who_passes_on_what_was_taken_before_is_heard() {
 }
 
 #[test]
-fn what_a_person_closed_stays_closed() {
+fn what_a_person_closed_for_ever_is_heard_of_when_it_is_told_again() {
     let mut w = upgraded();
     w.said("closed", Change::Raise, Kind::Nonfinite, Severity::Page);
-    w.expect(&[]);
+    w.expect(&[("chat", Trigger, Reason::First)]);
 }

@@ -26,8 +26,14 @@ pub(super) struct Truth {
     pub(super) open: Option<Open>,
     /// When the last incident ended, and how often it had come back.
     pub(super) last: Option<(Ts, u32)>,
-    /// Closed by hand while it held: nothing new until it clears or gets worse.
-    pub(super) closed: Option<Severity>,
+    /// Resolved by hand while it held: it comes back as it was, unless it clears, or sooner if it gets worse.
+    pub(super) closed: Option<Closed>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Closed {
+    pub(super) back: Ts,
+    was: Open,
 }
 
 #[derive(Debug, Clone)]
@@ -69,7 +75,19 @@ impl Truth {
         hidden: bool,
     ) -> Vec<Word> {
         let Some(open) = &mut self.open else {
-            if self.closed.is_none_or(|closed| severity > closed) {
+            if let Some(closed) = self.closed.take_if(|closed| severity > closed.was.last) {
+                // What is worse than it was then does not wait, unless it had been as bad before.
+                let mut open = closed.was;
+                let raised = severity > open.severity;
+                (open.severity, open.last) = (severity.max(open.severity), severity);
+                open.told_at = Some(now);
+                open.announce(s, now);
+                let why = if raised { Reason::Raised } else { Reason::Reopened };
+                let words = open.call(now, hidden, why).into_iter().collect();
+                self.open = Some(open);
+                return words;
+            }
+            if self.closed.is_none() {
                 let fresh = self.last.filter(|(at, _)| now - *at < Span::secs(3600));
                 let mut open = Open::new(of, severity, fresh.map_or(0, |(_, flaps)| flaps + 1));
                 open.announce(s, now);
@@ -103,10 +121,20 @@ impl Truth {
     pub(super) fn end(&mut self, now: Ts, by_hand: bool) -> Vec<Word> {
         let Some(open) = self.open.take() else { return Vec::new() };
         self.last = Some((now, open.flaps));
-        if by_hand {
-            self.closed = open.holds.then_some(open.last);
+        let words = open.to_all(Action::Resolve, Reason::Resolved);
+        if by_hand && open.holds {
+            let was = Open { acked: None, due: None, news: None, dropped: false, ..open };
+            self.closed = Some(Closed { back: now + REOPEN_AFTER, was });
         }
-        open.to_all(Action::Resolve, Reason::Resolved)
+        words
+    }
+
+    /// What a person resolved still holds, and the time is up.
+    pub(super) fn come_back(&mut self, s: &Setting, now: Ts) -> Option<&mut Open> {
+        let mut open = self.closed.take_if(|closed| closed.back <= now)?.was;
+        open.told_at = Some(now);
+        open.announce(s, now);
+        Some(self.open.insert(open))
     }
 }
 
@@ -195,6 +223,11 @@ impl Open {
         self.level = self.level.max(level);
         self.due = self.pause().map(|pause| now + pause);
         Some(self.call_for(now, to, whys))
+    }
+
+    /// Its first word now that it is back.
+    pub(super) fn reopened(&mut self, now: Ts, hidden: bool) -> Option<Word> {
+        self.call(now, hidden, Reason::Reopened)
     }
 
     fn tell(&mut self, now: Ts, hidden: bool, why: Reason) -> Vec<Word> {
