@@ -133,3 +133,79 @@ async fn prometheus_fires_our_rules_through_our_escalation() {
         .unwrap();
     assert_eq!(stack.pagerduty.with(|pd| pages_about(pd, "busy").len()), 1);
 }
+
+fn full(service: &str, more: &Value) -> Value {
+    let mut alert = json!({
+        "labels": {"alertname": "DiskFull", "severity": "critical", "service": service},
+        "annotations": {"summary": "90 % full"},
+    });
+    alert.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!([alert])
+}
+
+async fn ended(stack: &Stack) -> Value {
+    poll_until("an end", PATIENCE, async || {
+        stack.alerter.incidents().await.ok()?.into_iter().find(|i| i["state"] == "resolved")
+    })
+    .await
+    .unwrap()
+}
+
+/// How it ended, in every text: the list, the message, the history, the account.
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_the_sender_said_so_or_fell_silent_is_told() {
+    for silent in [false, true] {
+        let alerter = "resolve_after: 1s\nalerts: {resolve_timeout: 1s}\n".to_owned();
+        let stack = Stack::start_with(StackOptions { blind: true, alerter, ..StackOptions::default() })
+            .await
+            .unwrap();
+        let url = stack.alerter.url();
+        let day = json!({"endsAt": "2099-01-01T00:00:00Z"});
+        tell(&url, &full("pay", if silent { &json!({}) } else { &day })).await;
+        stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+        if !silent {
+            tell(&url, &full("pay", &json!({"endsAt": "2020-01-01T00:00:00Z"}))).await;
+        }
+        let incident = ended(&stack).await;
+        let (word, title, said) = if silent {
+            ("stale", "STALE", "nothing has been heard of it since")
+        } else {
+            ("sender", "RESOLVED", "its sender said that it is over")
+        };
+        assert_eq!(incident["ended"], word, "{incident}");
+        assert_eq!(incident["silent_since"].is_string(), silent, "{incident}");
+        let is_told = |s: &stepwatch_fakes::Slack| s.posts.iter().any(|p| p.visible_text().contains(title));
+        let slack = stack.slack.wait_for(is_told, PATIENCE).await.unwrap();
+        assert!(slack.posts.iter().any(|p| p.visible_text().contains(said)), "{:?}", slack.posts);
+        let is_over = |pd: &PagerDuty| pd.requests.iter().any(|r| r.json()["event_action"] == "resolve");
+        let pd = stack.pagerduty.wait_for(is_over, PATIENCE).await.unwrap();
+        let last = pd.requests.iter().rfind(|r| r.json()["event_action"] == "resolve").unwrap().json();
+        let summary = last["payload"]["summary"].as_str().unwrap();
+        assert!(summary.starts_with(title) && summary.contains(said), "{summary}");
+        let id = incident["id"].as_str().unwrap();
+        for args in [["explain", id].as_slice(), &["incidents", "postmortem", id], &["incidents", "show", id]]
+        {
+            let text = stack.alerter.cli(args).await.unwrap();
+            let text = String::from_utf8_lossy(&text.stdout).into_owned();
+            assert!(text.contains(said), "{args:?}: {text}");
+        }
+    }
+}
+
+/// Two services have the same trouble: whoever has the first in hand hears of the second.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_outage_in_an_acknowledged_group_rings() {
+    let stack = Stack::start_with(StackOptions { blind: true, ..StackOptions::default() }).await.unwrap();
+    let (url, day) = (stack.alerter.url(), json!({"endsAt": "2099-01-01T00:00:00Z"}));
+    tell(&url, &full("checkout", &day)).await;
+    stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    let id = stack.alerter.incidents().await.unwrap()[0]["id"].as_str().unwrap().to_owned();
+    stack.alerter.cli(&["incidents", "ack", &id, "--by", "sam"]).await.unwrap();
+    tell(&url, &full("checkout", &day)).await;
+    tell(&url, &full("pay", &day)).await;
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 2, PATIENCE).await.unwrap();
+    let summary = &pd.pages[1].summary;
+    assert!(summary.contains("DiskFull +1 new"), "{summary}");
+    let incidents = stack.alerter.incidents().await.unwrap();
+    assert_eq!((incidents.len(), &incidents[0]["state"]), (1, &json!("open")), "{incidents:?}");
+}

@@ -398,3 +398,56 @@ async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
     let forged = vec![", callback, refused".to_owned()];
     assert_eq!(audited(&stack, "pagerduty").await, [forged, jane.to_vec()].concat());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_resolved_in_pagerduty_and_still_fires_comes_back_and_rings() {
+    let options = StackOptions {
+        hears: vec![Hears::PagerDuty],
+        alerter: format!("{USERS}incidents: {{reopen_after: 10s}}\n"),
+        ..StackOptions::default()
+    };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    let rank = stack.warm_run("resolved", 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    let key = pd.pages[0].dedup_key.clone();
+    stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
+    stack.pagerduty.change(|pd| pd.by_person(&key, "resolved", "Jane Doe")).unwrap();
+    let n = stack.pagerduty.with(|pd| pd.hooks.len()) - 1;
+    assert_eq!(pump(&stack, n).await, [200]);
+    let closed = stack.alerter.incidents().await.unwrap()[0].clone();
+    assert_eq!((&closed["state"], &closed["ended"]), (&"resolved".into(), &"person".into()), "{closed}");
+    assert_eq!(closed["resolved_by"], "pagerduty:Jane Doe (primary)");
+    assert!(closed["reopens_at"].is_string(), "{closed}");
+    let listed = stack.alerter.cli(&["incidents", "list"]).await.unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("resolved by hand, still firing") && listed.contains("back in"), "{listed}");
+    let counted = async || {
+        let page = stack.alerter.metrics().await.ok()?;
+        let line = r#"stepwatch_alerter_incidents_resolved_still_firing{severity="page"} 1"#;
+        page.contains(line).then_some(())
+    };
+    poll_until("the metric", PATIENCE, counted).await.unwrap();
+    stack.slack.wait_for(|s| top_text(s).contains("RESOLVED"), PATIENCE).await.unwrap();
+    // The time at which it comes back outlives the process.
+    stack.alerter.daemon.kill().await.unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 2, PATIENCE).await.unwrap();
+    assert!(pd.pages[1].dedup_key.starts_with(&key), "{:?}", pd.pages);
+    let back = stack.alerter.incidents().await.unwrap()[0].clone();
+    assert_eq!((&back["id"], &back["state"]), (&closed["id"], &"open".into()), "{back}");
+    let told = stack.slack.wait_for(|s| top_text(s).contains("PAGE"), PATIENCE).await.unwrap();
+    assert_eq!(told.top().count(), 1, "the same message");
+    let id = back["id"].as_str().unwrap();
+    let story = stack.alerter.cli(&["explain", id]).await.unwrap();
+    let story = String::from_utf8_lossy(&story.stdout).into_owned();
+    assert!(
+        story.contains("reopened: still firing 10s after pagerduty:Jane Doe (primary) resolved it"),
+        "{story}"
+    );
+    // By the command line: it says what becomes of it.
+    let said = stack.alerter.cli(&["incidents", "resolve", id, "--by", "sam"]).await.unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("still firing: comes back at") && said.contains("silence it"), "{said}");
+}
