@@ -305,12 +305,8 @@ fn their_losses_may_be_nan() {
         let Some(last) = lines.last() else { continue };
         let at = last.rfind(&format!("{loss}")).unwrap_or_else(|| panic!("{name}"));
         let digits = last[at..].bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
-        // A line further on: of the same step it says nothing new.
-        let step = want.last().unwrap().0.to_string();
-        let at_step = last.find(&step).unwrap();
-        let nan = format!("{}nan{}", &last[..at], &last[at + digits..]);
-        let later = (step.parse::<i64>().unwrap() + 1).to_string();
-        let nan = if at_step < at { nan.replacen(&step, &later, 1) } else { nan };
+        // Some print the mean behind it.
+        let nan = last.replace(&last[at..at + digits], "nan");
         out.clear();
         r.line(&nan, &mut out);
         let lost = out.iter().any(|e| e.m.get("loss").is_some_and(f64::is_nan));
