@@ -179,7 +179,8 @@ impl TestApp {
     async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
         std::fs::write(dir.path().join("alerter.yml"), config(dir.path(), &exporter, &hook, more)).unwrap();
         let web_config = Some(dir.path().join("web.yml")).filter(|path| path.exists());
-        let options = Options { config: dir.path().join("alerter.yml"), listen: None, web_config, new_store: false };
+        let options =
+            Options { config: dir.path().join("alerter.yml"), listen: None, web_config, new_store: false };
         let app = Box::pin(App::start(options, LogControl::detached())).await.unwrap();
         let url = format!("http://{}", app.addr());
         let (stop, shutdown) = Shutdown::manual();

@@ -209,7 +209,8 @@ async fn whether_the_sender_said_so_or_fell_silent_is_told() {
             .unwrap();
         let url = stack.alerter.url();
         let day = json!({"endsAt": "2099-01-01T00:00:00Z"});
-        tell(&url, &full("pay", if silent { &json!({}) } else { &day })).await;
+        let first = if silent { json!({}) } else { day };
+        tell(&url, &full("pay", &first)).await;
         stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
         if !silent {
             tell(&url, &full("pay", &json!({"endsAt": "2020-01-01T00:00:00Z"}))).await;

@@ -252,8 +252,7 @@ impl Store {
         memory: Option<&str>,
     ) -> bool {
         let n = &claim.notification;
-        let held =
-            Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts, claim.ring);
+        let held = Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts, claim.ring);
         self.unrecorded(|all| {
             let held = Held { progress: Progress::Sending, ..held };
             let taken = all.hold(held);
