@@ -254,7 +254,7 @@ fn is_ranked(process: &Process, parent: &Process) -> bool {
         own.is_some() && own != parent.env.get(*rank)
     };
     let several = || Env(&process.env).number(WORLDS).is_some_and(|n| n > 1);
-    RANKS.iter().any(|rank| has_own(&rank)) && (!script::is_host(&parent.argv) || several())
+    RANKS.iter().any(has_own) && (!script::is_host(&parent.argv) || several())
 }
 
 fn restarts(env: Env<'_>) -> Option<u32> {
@@ -308,7 +308,7 @@ fn stamp(unix: f64) -> String {
 struct Env<'a>(&'a BTreeMap<String, String>);
 
 impl Env<'_> {
-    fn get(&self, variable: &str) -> Option<String> {
+    fn get(self, variable: &str) -> Option<String> {
         let value: String = self.0.get(variable)?.chars().filter(|c| !c.is_control()).collect();
         let value = value.trim();
         let set =
@@ -316,7 +316,7 @@ impl Env<'_> {
         set.then(|| value.to_owned())
     }
 
-    fn number(&self, variables: &[&str]) -> Option<u32> {
+    fn number(self, variables: &[&str]) -> Option<u32> {
         variables.iter().find_map(|variable| self.get(variable)?.parse().ok())
     }
 }

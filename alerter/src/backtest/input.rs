@@ -42,6 +42,7 @@ pub(super) enum InputError {
 
 /// An open file, and how it is read.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub(super) enum Input {
     Lines(Lines),
     Records(Box<Records<Source>>),

@@ -76,15 +76,16 @@ fn tables_of_others_are_read() {
         "\"Step\",\"r - lm_loss\",\"r - lm_loss__MIN\",\"r - lm_loss__MAX\"\n{}",
         (1..200)
             .map(|s| format!("\"{s}\",\"{}\",\"1\",\"9\"\n", if s < 150 { "2.5" } else { "NaN" }))
-            .collect::<String>()
+            .collect::<Vec<_>>()
+            .concat()
     );
-    let pandas: String =
-        (0..200).map(|s| format!("{s},2.5,0.3,2026-11-21 02:{:02}:{:02}.500\n", s / 60, s % 60)).collect();
-    let pandas = format!("step,loss,grad_norm,timestamp\n{pandas}");
-    let nulls: String = (0..200)
+    let row = |s| format!("{s},2.5,0.3,2026-11-21 02:{:02}:{:02}.500\n", s / 60, s % 60);
+    let pandas: Vec<String> = (0..200).map(row).collect();
+    let pandas = format!("step,loss,grad_norm,timestamp\n{}", pandas.concat());
+    let nulls: Vec<String> = (0..200)
         .map(|s| format!("{{\"step\":{s},\"data\":{{\"actor/pg_loss\":{0},\"actor/grad_norm\":{0},\"actor/lr\":0.1}}}}\n", if s < 150 { "0.5" } else { "null" }))
         .collect();
-    let files = [("export.csv", export.as_str()), ("pandas.csv", &pandas), ("verl.jsonl", &nulls)];
+    let files = [("export.csv", export.as_str()), ("pandas.csv", &pandas), ("verl.jsonl", &nulls.concat())];
     let (ok, objects, err) = backtest(&files, None);
     assert!(ok && err.is_empty(), "{err}");
     let told: Vec<_> = objects

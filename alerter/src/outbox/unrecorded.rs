@@ -25,7 +25,7 @@ impl Scheduler {
                 return;
             }
             Some(time) if time < FAIL_OPEN_AFTER => {
-                self.next_look = self.next_look.min(now + (FAIL_OPEN_AFTER - time));
+                self.next_look = self.next_look.min(now + FAIL_OPEN_AFTER.saturating_sub(time));
                 return;
             }
             Some(_) => {}

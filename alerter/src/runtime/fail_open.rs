@@ -74,16 +74,13 @@ impl Pending {
             }
             let mut n = (**n).clone();
             let why = format!("Not recorded: the store refuses writes since {since}.");
-            n.message.summary = format!("{} {why}", n.message.summary).trim_start().to_owned();
+            n.message.summary = format!("{} {why}", n.message.summary).trim_start().into();
             let (incident, actor) = (n.incident.clone(), n.receiver.clone());
             let (action, taken) = (n.action.as_str(), store.hold(n, now));
-            let what = match taken {
-                true => {
-                    format!("{action} told from memory, not recorded: the store refuses writes since {since}")
-                }
-                false => {
-                    format!("{action} not told: the store refuses writes since {since}, and too much is held")
-                }
+            let what = if taken {
+                format!("{action} told from memory, not recorded: the store refuses writes since {since}")
+            } else {
+                format!("{action} not told: the store refuses writes since {since}, and too much is held")
             };
             notes.push(Effect::Timeline(TimelineEntry { incident, at: now, actor, what }));
         }

@@ -81,17 +81,16 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
         // A database that was restored elsewhere, or one from before it had a name.
         (None, found) => found,
     };
-    let name = match known {
-        Some(name) => name,
-        None => {
-            let mut bytes = [0; 16];
-            getrandom::fill(&mut bytes).map_err(|err| fail("name", io::Error::other(err)))?;
-            let name = hex::encode(bytes);
-            let sql = "INSERT INTO meta (key, value) VALUES ('identity', ?) \
-                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-            sqlx::query(sql).bind(&name).execute(connection).await?;
-            name
-        }
+    let name = if let Some(name) = known {
+        name
+    } else {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|err| fail("name", io::Error::other(err)))?;
+        let name = hex::encode(bytes);
+        let sql = "INSERT INTO meta (key, value) VALUES ('identity', ?) \
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+        sqlx::query(sql).bind(&name).execute(connection).await?;
+        name
     };
     write(&beside, &name).map_err(|err| fail("write", err))
 }
@@ -147,9 +146,10 @@ mod tests {
             let (dir, path) = stored().await;
             for entry in fs::read_dir(dir.path()).unwrap().flatten() {
                 if entry.file_name().to_string_lossy().starts_with("alerter.db") {
-                    match emptied {
-                        true => drop(fs::File::create(entry.path()).unwrap()),
-                        false => fs::remove_file(entry.path()).unwrap(),
+                    if emptied {
+                        drop(fs::File::create(entry.path()).unwrap())
+                    } else {
+                        fs::remove_file(entry.path()).unwrap()
                     }
                 }
             }

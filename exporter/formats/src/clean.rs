@@ -160,7 +160,7 @@ fn is_step_of(rest: &str) -> bool {
     let counts =
         |word: &&str| rest.as_bytes().windows(word.len()).any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
     ["loss", "train loss", "train_loss", "training loss"].iter().any(|w| starts(w))
-        && !["step", "iter", "epoch", "batch"].iter().any(|w| counts(w))
+        && !["step", "iter", "epoch", "batch"].iter().any(counts)
 }
 
 /// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The number is

@@ -127,9 +127,9 @@ fn idle_connections_keep_no_probe_out() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = Exporter::start(dir.path(), QUICK);
     let mut idle: Vec<_> = (0..600).map(|_| TcpStream::connect(exporter.addr).unwrap()).collect();
-    for i in 0..100 {
+    for place in idle.iter_mut().take(100) {
         assert_eq!(exporter.request("GET", "/-/healthy", "").status, 200);
-        idle[i] = TcpStream::connect(exporter.addr).unwrap();
+        *place = TcpStream::connect(exporter.addr).unwrap();
     }
     is_unharmed(&exporter, 1);
 }

@@ -127,7 +127,7 @@ where
                 std::task::ready!(deadline.as_mut().poll(cx));
                 Poll::Ready(Some(Err(this.share.refuse("the body took too long"))))
             }
-            ended => ended,
+            ended @ Poll::Ready(_) => ended,
         }
     }
 

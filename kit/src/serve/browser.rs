@@ -63,7 +63,7 @@ impl Hosts {
             || name == "localhost"
             || name.ends_with(".localhost")
             || is_machine
-            || self.names.iter().any(|n| *n == name)
+            || self.names.contains(&name)
     }
 }
 

@@ -195,17 +195,14 @@ impl Faults {
         let lapsed = |c: &Condition| c.lapsed && c.over == Some(now);
         let ours = f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && lapsed(c));
         let unheard = (now - f.last_heard > SILENT).then_some(f.last_heard);
-        out.push(match ours.map(|(_, c)| c.last).max().or(unheard) {
-            Some(since) => {
-                let mut v = verdict::<S>(since, Change::Lapse, Severity::Info, tenants);
-                v.why = format!("{} has not spoken of it since {since}", f.name);
-                v
-            }
-            None => {
-                let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
-                v.why = format!("{} has no more to report", f.name);
-                v
-            }
+        out.push(if let Some(since) = ours.map(|(_, c)| c.last).max().or(unheard) {
+            let mut v = verdict::<S>(since, Change::Lapse, Severity::Info, tenants);
+            v.why = format!("{} has not spoken of it since {since}", f.name);
+            v
+        } else {
+            let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
+            v.why = format!("{} has no more to report", f.name);
+            v
         });
     }
 

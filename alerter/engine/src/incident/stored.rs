@@ -39,6 +39,7 @@ impl Later {
 pub(super) mod in_json {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+    #[expect(clippy::ref_option, reason = "serde hands over a reference to the field")]
     pub(crate) fn serialize<T: Serialize, S: Serializer>(value: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
         // A unit has no bytes.
         if s.is_human_readable() { value.serialize(s) } else { s.serialize_unit() }

@@ -174,7 +174,8 @@ impl Book {
             if path.asked.is_empty() { String::new() } else { format!("; {}", path.asked.join(", ")) };
         let found = found.join(", ");
         let left = recipients.iter().filter_map(|r| Some((&r.receiver, self.left_to(id, &r.receiver, why)?)));
-        let left: String = left.map(|(receiver, who)| format!("; {receiver}: {who} repeats")).collect();
+        let left: Vec<String> = left.map(|(receiver, who)| format!("; {receiver}: {who} repeats")).collect();
+        let left = left.concat();
         let what = format!("level {} notified ({found}): {}{left}{asked}", path.level, why.words);
         out.push(timeline(now, id, what));
         let called: Vec<String> = recipients.iter().map(|r| r.receiver.clone()).collect();

@@ -85,9 +85,10 @@ impl Book {
                     nearest.spared.push(name.clone());
                     continue;
                 }
-                recipient.instead(match stage.everybody {
-                    true => "everybody who had not been told".to_owned(),
-                    false => stage.words.clone(),
+                recipient.instead(if stage.everybody {
+                    "everybody who had not been told".to_owned()
+                } else {
+                    stage.words.clone()
                 });
                 nearest.to.push(recipient);
             }

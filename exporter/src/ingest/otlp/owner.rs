@@ -80,7 +80,7 @@ fn claim(who: &Who, asked: Asked<'_>) -> Claim {
         let unnamed = run_name::name_of_job(Some(name), id);
         (claim.run, claim.by, claim.unnamed) = (unnamed.clone(), Some(By::Job), Some(unnamed));
     } else if who.certain {
-        claim.why = "named by its attributes".to_owned();
+        claim.why = "named by its attributes".into();
     }
     if let Some(attribute) = place.given {
         (claim.run, claim.by) = (who.run.clone(), Some(By::Name));

@@ -95,7 +95,7 @@ impl Owner {
             claim.run = unnamed;
         } else if let Some(found) = &config.found {
             claim.run.clone_from(found);
-            claim.why = "found with a process of the run".to_owned();
+            claim.why = "found with a process of the run".into();
         } else {
             claim.run = name::run_of(path);
             claim.why = if several {
@@ -106,10 +106,10 @@ impl Owner {
         }
         if let Some(run) = &config.run {
             (claim.run, claim.by) = (run.clone(), Some(By::Name));
-            claim.why = "named by run: of its tail".to_owned();
+            claim.why = "named by run: of its tail".into();
             if let Some(unnamed) = claim.unnamed.take_if(|_| several_nodes) {
                 // Ranks of other nodes never hear of it, and would be left behind under the other name.
-                claim.why += &format!("; its job is on other nodes too, and is called {unnamed} there");
+                claim.why.push_str(&format!("; its job is on other nodes too, and is called {unnamed} there"));
             }
         }
         claim

@@ -30,7 +30,7 @@ impl Fields {
         {
             found.extend(nested.iter().map(|(k, v)| (k.clone(), v.clone())));
         }
-        let note = OTHER_PARTS.iter().any(|key| is_part(&key)).then_some(
+        let note = OTHER_PARTS.iter().any(is_part).then_some(
             "only the language part is counted: what a picture or a sound costs depends on its size",
         );
         let mut found = Self(found);

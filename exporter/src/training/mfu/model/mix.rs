@@ -462,6 +462,7 @@ fn sparse(f: &Fields, layers: usize) -> Result<usize, Refused> {
     let is_dense = |i: usize| dense.iter().any(|v| v.as_f64() == Some(i as f64));
     let every = f.count(&["moe_layer_freq"]).max(1);
     let step = f.count(&["decoder_sparse_step", "interleave_moe_layer_step"]).max(1);
-    let is_sparse = |i: usize| i >= first && !is_dense(i) && i.is_multiple_of(every) && (i + 1) % step == 0;
+    let is_sparse =
+        |i: usize| i >= first && !is_dense(i) && i.is_multiple_of(every) && (i + 1).is_multiple_of(step);
     Ok((0..layers).filter(|i| is_sparse(*i)).count())
 }
