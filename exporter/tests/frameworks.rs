@@ -11,11 +11,17 @@ const COLUMNS: usize = 6;
 /// Rows of every table with the columns of a promise, as cells.
 fn rows() -> Vec<Vec<String>> {
     let text = fs::read_to_string(Path::new(ROOT).join("docs/frameworks.md")).unwrap();
-    let tables =
-        text.lines().filter(|l| l.starts_with('|') && !l.starts_with("|--") && !l.starts_with("| framework"));
     let cells =
         |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect::<Vec<_>>();
-    tables.map(cells).collect()
+    let (mut rows, mut within) = (Vec::new(), false);
+    for line in text.lines() {
+        let header = line.starts_with("| framework");
+        within = header || within && line.starts_with('|');
+        if within && !header && !line.starts_with("|--") {
+            rows.push(cells(line));
+        }
+    }
+    rows
 }
 
 /// What stands between backticks.

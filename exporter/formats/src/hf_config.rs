@@ -173,7 +173,7 @@ mod tests {
         fn any_bytes_are_read(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), at_rest: bool) {
             let mut out = Vec::new();
             let mut resolution = crate::number::Resolution::default();
-            HfConfig::default().push(Chunk { bytes: &bytes, at_rest }, &mut Out::new(&mut out, &mut resolution));
+            HfConfig::default().push(Chunk { bytes: &bytes, at_rest }, &mut Out::new(&mut out, &mut resolution, None));
         }
     }
 }

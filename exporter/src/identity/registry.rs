@@ -283,7 +283,8 @@ mod tests {
         );
         let rows = r.rows(&BTreeMap::from([("llama".to_owned(), (1, Some(7)))]));
         assert_eq!((rows[0].attempt, rows[0].sources.len(), rows[0].notes.len()), (Some(2), 3, 0));
-        assert_eq!(rows[0].sources[0].why, "job, and its job is called llama");
+        let a = rows[0].sources.iter().find(|s| s.source == "a").unwrap();
+        assert_eq!(a.why, "job, and its job is called llama");
     }
 
     #[test]

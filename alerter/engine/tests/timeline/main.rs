@@ -125,8 +125,8 @@ fn bare_log(from: i64, silent: i64) -> World {
 
 #[test]
 fn a_bare_log_gets_a_ticket_before_the_page() {
-    assert_eq!(bare_log(1, 990).only().severity, Severity::Ticket, "its next line may be 1,000 steps away");
-    let w = bare_log(1, 1010);
+    assert_eq!(bare_log(1, 1790).only().severity, Severity::Ticket, "its next line may be 2,000 steps away");
+    let w = bare_log(1, 1810);
     assert_eq!(w.only().severity, Severity::Page, "nobody evaluates for longer than has been trained");
     assert_eq!(w.only().detected_step, 60);
     let resumed = |silent| bare_log(50_000, silent).only().severity;

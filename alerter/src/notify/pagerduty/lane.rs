@@ -88,7 +88,7 @@ impl Lane {
             Word::Call(ring) => self.call(ring, repeats, all),
             Word::News { own, back } => {
                 // Under the alert that rang last, if there is one: another would ring.
-                let Some(ring) = self.open.iter().rev().max_by_key(|ring| ring.page).copied().or(own) else {
+                let Some(ring) = self.open.iter().max_by_key(|ring| ring.page).copied().or(own) else {
                     return (Vec::new(), self.clone());
                 };
                 let open = if self.open.is_empty() { vec![ring] } else { self.open.clone() };

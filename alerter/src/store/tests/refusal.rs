@@ -98,13 +98,12 @@ async fn a_file_that_was_replaced_is_noticed() {
     let copy = dir.path().join("copy");
     by_hand(&store, "PRAGMA wal_checkpoint(TRUNCATE)").await.unwrap();
     std::fs::copy(store.path(), &copy).unwrap();
-    // Its readers still have the old one; the next writer opens the new one.
     for end in ["-wal", "-shm"] {
         std::fs::remove_file(format!("{}{end}", store.path().display())).unwrap();
     }
     std::fs::rename(&copy, store.path()).unwrap();
     store.inner.writer.lock().await.lose();
     let err = store.touch(Ts(2)).await.unwrap_err();
-    assert!(matches!(err, StoreError::Unseen { .. }), "{err}");
+    assert!(matches!(err, StoreError::NotInPlace { .. }), "{err}");
     assert!(store.refusal().unwrap().contains("replaced"));
 }

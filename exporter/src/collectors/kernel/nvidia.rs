@@ -485,7 +485,7 @@ pub(super) mod tests {
 
     /// At most 15 bytes, and whatever a program likes.
     fn name() -> impl Strategy<Value = (String, Option<String>)> {
-        let liked = "[a-zA-Z0-9_,.:/()=\\[\\]<>-][a-zA-Z0-9_.:/ ()=\\[\\]<>-]{0,14}";
+        let liked = "[a-zA-Z0-9_.:/()=\\[\\]<>-][a-zA-Z0-9_.:/ ()=\\[\\]<>-]{0,14}";
         prop_oneof![
             Just((String::new(), None)),
             Just((", name=<unknown>".to_owned(), None)),
