@@ -268,11 +268,8 @@ impl RuntimeMetrics {
             "Incidents that a person resolved and that still fire; they come back after incidents.reopen_after",
             m.incidents_still_firing.clone(),
         );
-        r.register(
-            "incidents_opened",
-            "Incidents, by the severity they had when they opened",
-            m.opened.clone(),
-        );
+        let opened = "Incidents, by the severity they had when they opened";
+        r.register("incidents_opened", opened, m.opened.clone());
         m.register_outside(r);
         m.audit.register(r);
         r.register("engine_seconds", "Time to judge one batch of inputs", m.engine_seconds.clone());

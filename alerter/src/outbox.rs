@@ -8,8 +8,7 @@
 //! 2. *send*: once, by the receiver's notifier;
 //! 3. *mark*: delivered, given up, or to be tried again at a stated time.
 //!
-//! A row found claimed at a start may have arrived. The notifier is told so and reconciles (Slack reads the channel back) or
-//! repeats it under the same key (PagerDuty, webhooks).
+//! A row found claimed at a start may have arrived: the notifier looks (Slack) or repeats it under its key (PagerDuty, webhooks).
 //!
 //! Order holds within a lane, which is one incident to one receiver: one message of a lane at a time, and a lane that waits
 //! holds up no other. A receiver is one destination (`outbox::destination`): its concurrency, pace and health. No receiver slows

@@ -203,7 +203,7 @@ async fn ended(stack: &Stack) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_the_sender_said_so_or_fell_silent_is_told() {
     for silent in [false, true] {
-        let alerter = "resolve_after: 1s\nalerts: {resolve_timeout: 1s}\n".to_owned();
+        let alerter = "resolve_after: 1s\nalerts: {resolve_timeout: 10s}\n".to_owned();
         let stack = Stack::start_with(StackOptions { blind: true, alerter, ..StackOptions::default() })
             .await
             .unwrap();

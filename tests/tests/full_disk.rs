@@ -89,7 +89,6 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     let why = wait_ready(alerter, 503).await;
     assert!(why.contains("the store to take commits") && why.contains("disk I/O error"), "{why}");
     assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("open"));
-    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
     // The heart stands still: of those that were on their way one may have arrived.
     let beats = async |n: f64| (withheld(alerter).await >= n).then_some(());
     poll_until("a heartbeat to be withheld", PATIENCE, async || beats(1.0).await).await.unwrap();
@@ -182,7 +181,7 @@ async fn what_is_answered_between_full_disks_survives_them() {
 /// Nothing can be recorded, and somebody has to be woken all the same: from memory, once, in words that say so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_room() {
-    let alerter = "resolve_after: 200ms\nalerts: {resolve_timeout: 10s}\n".into();
+    let alerter = "resolve_after: 200ms\nalerts: {resolve_timeout: 5m}\n".into();
     let options = StackOptions { alerter, blind: true, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     let url = stack.alerter.url();

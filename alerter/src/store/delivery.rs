@@ -9,7 +9,6 @@ use stepwatch_engine::time::{Span, Ts};
 
 use super::commit::{json, put_alive};
 use super::read::word;
-use super::unrecorded::Held;
 use super::{DeliveryState, Result, Store, StoreError, Who, text_of};
 use crate::notify::Ring;
 use crate::outbox::plan::{LaneRow, is_held, plan};
@@ -337,39 +336,6 @@ impl Store {
         self.write(Who::InTurn, async |tx| settle_row(tx, row, outcome, memory, now).await).await
     }
 
-    /// The calls for a person that wait in a lane, of an incident that nobody has and nothing hides.
-    pub(super) async fn waiting_pages(&self, incident: &str, receiver: &str) -> Result<Vec<Held>> {
-        let sql = "SELECT o.notification, o.state, o.attempts, o.created_ms, o.ring FROM outbox o \
-                   JOIN incidents i ON i.id = o.incident WHERE o.incident = $1 AND o.receiver = $2 AND o.page = 1 \
-                   AND o.action = 'trigger' AND o.state IN ('pending', 'ambiguous') AND i.state = 'open' \
-                   AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) ORDER BY o.seq";
-        let rows: Vec<(String, String, i64, i64, Option<i64>)> =
-            sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()).await?;
-        let held = |(text, state, attempts, created, ring): (String, String, i64, i64, Option<i64>)| {
-            let notification: Notification = serde_json::from_str(&text).ok()?;
-            let (ambiguous, attempts) = (state == "ambiguous", attempts as u32);
-            let ring = ring.map(|number| Ring { number: number as u32, page: notification.page });
-            Some(Held::recorded(notification, Ts(created), ambiguous, attempts, ring))
-        };
-        Ok(rows.into_iter().filter_map(held).collect())
-    }
-
-    /// As `rings`, of what is committed.
-    pub(super) async fn rings_of_rows(
-        &self,
-        n: &Notification,
-        had: Option<u32>,
-    ) -> Result<(Option<Ring>, Vec<Ring>)> {
-        let mut connection = self.reader().acquire().await?;
-        rings(&mut connection, n, had).await
-    }
-
-    /// What the notifier remembers of a lane.
-    pub(super) async fn memory_of(&self, incident: &str, receiver: &str) -> Result<Option<String>> {
-        let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
-        Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()).await?)
-    }
-
     /// Keeps other words of a message that is being sent.
     pub(crate) async fn reword(&self, n: &Notification) -> Result<()> {
         let text = json("notification", n)?;
@@ -597,7 +563,7 @@ async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Re
 
 /// The number of a message that may ring, `had` if it has one, and the calls of its lane of which it is not known that they arrived. What
 /// was delivered is the notifier's to remember.
-async fn rings(
+pub(super) async fn rings(
     tx: &mut SqliteConnection,
     n: &Notification,
     had: Option<u32>,

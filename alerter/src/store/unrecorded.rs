@@ -317,6 +317,35 @@ impl Store {
         }
     }
 
+    /// The calls for a person that wait in a lane, of an incident that nobody has and nothing hides.
+    async fn waiting_pages(&self, incident: &str, receiver: &str) -> Result<Vec<Held>> {
+        let sql = "SELECT o.notification, o.state, o.attempts, o.created_ms, o.ring FROM outbox o \
+                   JOIN incidents i ON i.id = o.incident WHERE o.incident = $1 AND o.receiver = $2 AND o.page = 1 \
+                   AND o.action = 'trigger' AND o.state IN ('pending', 'ambiguous') AND i.state = 'open' \
+                   AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) ORDER BY o.seq";
+        let rows: Vec<(String, String, i64, i64, Option<i64>)> =
+            sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()).await?;
+        let held = |(text, state, attempts, created, ring): (String, String, i64, i64, Option<i64>)| {
+            let notification: Notification = serde_json::from_str(&text).ok()?;
+            let (ambiguous, attempts) = (state == "ambiguous", attempts as u32);
+            let ring = ring.map(|number| Ring { number: number as u32, page: notification.page });
+            Some(Held::recorded(notification, Ts(created), ambiguous, attempts, ring))
+        };
+        Ok(rows.into_iter().filter_map(held).collect())
+    }
+
+    /// As `rings`, of what is committed.
+    async fn rings_of_rows(&self, n: &Notification, had: Option<u32>) -> Result<(Option<Ring>, Vec<Ring>)> {
+        let mut connection = self.reader().acquire().await?;
+        delivery::rings(&mut connection, n, had).await
+    }
+
+    /// What the notifier remembers of a lane.
+    async fn memory_of(&self, incident: &str, receiver: &str) -> Result<Option<String>> {
+        let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
+        Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()).await?)
+    }
+
     /// Writes down what became of rows while the store refused.
     pub(crate) async fn reconcile(&self, now: Ts) -> Result<()> {
         let all = self

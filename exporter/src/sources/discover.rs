@@ -4,8 +4,8 @@
 //! writing, and into the directory they work in. That takes their own user, or `CAP_SYS_PTRACE`; a process that may not be looked at is
 //! counted and left alone. What is found becomes tails like those of the configuration, which end some minutes after their process.
 
-mod rank;
 pub(crate) mod processes;
+mod rank;
 mod trainers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +28,8 @@ use crate::identity::{self, Claim};
 use crate::samples::Samples;
 use crate::source::SourceHandle;
 use crate::training::Priority;
-use rank::Identity;
 use processes::{OpenFile, Tree};
+use rank::Identity;
 use trainers::Trainers;
 
 /// Files followed at once.

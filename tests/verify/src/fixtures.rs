@@ -24,7 +24,7 @@ fn search(root: &Path, dir: &Path, count: &mut usize, wrong: &mut Vec<String>) {
         if skipped || !path.is_dir() {
             continue;
         }
-        if path.join(TABLE).exists() || (NAMES.contains(&&*name) && has_files(&path)) {
+        if NAMES.contains(&&*name) && has_files(&path) {
             *count += table(root, &path, wrong);
         }
         search(root, &path, count, wrong);

@@ -134,7 +134,11 @@ impl Book {
         };
         let after = i.record.resolved_at.map(|at| now - at).unwrap_or_default();
         let by = i.record.end.as_ref().and_then(|end| end.by.clone()).unwrap_or_default();
-        let (words, less) = (format!("still firing {after} after {by} resolved it"), i.is_less_than_told());
+        let less = i.is_less_than_told();
+        if less && i.raised.keys().all(|(subject, _)| matches!(subject.scope, Scope::Node(_))) {
+            return self.stays_closed(now, id, out);
+        }
+        let words = format!("still firing {after} after {by} resolved it");
         out.push(timeline(now, id, format!("reopened: {words}")));
         self.open_again(now, id);
         if less {
@@ -142,6 +146,18 @@ impl Book {
             return self.fall(now, id, out);
         }
         self.rings_anew(now, id, &Why::new(Reason::Reopened, format!("reopened: {words}")), out);
+    }
+
+    /// No run is on the node any more, which still has its fault: it was drained, and whoever resolved the page has seen to that.
+    fn stays_closed(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.closed.all.get_mut(id) else { return };
+        if let Some(end) = &mut i.record.end {
+            end.reopens_at = None;
+        }
+        let words = "what is left of it is no page: stays resolved, and is back when it is a page again";
+        out.push(timeline(now, id, words.into()));
+        out.push(Effect::Incident(Box::new(i.record.clone())));
+        self.touched.push(id.to_owned());
     }
 
     fn rings_anew(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {

@@ -378,7 +378,10 @@ impl Book {
         let why = Why::new(Reason::ReceiverFailed, format!("{receiver} could not be reached: {error}"));
         let page = i.record.severity == Severity::Page;
         let wakes = i.ladders.upcoming().flat_map(|l| &l.notify).any(|item| self.config.wakes(item));
-        let may_hurry = (page || !wakes) && !self.stood_in(now, id, receiver);
+        // A page that rang elsewhere need not ring sooner because a chat does not show it.
+        let rang =
+            !self.config.wakes(receiver) && i.lanes.keys().any(|o| o != receiver && self.config.wakes(o));
+        let may_hurry = (page && !rang || !page && !wakes) && !self.stood_in(now, id, receiver);
         let Some(i) = self.open.get_mut(id) else { return };
         if may_hurry && i.ladders.hurry(now) {
             self.climb(now, id, &why, out);

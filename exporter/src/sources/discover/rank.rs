@@ -66,10 +66,7 @@ impl<'a> Environ<'a> {
     fn parse(bytes: &'a [u8]) -> Self {
         let known = |key: &&str| {
             let ranks = || LAUNCHERS.iter().any(|(r, w, l)| r == key || w.contains(key) || l.contains(key));
-            [ERROR_FILE, DUMP_PREFIX, &["STEPWATCH_DISABLED"]]
-                .iter()
-                .any(|k| k.contains(key))
-                || ranks()
+            [ERROR_FILE, DUMP_PREFIX, &["STEPWATCH_DISABLED"]].iter().any(|k| k.contains(key)) || ranks()
         };
         let pairs = bytes.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         Self(pairs.filter(|(key, _)| known(key)).collect())

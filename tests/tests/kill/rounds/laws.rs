@@ -229,8 +229,9 @@ impl World {
         assert!(once, "{}: {shown} messages in Slack: {:#?}", case.run, case.timeline);
         // Whoever answered in time need not be called.
         let fewest = if case.ever_answered { 0 } else { fewest };
-        // Each time that somebody passes it on, it rings anew.
-        let most = 1 + words_of(&case.timeline, "asked for the next level");
+        // Each level, each repeat and each time that somebody passes it on rings anew.
+        let calls = words_of(&case.timeline, "notified (").max(1);
+        let most = calls + words_of(&case.timeline, "asked for the next level");
         assert!((fewest..=most).contains(&paged), "{}: {paged} pages: {:#?}", case.run, case.timeline);
         let excused = case.ever_silenced || case.closed || case.ended || case.ever_answered;
         assert!(told || excused, "{}: told to nobody: {:#?}", case.run, case.timeline);

@@ -93,10 +93,15 @@ fn mistakes_of_the_configuration_are_named() {
 
 #[test]
 fn what_a_log_said_of_its_model_is_said_again_to_who_does_not_know_it() {
-    let step = |n: i64| format!(" iteration {n}/ 100 | elapsed time per iteration (ms): 1000.0 | lm loss: 2.5E+00 |\n");
+    let step = |n: i64| {
+        format!(" iteration {n}/ 100 | elapsed time per iteration (ms): 1000.0 | lm loss: 2.5E+00 |\n")
+    };
     let mut b = Bench::with("llama.log", |_| ());
     b.append("llama.log", "------------------------ arguments ------------------------\n");
-    b.append("llama.log", "  hidden_size ..................... 4096\n  num_layers ...................... 32\n");
+    b.append(
+        "llama.log",
+        "  hidden_size ..................... 4096\n  num_layers ...................... 32\n",
+    );
     b.append("llama.log", "-------------------- end of arguments ---------------------\n");
     b.append("llama.log", &step(1));
     let kinds = |b: &mut Bench| b.poll().iter().map(|e| e.kind).collect::<Vec<_>>();
