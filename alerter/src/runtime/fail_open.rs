@@ -26,7 +26,8 @@ impl Runtime {
 
     /// Makes room in what waits for the store, at the cost of lines of history if need be.
     pub(super) fn make_room(&mut self) {
-        if self.has_room() || self.pending.is_compact() {
+        // A store that is only slow, or refuses for a moment, costs nobody any history.
+        if self.has_room() || self.pending.is_compact() || !self.store.fails_open() {
             return;
         }
         // What looks at each effect once has looked at all of them.
