@@ -134,10 +134,12 @@ impl Book {
         };
         let after = i.record.resolved_at.map(|at| now - at).unwrap_or_default();
         let by = i.record.end.as_ref().and_then(|end| end.by.clone()).unwrap_or_default();
-        let less = i.is_less_than_told();
-        if less && i.raised.keys().all(|(subject, _)| matches!(subject.scope, Scope::Node(_))) {
+        // A node that was drained keeps its fault until it is mended, and its run trains on elsewhere: an incident that is open under
+        // that run's name would take in the run's next faults.
+        if i.raised.keys().all(|(subject, _)| matches!(subject.scope, Scope::Node(_))) {
             return self.stays_closed(now, id, out);
         }
+        let less = i.is_less_than_told();
         let words = format!("still firing {after} after {by} resolved it");
         out.push(timeline(now, id, format!("reopened: {words}")));
         self.open_again(now, id);
@@ -148,13 +150,13 @@ impl Book {
         self.rings_anew(now, id, &Why::new(Reason::Reopened, format!("reopened: {words}")), out);
     }
 
-    /// No run is on the node any more, which still has its fault: it was drained, and whoever resolved the page has seen to that.
+    /// Only a node still has its fault. It is back when that gets worse, or another one joins it.
     fn stays_closed(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
         let Some(i) = self.closed.all.get_mut(id) else { return };
         if let Some(end) = &mut i.record.end {
             end.reopens_at = None;
         }
-        let words = "what is left of it is no page: stays resolved, and is back when it is a page again";
+        let words = "only a node still has this fault: stays resolved, and is back when it gets worse or another joins it";
         out.push(timeline(now, id, words.into()));
         out.push(Effect::Incident(Box::new(i.record.clone())));
         self.touched.push(id.to_owned());
