@@ -109,9 +109,8 @@ impl Owner {
             claim.why = "named by run: of its tail".into();
             if let Some(unnamed) = claim.unnamed.take_if(|_| several_nodes) {
                 // Ranks of other nodes never hear of it, and would be left behind under the other name.
-                claim
-                    .why
-                    .push_str(&format!("; its job is on other nodes too, and is called {unnamed} there"));
+                claim.why =
+                    format!("{}; its job is on other nodes too, and is called {unnamed} there", claim.why);
             }
         }
         claim
