@@ -118,6 +118,7 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "as a place is asked for")]
     fn client(n: u8) -> Option<Client> {
         Some(Client::of([10, 0, 0, n].into()))
     }

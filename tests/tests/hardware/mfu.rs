@@ -1,5 +1,6 @@
 //! MFU without a word of configuration: `discover: {}`, a driver that names its GPUs, and a real process that prints or keeps what its
 //! trainer does. The FLOPs that are expected are worked out by hand beside each.
+#![allow(clippy::format_push_string, reason = "a log is put together line by line")]
 
 use std::fs::File;
 use std::path::Path;
@@ -27,7 +28,7 @@ struct Job {
     process: Child,
     /// Open while it is to live.
     _stdin: Option<ChildStdin>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Job {
@@ -52,7 +53,7 @@ impl Job {
         let source = "sources:\n  - discover: {interval: 200ms}\n";
         let exporter = Exporter::start_on(machine, &dir.path().join("exporter"), "", source).await.unwrap();
         let stdin = process.stdin.take();
-        Self { exporter, process, _stdin: stdin, _dir: dir }
+        Self { exporter, process, _stdin: stdin, dir: dir }
     }
 
     /// Waits until the page has it.
@@ -138,7 +139,7 @@ async fn a_log_of_megatron() {
     near(job.mfu("llama-8b", "exact").await, 481.9e12 / PEAK);
     // The arguments stand at the beginning of the log, which nobody reads twice.
     job.exporter.daemon.kill().await.unwrap();
-    let log = std::fs::OpenOptions::new().append(true).open(job._dir.path().join("work/train.log"));
+    let log = std::fs::OpenOptions::new().append(true).open(job.dir.path().join("work/train.log"));
     let later = megatron(&[]).lines().last().unwrap().replace("  20/", "  30/");
     std::io::Write::write_all(&mut log.unwrap(), format!("{later}\n").as_bytes()).unwrap();
     job.exporter.restart().await.unwrap();
@@ -200,7 +201,7 @@ async fn a_config_json_beside_a_checkpoint() {
     };
     let job = Job::start("sft", "", keep).await;
     job.value("train_run_info", &[("run", "sft"), ("model", "LlamaForCausalLM")]).await;
-    let file = std::fs::OpenOptions::new().append(true).open(job._dir.path().join("work/train.log"));
+    let file = std::fs::OpenOptions::new().append(true).open(job.dir.path().join("work/train.log"));
     std::io::Write::write_all(&mut file.unwrap(), log.as_bytes()).unwrap();
     near(job.mfu("sft", "6n").await, 8000.0 * 6.0 * WEIGHTS / PEAK);
 }

@@ -275,7 +275,7 @@ mod tests {
         all.extend(arguments.iter().copied());
         let mut text = String::from("------------------------ arguments ------------------------\n");
         for (key, value) in all {
-            text += &format!("  {key} {} {value}\n", ".".repeat(48 - key.len()));
+            text = format!("{text}  {key} {} {value}\n", ".".repeat(48 - key.len()));
         }
         text += "-------------------- end of arguments ---------------------\n";
         text += " > padded vocab (size: 50257) with 431 dummy tokens (new size: 50688)\n";
