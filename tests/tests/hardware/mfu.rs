@@ -53,7 +53,7 @@ impl Job {
         let source = "sources:\n  - discover: {interval: 200ms}\n";
         let exporter = Exporter::start_on(machine, &dir.path().join("exporter"), "", source).await.unwrap();
         let stdin = process.stdin.take();
-        Self { exporter, process, _stdin: stdin, dir: dir }
+        Self { exporter, process, _stdin: stdin, dir }
     }
 
     /// Waits until the page has it.
