@@ -1,8 +1,7 @@
 //! From the store to the receivers: whatever was committed is told, in order, once.
 //!
 //! A reconciler: it looks what is due, sends it and marks it, woken by every commit and, in case anything was missed, by the
-//! clock. It keeps nothing that matters in memory, so that a crash at any point costs at most a second copy of a message that
-//! the receiver recognises by its key:
+//! clock. It keeps nothing that matters in memory: a crash costs at most a second copy, which the receiver knows by its key:
 //!
 //! 1. *claim*: the row is marked as being sent, and that is on disk before the first byte leaves;
 //! 2. *send*: once, by the receiver's notifier;
