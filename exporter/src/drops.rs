@@ -38,7 +38,7 @@ pub enum Reason {
     Identities,
     /// Connections over the limit.
     Connections,
-    /// Connections over the share of one process or one user.
+    /// Connections that were closed for one of a process or user with fewer.
     Share,
     /// Bodies over the limit of one request.
     Body,

@@ -10,6 +10,7 @@ mod http;
 pub mod kubeflow;
 pub mod otlp;
 pub(crate) mod output;
+mod seats;
 mod seqpacket;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use axum::Router;
 pub use bind::{BindError, Sockets};
-pub use seqpacket::Counts;
+pub use seats::Counts;
 
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;

@@ -4,12 +4,12 @@
 //! A closed connection without a goodbye is how a killed rank shows itself, within microseconds and without its help. That
 //! its last peer closes is told to the hub; that we close, on shutdown or over a limit, is not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,12 +17,11 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::seats::{Counts, Seat};
 use crate::collectors::process;
 use crate::drops::Reason;
 use crate::hub::{Hub, Origin, Peer};
-use crate::lock::Locked as _;
 use crate::roots::Roots;
-use crate::samples::Samples;
 use crate::training::ProcessFate;
 
 /// Runs and ranks that one connection may speak for: one, or a launcher's few.
@@ -38,32 +37,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Flag of a process that has begun to exit, whatever its state says.
 const PF_EXITING: u64 = 0x4;
 
-/// One process may have one part in so many of all connections, and so may one user but root once half of all are open.
-const SHARE: usize = 4;
-/// A share is never smaller: a launcher has a connection a rank.
-const MIN_SHARE: usize = 64;
-
-#[derive(Debug, Default)]
-pub struct Counts {
-    open: AtomicUsize,
-    throttled: AtomicU64,
-    shares: Mutex<Shares>,
-}
-
-/// How many connections each has.
-#[derive(Debug, Default)]
-struct Shares {
-    by_pid: BTreeMap<u32, usize>,
-    by_uid: BTreeMap<u32, usize>,
-}
-
-impl Counts {
-    pub fn write(&self, out: &mut Samples) {
-        out.set(&super::CONNECTIONS, &[], self.open.load(Ordering::Relaxed));
-        out.set(&super::THROTTLED, &[], self.throttled.load(Ordering::Relaxed));
-    }
-}
-
 pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: usize, shutdown: Shutdown) {
     // A listening packet socket accepts as a stream one does, and so do the connections: what differs is that a read
     // returns one packet.
@@ -77,68 +50,21 @@ pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: u
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) if counts.open.load(Ordering::Relaxed) < max => {
+            Ok((stream, _)) => {
                 let connection = Connection::new(stream, &hub);
-                match Seat::take(&counts, &connection.peer, max) {
-                    Some(seat) => drop(tokio::spawn(connection.run(seat, shutdown.clone()))),
-                    None => hub.drops().count(Reason::Share),
+                let Some(seat) = Seat::take(&counts, &connection.peer, max) else {
+                    hub.drops().count(Reason::Connections);
+                    continue;
+                };
+                if seat.evicted {
+                    hub.drops().count(Reason::Share);
                 }
+                tokio::spawn(connection.run(seat, shutdown.clone()));
             }
-            Ok(_) => hub.drops().count(Reason::Connections),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections of the ingest socket");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
-        }
-    }
-}
-
-/// Counts a connection for as long as it is open.
-struct Seat {
-    counts: Arc<Counts>,
-    pid: Option<u32>,
-    uid: u32,
-}
-
-impl Seat {
-    /// A place, unless its process or its user has its share already: nobody's sockets keep the ranks of others out.
-    fn take(counts: &Arc<Counts>, peer: &Peer, max: usize) -> Option<Self> {
-        let mut shares = counts.shares.locked();
-        let of = |held: &BTreeMap<u32, usize>, who: u32| held.get(&who).copied().unwrap_or_default();
-        let (pid, uid) = (peer.pid, peer.uid);
-        let crowded = counts.open.load(Ordering::Relaxed) >= max / 2;
-        let share = (max / SHARE).max(MIN_SHARE);
-        let over_process = pid.is_some_and(|pid| of(&shares.by_pid, pid) >= share);
-        let over_user = uid != 0 && crowded && of(&shares.by_uid, uid) >= share;
-        if over_process || over_user {
-            return None;
-        }
-        counts.open.fetch_add(1, Ordering::Relaxed);
-        if let Some(pid) = pid {
-            *shares.by_pid.entry(pid).or_default() += 1;
-        }
-        *shares.by_uid.entry(uid).or_default() += 1;
-        drop(shares);
-        Some(Self { counts: Arc::clone(counts), pid, uid })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.counts.open.fetch_sub(1, Ordering::Relaxed);
-        let mut shares = self.counts.shares.locked();
-        if let Some(pid) = self.pid {
-            release(&mut shares.by_pid, pid);
-        }
-        release(&mut shares.by_uid, self.uid);
-    }
-}
-
-fn release(held: &mut BTreeMap<u32, usize>, who: u32) {
-    if let Some(count) = held.get_mut(&who) {
-        *count -= 1;
-        if *count == 0 {
-            held.remove(&who);
         }
     }
 }
@@ -171,20 +97,24 @@ impl Connection {
     async fn run(mut self, seat: Seat, shutdown: Shutdown) {
         let closed = tokio::select! {
             () = shutdown.wait() => Closed::ByUs,
-            closed = self.read(&seat.counts) => closed,
+            () = seat.cut.cancelled() => Closed::ByUs,
+            closed = self.read(&seat) => closed,
         };
         if closed == Closed::ByPeer && !shutdown.is_set() {
             self.hub.closed(self.peer.connection, fate(self.peer.pid));
         }
     }
 
-    async fn read(&mut self, counts: &Counts) -> Closed {
+    async fn read(&mut self, seat: &Seat) -> Closed {
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
         let (mut window, mut packets) = (Instant::now(), 0);
         loop {
             match self.stream.try_read(&mut packet) {
                 Ok(0) if self.is_over(&mut packet) => return Closed::ByPeer,
-                Ok(n) => self.packet(&packet[..n]),
+                Ok(n) => {
+                    seat.spoke();
+                    self.packet(&packet[..n]);
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     if self.stream.readable().await.is_err() {
                         return Closed::ByPeer;
@@ -201,7 +131,7 @@ impl Connection {
             if packets >= MAX_PACKETS {
                 let left = WINDOW.saturating_sub(window.elapsed());
                 if !left.is_zero() {
-                    counts.throttled.fetch_add(1, Ordering::Relaxed);
+                    seat.counts().throttled.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(left).await;
                 }
                 (window, packets) = (Instant::now(), 0);

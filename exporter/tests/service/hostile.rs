@@ -3,6 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
@@ -199,10 +200,25 @@ fn runs_that_only_said_hello_make_room_for_one_that_trains() {
     is_unharmed(&exporter, 1);
 }
 
+/// Opens the packet socket from a process of its own, says hello, and stays until it is killed.
+const NEIGHBOUR: &str = "import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(sys.argv[1])
+s.send(b'{\"k\":\"hello\",\"run\":\"neighbour\",\"rank\":0}')
+s.send(b'{\"k\":\"step\",\"step\":7,\"m\":{\"loss\":2.5}}')
+sys.stdin.read()";
+
 #[test]
 fn sockets_of_one_process_leave_room_for_others() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = Exporter::start(dir.path(), QUICK);
     let _held: Vec<_> = (0..1_024).map(|_| exporter.connect()).collect();
-    exporter.wait_for(r#"stepwatch_exporter_ingest_dropped_total{reason="share_limit"}"#, 1_024.0 - 256.0);
+    exporter.wait_for("stepwatch_exporter_ingest_connections", 1_024.0);
+    let mut neighbour = Command::new("python3");
+    neighbour.args(["-c", NEIGHBOUR]).arg(exporter.socket()).stdin(Stdio::piped());
+    let mut neighbour = neighbour.spawn().unwrap();
+    exporter.wait_for(r#"train_step{run="neighbour"}"#, 7.0);
+    exporter.wait_for(r#"stepwatch_exporter_ingest_dropped_total{reason="share_limit"}"#, 1.0);
+    neighbour.kill().unwrap();
+    neighbour.wait().unwrap();
 }

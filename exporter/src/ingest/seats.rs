@@ -1,0 +1,166 @@
+//! Who holds the connections of the ingest socket, and which one is closed when a newcomer finds no room.
+//!
+//! As long as there is room, everybody gets it: a launcher may hold a connection for each of a thousand ranks. When all are taken, the
+//! process or the user with the most gives one up to whoever has fewer, first one that never said anything.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::hub::Peer;
+use crate::lock::Locked as _;
+use crate::samples::Samples;
+
+/// Nobody gives a connection up who holds no more than one part in so many of all.
+const SHARE: usize = 4;
+
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub(super) throttled: AtomicU64,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    /// By age, the oldest first.
+    by_id: BTreeMap<u64, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    pid: Option<u32>,
+    uid: u32,
+    spoke: Arc<AtomicBool>,
+    cut: CancellationToken,
+}
+
+/// A place of its own for one connection, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    counts: Arc<Counts>,
+    id: u64,
+    spoke: Arc<AtomicBool>,
+    /// Cancelled when the connection has to make room.
+    pub(super) cut: CancellationToken,
+    /// Whether another connection was closed for this one.
+    pub(super) evicted: bool,
+}
+
+impl Counts {
+    pub fn write(&self, out: &mut Samples) {
+        out.set(&super::CONNECTIONS, &[], self.open.locked().by_id.len());
+        out.set(&super::THROTTLED, &[], self.throttled.load(Ordering::Relaxed));
+    }
+}
+
+impl Seat {
+    /// A place among `max`; nothing where nobody holds more than their share.
+    pub(super) fn take(counts: &Arc<Counts>, peer: &Peer, max: usize) -> Option<Self> {
+        let mut open = counts.open.locked();
+        let mut evicted = false;
+        if open.by_id.len() >= max {
+            let victim = open.victim(peer, max / SHARE)?;
+            if let Some(held) = open.by_id.remove(&victim) {
+                held.cut.cancel();
+                evicted = true;
+            }
+        }
+        let id = open.next;
+        open.next += 1;
+        let (spoke, cut) = (Arc::<AtomicBool>::default(), CancellationToken::new());
+        let held = Held { pid: peer.pid, uid: peer.uid, spoke: Arc::clone(&spoke), cut: cut.clone() };
+        open.by_id.insert(id, held);
+        drop(open);
+        Some(Self { counts: Arc::clone(counts), id, spoke, cut, evicted })
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Something came by this connection.
+    pub(super) fn spoke(&self) {
+        self.spoke.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.counts.open.locked().by_id.remove(&self.id);
+    }
+}
+
+impl Open {
+    /// The connection that makes room for one of `peer`: of the greediest process, or else of the greediest user.
+    fn victim(&self, peer: &Peer, share: usize) -> Option<u64> {
+        self.of_greediest(share, peer.pid, |held| held.pid)
+            .or_else(|| self.of_greediest(share, Some(peer.uid), |held| Some(held.uid)))
+    }
+
+    fn of_greediest(
+        &self,
+        share: usize,
+        newcomer: Option<u32>,
+        owner: impl Fn(&Held) -> Option<u32>,
+    ) -> Option<u64> {
+        let mut held = BTreeMap::<u32, usize>::new();
+        for who in self.by_id.values().filter_map(&owner) {
+            *held.entry(who).or_default() += 1;
+        }
+        let own = newcomer.and_then(|who| held.get(&who).copied()).unwrap_or_default();
+        let (greediest, count) = held.into_iter().max_by_key(|(_, count)| *count)?;
+        if count <= share || count <= own {
+            return None;
+        }
+        // What came last is what crowded the others out.
+        let of_it = self.by_id.iter().filter(|(_, held)| owner(held) == Some(greediest));
+        of_it.max_by_key(|(id, held)| (!held.spoke.load(Ordering::Relaxed), **id)).map(|(id, _)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(pid: u32, uid: u32) -> Peer {
+        Peer { connection: 0, pid: Some(pid), uid }
+    }
+
+    fn take(counts: &Arc<Counts>, pid: u32, uid: u32) -> Option<Seat> {
+        Seat::take(counts, &peer(pid, uid), 8)
+    }
+
+    #[test]
+    fn one_process_may_have_all_until_another_comes() {
+        let counts = Arc::<Counts>::default();
+        let launcher: Vec<_> = (0..8).map(|_| take(&counts, 1, 1000).unwrap()).collect();
+        launcher.iter().skip(1).for_each(Seat::spoke);
+        assert!(take(&counts, 1, 1000).is_none(), "one's own are not exchanged");
+        let rank = take(&counts, 2, 1001).unwrap();
+        assert!(rank.evicted && launcher[0].cut.is_cancelled(), "the one that is silent");
+        let next = take(&counts, 3, 1001).unwrap();
+        assert!(launcher[7].cut.is_cancelled() && !launcher[1].cut.is_cancelled(), "then the newest");
+        drop((launcher, rank, next));
+        assert_eq!(counts.open.locked().by_id.len(), 0, "each place is freed once");
+    }
+
+    #[test]
+    fn many_processes_of_one_user_give_way_too() {
+        let counts = Arc::<Counts>::default();
+        let of_one: Vec<_> = (0..8).map(|pid| take(&counts, pid, 1000).unwrap()).collect();
+        assert!(take(&counts, 20, 1000).is_none());
+        assert!(take(&counts, 21, 1001).is_some_and(|seat| seat.evicted));
+        assert!(of_one[7].cut.is_cancelled());
+    }
+
+    #[test]
+    fn nobody_gives_up_a_fair_share() {
+        let counts = Arc::<Counts>::default();
+        let seats: Vec<_> = (0..8).map(|n| take(&counts, n, n / 2).unwrap()).collect();
+        assert!(take(&counts, 20, 20).is_none());
+        assert!(seats.iter().all(|seat| !seat.cut.is_cancelled()));
+    }
+}
