@@ -1,7 +1,7 @@
 //! Incidents that a person resolved while they still fire. Nobody is told of them for `reopen_after`; then they are back as they were,
 //! unless they are over by then. Whoever wants quiet for longer makes a silence, which everybody can see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::book::{Book, Incident, Party, timeline};
 use super::{End, Ended, Scope, Subject};
@@ -45,6 +45,15 @@ impl Closed {
 }
 
 impl Incident {
+    /// What is over is no part of it any more: a run that stopped and trains on elsewhere would have its next faults taken in here.
+    fn keep_what_fires(&mut self) {
+        let fires: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
+        self.subjects.retain(|subject| fires.contains(subject));
+        self.known.retain(|subject, _| fires.contains(subject));
+        self.silent.retain(|(subject, _), _| fires.contains(subject));
+        self.paged.retain(|scope| fires.iter().any(|subject| subject.scope == *scope));
+    }
+
     /// What made it a page is over, or what a node tells by the same name is less by now.
     fn is_less_than_told(&self) -> bool {
         let is_page =
@@ -134,11 +143,6 @@ impl Book {
         };
         let after = i.record.resolved_at.map(|at| now - at).unwrap_or_default();
         let by = i.record.end.as_ref().and_then(|end| end.by.clone()).unwrap_or_default();
-        // A node that was drained keeps its fault until it is mended, and its run trains on elsewhere: an incident that is open under
-        // that run's name would take in the run's next faults.
-        if i.raised.keys().all(|(subject, _)| matches!(subject.scope, Scope::Node(_))) {
-            return self.stays_closed(now, id, out);
-        }
         let less = i.is_less_than_told();
         let words = format!("still firing {after} after {by} resolved it");
         out.push(timeline(now, id, format!("reopened: {words}")));
@@ -148,18 +152,6 @@ impl Book {
             return self.fall(now, id, out);
         }
         self.rings_anew(now, id, &Why::new(Reason::Reopened, format!("reopened: {words}")), out);
-    }
-
-    /// Only a node still has its fault. It is back when that gets worse, or another one joins it.
-    fn stays_closed(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.closed.all.get_mut(id) else { return };
-        if let Some(end) = &mut i.record.end {
-            end.reopens_at = None;
-        }
-        let words = "only a node still has this fault: stays resolved, and is back when it gets worse or another joins it";
-        out.push(timeline(now, id, words.into()));
-        out.push(Effect::Incident(Box::new(i.record.clone())));
-        self.touched.push(id.to_owned());
     }
 
     fn rings_anew(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
@@ -179,6 +171,7 @@ impl Book {
         for (subject, kind) in i.raised.keys() {
             self.ledger.reopen(subject, *kind);
         }
+        i.keep_what_fires();
         i.record.reopen();
         (i.record.resolved_at, i.record.end, i.record.end_step, i.record.quiet) = (None, None, None, None);
         // What is told of it is told with the call.
