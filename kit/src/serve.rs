@@ -3,7 +3,7 @@
 //!
 //! A client that sends its header a byte a minute, opens sockets and says nothing, posts without end, or stops
 //! reading costs a bounded time, one of a bounded number of connections and a part of a bounded number of bytes; an
-//! idle connection gives way to a newcomer ([`connections`]). On shutdown the port closes at
+//! idle connection gives way to a newcomer (in `connections`). On shutdown the port closes at
 //! once, requests in flight are finished, and what takes longer than the drain is cut.
 //!
 //! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; it is cut after

@@ -2,7 +2,7 @@
 //!
 //! The first route whose matchers all hold decides, and within it the first of its children; a route that says `continue` lets the next
 //! ones be asked too, so that an incident may take several ways. What no route wants belongs to its team, and what has no team to
-//! whoever is left ([`rest`]): nothing falls through.
+//! whoever is left (`route::rest`): nothing falls through.
 
 mod rest;
 
