@@ -276,7 +276,7 @@ def told(config: Any) -> Dict[str, Any]:
         return {}
     fields, note = language(fields)
     known = KEYS.union(_ACTIVATIONS, ("gated", "swiglu", "n_inner", "multi_query", "multiple_of", "ffn_dim_multiplier"), *_NAMES.values())
-    found = {
+    found: Dict[str, Any] = {
         key: value
         for key, value in fields.items()
         if (key in known or any(sign in key.lower() for sign in SIGNS)) and isinstance(value, (int, float, str, list, tuple, type(None)))

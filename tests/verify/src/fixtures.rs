@@ -1,5 +1,6 @@
-//! Where fixtures come from: every file of a `data` or `corpus` directory stands in a table of its
-//! `SOURCES.md`, as captured (a program wrote it in earnest) or as composed (it was made up for a test).
+//! Where fixtures come from: every file of a `data`, `corpus` or `fixtures` directory stands in a table of its `SOURCES.md`,
+//! or of one in a directory below that holds it, as captured (a program wrote it in earnest) or as composed (it was made up for
+//! a test).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,20 +15,21 @@ const WORDS: &[&str] = &["captured", "composed"];
 /// How many fixtures there are, and what is wrong with their tables.
 pub(crate) fn check(root: &Path) -> (usize, Vec<String>) {
     let (mut count, mut wrong) = (0, Vec::new());
-    search(root, root, &mut count, &mut wrong);
+    search(root, root, false, &mut count, &mut wrong);
     (count, wrong)
 }
 
-fn search(root: &Path, dir: &Path, count: &mut usize, wrong: &mut Vec<String>) {
+fn search(root: &Path, dir: &Path, inside: bool, count: &mut usize, wrong: &mut Vec<String>) {
     for (name, path) in entries(dir) {
         let skipped = name.starts_with('.') || SKIP.contains(&&*name) || path.join("CACHEDIR.TAG").exists();
         if skipped || !path.is_dir() {
             continue;
         }
-        if NAMES.contains(&&*name) && has_files(&path) {
+        let named = NAMES.contains(&&*name);
+        if (named && has_files(&path)) || (inside && path.join(TABLE).exists()) {
             *count += table(root, &path, wrong);
         }
-        search(root, &path, count, wrong);
+        search(root, &path, inside || named, count, wrong);
     }
 }
 
