@@ -112,6 +112,11 @@ impl World {
             let by = detail["acked_by"].as_str().unwrap_or_default().to_owned();
             case.acked = Some(Acked { by, life, requests, in_slack: false });
         }
+        // A clock that jumps ends the time for which what was closed by hand and still fires stays closed.
+        let back = (0..case.timeline.len()).any(|n| words(&case.timeline, n).starts_with("reopened: "));
+        if case.closed && back {
+            case.acked = None;
+        }
         let Some(acked) = case.acked.clone() else { return };
         assert!(taken, "{}: acknowledged, now {state}", case.run);
         let answer = case.timeline.iter().rposition(|e| {
@@ -205,7 +210,9 @@ impl World {
             let late = detail["deliveries"].as_array()?.iter();
             let late =
                 late.filter(|d| !["delivered", "superseded"].contains(&d["state"].as_str().unwrap_or("")));
-            let over = shown.is_none_or(|text| text.to_lowercase().contains("resolved"));
+            // A clock that jumps takes what Prometheus says past its end, which is told as stale.
+            let over =
+                shown.is_none_or(|text| text.to_lowercase().contains("resolved") || text.contains("STALE"));
             (detail["state"] == "resolved" && !open && over && late.count() == 0).then_some(())
         })
         .await;
