@@ -166,8 +166,8 @@ impl HuggingFace {
         let next = self.last_step.unwrap_or(0) + self.interval.unwrap_or(1).max(1);
         if let Some(bar) = self.bar {
             self.training_total = Some(bar.total);
-            // A bar is drawn ten times a second at most, so fast steps may leave it behind.
-            let stale = self.last_step.is_some_and(|last| bar.n <= last);
+            // A bar is drawn ten times a second at most, so fast steps may leave it behind, the first one as it was before it.
+            let stale = bar.n <= self.last_step.unwrap_or(0);
             return if stale { next } else { bar.n };
         }
         let by_epoch = || {
@@ -307,6 +307,7 @@ mod tests {
         let l = log("0.1");
         let bar = |n: i64| format!("  2%|▏| {n}/500 [00:10<08:10, 50.00it/s]");
         assert_eq!(steps(&[&bar(10), &l, &bar(20), &l, &l, &bar(41), &l]), [10, 20, 30, 41]);
+        assert_eq!(steps(&[&bar(0), &l, &bar(1), &bar(2), &l, &bar(3), &l]), [1, 2, 3]);
     }
 
     #[test]

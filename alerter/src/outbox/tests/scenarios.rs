@@ -86,8 +86,10 @@ async fn news_that_pile_up_become_one() {
     for seq in 2..=9 {
         bench.post([page("chat", seq, Action::Update)]).await;
     }
-    // The attempt that may be under way, counted yet or not, has read an older row; the one after it has not.
-    chat.attempted(chat.attempts().len() + 2).await;
+    // Attempts that were under way have read an older row.
+    while chat.attempts().last().is_none_or(|(key, _)| !key.ends_with("/9")) {
+        chat.attempted(chat.attempts().len() + 1).await;
+    }
     up.store(true, SeqCst);
     assert_eq!(bench.feedback().await.idem_key, format!("{ID}/chat/9"));
     assert_eq!(chat.seen().len(), 2);

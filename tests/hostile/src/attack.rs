@@ -1,0 +1,103 @@
+//! What an attack is, and what it is told of its target.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(crate) struct Attack {
+    pub(crate) name: &'static str,
+    /// By another user than the exporter's and the trainer's; otherwise by an operator, or from the network.
+    pub(crate) neighbour: bool,
+    /// Lines of the exporter's configuration, where the attack needs some; the directory is the attacker's.
+    pub(crate) exporter: fn(&Path) -> String,
+    /// Goes on until its process is killed, or returns.
+    pub(crate) act: fn(&Target) -> anyhow::Result<()>,
+    /// How many incidents may ring besides the genuine one.
+    pub(crate) rings: usize,
+    /// Nothing can be recorded while it lasts, so that pages wait ten seconds before they go out from memory.
+    pub(crate) unrecorded: bool,
+}
+
+impl Attack {
+    pub(crate) const fn new(name: &'static str, act: fn(&Target) -> anyhow::Result<()>) -> Self {
+        Self { name, neighbour: true, exporter: |_| String::new(), act, rings: 0, unrecorded: false }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) exporter: SocketAddr,
+    pub(crate) ingest: PathBuf,
+    pub(crate) alerter: SocketAddr,
+    pub(crate) database: PathBuf,
+    /// Files that name exporters to the alerter.
+    pub(crate) targets: PathBuf,
+    /// What the attacker may write to.
+    pub(crate) dir: PathBuf,
+    /// Seconds that the alerter's clock is ahead.
+    pub(crate) ahead: i64,
+}
+
+impl Target {
+    /// A connection of the packet socket.
+    pub(crate) fn packets(&self) -> anyhow::Result<Packets> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(&self.ingest)?).context("the packet socket")?;
+        Ok(Packets(socket))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Packets(OwnedFd);
+
+impl Packets {
+    pub(crate) fn send(&self, event: &str) -> anyhow::Result<()> {
+        Ok(send(&self.0, event.as_bytes(), SendFlags::NOSIGNAL).map(|_| ())?)
+    }
+}
+
+pub(crate) fn open(addr: SocketAddr) -> anyhow::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Sends a request and returns the status, or nothing where the connection was closed first.
+pub(crate) fn post(addr: SocketAddr, path: &str, headers: &str, body: &[u8]) -> Option<u16> {
+    let mut stream = open(addr).ok()?;
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok()?;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).split(' ').nth(1)?.parse().ok()
+}
+
+/// As many files as the system lets this process have open.
+pub(crate) fn raise_open_files() -> anyhow::Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
+}
+
+/// Holds what was opened until the process is killed.
+pub(crate) fn hold<T>(held: T) -> ! {
+    let _held = held;
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,54 @@
+//! The attacks, each a file and a line here.
+
+mod bodies;
+mod exporter;
+mod hello;
+mod idle;
+mod invented;
+mod logs;
+mod otlp;
+mod readers;
+mod sockets;
+mod store;
+mod textfile;
+
+use anyhow::Context;
+
+use crate::attack::Attack;
+
+pub(crate) const ALL: &[Attack] = &[
+    otlp::ATTACK,
+    bodies::ATTACK,
+    hello::ATTACK,
+    invented::ATTACK,
+    invented::MANY,
+    exporter::ATTACK,
+    store::ATTACK,
+    idle::EXPORTER,
+    idle::ALERTER,
+    readers::ATTACK,
+    sockets::ATTACK,
+    logs::MANY,
+    logs::SPARSE,
+    textfile::ATTACK,
+];
+
+pub(crate) fn named(name: &str) -> anyhow::Result<&'static Attack> {
+    let names = || ALL.iter().map(|a| a.name).collect::<Vec<_>>().join(", ");
+    ALL.iter().find(|a| a.name == name).with_context(|| format!("no attack {name}; there are {}", names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_attack_is_found_by_its_name() {
+        let names: BTreeSet<_> = ALL.iter().map(|a| a.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        assert!(names.iter().all(|name| named(name).is_ok_and(|a| a.name == *name)));
+        assert!(named("kindness").unwrap_err().to_string().contains("otlp-bomb"));
+    }
+}

@@ -1,0 +1,81 @@
+//! An exporter that the alerter reads and that lies: a million runs, errors of nodes that it is not, and a NaN of another's run.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use crate::attack::{Attack, Target};
+use crate::stage::GENUINE;
+
+pub(crate) const ATTACK: Attack = Attack { rings: RINGS, ..Attack::new("lying-exporter", act) };
+
+/// Of one origin, of runs that are new: docs/incidents.md.
+const RINGS: usize = 15;
+const RUNS: u64 = 1_000_000;
+const BATCH: u64 = 500;
+const BOOT: &str = "0123456789abcdef";
+
+fn act(target: &Target) -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let list = json!([{"targets": [listener.local_addr()?.to_string()]}]);
+    let draft = target.dir.join("lying.draft");
+    std::fs::write(&draft, list.to_string())?;
+    std::fs::rename(draft, target.targets.join("lying.json"))?;
+    let mut told = 0;
+    for stream in listener.incoming() {
+        // Whoever is cut off comes again, and hears the rest.
+        let _ = answer(stream?, target, &mut told);
+    }
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream, target: &Target, told: &mut u64) -> anyhow::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut head = [0; 4096];
+    let length = stream.read(&mut head)?;
+    let asked = String::from_utf8_lossy(head.get(..length).unwrap_or_default()).into_owned();
+    if !asked.contains("/v1/stream") {
+        stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")?;
+        return Ok(());
+    }
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n")?;
+    while *told < RUNS {
+        let mut lines = String::new();
+        for n in *told..*told + BATCH {
+            lie(&mut lines, target, n)?;
+        }
+        stream.write_all(lines.as_bytes())?;
+        *told += BATCH;
+    }
+    loop {
+        stream.write_all(b"\n")?;
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn lie(lines: &mut String, target: &Target, n: u64) -> anyhow::Result<()> {
+    use std::fmt::Write as _;
+    let ts = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64() + target.ahead as f64;
+    let node = format!("invented-{n}");
+    for (i, event) in [
+        json!({"k": "hello", "run": format!("lie-{n}"), "rank": 0, "world": 1, "node": node}),
+        json!({"k": "step", "run": format!("lie-{n}"), "rank": 0, "step": 1, "m": {"loss": "NaN"}, "node": node}),
+        json!({"k": "xid", "node": node, "xid": 79, "gpu": "GPU-0", "text": "GPU has fallen off the bus"}),
+        json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut event = event;
+        if let Some(fields) = event.as_object_mut() {
+            fields.insert("v".into(), 1.into());
+            fields.insert("ts".into(), ts.into());
+            fields.insert("c".into(), format!("{BOOT}:{}", n * 4 + i as u64 + 1).into());
+        }
+        writeln!(lines, "{event}")?;
+    }
+    Ok(())
+}

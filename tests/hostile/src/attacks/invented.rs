@@ -1,0 +1,30 @@
+//! NaN and a goodbye for runs that nobody knows.
+
+use crate::attack::{Attack, Target};
+
+pub(crate) const ATTACK: Attack =
+    Attack { rings: RINGS, ..Attack::new("invented-runs", |target| invent(target, 120)) };
+pub(crate) const MANY: Attack =
+    Attack { rings: RINGS, ..Attack::new("million-runs", |target| invent(target, 1_000_000)) };
+
+/// Of one user, of runs that are new: docs/incidents.md.
+const RINGS: usize = 15;
+
+fn invent(target: &Target, runs: usize) -> anyhow::Result<()> {
+    let packets = target.packets()?;
+    let mut socket = packets;
+    for run in 0..runs {
+        for event in [
+            format!(r#"{{"v":1,"k":"hello","run":"invented-{run}","rank":0,"world":1}}"#),
+            format!(r#"{{"v":1,"k":"step","run":"invented-{run}","rank":0,"step":1,"m":{{"loss":2.0}}}}"#),
+            format!(r#"{{"v":1,"k":"step","run":"invented-{run}","rank":0,"step":2,"m":{{"loss":NaN}}}}"#),
+            format!(r#"{{"v":1,"k":"bye","run":"invented-{run}","rank":0,"code":1}}"#),
+        ] {
+            // A connection that gave way to another's is opened again.
+            while socket.send(&event).is_err() {
+                socket = target.packets()?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Both programs as they are shipped, a trainer that has nothing to do with the attack, and what is measured of them meanwhile.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde_json::json;
+use stepwatch_tests::daemon::{Daemon, command};
+use stepwatch_tests::trainer::{Rank, healthy};
+use stepwatch_tests::{Stack, StackOptions, WallClock, exposition, http, poll_until};
+
+use crate::attack::{Attack, Target};
+
+pub(crate) const GENUINE: &str = "genuine";
+
+/// Of docs/security.md.
+const EXPORTER_MAX_KIB: u64 = 64 << 10;
+const ALERTER_MAX_KIB: u64 = 128 << 10;
+const AGE_MAX: Duration = Duration::from_secs(2);
+const RING_MAX: Duration = Duration::from_secs(2);
+/// Where nothing can be recorded: ten seconds are waited for the store, and the loop looks each second.
+const UNRECORDED_RING_MAX: Duration = Duration::from_secs(14);
+
+/// Steps before the attack, and seconds by which the alerter's clock is put forward after them: a run that has been known for longer
+/// than ten minutes.
+const WARM: i64 = 300;
+const KNOWN: i64 = 11 * 60;
+/// Of the attack before the genuine run breaks.
+const LASTS: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
+const NOBODY: u32 = 65_534;
+
+#[derive(Debug)]
+pub(crate) struct Measured {
+    exporter_kib: u64,
+    /// Of a core, during the attack.
+    exporter_cpu: f64,
+    alerter_kib: u64,
+    /// Of a genuine step when it was on the page, at worst.
+    age: Duration,
+    /// From the genuine NaN to the page that names its run.
+    ring: Duration,
+    /// Incidents that rang besides.
+    others: usize,
+    probes: u32,
+    probes_failed: u32,
+}
+
+impl Measured {
+    pub(crate) const HEADER: &str =
+        "attack           exporter          alerter    oldest step  NaN to page  other pages  probes failed";
+
+    pub(crate) fn row(&self, attack: &Attack) -> String {
+        format!(
+            "{:<16} {:>4.1} MiB {:>3.0} % {:>6.1} MiB {:>10.2} s {:>10.2} s {:>12} {:>7} of {}",
+            attack.name,
+            self.exporter_kib as f64 / 1024.0,
+            self.exporter_cpu * 100.0,
+            self.alerter_kib as f64 / 1024.0,
+            self.age.as_secs_f64(),
+            self.ring.as_secs_f64(),
+            self.others,
+            self.probes_failed,
+            self.probes
+        )
+    }
+
+    /// Which bounds do not hold.
+    pub(crate) fn wrong(&self, attack: &Attack) -> Vec<String> {
+        let ring_max = if attack.unrecorded { UNRECORDED_RING_MAX } else { RING_MAX };
+        let bounds = [
+            (
+                self.exporter_kib > EXPORTER_MAX_KIB,
+                format!("the exporter took {} KiB of {EXPORTER_MAX_KIB}", self.exporter_kib),
+            ),
+            (
+                self.alerter_kib > ALERTER_MAX_KIB,
+                format!("the alerter took {} KiB of {ALERTER_MAX_KIB}", self.alerter_kib),
+            ),
+            (self.age > AGE_MAX, format!("a genuine step was {:?} old, {AGE_MAX:?} at most", self.age)),
+            (self.ring > ring_max, format!("a genuine page took {:?}, {ring_max:?} at most", self.ring)),
+            (
+                self.others > attack.rings,
+                format!("{} other incidents rang, {} at most", self.others, attack.rings),
+            ),
+            (self.probes_failed > 0, format!("{} of {} probes failed", self.probes_failed, self.probes)),
+        ];
+        bounds.into_iter().filter_map(|(broken, words)| broken.then_some(words)).collect()
+    }
+}
+
+struct Stage {
+    stack: Stack,
+    genuine: Rank,
+    step: i64,
+    age: Duration,
+    probes: u32,
+    probes_failed: u32,
+}
+
+pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
+    let home = tempfile::Builder::new().prefix("hostile").tempdir()?;
+    let dir = |name: &str, mode| -> anyhow::Result<_> {
+        let dir = home.path().join(name);
+        std::fs::create_dir(&dir)?;
+        std::fs::set_permissions(&dir, Permissions::from_mode(mode))?;
+        Ok(dir)
+    };
+    std::fs::set_permissions(home.path(), Permissions::from_mode(0o755))?;
+    let (theirs, targets) = (dir("theirs", 0o777)?, dir("targets", 0o777)?);
+    let clock = WallClock::new(home.path())?;
+    let options = StackOptions {
+        exporter: (attack.exporter)(&theirs),
+        alerter: format!("sources:\n  - exporters: {{file_sd: [\"{}/*.json\"]}}\n", targets.display()),
+        blind: true,
+        clock: Some(clock.clone()),
+        ..StackOptions::default()
+    };
+    let stack = Stack::start_with(options).await?;
+    std::fs::set_permissions(stack.dir.path(), Permissions::from_mode(0o755))?;
+    std::fs::write(
+        targets.join("genuine.json"),
+        json!([{"targets": [stack.exporter.addr.to_string()]}]).to_string(),
+    )?;
+    let genuine = stack.warm_run(GENUINE, WARM)?;
+    let runs = format!("{}/api/v1/runs", stack.alerter.url());
+    poll_until("the alerter to know the genuine run", PATIENCE, async || {
+        let known = http::get_json(&runs).await.ok()?;
+        known["runs"].as_array()?.iter().any(|run| run["run"] == GENUINE).then_some(())
+    })
+    .await?;
+    clock.set(KNOWN)?;
+
+    let target = Target {
+        exporter: stack.exporter.addr,
+        ingest: stack.ingest(),
+        alerter: stack.alerter.addr,
+        database: stack.dir.path().join("alerter/alerter.db"),
+        targets,
+        dir: theirs,
+        ahead: KNOWN,
+    };
+    let mut stage = Stage { stack, genuine, step: WARM, age: Duration::ZERO, probes: 0, probes_failed: 0 };
+    let mut attacker = start(attack, &target, home.path())?;
+    let (began, used) = (Instant::now(), processor_time(&stage.stack.exporter.daemon)?);
+    while began.elapsed() < LASTS {
+        stage.healthy_step().await?;
+        stage.probe().await;
+    }
+    let used = processor_time(&stage.stack.exporter.daemon)?.saturating_sub(used);
+    let exporter_cpu = used.as_secs_f64() / began.elapsed().as_secs_f64();
+    let ring = stage.break_genuine().await?;
+    let measured = stage.measured(exporter_cpu, ring)?;
+    if let Some(status) = attacker.ended().filter(|status| !status.success()) {
+        anyhow::bail!("{} did not attack: {status}\n{}", attack.name, attacker.log().join("\n"));
+    }
+    let _ = attacker.kill().await;
+    Ok(measured)
+}
+
+/// A process of another user, if this one may become one.
+fn start(attack: &Attack, target: &Target, home: &Path) -> anyhow::Result<Daemon> {
+    // Where nobody else may look into the directory that this program lies in.
+    let program = home.join("hostile");
+    std::fs::copy(std::env::current_exe()?, &program)?;
+    let mut act = command(&program);
+    act.arg("act").arg(attack.name).arg(serde_json::to_string(target)?);
+    if attack.neighbour && rustix::process::geteuid().is_root() {
+        act.uid(NOBODY).gid(NOBODY);
+    }
+    Daemon::spawn(attack.name, &mut act)
+}
+
+impl Stage {
+    /// Another step of the genuine run; how long until it is on the page.
+    async fn healthy_step(&mut self) -> anyhow::Result<()> {
+        self.step += 1;
+        let (loss, grad_norm) = healthy(self.step);
+        let sent = Instant::now();
+        self.genuine.step(self.step, &[("loss", loss), ("grad_norm", grad_norm), ("lr", 3e-4)])?;
+        let (exporter, step) = (&self.stack.exporter, self.step as f64);
+        poll_until("a genuine step on the page", PATIENCE, async || {
+            let page = exporter.metrics().await.ok()?;
+            (exposition::value(&page, "train_step", &[("run", GENUINE)])? >= step).then_some(())
+        })
+        .await?;
+        self.age = self.age.max(sent.elapsed());
+        Ok(())
+    }
+
+    /// Whoever supervises the processes asks as well.
+    async fn probe(&mut self) {
+        for url in [self.stack.exporter.url(), self.stack.alerter.url()] {
+            self.probes += 1;
+            self.probes_failed += u32::from(http::get(&format!("{url}/-/healthy")).await.is_err());
+        }
+    }
+
+    /// The loss of the genuine run becomes NaN; how long until a page names it.
+    async fn break_genuine(&mut self) -> anyhow::Result<Duration> {
+        let names_it = |page: &stepwatch_fakes::Page| page.summary.contains(GENUINE);
+        anyhow::ensure!(
+            !self.stack.pagerduty.with(|pd| pd.pages.iter().any(names_it)),
+            "the genuine run rang before it broke"
+        );
+        self.step += 1;
+        let sent = Instant::now();
+        self.genuine.step(self.step, &[("loss", f64::NAN), ("grad_norm", f64::NAN)])?;
+        let waited = self.stack.pagerduty.wait_for(|pd| pd.pages.iter().any(names_it), PATIENCE).await;
+        waited.map_err(|_| anyhow::anyhow!("no page names the genuine run {PATIENCE:?} after its NaN"))?;
+        Ok(sent.elapsed())
+    }
+
+    fn measured(&self, exporter_cpu: f64, ring: Duration) -> anyhow::Result<Measured> {
+        let Stack { exporter, alerter, pagerduty, .. } = &self.stack;
+        let others = pagerduty.with(|pd| pd.pages.iter().filter(|p| !p.summary.contains(GENUINE)).count());
+        Ok(Measured {
+            exporter_kib: peak_kib(&exporter.daemon)?,
+            exporter_cpu,
+            alerter_kib: peak_kib(&alerter.daemon)?,
+            age: self.age,
+            ring,
+            others,
+            probes: self.probes,
+            probes_failed: self.probes_failed,
+        })
+    }
+}
+
+/// The most memory that a program ever had.
+fn peak_kib(program: &Daemon) -> anyhow::Result<u64> {
+    let pid = program.pid().context("it has ended")?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+fn processor_time(program: &Daemon) -> anyhow::Result<Duration> {
+    let pid = program.pid().context("it has ended")?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // After the name, which may hold anything, state is the first field; user and system time are the 12th and 13th.
+    let fields = stat.rsplit_once(')').context("no name in stat")?.1.split_whitespace().skip(11);
+    let ticks: u64 = fields.take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
