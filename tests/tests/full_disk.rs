@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stepwatch_fakes::{AlertState, FakePulse, Pulse};
+use stepwatch_fakes::{Alert, AlertState, FakePulse, Page, PagerDuty, Pulse};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Alerter, Stack, StackOptions, exposition, http, poll_until};
 
@@ -62,6 +62,11 @@ async fn withheld(alerter: &Alerter) -> f64 {
     exposition::value(&page, name, &[("result", "withheld")]).unwrap_or_default()
 }
 
+/// The pages that speak of something.
+fn pages<'a>(pd: &'a PagerDuty, what: &'a str) -> impl Iterator<Item = &'a Page> {
+    pd.pages.iter().filter(move |page| page.summary.contains(what))
+}
+
 fn lines(alerter: &Alerter, what: &str) -> Vec<String> {
     alerter.daemon.log().into_iter().filter(|line| line.contains(what)).collect()
 }
@@ -104,12 +109,13 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     wait_ready(alerter, 200).await;
     stack.alerter.daemon.logged(|line| line.contains("takes commits again")).await.unwrap();
     let alerter = &stack.alerter;
-    // Everything that waited is committed, told and shown.
-    stack.pagerduty.wait_for(|pd| pd.pages.len() == 2, PATIENCE).await.unwrap();
+    // Everything that waited is committed, told and shown; where that took longer than ten seconds the disk has rung as well.
+    let late = |pd: &PagerDuty| pages(pd, "LateAlert").next().map(|page| page.dedup_key.clone());
+    stack.pagerduty.wait_for(|pd| late(pd).is_some(), PATIENCE).await.unwrap();
     assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("acknowledged"));
     assert!(silences(alerter).await.contains("EarlySilence"));
     assert_eq!(lines(alerter, "takes commits again").len(), 1);
-    let late = stack.pagerduty.with(|pd| pd.pages[1].dedup_key.clone());
+    let late = stack.pagerduty.with(late).unwrap();
     let acked = alerter.ack(&late, "ann").await.unwrap();
     assert!(acked.status.success(), "{}", said(&acked));
     let silenced = silence(alerter, "LateSilence").await;
@@ -124,7 +130,8 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     }
     let kept = silences(&stack.alerter).await;
     assert!(kept.contains("EarlySilence") && kept.contains("LateSilence"), "{kept}");
-    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 2, "each told once");
+    let told = |name| stack.pagerduty.with(|pd| pages(pd, name).count());
+    assert_eq!((told("EarlyAlert"), told("LateAlert")), (1, 1), "each told once");
 }
 
 /// The disk is full for a moment, again and again, while alerts come in; the process is killed in the middle of one.
@@ -188,17 +195,14 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     stack.alerter.daemon.fill_disk().unwrap();
     let filled = Instant::now();
     assert_eq!(fire(&url, "LateAlert").await, Some(503));
-    let pd = stack.pagerduty.wait_for(|pd| !pd.pages.is_empty(), PATIENCE).await.unwrap();
-    let waited = pd.pages[0].at - filled;
+    let pd = stack.pagerduty.wait_for(|pd| pages(pd, "LateAlert").count() == 1, PATIENCE).await.unwrap();
+    let page = pages(&pd, "LateAlert").next().unwrap();
+    let waited = page.at - filled;
     assert!(waited >= Duration::from_secs(10) && waited < Duration::from_secs(20), "rang after {waited:?}");
-    let summary = &pd.pages[0].summary;
-    assert!(
-        summary.contains("LateAlert") && summary.contains("Not recorded: the store refuses"),
-        "{summary}"
-    );
+    assert!(page.summary.contains("Not recorded: the store refuses"), "{}", page.summary);
     let slack = stack.slack.wait_for(|s| s.top().next().is_some(), PATIENCE).await.unwrap();
     assert!(slack.top().next().unwrap().visible_text().contains("Not recorded"));
-    let id = pd.pages[0].dedup_key.clone();
+    let id = page.dedup_key.clone();
 
     stack.alerter.daemon.empty_disk().unwrap();
     wait_ready(&stack.alerter, 200).await;
@@ -216,8 +220,30 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     let resolved =
         |pd: &stepwatch_fakes::PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
     let pd = stack.pagerduty.wait_for(resolved, PATIENCE).await.unwrap();
-    assert_eq!((pd.pages.len(), pd.alerts.len()), (1, 1), "{:#?}", pd.alerts);
-    let triggers = pd.alerts[0].log.iter().filter(|l| l.what.contains("triggered")).count();
-    assert_eq!(triggers, 1, "told once, {:#?}", pd.alerts[0].log);
+    let alerts: Vec<&Alert> = pd.alerts.iter().filter(|a| a.summary.contains("LateAlert")).collect();
+    assert_eq!((pages(&pd, "LateAlert").count(), alerts.len()), (1, 1), "{:#?}", pd.alerts);
+    let triggers = alerts[0].log.iter().filter(|l| l.what.contains("triggered")).count();
+    assert_eq!(triggers, 1, "told once, {:#?}", alerts[0].log);
     assert_eq!(stack.slack.with(|s| s.top().count()), 1);
+}
+
+/// What nobody can record may be forgotten: whoever can be woken is told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_removed_rings_at_every_receiver_that_wakes() {
+    let alerter = "resolve_after: 200ms\n".into();
+    let options = StackOptions { alerter, blind: true, twin: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    let database = stack.dir.path().join("alerter/alerter.db");
+    std::fs::rename(&database, database.with_extension("aside")).unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "LateAlert").await, Some(503));
+    let why = wait_ready(&stack.alerter, 503).await;
+    assert!(why.contains("was removed"), "{why}");
+    let fault = "The database takes nothing";
+    stack.pagerduty.wait_for(|pd| pages(pd, fault).count() == 2, PATIENCE).await.unwrap();
+    std::fs::rename(database.with_extension("aside"), &database).unwrap();
+    wait_ready(&stack.alerter, 200).await;
+    let over = |pd: &PagerDuty| {
+        pd.alerts.iter().filter(|a| a.summary.contains(fault)).all(|a| a.state == AlertState::Resolved)
+    };
+    stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
 }

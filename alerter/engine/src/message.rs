@@ -405,7 +405,7 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     };
     match r.signal.as_str() {
         "" | "peers" | "source" | "process" | "report" | "gpu" | "link" | "node" | "config" | "alerter"
-        | "incidents" => None,
+        | "store" | "incidents" => None,
         // The driver complained, and there were no peers to compare with. Of a loss it would be the event.
         "sm_clock" if !r.value.is_finite() => None,
         "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),

@@ -7,7 +7,7 @@
 mod rest;
 
 pub(crate) use rest::NOBODY;
-pub use rest::Rest;
+pub use rest::{Rest, STORE};
 
 use crate::config::{EngineConfig, Level, Route, Team};
 use crate::matcher::{Labels, Matcher, all_hold};
@@ -81,6 +81,9 @@ impl Router {
 
     /// The ways that an incident with these labels takes; at least one.
     pub fn ways(&self, config: &EngineConfig, labels: &Labels) -> Vec<Way> {
+        if let Some(rest) = rest::of_the_store(config, labels) {
+            return vec![rest.way(config)];
+        }
         let mut taken = Vec::new();
         Node::descend(&self.routes, labels, &mut taken);
         if !taken.is_empty() {
@@ -131,6 +134,9 @@ impl Router {
     /// Whoever may hear of something with these labels, on any level of any of its ways, each once, the first first. It says no more
     /// than that, for whoever asks of thousands.
     pub fn reached<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
+        if let Some(rest) = rest::of_the_store(config, labels) {
+            return rest.names;
+        }
         let mut taken = Vec::new();
         Node::descend(&self.routes, labels, &mut taken);
         if taken.is_empty() {

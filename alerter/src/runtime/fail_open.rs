@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
+use stepwatch_engine::effect::{Action, Effect, Input, Notification, TimelineEntry};
 use stepwatch_engine::incident::{IncidentRecord, State};
+use stepwatch_engine::route::STORE;
 use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::verdict::Severity;
 
 use super::Runtime;
 use super::pending::Pending;
@@ -12,8 +14,9 @@ use crate::store::Store;
 use crate::store::unrecorded::may_precede_its_record;
 
 impl Runtime {
-    /// Hands over the pages that the store has not taken for too long.
+    /// Hands over the pages that the store has not taken for too long, its own among them.
     pub(super) fn fail_open(&mut self) {
+        self.tell_of_the_store();
         if !self.store.fails_open() {
             return;
         }
@@ -22,6 +25,21 @@ impl Runtime {
         let ago = self.store.refused_for().unwrap_or_default();
         let since = now + Span::millis(-(ago.as_millis() as i64));
         self.pending.hand_over(&self.store, now, since);
+    }
+
+    /// A store that takes nothing, or takes something again, is told of like any other fault of ours.
+    fn tell_of_the_store(&mut self) {
+        let fault = match self.store.refusal() {
+            Some(_) if !self.store.fails_open() => return,
+            Some(why) => Some(format!("the database takes nothing: {why}")),
+            None => None,
+        };
+        let (now, before) = (self.clock.now(), self.pending.effects.len());
+        let own = Input::Own { check: STORE, severity: Severity::Page, fault: fault.as_deref() };
+        self.engine.handle(now, own, &mut self.pending.effects);
+        if self.pending.effects.len() > before {
+            self.schedule.changed();
+        }
     }
 
     /// Makes room in what waits for the store, at the cost of lines of history if need be.

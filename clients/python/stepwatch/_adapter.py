@@ -148,6 +148,9 @@ class Training:
             return
         now = time.monotonic() if at is None else at
         before, self._last = self._last, now
+        if before is not None and before >= now:
+            # It is said to have ended before the one before it (frameworks call back from threads): nobody knows how long it took.
+            before, self._last = None, before
         phases = run.take_phases()
         run.mark(step)
         self._flight.put(metrics, lambda values: run.report(now, before, step, values, phases))

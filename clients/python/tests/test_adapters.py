@@ -8,6 +8,7 @@ import importlib
 import os
 import pickle
 import sys
+import time
 import types
 import unittest
 from unittest import mock
@@ -144,6 +145,15 @@ class Taps(Case):
         events = until(lambda: receiver.events("ckpt")[3:] and receiver.events("ckpt"))
         self.assertEqual([(e["phase"], e["path"]) for e in events], [("start", "ok"), ("end", "ok"), ("start", "full"), ("fail", "full")])
         self.assertEqual((events[1]["bytes"], events[3]["text"]), (5, "OSError: no space left on device"))
+
+    def test_no_step_takes_less_than_no_time(self):
+        receiver = self.receiver()
+        training = Training(self.run_(), {})
+        now = time.monotonic()
+        for step, at in ((1, now), (2, now + 2), (3, now + 1), (4, now + 2.5)):
+            training.step(step, {}, at)
+        events = until(lambda: receiver.events("step")[3:] and receiver.events("step"))
+        self.assertEqual([e["m"].get("step_time") for e in events], [None, 2.0, None, 0.5])
 
     def test_without_a_run_nothing_is_in_the_way(self):
         owner = Owner()

@@ -6,6 +6,7 @@ use super::book::{Book, Party};
 use super::{Scope, Subject};
 use crate::effect::Effect;
 use crate::message::RunSummary;
+use crate::route::STORE;
 use crate::time::Ts;
 use crate::verdict::{Change, Kind, Severity, Verdict};
 
@@ -34,7 +35,7 @@ impl Book {
             change,
             kind: Kind::AlerterFault,
             severity,
-            signal: "alerter".into(),
+            signal: if check == STORE { STORE } else { "alerter" }.into(),
             step: 0,
             ts: now,
             start_step: 0,

@@ -11,6 +11,10 @@ use crate::config::{Condition, EngineConfig, Level, Team};
 use crate::matcher::{Labels, Matcher};
 use crate::verdict::{Kind, Severity};
 
+/// The check whose fault is told to every receiver that wakes, and the signal of its incident: what is told while nothing can be
+/// recorded may be forgotten by the next start.
+pub const STORE: &str = "store";
+
 /// How the way is called that leads to nobody.
 pub(crate) const NOBODY: &str = "nobody of team ";
 
@@ -50,6 +54,14 @@ impl<'a> Rest<'a> {
         };
         Way { route: self.words, because, policy: None, levels }
     }
+}
+
+/// Whom the fault of a store that takes nothing is told to: every receiver that wakes. `None` of anything else, or if none wakes.
+pub(super) fn of_the_store<'a>(config: &'a EngineConfig, labels: &Labels) -> Option<Rest<'a>> {
+    let is = |label: &str, value: &str| labels.get(label).is_some_and(|v| v == value);
+    let waking: Vec<_> = config.receivers.iter().filter(|name| config.wakes(name)).collect();
+    (is("kind", Kind::AlerterFault.as_str()) && is("signal", STORE) && !waking.is_empty())
+        .then(|| Rest::new(waking, "every receiver that wakes"))
 }
 
 impl Router {
