@@ -28,7 +28,7 @@ use self::people::People;
 const ROUNDS: usize = 30;
 const ROUNDS_LONG: usize = 500;
 /// Rounds that are worth a world of their own, and worlds at once.
-const ROUNDS_WORLD: usize = 60;
+const ROUNDS_WORLD: usize = 10;
 const WORLDS: usize = 4;
 /// Troubles at once.
 const CASES: usize = 6;

@@ -16,8 +16,9 @@ pub(crate) const API_TEST: &str = "the_answers_are_those_of_the_document";
 
 /// Packages of fuzz targets.
 const TARGETS: &[&str] = &["exporter/formats/fuzz", "exporter/fuzz"];
-/// Seconds that each target is fuzzed for, beyond its corpus.
+/// Seconds that each target is fuzzed for, beyond its corpus, and where another number is told.
 const SECONDS: u32 = 10;
+const SECONDS_VARIABLE: &str = "STEPWATCH_FUZZ_SECONDS";
 /// What `cargo fuzz` compiles with. The sanitizers are there in a released compiler, which takes the flag
 /// when it is told to.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
@@ -27,6 +28,9 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasse
 /// Builds every target as `cargo fuzz` does, runs it over its corpus and then for some seconds beyond.
 pub(crate) fn targets(w: &Workspace) -> Result<Closing, String> {
     let host = host(w)?;
+    let told = std::env::var(SECONDS_VARIABLE).ok();
+    let seconds =
+        told.map_or(Ok(SECONDS), |n| n.parse().map_err(|e| format!("{SECONDS_VARIABLE}={n}: {e}")))?;
     let mut closing = Vec::new();
     for package in TARGETS {
         let built = build(w, package, &host)?;
@@ -36,7 +40,7 @@ pub(crate) fn targets(w: &Workspace) -> Result<Closing, String> {
             std::fs::create_dir_all(&found).map_err(|e| format!("{}: {e}", found.display()))?;
             let mut fuzz = Command::new(built.join(&target));
             // New inputs go to the first directory; what breaks it into the second place.
-            fuzz.arg(&found).arg(&corpus).arg(format!("-max_total_time={SECONDS}"));
+            fuzz.arg(&found).arg(&corpus).arg(format!("-max_total_time={seconds}"));
             fuzz.args(["-rss_limit_mb=2048", "-timeout=25"])
                 .arg(format!("-artifact_prefix={}/", found.display()));
             let out = w.run(&format!("fuzz-{target}"), &mut fuzz)?;

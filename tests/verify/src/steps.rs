@@ -13,6 +13,9 @@ pub(crate) const INSTALL: &str = "install";
 /// How often `--full` repeats the tests that race with real processes.
 const LOOPS: usize = 20;
 
+/// The package of the tests that start the programs.
+const PROGRAM_TESTS: &str = "stepwatch-tests";
+
 /// The tests that start real processes and kill them.
 const PROCESS_TESTS: &[&str] = &["end_to_end", "kill", "delivery", "exporter_restart", "latency"];
 
@@ -54,6 +57,12 @@ pub(crate) fn all() -> Vec<Step> {
             long: true,
             run: kill,
         },
+        Step {
+            name: "hostile",
+            about: "every attack on both programs, with its bounds",
+            long: true,
+            run: hostile,
+        },
         Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
         Step {
             name: "long",
@@ -84,17 +93,29 @@ fn doc(w: &Workspace) -> Result<Closing, String> {
     w.run("doc", command.env("RUSTDOCFLAGS", "-D warnings")).map(|_| Vec::new())
 }
 
+/// Tests that start the programs mostly wait, so that they run beside all others.
 fn test(w: &Workspace) -> Result<Closing, String> {
-    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
-    peers(w, &mut command);
-    if w.full {
-        // The step api-fuzz runs it.
-        command.args(["--", "--skip", fuzz::API_TEST]);
+    w.run("test-build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
+    let run = |log: &str, packages: &[&str], after: &[&str]| {
+        let mut command = cargo(&["test", "--locked", "--no-fail-fast"]);
+        peers(w, &mut command);
+        w.run(log, command.args(packages).args(after))
+    };
+    // The step api-fuzz runs it.
+    let left: &[&str] = if w.full { &["--", "--skip", fuzz::API_TEST] } else { &[] };
+    let (programs, others) = std::thread::scope(|threads| {
+        let programs = threads.spawn(|| run("test-programs", &["-p", PROGRAM_TESTS], left));
+        let others = run("test", &["--workspace", "--exclude", PROGRAM_TESTS], &[]);
+        (programs.join().unwrap_or_else(|_| Err("the thread that ran them panicked".into())), others)
+    });
+    let (mut closing, mut failures) = (Vec::new(), Vec::new());
+    for part in [others, programs] {
+        match part {
+            Ok(out) => closing.extend(out.lines(is_closing).into_iter().chain(left_out(&out))),
+            Err(why) => failures.push(why),
+        }
     }
-    let out = w.run("test", &mut command)?;
-    let mut closing = out.lines(is_closing);
-    closing.extend(left_out(&out));
-    Ok(closing)
+    if failures.is_empty() { Ok(closing) } else { Err(failures.join("\n")) }
 }
 
 /// What the tests may find here, and whether they may do without.
@@ -200,6 +221,12 @@ fn loops(w: &Workspace) -> Result<Closing, String> {
         closing.extend(out.lines(is_closing).into_iter().map(|l| format!("{i:>2}: {l}")));
     }
     Ok(closing)
+}
+
+/// In a release build, which is held to the bounds of docs/security.md.
+fn hostile(w: &Workspace) -> Result<Closing, String> {
+    let mut command = cargo(&["run", "--release", "--quiet", "--locked", "-p", "stepwatch-hostile"]);
+    w.run("hostile", &mut command).map(|out| out.lines(|l| !l.trim().is_empty()))
 }
 
 /// Not in a release build, which has no crash points.
