@@ -1,6 +1,7 @@
 //! The event, and its one JSON shape.
 
 use core::fmt;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::cursor::Cursor;
@@ -8,6 +9,7 @@ use crate::json::{JsonError, Reader, Value, write_string};
 use crate::metrics::Metrics;
 use crate::names::metric;
 use crate::num;
+use crate::words;
 
 /// One packet, one line, one stream record.
 pub const MAX_EVENT_BYTES: usize = 8 * 1024;
@@ -134,6 +136,8 @@ pub struct Event {
     pub t: Metrics,
     /// Host that the event was received on; set by the exporter.
     pub node: Option<String>,
+    /// User whose the run is on that host; written by the exporter, on `hello`.
+    pub uid: Option<u32>,
     /// How often the job has restarted, counted by the exporter: a step is only comparable within an attempt.
     pub attempt: Option<u32>,
     /// Name of the phase, the evaluation set, or the event.
@@ -184,10 +188,40 @@ pub(crate) fn clip(s: &str) -> String {
     s.chars().take(MAX_TEXT).collect()
 }
 
+fn make_line(text: &mut String) {
+    if let Cow::Owned(line) = words::line(text) {
+        *text = line;
+    }
+}
+
+fn make_clean(text: &mut String) {
+    if let Cow::Owned(clean) = words::clean(text) {
+        *text = clean;
+    }
+}
+
+fn clean_map(map: &mut BTreeMap<String, Value>) {
+    if map.keys().any(|key| matches!(words::line(key), Cow::Owned(_))) {
+        let odd = std::mem::take(map).into_iter();
+        map.extend(odd.map(|(key, value)| (words::into_line(key), value)));
+    }
+    map.values_mut().for_each(clean_value);
+}
+
+fn clean_value(value: &mut Value) {
+    match value {
+        Value::Text(text) => make_clean(text),
+        Value::List(items) => items.iter_mut().for_each(clean_value),
+        Value::Map(map) => clean_map(map),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 fn wrong(field: &str, want: &str, got: &Value) -> EventError {
     let mut text = String::new();
     got.write(&mut text);
-    EventError { field: field.into(), reason: format!("must be {want}, got {}", clip(&text)) }
+    let got = words::into_line(clip(&text));
+    EventError { field: words::line(field).into(), reason: format!("must be {want}, got {got}") }
 }
 
 impl Event {
@@ -203,6 +237,7 @@ impl Event {
             q: Metrics::default(),
             t: Metrics::default(),
             node: None,
+            uid: None,
             attempt: None,
             name: None,
             text: None,
@@ -286,6 +321,8 @@ impl Event {
             // A flat `"q":0.7` is somebody's own metric.
             "q" if matches!(v, Value::Map(_)) => self.quanta(&v),
             "t" => self.dropped += metrics("t", v, &mut self.t)?,
+            // What is no number is nobody's uid, and the exporter's own in any case.
+            "uid" => self.uid = small("uid", &v).ok(),
             "node" => self.node = Some(text("node", &v)?),
             "name" => self.name = Some(text("name", &v)?),
             "text" => self.text = Some(text("text", &v)?),
@@ -366,6 +403,20 @@ impl Event {
         Ok(())
     }
 
+    /// Makes every text of it fit to be shown: whatever takes events in calls this, once.
+    pub fn clean(&mut self) {
+        for text in [&mut self.run, &mut self.node, &mut self.name, &mut self.level].into_iter().flatten() {
+            make_line(text);
+        }
+        self.run.take_if(|run| run.is_empty());
+        if let Some(text) = &mut self.text {
+            make_clean(text);
+        }
+        self.missing.iter_mut().for_each(make_line);
+        [&mut self.m, &mut self.q, &mut self.t].into_iter().for_each(Metrics::clean);
+        clean_map(&mut self.extra);
+    }
+
     pub fn to_json(&self) -> String {
         let mut out = String::with_capacity(256);
         self.write_json(&mut out);
@@ -407,7 +458,9 @@ impl Event {
                 o.text(key, v);
             }
         }
-        for (key, v) in [("rank", self.rank), ("world", self.world), ("attempt", self.attempt)] {
+        for (key, v) in
+            [("rank", self.rank), ("world", self.world), ("attempt", self.attempt), ("uid", self.uid)]
+        {
             if let Some(v) = v {
                 o.number(key, f64::from(v));
             }
