@@ -314,7 +314,10 @@ impl Hub {
     /// Takes down whose a source is, and returns what its run is called.
     pub fn claim(&self, now: f64, claim: Claim) -> String {
         let voice = claim.voice;
-        let (run, renamed) = self.0.identity.claim(now, claim.clean());
+        let mut claim = claim.clean();
+        // Who says that the run of another is of his job has it renamed no more than he may speak for it.
+        claim.unnamed.take_if(|unnamed| !self.hears(voice, unnamed));
+        let (run, renamed) = self.0.identity.claim(now, claim);
         for renamed in renamed {
             self.join(now, voice, &renamed.from, &renamed.to);
         }

@@ -100,6 +100,8 @@ struct Group {
     heard: f64,
     /// Whose it is, as a run is: who claims to be of another's job is not joined to it.
     owner: Voice,
+    /// Another user said so too: only the one of both hears of the other name.
+    disputed: bool,
     /// As it was first spelled: two readers of one clock may be a second apart.
     unnamed: String,
     names: BTreeSet<String>,
@@ -212,19 +214,28 @@ impl Registry {
 
 impl State {
     fn called(&self, voice: Voice, run: &str) -> Option<&str> {
-        let (called, _) = self.aliases.get(run).filter(|(_, by)| by.joined_by(voice).is_some())?;
-        Some(called)
+        let (called, by) = self.aliases.get(run)?;
+        let disputed = || self.groups.get(key(run).as_ref()).is_some_and(|group| group.disputed);
+        (*by == voice || by.joined_by(voice).is_some() && !disputed()).then_some(called)
     }
 
     /// Whether what a claim says of its job joins it to what else is known of that.
-    fn is_of(&self, now: f64, claim: &Claim, unnamed: &str) -> bool {
-        let group =
-            self.groups.get(key(unnamed).as_ref()).filter(|group| now - group.heard < FORGOTTEN_SECONDS);
-        group.is_none_or(|group| group.owner.joined_by(claim.voice).is_some())
+    fn is_of(&mut self, now: f64, voice: Voice, unnamed: &str) -> bool {
+        let Some(group) = self.groups.get_mut(key(unnamed).as_ref()) else { return true };
+        if group.owner.joined_by(voice).is_some() {
+            return true;
+        }
+        if now - group.heard < FORGOTTEN_SECONDS {
+            group.disputed = true;
+            return false;
+        }
+        *group = Group { owner: voice, ..Group::default() };
+        true
     }
 
     fn join(&mut self, now: f64, claim: &Claim) -> (String, Vec<Renamed>) {
-        let Some(unnamed) = claim.unnamed.as_ref().filter(|unnamed| self.is_of(now, claim, unnamed)) else {
+        let unnamed = claim.unnamed.as_ref().filter(|unnamed| self.is_of(now, claim.voice, unnamed));
+        let Some(unnamed) = unnamed else {
             let called = self.called(claim.voice, &claim.run).unwrap_or(&claim.run);
             return (called.to_owned(), Vec::new());
         };
@@ -363,6 +374,7 @@ mod tests {
             (r.canonical(ann, "pretrain-101"), r.canonical(bob, "pretrain-101")),
             ("pretrain-101".into(), "evil".into())
         );
+        assert_eq!(r.canonical(Voice::Exporter, "pretrain-101"), "pretrain-101", "nor what root says of it");
         // And where hers was known before, it is not renamed.
         r.claim(3.0, claim("a", "pretrain-102", By::Job, "pretrain-102"));
         let late = Claim { voice: bob, ..claim("b", "evil", By::Name, "pretrain-102") };
