@@ -1,7 +1,6 @@
 //! The event, and its one JSON shape.
 
 use core::fmt;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::cursor::Cursor;
@@ -10,6 +9,8 @@ use crate::metrics::Metrics;
 use crate::names::metric;
 use crate::num;
 use crate::words;
+
+mod clean;
 
 /// One packet, one line, one stream record.
 pub const MAX_EVENT_BYTES: usize = 8 * 1024;
@@ -186,35 +187,6 @@ impl From<JsonError> for EventError {
 
 pub(crate) fn clip(s: &str) -> String {
     s.chars().take(MAX_TEXT).collect()
-}
-
-fn make_line(text: &mut String) {
-    if let Cow::Owned(line) = words::line(text) {
-        *text = line;
-    }
-}
-
-fn make_clean(text: &mut String) {
-    if let Cow::Owned(clean) = words::clean(text) {
-        *text = clean;
-    }
-}
-
-fn clean_map(map: &mut BTreeMap<String, Value>) {
-    if map.keys().any(|key| matches!(words::line(key), Cow::Owned(_))) {
-        let odd = std::mem::take(map).into_iter();
-        map.extend(odd.map(|(key, value)| (words::into_line(key), value)));
-    }
-    map.values_mut().for_each(clean_value);
-}
-
-fn clean_value(value: &mut Value) {
-    match value {
-        Value::Text(text) => make_clean(text),
-        Value::List(items) => items.iter_mut().for_each(clean_value),
-        Value::Map(map) => clean_map(map),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
 }
 
 fn wrong(field: &str, want: &str, got: &Value) -> EventError {
@@ -401,20 +373,6 @@ impl Event {
             _ => {}
         }
         Ok(())
-    }
-
-    /// Makes every text of it fit to be shown: whatever takes events in calls this, once.
-    pub fn clean(&mut self) {
-        for text in [&mut self.run, &mut self.node, &mut self.name, &mut self.level].into_iter().flatten() {
-            make_line(text);
-        }
-        self.run.take_if(|run| run.is_empty());
-        if let Some(text) = &mut self.text {
-            make_clean(text);
-        }
-        self.missing.iter_mut().for_each(make_line);
-        [&mut self.m, &mut self.q, &mut self.t].into_iter().for_each(Metrics::clean);
-        clean_map(&mut self.extra);
     }
 
     pub fn to_json(&self) -> String {
