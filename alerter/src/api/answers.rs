@@ -166,9 +166,10 @@ pub(super) async fn note(
     Named(id): Named,
     Sent(Note { by, note }): Sent<Note>,
 ) -> Result<Json<IncidentView>> {
-    let note = words::into_line(note);
     let said = Said::new("note", By { by })?;
-    if note.trim().is_empty() || note.chars().count() > MAX_NOTE {
+    let control = note.chars().any(char::is_control);
+    let note = words::into_line(note);
+    if note.trim().is_empty() || note.chars().count() > MAX_NOTE || control {
         return Err(ApiError::bad_request(format!("note: must be a line of 1 to {MAX_NOTE} characters")));
     }
     let what = note.trim().to_owned();
@@ -182,8 +183,9 @@ pub(super) async fn note(
 
 impl Said {
     fn new(word: &'static str, By { by }: By) -> Result<Self> {
+        let control = by.chars().any(char::is_control);
         let by = words::into_line(by);
-        if by.trim().is_empty() || by.chars().count() > MAX_BY {
+        if by.trim().is_empty() || by.chars().count() > MAX_BY || control {
             return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
         }
         Ok(Self { word, by: by.trim().to_owned(), done: None })
