@@ -16,10 +16,13 @@ const MAX_KNOWN: usize = 4096;
 /// Seconds after which a sender is asked about again: its port may be another process's by then.
 const KNOWN_SECONDS: f64 = 60.0;
 
+/// Run and rank as they are told, and by whom.
+type Sender = (String, u32, Option<SocketAddr>, Voice);
+
 /// What was found out.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    known: BTreeMap<(String, u32, Option<SocketAddr>, Voice), (f64, String)>,
+    known: BTreeMap<Sender, (f64, String)>,
 }
 
 /// What is needed to find out.
