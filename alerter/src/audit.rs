@@ -270,6 +270,6 @@ mod tests {
         let e =
             Entry::new(Door::Slack, "slack:U1 (a\nb\u{202e})", "ack", &"x".repeat(5000)).saying("a\r\n\tb");
         assert!(!e.actor.contains(['\n', '\u{202e}']) && e.target.chars().count() <= MAX_TEXT, "{e:?}");
-        assert_eq!(e.detail, "a b");
+        assert_eq!(e.detail, "a  b");
     }
 }

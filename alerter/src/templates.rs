@@ -24,6 +24,7 @@ use stepwatch_engine::effect::Notification;
 use stepwatch_engine::message::{Fact, Link};
 use stepwatch_engine::time::Ts;
 
+use crate::notify::slack::inert;
 use crate::notify::text::{clean, line, shorten, web_link};
 use crate::notify::{ReceiverConfig, test_notification};
 
@@ -75,6 +76,9 @@ pub struct LinkTemplate {
     pub href: String,
 }
 
+/// In the context of a summary that is shown with its markup; no template can name it.
+const MARKUP: &str = "__markup";
+
 /// Templates that passed, and whose they are.
 #[derive(Debug, Default)]
 pub struct Templates {
@@ -91,6 +95,8 @@ struct Set {
     /// With the label before it.
     facts: Vec<(String, String)>,
     links: Vec<(String, String)>,
+    /// The receiver shows the markup of a summary: what a template quotes must be none.
+    markup: bool,
 }
 
 /// A template that could not be rendered. The message has the built-in text in its place.
@@ -110,7 +116,8 @@ impl Templates {
         for (i, r) in receivers.iter().enumerate() {
             let own = r.templates.clone().unwrap_or_default();
             let set = Set::of(&format!("receivers[{i}].templates"), &own, &mut env, errors).or(&common, &own);
-            if set != Set::default() {
+            let set = Set { markup: r.slack.is_some(), ..set };
+            if set != (Set { markup: set.markup, ..Set::default() }) {
                 sets.insert(r.name.clone(), set);
             }
         }
@@ -130,15 +137,17 @@ impl Templates {
         let Some(set) = self.receivers.get(&n.receiver) else { return Vec::new() };
         let context = context::of(n);
         let mut failed = Vec::new();
-        let mut render = |name: &String| match self.render(name, &context) {
+        let quoting = minijinja::context! { __markup => set.markup, ..context.clone() };
+        let mut render_in = |context: &Value, name: &String| match self.render(name, context) {
             Ok(text) => Some(text),
             Err(error) => {
                 failed.push(Failed { template: name.clone(), error });
                 None
             }
         };
+        let summary = set.summary.as_ref().and_then(|name| render_in(&quoting, name));
+        let mut render = |name: &String| render_in(&context, name);
         let title = set.title.as_ref().and_then(&mut render);
-        let summary = set.summary.as_ref().and_then(&mut render);
         let facts: Vec<(&str, Option<String>)> =
             set.facts.iter().map(|(label, name)| (label.as_str(), render(name))).collect();
         let links: Vec<(&str, Option<String>)> =
@@ -155,6 +164,7 @@ impl Templates {
         }
         if let Some(summary) = summary {
             m.summary = shorten(clean(&summary).trim(), SUMMARY_MAX);
+            m.marked_up = set.markup;
         }
         for (label, text) in facts {
             let text = shorten(clean(&text.unwrap_or_default()).trim(), TEXT_MAX);
@@ -205,7 +215,7 @@ impl Set {
                 errors.push(format!("{at}.{key}: has {count} entries, more than {LIST_MAX}"));
             }
         }
-        Self { title, summary, facts, links }
+        Self { title, summary, facts, links, markup: false }
     }
 
     /// This receiver's own, and the common ones in place of what it does not say.
@@ -215,6 +225,7 @@ impl Set {
             summary: self.summary.or_else(|| common.summary.clone()),
             facts: if own.facts.is_some() { self.facts } else { common.facts.clone() },
             links: if own.links.is_some() { self.links } else { common.links.clone() },
+            markup: self.markup,
         }
     }
 }
@@ -236,9 +247,15 @@ fn environment() -> Environment<'static> {
     env
 }
 
-/// What is not known is empty, and not the word `none`.
+/// What is not known is empty, and not the word `none`. What is quoted where markup counts has none.
 fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
-    if value.is_none() { Ok(()) } else { minijinja::escape_formatter(out, state, value) }
+    if value.is_none() {
+        return Ok(());
+    }
+    if state.lookup(MARKUP).is_some_and(|markup| markup.is_true()) {
+        return Ok(out.write_str(&inert(&value.to_string()))?);
+    }
+    minijinja::escape_formatter(out, state, value)
 }
 
 /// Takes a template in; its syntax, and the names that it uses.

@@ -129,9 +129,10 @@ impl App {
         let saving = persistent
             .then(|| tokio::spawn(state::keep(hub.clone(), config.state_dir.clone(), shutdown.clone())));
         let otlp = Otlp::new(hub.clone(), &config.ingest.metrics, setup.roots.clone());
-        let kubeflow = kubeflow.routes(&hub, &config.ingest.metrics, &shutdown);
+        let kubeflow = kubeflow.routes(&hub, &setup.roots, &config.ingest.metrics, &shutdown);
+        let events = ingest::routes(hub.clone(), otlp.clone(), &setup.roots);
         let live = Live::new(setup, config, hub.clone(), Arc::clone(&contents), Arc::clone(&pages));
-        let router = router(&hub, &otlp, &contents, pages, &admin).merge(kubeflow);
+        let router = router(&hub, events, &contents, pages, &admin).merge(kubeflow);
         let limits = live.limits();
         tokio::spawn(reload_on_request(live, reloads, shutdown.clone()));
         tokio::spawn(give_back());
@@ -200,11 +201,11 @@ pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
     Ok(crate::page::once(&contents).text())
 }
 
-fn router(hub: &Hub, otlp: &Otlp, contents: &Contents, pages: Arc<Pages>, admin: &Admin) -> Router {
+fn router(hub: &Hub, events: Router, contents: &Contents, pages: Arc<Pages>, admin: &Admin) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics).with_state(pages))
-        .merge(ingest::routes(hub.clone(), otlp.clone()))
+        .merge(events)
         .merge(stream::routes(contents.stream.clone()))
         .merge(admin.router().merge(nvml::routes(hub.nvml().clone())).layer(from_fn(operators_only)))
         .merge(identity::routes(hub.clone()))

@@ -57,6 +57,10 @@ pub struct RunsConfig {
     /// A run whose ranks all said goodbye stays this long, to be scraped once more.
     pub linger: Period,
     pub max_runs: usize,
+    /// New names of runs that one user may bring in a minute, after the 200 that they may bring at once.
+    pub new_per_minute: u32,
+    /// Patterns of names of runs that anybody may speak for; of all others only the user who opened it, root and this exporter may.
+    pub shared: Vec<String>,
     /// Of one run.
     pub max_ranks: usize,
     /// Custom metrics of one run on the page.
@@ -118,6 +122,8 @@ impl Default for RunsConfig {
             forget_after: Period::secs(900),
             linger: Period::secs(60),
             max_runs: 64,
+            new_per_minute: 60,
+            shared: Vec::new(),
             max_ranks: 1024,
             max_custom_metrics: 256,
         }
@@ -174,6 +180,7 @@ impl Config {
         let positive = [
             ("ingest.max_connections", self.ingest.max_connections),
             ("runs.max_runs", self.runs.max_runs),
+            ("runs.new_per_minute", self.runs.new_per_minute as usize),
             ("runs.max_ranks", self.runs.max_ranks),
             ("stream.max_records", self.stream.max_records),
             ("stream.max_bytes", self.stream.max_bytes),
@@ -211,6 +218,7 @@ impl Config {
                 .map(|(key, _)| format!("{key}: must be at least 10ms")),
         );
         let patterns = [
+            ("runs.shared", &self.runs.shared),
             ("collectors.nic.exclude", &self.collectors.nic.exclude),
             ("collectors.disk.types", &self.collectors.disk.types),
             ("collectors.disk.include", &self.collectors.disk.include),
@@ -251,6 +259,8 @@ impl Config {
         let runs = &self.runs;
         Options {
             max_runs: runs.max_runs,
+            new_per_minute: f64::from(runs.new_per_minute),
+            shared: runs.shared.iter().filter_map(|pattern| glob::Pattern::new(pattern).ok()).collect(),
             max_ranks: runs.max_ranks,
             max_custom: runs.max_custom_metrics,
             forget_after: runs.forget_after.as_duration().as_secs_f64(),

@@ -14,7 +14,7 @@ pub static DROPPED: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&DROPPED];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// Not an event.
     Malformed,
@@ -28,6 +28,14 @@ pub enum Reason {
     PastAttempt,
     /// Over the limit of runs.
     Runs,
+    /// A run of the user with the most, given up for one of a user with fewer.
+    RunsShare,
+    /// New names of runs over what one user may bring in a minute.
+    NewRuns,
+    /// Of a run that is another user's.
+    NotOwner,
+    /// Another name of a node than this one's: the event has this one's.
+    Node,
     /// Over the limit of ranks in a run.
     Ranks,
     /// Custom metrics over the limit of a run: not on the page, still in the stream.
@@ -53,13 +61,17 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
         Self::Repeated,
         Self::PastAttempt,
         Self::Runs,
+        Self::RunsShare,
+        Self::NewRuns,
+        Self::NotOwner,
+        Self::Node,
         Self::Ranks,
         Self::Custom,
         Self::Entries,
@@ -81,6 +93,10 @@ impl Reason {
             Self::Repeated => "repeated_value",
             Self::PastAttempt => "past_attempt",
             Self::Runs => "runs_limit",
+            Self::RunsShare => "runs_share",
+            Self::NewRuns => "new_runs_limit",
+            Self::NotOwner => "not_owner",
+            Self::Node => "foreign_node",
             Self::Ranks => "ranks_limit",
             Self::Custom => "custom_limit",
             Self::Entries => "entries_limit",

@@ -3,6 +3,8 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
 //! for a reader of the stream, a scrape or a disk.
 
+mod origin;
+
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stepwatch_wire::names::hello;
 use stepwatch_wire::run_name::By;
-use stepwatch_wire::{Event, EventError, Kind, Value};
+use stepwatch_wire::{Event, EventError, Kind, Value, words};
 
 use crate::drops::{Drops, Reason};
 use crate::family::Family;
@@ -23,61 +25,15 @@ use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::state::SAVE_FAILURES;
 use crate::stream::{Limits, Mark, Ring};
-use crate::training::{Archive, CheckpointPlace, Options, Priority, ProcessFate, Training, TrainingProcess};
+use crate::training::{Archive, CheckpointPlace, Options, ProcessFate, Training, TrainingProcess};
+use crate::voice::Voice;
+
+pub use origin::{Origin, Peer, Via};
 
 pub static EVENTS: Family =
     Family::counter("stepwatch_exporter_ingest_events_total", "", &["via"], "Events taken in");
 
 pub static FAMILIES: &[&Family] = &[&EVENTS];
-
-/// Where an event comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// A connection of the ingest socket.
-    Peer(Peer),
-    Datagram,
-    Http,
-    /// What speaks on the trainer's behalf: a file that is followed, telemetry meant for others, the output of a command.
-    Source {
-        via: Via,
-        /// Which one of its kind, the same for all it tells: a path, an endpoint. Steps going backwards are told apart by it.
-        name: Arc<str>,
-        priority: Priority,
-    },
-    /// This exporter: collectors and the like.
-    Node,
-}
-
-/// By what way an event came in; the label of [`EVENTS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Via {
-    Seqpacket,
-    Datagram,
-    Http,
-    Tail,
-    Node,
-    Otlp,
-    Kubeflow,
-    Scrape,
-    Statsd,
-    /// Output of a command that the launcher runs.
-    Launcher,
-    /// Pages in shared memory.
-    Heartbeat,
-    /// Directories of checkpoints that are watched.
-    Checkpoints,
-    /// What was found running on this node.
-    Discover,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    /// Numbers connections of this start of the exporter.
-    pub connection: u64,
-    /// As the kernel says; unknown across a process namespace.
-    pub pid: Option<u32>,
-    pub uid: u32,
-}
 
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,18 +127,24 @@ impl Hub {
     }
 
     pub fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
-        event.cursor = None;
-        if event.node.is_none() || !matches!(origin, Origin::Http | Origin::Source { .. }) {
-            event.node = Some(self.0.node.clone());
+        let voice = origin.voice();
+        if output::is_output(&event) {
+            // Lines are read as they came; what they say comes by here again.
+            return match self.stranger(now, voice, &mut event) {
+                Some(outcome) => outcome,
+                None => self.0.outputs.take(self, now, voice, &event),
+            };
         }
-        self.0.drops.add(Reason::Entries, u64::from(event.dropped));
+        self.receive(origin, &mut event);
+        if (event.kind == Kind::Hello || output::is_end(&event))
+            && let Some(outcome) = self.stranger(now, voice, &mut event)
+        {
+            return outcome;
+        }
         if event.kind == Kind::Hello {
             self.introduce(now, origin, &event);
         }
-        self.rename(&mut event);
-        if output::is_output(&event) {
-            return self.0.outputs.take(self, now, &event);
-        }
+        self.rename(voice, &mut event);
         if output::is_end(&event) {
             self.0.outputs.end(self, now, origin, &event);
         }
@@ -206,27 +168,54 @@ impl Hub {
         outcome
     }
 
+    /// The door: from here on, words are fit to be shown, and what only this exporter may say is its own.
+    fn receive(&self, origin: &Origin, event: &mut Event) {
+        event.cursor = None;
+        event.uid = None;
+        event.clean();
+        let ours = self.0.node.as_str();
+        let told = event.node.as_deref().is_some_and(|node| node != ours);
+        // Of a tail and of what is scraped, the configuration may name the node.
+        if told && !matches!(origin, Origin::Node | Origin::Source { via: Via::Tail | Via::Scrape, .. }) {
+            self.0.drops.count(Reason::Node);
+            event.node = None;
+        }
+        event.node.get_or_insert_with(|| ours.to_owned());
+        self.0.drops.add(Reason::Entries, u64::from(event.dropped));
+    }
+
+    /// What becomes of an event of somebody who may not speak for its run, before anything is learned from it.
+    fn stranger(&self, now: f64, voice: Voice, event: &mut Event) -> Option<Outcome> {
+        self.rename(voice, event);
+        let run = event.run.as_deref()?;
+        let mut training = self.0.training.locked();
+        let owner = training.not_theirs(run, voice, now)?;
+        training.refuse(run, owner, voice, now);
+        Some(Outcome::Dropped(Reason::NotOwner))
+    }
+
     /// Takes in what one source read at a time, in this order, and with it how far the source has read: after a crash the
     /// stream has all of it and [`Self::mark`] tells of it, or neither. Leaves in `events` what must wait, from the first run on that there
     /// is no room for. Returns whether the mark is kept.
     pub fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
-        let now = unix_now();
+        let (now, voice) = (unix_now(), origin.voice());
         let mut training = self.0.training.locked();
         let mut records = self.0.ring.batch(events.len());
         let (mut out, mut waiting, mut taken) = (Vec::with_capacity(1), Vec::new(), 0);
         let mut admitted: Option<String> = None;
         let mut reading = events.drain(..);
         for mut event in reading.by_ref() {
-            self.rename(&mut event);
-            if event.run.is_some() && event.run != admitted {
-                if !event.run.as_deref().is_some_and(|run| training.admits(run, event.kind, now)) {
+            self.receive(origin, &mut event);
+            self.rename(voice, &mut event);
+            if let Some(run) = event.run.as_deref().filter(|run| Some(*run) != admitted.as_deref()) {
+                // What is refused is counted below; what finds no room waits.
+                if matches!(training.admit(run, event.kind, voice, now), Err(Reason::Runs | Reason::NewRuns))
+                {
                     waiting.push(event);
                     break;
                 }
-                admitted.clone_from(&event.run);
+                admitted = Some(run.to_owned());
             }
-            event.node.get_or_insert_with(|| self.0.node.clone());
-            self.0.drops.add(Reason::Entries, u64::from(event.dropped));
             match training.apply(now, origin, event, &mut out) {
                 Outcome::Accepted => taken += 1,
                 Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
@@ -255,13 +244,21 @@ impl Hub {
         self.0.training.locked().follows(&run)
     }
 
-    /// What a run is called that a source calls so.
+    /// What a run is called that a source of ours calls so.
     pub fn canonical<'a>(&self, run: &'a str) -> Cow<'a, str> {
-        self.0.identity.canonical(run)
+        self.called(Voice::Exporter, run)
     }
 
-    fn rename(&self, event: &mut Event) {
-        let renamed = event.run.as_deref().map(|run| self.canonical(run));
+    /// What a run is called that `voice` calls so.
+    fn called<'a>(&self, voice: Voice, run: &'a str) -> Cow<'a, str> {
+        match words::line(run) {
+            Cow::Borrowed(run) => self.0.identity.canonical(voice, run),
+            Cow::Owned(run) => Cow::Owned(self.0.identity.canonical(voice, &run).into_owned()),
+        }
+    }
+
+    fn rename(&self, voice: Voice, event: &mut Event) {
+        let renamed = event.run.as_deref().map(|run| self.called(voice, run));
         if let Some(Cow::Owned(renamed)) = renamed {
             event.run = Some(renamed);
         }
@@ -269,24 +266,39 @@ impl Hub {
 
     /// Takes down whose a source is, and returns what its run is called.
     pub fn claim(&self, now: f64, claim: Claim) -> String {
+        let voice = claim.voice;
+        let mut claim = claim.clean();
+        // Who says that the run of another is of his job has it renamed no more than he may speak for it.
+        claim.unnamed.take_if(|unnamed| !self.hears(voice, unnamed));
         let (run, renamed) = self.0.identity.claim(now, claim);
         for renamed in renamed {
-            self.join(now, &renamed.from, &renamed.to);
+            self.join(now, voice, &renamed.from, &renamed.to);
         }
         run
     }
 
-    /// What was told of one run turns out to be of another.
-    pub fn join(&self, now: f64, from: &str, to: &str) {
+    /// What was told of one run turns out to be of another, as `voice` says.
+    pub fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
         let mut out = Vec::new();
         let mut training = self.0.training.locked();
-        training.join(now, from, to, &mut out);
+        training.join(now, voice, &words::line(from), &words::line(to), &mut out);
         self.emit(out);
     }
 
-    /// Jobs that were heard of, each with what the rule calls its run.
-    pub fn jobs(&self) -> Vec<(String, String)> {
-        self.0.identity.jobs()
+    /// Whether `voice` may speak for what it calls so; counted where it may not.
+    pub fn hears(&self, voice: Voice, run: &str) -> bool {
+        let (run, now) = (self.called(voice, run), unix_now());
+        let mut training = self.0.training.locked();
+        let owner = training.not_theirs(&run, voice, now);
+        if let Some(owner) = owner {
+            training.refuse(&run, owner, voice, now);
+        }
+        owner.is_none()
+    }
+
+    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule calls its run.
+    pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
+        self.0.identity.jobs(voice)
     }
 
     /// The run of a job, where a process of it was heard of.
@@ -306,7 +318,7 @@ impl Hub {
         let text = |key: &str| event.extra.get(key).and_then(Value::as_str).map(str::to_owned);
         let job = text(hello::JOB);
         let claim = match origin {
-            Origin::Peer(_) | Origin::Datagram | Origin::Http => {
+            Origin::Peer(_) | Origin::Datagram(_) | Origin::Http(_) => {
                 let said = event.extra.get("pid").and_then(Value::as_f64).map(|pid| pid as u32);
                 let pid = origin.pid().or(said);
                 let host = text("hostname").filter(|_| origin.pid().is_none());
@@ -323,6 +335,7 @@ impl Hub {
                     by: Some(by),
                     why: text(hello::RUN_WHY).unwrap_or_else(|| "named by whoever sends it".to_owned()),
                     unnamed: text(hello::RUN_UNNAMED),
+                    voice: origin.voice(),
                 }
             }
             // These find out more, and say it themselves.
@@ -336,6 +349,7 @@ impl Hub {
                 by: None,
                 why: "named by whoever sends it".to_owned(),
                 unnamed: None,
+                voice: origin.voice(),
             },
         };
         self.claim(now, claim);
@@ -450,81 +464,6 @@ impl Hub {
         out.set(&SAVE_FAILURES, &[], self.0.save_failures.load(Ordering::Relaxed));
         for (via, taken) in Via::ALL.iter().zip(&self.0.taken) {
             out.set(&EVENTS, &[via.as_str()], taken.load(Ordering::Relaxed));
-        }
-    }
-}
-
-impl Via {
-    /// In the order of the declaration.
-    pub const ALL: [Self; 13] = [
-        Self::Seqpacket,
-        Self::Datagram,
-        Self::Http,
-        Self::Tail,
-        Self::Node,
-        Self::Otlp,
-        Self::Kubeflow,
-        Self::Scrape,
-        Self::Statsd,
-        Self::Launcher,
-        Self::Heartbeat,
-        Self::Checkpoints,
-        Self::Discover,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Seqpacket => "seqpacket",
-            Self::Datagram => "datagram",
-            Self::Http => "http",
-            Self::Tail => "tail",
-            Self::Node => "node",
-            Self::Otlp => "otlp",
-            Self::Kubeflow => "kubeflow",
-            Self::Scrape => "scrape",
-            Self::Statsd => "statsd",
-            Self::Launcher => "launcher",
-            Self::Heartbeat => "heartbeat",
-            Self::Checkpoints => "checkpoints",
-            Self::Discover => "discover",
-        }
-    }
-}
-
-impl Origin {
-    pub fn source(via: Via, name: &Arc<str>, priority: Priority) -> Self {
-        Self::Source { via, name: Arc::clone(name), priority }
-    }
-
-    pub fn priority(&self) -> Priority {
-        match self {
-            Self::Source { priority, .. } => *priority,
-            Self::Peer(_) | Self::Datagram | Self::Http | Self::Node => Priority::Client,
-        }
-    }
-
-    /// Which source; `None` is the trainer itself.
-    pub fn name(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Source { name, .. } => Some(name),
-            Self::Peer(_) | Self::Datagram | Self::Http | Self::Node => None,
-        }
-    }
-
-    pub fn pid(&self) -> Option<u32> {
-        match self {
-            Self::Peer(peer) => peer.pid,
-            Self::Datagram | Self::Http | Self::Source { .. } | Self::Node => None,
-        }
-    }
-
-    pub fn via(&self) -> Via {
-        match self {
-            Self::Peer(_) => Via::Seqpacket,
-            Self::Datagram => Via::Datagram,
-            Self::Http => Via::Http,
-            Self::Source { via, .. } => *via,
-            Self::Node => Via::Node,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! counted, and a malformed packet costs its sender that packet and nothing else.
 
 mod bind;
-mod datagram;
+pub(crate) mod datagram;
 mod http;
 pub mod kubeflow;
 pub mod otlp;
@@ -27,6 +27,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use crate::family::Family;
 use crate::hub::Hub;
 use crate::readings;
+use crate::roots::Roots;
 use kubeflow::KubeflowConfig;
 use otlp::Otlp;
 
@@ -105,6 +106,6 @@ pub fn serve(sockets: Sockets, hub: &Hub, max_connections: usize, shutdown: &Shu
 }
 
 /// Everything that is taken in over HTTP on the exporter's own port.
-pub fn routes(hub: Hub, otlp: Otlp) -> Router {
-    http::routes(hub).merge(otlp::routes(otlp))
+pub fn routes(hub: Hub, otlp: Otlp, roots: &Roots) -> Router {
+    http::routes(hub, roots.clone()).merge(otlp::routes(otlp))
 }

@@ -44,3 +44,4 @@ pub mod topology;
 pub mod training;
 
 pub use stepwatch_kit::build_info::VERSION;
+pub mod voice;

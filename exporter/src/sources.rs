@@ -15,6 +15,7 @@ use crate::identity::Claim;
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::stream::Mark;
+use crate::voice::Voice;
 
 pub use checkpoints::CheckpointsConfig;
 pub(crate) use checkpoints::tell_last as tell_last_checkpoint;
@@ -95,7 +96,8 @@ pub trait Sink: Send {
     fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let _ = mark;
         while let Some(event) = events.first().cloned() {
-            if self.publish(origin.clone(), event) == Outcome::Dropped(Reason::Runs) {
+            if matches!(self.publish(origin.clone(), event), Outcome::Dropped(Reason::Runs | Reason::NewRuns))
+            {
                 break;
             }
             events.remove(0);
@@ -115,6 +117,12 @@ pub trait Sink: Send {
         true
     }
 
+    /// Whether `voice` may speak for this run.
+    fn hears(&self, voice: Voice, run: &str) -> bool {
+        let _ = (voice, run);
+        true
+    }
+
     /// The last step known of a rank: what a source reads again after a crash is recognised by it.
     fn last_step(&self, run: &str, rank: u32) -> Option<i64>;
 
@@ -126,13 +134,14 @@ pub trait Sink: Send {
         claim.run
     }
 
-    /// What was told of one run turns out to be of another.
-    fn join(&self, now: f64, from: &str, to: &str) {
-        let _ = (now, from, to);
+    /// What was told of one run turns out to be of another, as `voice` says.
+    fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
+        let _ = (now, voice, from, to);
     }
 
-    /// Jobs that were heard of, each with what the rule calls its run.
-    fn jobs(&self) -> Vec<(String, String)> {
+    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule calls its run.
+    fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
+        let _ = voice;
         Vec::new()
     }
 }
@@ -142,12 +151,12 @@ impl Sink for Hub {
         Hub::claim(self, now, claim)
     }
 
-    fn join(&self, now: f64, from: &str, to: &str) {
-        Hub::join(self, now, from, to);
+    fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
+        Hub::join(self, now, voice, from, to);
     }
 
-    fn jobs(&self) -> Vec<(String, String)> {
-        Hub::jobs(self)
+    fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
+        Hub::jobs(self, voice)
     }
 
     fn publish(&self, origin: Origin, event: Event) -> Outcome {
@@ -164,6 +173,10 @@ impl Sink for Hub {
 
     fn follows(&self, run: &str) -> bool {
         Hub::follows(self, run)
+    }
+
+    fn hears(&self, voice: Voice, run: &str) -> bool {
+        Hub::hears(self, voice, run)
     }
 
     fn last_step(&self, run: &str, rank: u32) -> Option<i64> {

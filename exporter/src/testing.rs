@@ -14,6 +14,8 @@ use crate::training::{Archive, Options};
 
 pub(crate) const OPTIONS: Options = Options {
     max_runs: 64,
+    new_per_minute: 60.0,
+    shared: Vec::new(),
     max_ranks: 1024,
     max_custom: 256,
     forget_after: 900.0,

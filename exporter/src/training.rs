@@ -3,6 +3,7 @@
 //! Time comes in as an argument and what should be published goes out as events, so the whole of it is tested without
 //! a clock or a socket. It holds no history beyond a few minutes of extremes: the stream and Prometheus do.
 
+mod admission;
 mod archive;
 mod checkpoint;
 mod death;
@@ -18,6 +19,7 @@ mod phases;
 mod rank;
 mod run;
 mod sane;
+mod shares;
 mod stale;
 #[cfg(test)]
 mod tests;
@@ -38,13 +40,19 @@ pub use families::FAMILIES;
 
 use crate::drops::{Drops, Reason};
 use crate::hub::{Origin, Outcome};
+use crate::voice::Voice;
 use mfu::Convention;
 use rank::Rank;
 use run::{Context, Gpu, Run, Stepped};
+use shares::{Newcomers, Told};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     pub max_runs: usize,
+    /// New names of runs that one user may bring in a minute.
+    pub new_per_minute: f64,
+    /// Names of runs that anybody may speak for.
+    pub shared: Vec<glob::Pattern>,
     pub max_ranks: usize,
     pub max_custom: usize,
     /// Seconds of silence after which a run or a rank leaves the page.
@@ -70,6 +78,18 @@ pub struct Training {
     urgent: bool,
     /// That there are too many runs was logged, and there still are.
     told_full: bool,
+    newcomers: Newcomers,
+    told: Told,
+}
+
+/// What is shown of a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Life {
+    pub attempt: u32,
+    pub step: Option<i64>,
+    pub owner: Voice,
+    /// Events of others that were refused.
+    pub refused: BTreeMap<Voice, u64>,
 }
 
 /// How old the saved state may be when the exporter is killed.
@@ -94,6 +114,8 @@ impl Training {
             drops,
             urgent: false,
             told_full: false,
+            newcomers: Newcomers::default(),
+            told: Told::default(),
         }
     }
 
@@ -114,9 +136,13 @@ impl Training {
         self.runs.values_mut().for_each(|run| run.find_peak(gpu));
     }
 
-    /// Attempt and last step of every run.
-    pub fn lives(&self) -> BTreeMap<String, (u32, Option<i64>)> {
-        let life = |run: &Run| (run.epoch.attempt, run.step.map(|(_, step)| step));
+    pub fn lives(&self) -> BTreeMap<String, Life> {
+        let life = |run: &Run| Life {
+            attempt: run.epoch.attempt,
+            step: run.step.map(|(_, step)| step),
+            owner: run.owner,
+            refused: run.refused.clone(),
+        };
         self.runs.values().map(|run| (run.name.to_string(), life(run))).collect()
     }
 
@@ -124,15 +150,14 @@ impl Training {
         self.runs.contains_key(run)
     }
 
-    /// Whether there is room for a run, made where it can be.
-    pub fn admits(&mut self, run: &str, kind: Kind, now: f64) -> bool {
-        self.runs.contains_key(run) || self.make_room(run, kind, now)
-    }
-
     /// Takes an event in; `out` receives what to publish, in order.
     pub fn apply(&mut self, now: f64, origin: &Origin, mut event: Event, out: &mut Vec<Event>) -> Outcome {
         if event.kind == Kind::Gap {
             let reason = "gap is written by the exporter alone".into();
+            return Outcome::Rejected(EventError { field: "k".into(), reason });
+        }
+        if matches!(event.kind, Kind::Xid | Kind::Link | Kind::Hw | Kind::Health) && *origin != Origin::Node {
+            let reason = format!("{} is told by the exporter alone", event.kind.as_str());
             return Outcome::Rejected(EventError { field: "k".into(), reason });
         }
         if event.step.is_some_and(|step| step < 0) {
@@ -145,8 +170,9 @@ impl Training {
         let Some(name) = event.run.clone() else {
             return without_run(event, now, out);
         };
-        if !self.admits(&name, event.kind, now) {
-            return self.dropped(Reason::Runs);
+        let voice = origin.voice();
+        if let Err(reason) = self.admit(&name, event.kind, voice, now) {
+            return self.refused(&name, voice, reason, now);
         }
         let options = &self.options;
         let context = Context {
@@ -162,6 +188,12 @@ impl Training {
         let Some(run) = self.runs.get_mut(name.as_str()) else { return self.dropped(Reason::Runs) };
         run.heard = now;
         run.world = event.world.or(run.world);
+        let before = run.owner;
+        run.owner = before.joined_by(voice).unwrap_or(before);
+        if before != run.owner && event.kind != Kind::Hello && run.ranks.contains_key(&number) {
+            out.push(stamped(run.hello_again(&name, number), now));
+        }
+        event.uid = run.owner.uid().filter(|_| event.kind == Kind::Hello);
         if run::only_describes(&event, context.source) {
             run.describe(&event, context);
             return Outcome::Accepted;
@@ -219,41 +251,6 @@ impl Training {
     fn dropped(&self, reason: Reason) -> Outcome {
         self.drops.count(reason);
         Outcome::Dropped(reason)
-    }
-
-    /// Makes a run, in the place of another where need be: of one that has ended, or else of the one that has been silent
-    /// for longest. One that spoke within `linger` stays, or two would take turns and neither be followed. A run that never made a step
-    /// gives way to one that brings its first: whoever says hello for many runs keeps nobody who trains off the page.
-    fn make_room(&mut self, name: &str, kind: Kind, now: f64) -> bool {
-        if self.runs.len() >= self.options.max_runs {
-            if !std::mem::replace(&mut self.told_full, true) {
-                let limit = self.options.max_runs;
-                tracing::warn!(
-                    run = name,
-                    limit,
-                    "runs.max_runs is reached: a new run takes the place of one that ended or fell silent, or waits"
-                );
-            }
-            let linger = self.options.linger;
-            let idle = |r: &Run| !r.is_connected() && (r.is_over() || now - r.heard >= linger);
-            let outdone = |r: &Run| kind == Kind::Step && r.step.is_none();
-            let yielding = self.runs.values().filter(|r| idle(r) || outdone(r));
-            let rank = |r: &Run| (!r.is_over(), !outdone(r));
-            let Some(oldest) = yielding
-                .min_by(|a, b| rank(a).cmp(&rank(b)).then(a.heard.total_cmp(&b.heard)))
-                .map(|r| Arc::clone(&r.name))
-            else {
-                return false;
-            };
-            self.forget(&oldest);
-        }
-        let name: Arc<str> = name.into();
-        let run = Run::new(Arc::clone(&name), self.archive.runs.get(&*name), now);
-        tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");
-        let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
-        let run = self.runs.entry(name).or_insert(run);
-        run.find_peak(gpu);
-        true
     }
 
     fn forget(&mut self, name: &Arc<str>) {

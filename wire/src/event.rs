@@ -8,6 +8,9 @@ use crate::json::{JsonError, Reader, Value, write_string};
 use crate::metrics::Metrics;
 use crate::names::metric;
 use crate::num;
+use crate::words;
+
+mod clean;
 
 /// One packet, one line, one stream record.
 pub const MAX_EVENT_BYTES: usize = 8 * 1024;
@@ -134,6 +137,8 @@ pub struct Event {
     pub t: Metrics,
     /// Host that the event was received on; set by the exporter.
     pub node: Option<String>,
+    /// User whose the run is on that host; written by the exporter, on `hello`.
+    pub uid: Option<u32>,
     /// How often the job has restarted, counted by the exporter: a step is only comparable within an attempt.
     pub attempt: Option<u32>,
     /// Name of the phase, the evaluation set, or the event.
@@ -187,7 +192,8 @@ pub(crate) fn clip(s: &str) -> String {
 fn wrong(field: &str, want: &str, got: &Value) -> EventError {
     let mut text = String::new();
     got.write(&mut text);
-    EventError { field: field.into(), reason: format!("must be {want}, got {}", clip(&text)) }
+    let got = words::into_line(clip(&text));
+    EventError { field: words::line(field).into(), reason: format!("must be {want}, got {got}") }
 }
 
 impl Event {
@@ -203,6 +209,7 @@ impl Event {
             q: Metrics::default(),
             t: Metrics::default(),
             node: None,
+            uid: None,
             attempt: None,
             name: None,
             text: None,
@@ -286,6 +293,8 @@ impl Event {
             // A flat `"q":0.7` is somebody's own metric.
             "q" if matches!(v, Value::Map(_)) => self.quanta(&v),
             "t" => self.dropped += metrics("t", v, &mut self.t)?,
+            // What is no number is nobody's uid, and the exporter's own in any case.
+            "uid" => self.uid = small("uid", &v).ok(),
             "node" => self.node = Some(text("node", &v)?),
             "name" => self.name = Some(text("name", &v)?),
             "text" => self.text = Some(text("text", &v)?),
@@ -407,7 +416,9 @@ impl Event {
                 o.text(key, v);
             }
         }
-        for (key, v) in [("rank", self.rank), ("world", self.world), ("attempt", self.attempt)] {
+        for (key, v) in
+            [("rank", self.rank), ("world", self.world), ("attempt", self.attempt), ("uid", self.uid)]
+        {
             if let Some(v) = v {
                 o.number(key, f64::from(v));
             }

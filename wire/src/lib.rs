@@ -12,6 +12,7 @@ mod metrics;
 pub mod names;
 pub mod num;
 pub mod run_name;
+pub mod words;
 
 pub use cursor::{Cursor, CursorError};
 pub use event::{

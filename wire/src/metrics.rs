@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use crate::event::{MAX_METRICS, clip};
 use crate::names::metric;
+use crate::words;
 
 /// How many a step usually has.
 const USUAL_METRICS: usize = 8;
@@ -35,6 +36,19 @@ impl Metrics {
         }
         self.0.push((name, value));
         true
+    }
+
+    /// Makes the names fit to be shown. Of two that are one then, the first counts.
+    pub fn clean(&mut self) {
+        if self.custom().all(|(name, _)| matches!(words::line(name), Cow::Borrowed(_))) {
+            return;
+        }
+        for (name, value) in std::mem::take(&mut self.0) {
+            let name = words::line(&name);
+            if self.get(&name).is_none() {
+                self.set(&name, value);
+            }
+        }
     }
 
     pub fn remove(&mut self, name: &str) -> Option<f64> {

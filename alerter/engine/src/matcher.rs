@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::words;
 
 /// Names to values, of an incident or an alert.
 pub type Labels = BTreeMap<String, String>;
@@ -73,8 +74,9 @@ impl Op {
 
 impl Matcher {
     pub fn new(label: impl Into<String>, op: Op, value: impl Into<String>) -> Result<Self, String> {
-        let (label, value) = (label.into(), value.into());
-        if label.is_empty() || label.chars().count() > MAX_NAME || label.chars().any(char::is_control) {
+        // As the labels are that it is asked of.
+        let (label, value) = (words::into_line(label.into()), words::into_line(value.into()));
+        if label.is_empty() || label.chars().count() > MAX_NAME {
             return Err(format!("a label's name is 1 to {MAX_NAME} printable characters, got {label:?}"));
         }
         if value.chars().count() > MAX_VALUE {

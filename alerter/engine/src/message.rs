@@ -84,6 +84,9 @@ pub struct Message {
     pub title: String,
     /// One or two sentences: what happened, with the numbers.
     pub summary: String,
+    /// The summary is in the operator's own words, and in the markup of its channel; what they quote is none.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub marked_up: bool,
     /// Labelled lines in the order of interest: since, value against expected, suspect, last good checkpoint, cost, ...
     pub facts: Vec<Fact>,
     /// The same as data.
@@ -263,6 +266,7 @@ pub(crate) fn compose(
         ended: r.end.as_ref().map(|end| end.how),
         title: title(r, status),
         summary: if over { in_the_past(r) } else { sentence(&r.summary) },
+        marked_up: false,
         facts: facts(now, about, config),
         details: Details::of(now, r, run, config),
         because: why.because,

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_wire::words;
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
@@ -166,7 +167,9 @@ pub(super) async fn note(
     Sent(Note { by, note }): Sent<Note>,
 ) -> Result<Json<IncidentView>> {
     let said = Said::new("note", By { by })?;
-    if note.trim().is_empty() || note.chars().count() > MAX_NOTE || note.chars().any(char::is_control) {
+    let control = note.chars().any(char::is_control);
+    let note = words::into_line(note);
+    if note.trim().is_empty() || note.chars().count() > MAX_NOTE || control {
         return Err(ApiError::bad_request(format!("note: must be a line of 1 to {MAX_NOTE} characters")));
     }
     let what = note.trim().to_owned();
@@ -180,7 +183,9 @@ pub(super) async fn note(
 
 impl Said {
     fn new(word: &'static str, By { by }: By) -> Result<Self> {
-        if by.trim().is_empty() || by.chars().count() > MAX_BY || by.chars().any(char::is_control) {
+        let control = by.chars().any(char::is_control);
+        let by = words::into_line(by);
+        if by.trim().is_empty() || by.chars().count() > MAX_BY || control {
             return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
         }
         Ok(Self { word, by: by.trim().to_owned(), done: None })

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use stepwatch_engine::matcher::{Labels, Matcher, all_hold};
 use stepwatch_engine::silence::{Phase, Refusal, Silence, Wanted};
 use stepwatch_engine::time::{Span, Ts};
+use stepwatch_wire::words;
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
@@ -246,6 +247,8 @@ impl Api {
             self.own_silence(caller, id)?;
         }
         caller.may_silence(&wanted.matchers)?;
+        wanted.created_by = words::into_line(wanted.created_by);
+        wanted.comment = words::into_clean(wanted.comment);
         // What the signature adds must not stand for what was not said.
         if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
             return Err(ApiError::bad_request(format!(

@@ -96,10 +96,12 @@ impl Input {
 
     /// The next events; `None` at the end. After a bad line or record the next call goes on behind it.
     pub(super) fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
-        match self {
+        let mut events = match self {
             Self::Lines(lines) => lines.next(),
             Self::Records(records) => records.next(),
-        }
+        }?;
+        events.iter_mut().flatten().for_each(Event::clean);
+        Ok(events)
     }
 }
 

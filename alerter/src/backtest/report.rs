@@ -9,6 +9,7 @@ use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::message::number;
 use stepwatch_engine::route::Router;
 use stepwatch_engine::verdict::{Kind, Severity, Suspect};
+use stepwatch_wire::words::line as one_line;
 
 use super::replay::Replay;
 use super::{Format, words};
@@ -148,7 +149,7 @@ fn wrap(out: &mut dyn Write, text: &str) -> io::Result<()> {
             line.push(' ');
         }
         // Names in a log must not move the cursor.
-        line.extend(word.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
+        line.push_str(&one_line(word));
     }
     writeln!(out, "{INDENT}{line}")
 }

@@ -180,7 +180,7 @@ impl Client {
                 "{url} asks who you are{}: give --token-file (or {TOKEN_VARIABLE}), or set {USER_VARIABLE} and {PASSWORD_VARIABLE}",
                 if self.proof.is_some() { ", and does not know what was sent" } else { "" }
             )),
-            Ok(told) => ClientError::Refused(super::table::plain(&told.error)),
+            Ok(told) => ClientError::Refused(super::table::plain(&told.error).into_owned()),
             Err(_) => ClientError::Strange { url, why: status.to_string() },
         })
     }

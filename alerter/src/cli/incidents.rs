@@ -305,7 +305,8 @@ fn value(i: &IncidentView) -> String {
 pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
     let i = &d.incident;
     let severity = i.severity.as_str();
-    let place = plain(&i.place());
+    let place = i.place();
+    let place = plain(&place);
     let place = if i.run.is_empty() { format!("on {place}") } else { format!("in run {place}") };
     // An alerter of before does not say it.
     let title = if i.title.is_empty() { i.kind.title() } else { &i.title };

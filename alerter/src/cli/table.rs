@@ -1,10 +1,13 @@
 //! Columns for a terminal.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
+use stepwatch_wire::words;
+
 /// What came from outside must not steer the terminal.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+pub(super) fn plain(text: &str) -> Cow<'_, str> {
+    words::line(text)
 }
 
 /// Rows under headings, as wide as their widest cell; the last column is left as long as it is.
@@ -30,7 +33,7 @@ impl Table {
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
-        self.rows.push(cells.into_iter().map(|c| plain(c.as_ref())).collect());
+        self.rows.push(cells.into_iter().map(|c| plain(c.as_ref()).into_owned()).collect());
     }
 
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -62,6 +65,6 @@ mod tests {
         t.row(["été", ""]);
         let mut out = Vec::new();
         t.write(&mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "  id   what\n  a    x [31mred next\n  été\n");
+        assert_eq!(String::from_utf8(out).unwrap(), "  id   what\n  a    x[31mred next\n  été\n");
     }
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use stepwatch_wire::{Cursor, Event, Kind, MAX_RECORD_BYTES};
+use stepwatch_wire::{Cursor, Event, Kind, MAX_RECORD_BYTES, words};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -171,7 +171,7 @@ impl Puller {
         let content_type = response.headers().get(reqwest::header::CONTENT_TYPE);
         let content_type = content_type.and_then(|v| v.to_str().ok()).unwrap_or_default();
         if !content_type.contains("ndjson") {
-            return Err(Ended::NotAStream(content_type.chars().take(MAX_REASON).collect()));
+            return Err(Ended::NotAStream(words::line(content_type).chars().take(MAX_REASON).collect()));
         }
         Ok(response)
     }
@@ -182,7 +182,10 @@ impl Puller {
         let body = tokio::time::timeout(self.limits.head, response.chunk()).await;
         let body = body.ok().and_then(Result::ok).flatten().unwrap_or_default();
         // Who repeats what it was sent repeats who we are.
-        let text: String = redact(&String::from_utf8_lossy(&body), &[]).chars().take(MAX_REASON).collect();
+        let text: String = words::into_clean(redact(&String::from_utf8_lossy(&body), &[]))
+            .chars()
+            .take(MAX_REASON)
+            .collect();
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if text.is_empty() { status.to_string() } else { format!("{status}: {text}") }
     }
@@ -195,7 +198,11 @@ impl Puller {
             Err(TooLong) => Err(("too_long", format!("longer than {MAX_RECORD_BYTES} bytes"))),
         };
         match parsed {
-            Ok(event) => Some(event),
+            Ok(mut event) => {
+                // An exporter may be of an older version, or none.
+                event.clean();
+                Some(event)
+            }
             Err((reason, why)) => {
                 self.metrics.malformed.get_or_create(&ReasonLabel { reason: Word(reason) }).inc();
                 let mut view = self.status.lock();

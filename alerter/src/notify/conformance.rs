@@ -39,6 +39,7 @@ pub(crate) fn message() -> Message {
         title: "PAGE llama-70b: gradient spike at step 31215".into(),
         summary: "Gradient norm rose to 27.3 within 4 steps, 38 robust sigmas above 0.91, and the loss followed to 3.4."
             .into(),
+        marked_up: false,
         facts: vec![
             fact("Since step", "31215 (12s ago, seen at step 31218)"),
             fact("Gradient norm", "27.3 (expected 0.91)"),

@@ -35,6 +35,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
             summary:
                 "Sent by `stepwatch-alerter notify test`. No run is in trouble, nobody needs to do anything."
                     .into(),
+            marked_up: false,
             facts: vec![
                 fact("Since step", "12345"),
                 fact("Value", "27.3 (expected 0.9)"),

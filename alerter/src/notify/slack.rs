@@ -33,7 +33,7 @@ use super::http::{Http, base_url, url_secrets};
 use super::{Attempt, Ear, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
 
 pub use app::App;
-pub(crate) use blocks::{escape, is_user_id};
+pub(crate) use blocks::{escape, inert, is_user_id};
 pub(crate) use buttons::Deed;
 pub use people::Answers;
 pub(crate) use people::Origin;

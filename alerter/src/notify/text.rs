@@ -1,18 +1,10 @@
-//! Untrusted text made fit for a channel: run names, log lines and labels come from whoever trains.
+//! Untrusted text cut to what a channel has room for: run names, log lines and labels come from whoever trains. What stored rows and
+//! templates of before may still hold is stripped here once more.
 
 use std::fmt::Write as _;
 
-/// Without control characters and without those that reorder or hide what stands beside them; line breaks stay.
-pub(crate) fn clean(text: &str) -> String {
-    text.chars().filter(|c| *c == '\n' || !(c.is_control() || is_invisible(*c))).collect()
-}
-
-/// Bidirectional controls, zero-width characters, the byte order mark, and the tag block that smuggles hidden text.
-fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
+pub(crate) use stepwatch_wire::words::clean;
+use stepwatch_wire::words::{self, line as one_line};
 
 /// The first `max` characters; an ellipsis takes the place of the last one if any are missing.
 pub(crate) fn shorten(text: &str, max: usize) -> String {
@@ -24,17 +16,16 @@ pub(crate) fn shorten(text: &str, max: usize) -> String {
     short
 }
 
-/// [`clean`], on one line, and at most `max` characters.
+/// On one line, and at most `max` characters.
 pub(crate) fn line(text: &str, max: usize) -> String {
-    shorten(clean(text).replace('\n', " ").trim(), max)
+    shorten(one_line(text).trim(), max)
 }
 
 /// A link that a person may be given to click: http or https, and nothing that could end it early.
 pub(crate) fn web_link(href: &str, max: usize) -> Option<&str> {
     let parsed = url::Url::parse(href).ok()?;
     let web = matches!(parsed.scheme(), "http" | "https") && parsed.host().is_some();
-    let plain =
-        !href.chars().any(|c| c.is_control() || c.is_whitespace() || "<>|\"".contains(c) || is_invisible(c));
+    let plain = words::line(href) == href && !href.chars().any(|c| c.is_whitespace() || "<>|\"".contains(c));
     (web && plain && href.chars().count() <= max).then_some(href)
 }
 
@@ -53,8 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hidden_and_reordering_characters_go() {
-        assert_eq!(clean("a\u{202e}b\u{200b}c\u{7}d\ne\u{feff}\u{e0041}"), "abcd\ne");
+    fn one_line_and_no_longer_than_asked() {
         assert_eq!(line("  two\nlines ", 80), "two lines");
         assert_eq!(line("größer", 4), "grö…");
         assert_eq!(shorten("abc", 3), "abc");

@@ -6,18 +6,21 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepwatch_kit::config::Period;
 use stepwatch_wire::names::exporter_event;
-use stepwatch_wire::{Event, Kind, Value};
+use stepwatch_wire::{Event, Kind, Value, words};
 
 use super::process::read_stat;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::family::Family;
-use crate::hub::{Origin, unix_now};
+use crate::hub::{Origin, Via, unix_now};
 use crate::roots::Roots;
 use crate::samples::Samples;
+use crate::training::Priority;
+use crate::voice::Voice;
 
 pub const ABOUT: &str = "heartbeat pages of training processes, in shared memory";
 
@@ -74,6 +77,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct Reader {
     /// Pages of the dead that were told of.
     told: BTreeSet<(u32, u64)>,
+    name: Arc<str>,
 }
 
 /// What a page says.
@@ -91,11 +95,13 @@ struct Page {
     namespace: u64,
     phase: String,
     run: String,
+    /// Whose the page is.
+    voice: Voice,
 }
 
 impl Reader {
     pub fn new(_: &Config) -> Self {
-        Self { told: BTreeSet::new() }
+        Self { told: BTreeSet::new(), name: "heartbeat".into() }
     }
 
     /// A process that is gone and was not heard to go.
@@ -104,7 +110,8 @@ impl Reader {
             self.told.insert((page.pid, page.started));
             let fresh = unix_now() - page.beat < NEWS_SECONDS;
             if fresh && cx.hub.missed(&page.run, page.rank, page.pid, page.beat) {
-                cx.hub.publish(Origin::Node, page.death());
+                let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.voice);
+                cx.hub.publish(origin, page.death());
             }
         }
     }
@@ -136,6 +143,9 @@ impl Collector for Reader {
                 self.orphan(cx, &page);
                 continue;
             }
+            if !cx.hub.hears(page.voice, &page.run) {
+                continue;
+            }
             let rank = page.rank.to_string();
             let run = cx.hub.canonical(&page.run);
             let labels: &[&str] = &[&run, &rank];
@@ -161,7 +171,8 @@ impl Page {
             let bytes = bytes(path)?;
             // The counter before and after: a page that moved while it was copied is copied again.
             if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(path)? {
-                return Self::parse(&bytes);
+                let uid = std::fs::metadata(path).ok()?.uid();
+                return Some(Self { voice: Voice::of(Some(uid)), ..Self::parse(&bytes)? });
             }
         }
         None
@@ -184,6 +195,7 @@ impl Page {
             namespace: word(bytes, 192),
             phase: text(&bytes[64..96]),
             run: text(&bytes[96..192]),
+            voice: Voice::Unknown,
         };
         let times = [page.step_at, page.beat, page.phase_at];
         (times.iter().all(|t| t.is_finite()) && !page.run.is_empty()).then_some(page)
@@ -235,7 +247,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 /// Text up to its padding, without what would break a label or a message.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).chars().filter(|c| !c.is_control()).collect()
+    words::line(&String::from_utf8_lossy(&bytes[..end])).into_owned()
 }
 
 #[cfg(test)]

@@ -66,6 +66,9 @@ impl Answer {
             if let Some(step) = run.step {
                 _ = write!(head, "  step {step}");
             }
+            if let Some(uid) = run.uid {
+                _ = write!(head, "  uid {uid}");
+            }
             if !run.jobs.is_empty() {
                 _ = write!(head, "  job {}", run.jobs.join(", "));
             }
@@ -131,6 +134,7 @@ mod tests {
                 run: "pretrain-101".into(),
                 attempt: Some(2),
                 step: Some(12_345),
+                uid: Some(1000),
                 jobs: vec!["101".into()],
                 sources: vec![
                     source("client", "pid 4711, rank 0", Some(4711), job),
@@ -142,6 +146,7 @@ mod tests {
                 run: "curl".into(),
                 attempt: Some(1),
                 step: None,
+                uid: None,
                 jobs: vec![],
                 sources: vec![],
                 notes: vec![],

@@ -11,13 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::run_name::By;
+use stepwatch_wire::words;
 
 use crate::lock::Locked as _;
+use crate::training::Life;
+use crate::voice::Voice;
 
 /// Sources remembered; the ones heard of longest ago go first.
 const MAX_CLAIMS: usize = 2048;
 /// Jobs remembered.
 const MAX_GROUPS: usize = 1024;
+/// A job that nobody spoke for so long may be anybody's.
+const FORGOTTEN_SECONDS: f64 = 900.0;
 /// Names that one job may have been given.
 const MAX_NAMES: usize = 16;
 /// `-20261122-223542-3fa9c1d2`: when a process was started, and what no other process has.
@@ -38,6 +43,8 @@ pub struct Claim {
     pub why: String,
     /// What the rule says without a given name; `None` where no process is known.
     pub unnamed: Option<String>,
+    /// Whose word it is.
+    pub voice: Voice,
 }
 
 /// A run that goes on under another name.
@@ -54,6 +61,9 @@ pub struct RunRow {
     /// Which life of its job, from 1; `None` while nothing was heard of it.
     pub attempt: Option<u32>,
     pub step: Option<i64>,
+    /// User whose it is, where that is known.
+    #[serde(default)]
+    pub uid: Option<u32>,
     pub jobs: Vec<String>,
     pub sources: Vec<SourceRow>,
     /// What a person should know of it.
@@ -81,19 +91,37 @@ struct State {
     claims: BTreeMap<(String, String), (f64, Claim)>,
     /// By what the rule says without given names.
     groups: BTreeMap<String, Group>,
-    /// From what sources say to what the run is called.
-    aliases: BTreeMap<String, String>,
+    /// From what sources say to what the run is called, and whose word that is.
+    aliases: BTreeMap<String, (String, Voice)>,
 }
 
 #[derive(Debug, Default)]
 struct Group {
     heard: f64,
+    /// Whose it is, as a run is: who claims to be of another's job is not joined to it.
+    owner: Voice,
+    /// Another user said so too: only the one of both hears of the other name.
+    disputed: bool,
     /// As it was first spelled: two readers of one clock may be a second apart.
     unnamed: String,
     names: BTreeSet<String>,
 }
 
 impl Claim {
+    /// With words that are fit to be shown.
+    pub fn clean(self) -> Self {
+        let line = words::into_line;
+        Self {
+            source: line(self.source),
+            kind: line(self.kind),
+            job: self.job.map(line),
+            run: line(self.run),
+            why: line(self.why),
+            unnamed: self.unnamed.map(line),
+            ..self
+        }
+    }
+
     /// A process that takes over a rank takes the place of the one before.
     fn key(&self) -> (String, String) {
         let rank = self.source.split_once(", ").map_or(self.source.as_str(), |(_, rank)| rank);
@@ -122,12 +150,12 @@ impl Registry {
         (run, renamed)
     }
 
-    /// What a run is called that a source calls so.
-    pub fn canonical<'a>(&self, run: &'a str) -> Cow<'a, str> {
+    /// What a run is called that `voice` calls so.
+    pub fn canonical<'a>(&self, voice: Voice, run: &'a str) -> Cow<'a, str> {
         if !self.renames.load(Ordering::Acquire) {
             return Cow::Borrowed(run);
         }
-        let found = self.state.locked().aliases.get(run).cloned();
+        let found = self.state.locked().called(voice, run).map(str::to_owned);
         found.map_or(Cow::Borrowed(run), Cow::Owned)
     }
 
@@ -136,28 +164,26 @@ impl Registry {
         let state = self.state.locked();
         let claims = state.claims.values().map(|(_, c)| c);
         let of = claims.filter(|c| c.job.as_deref() == Some(id)).find_map(|c| c.unnamed.clone())?;
-        Some(state.aliases.get(&of).cloned().unwrap_or(of))
+        Some(state.called(Voice::Exporter, &of).map(str::to_owned).unwrap_or(of))
     }
 
-    /// Jobs that were heard of, each with what the rule calls its run.
-    pub fn jobs(&self) -> Vec<(String, String)> {
+    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule calls its run.
+    pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
         let state = self.state.locked();
-        let found: BTreeSet<_> =
-            state.claims.values().filter_map(|(_, c)| Some((c.job.clone()?, c.unnamed.clone()?))).collect();
+        let claims = state.claims.values().map(|(_, c)| c).filter(|c| voice.joined_by(c.voice).is_some());
+        let found: BTreeSet<_> = claims.filter_map(|c| Some((c.job.clone()?, c.unnamed.clone()?))).collect();
         found.into_iter().collect()
     }
 
-    /// The sources of every run that `known` says something of, which is its attempt and its last step.
-    pub fn rows(&self, known: &BTreeMap<String, (u32, Option<i64>)>) -> Vec<RunRow> {
+    /// The sources of every run that `known` says something of.
+    pub fn rows(&self, known: &BTreeMap<String, Life>) -> Vec<RunRow> {
         let state = self.state.locked();
-        let mut rows: BTreeMap<String, RunRow> = known
-            .iter()
-            .map(|(run, (attempt, step))| (run.clone(), RunRow::new(run, *attempt, *step)))
-            .collect();
+        let mut rows: BTreeMap<String, RunRow> =
+            known.iter().map(|(run, life)| (run.clone(), RunRow::new(run, life))).collect();
         for (_, claim) in state.claims.values() {
-            let run = state.aliases.get(&claim.run).unwrap_or(&claim.run);
+            let run = state.called(claim.voice, &claim.run).unwrap_or(&claim.run);
             let Some(row) = rows.get_mut(run) else { continue };
-            let joined = *run != claim.run;
+            let joined = run != claim.run;
             let why = if joined {
                 format!("{}, and its job is called {run}", claim.why)
             } else {
@@ -187,15 +213,40 @@ impl Registry {
 }
 
 impl State {
+    fn called(&self, voice: Voice, run: &str) -> Option<&str> {
+        let (called, by) = self.aliases.get(run)?;
+        let disputed = || self.groups.get(key(run).as_ref()).is_some_and(|group| group.disputed);
+        (*by == voice || by.joined_by(voice).is_some() && !disputed()).then_some(called)
+    }
+
+    /// Whether what a claim says of its job joins it to what else is known of that.
+    fn is_of(&mut self, now: f64, voice: Voice, unnamed: &str) -> bool {
+        let Some(group) = self.groups.get_mut(key(unnamed).as_ref()) else { return true };
+        if group.owner.joined_by(voice).is_some() {
+            return true;
+        }
+        if now - group.heard < FORGOTTEN_SECONDS {
+            group.disputed = true;
+            return false;
+        }
+        *group = Group { owner: voice, ..Group::default() };
+        true
+    }
+
     fn join(&mut self, now: f64, claim: &Claim) -> (String, Vec<Renamed>) {
-        let Some(unnamed) = &claim.unnamed else {
-            return (self.aliases.get(&claim.run).cloned().unwrap_or_else(|| claim.run.clone()), Vec::new());
+        let unnamed = claim.unnamed.as_ref().filter(|unnamed| self.is_of(now, claim.voice, unnamed));
+        let Some(unnamed) = unnamed else {
+            let called = self.called(claim.voice, &claim.run).unwrap_or(&claim.run);
+            return (called.to_owned(), Vec::new());
         };
         if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(key(unnamed).as_ref()) {
             self.forget_oldest();
         }
-        let group = self.groups.entry(key(unnamed).into_owned()).or_default();
+        let new = || Group { owner: claim.voice, ..Group::default() };
+        let group = self.groups.entry(key(unnamed).into_owned()).or_insert_with(new);
         group.heard = now;
+        group.owner = group.owner.joined_by(claim.voice).unwrap_or(claim.voice);
+        let owner = group.owner;
         if group.unnamed.is_empty() {
             group.unnamed.clone_from(unnamed);
         }
@@ -209,7 +260,11 @@ impl State {
         for said in BTreeSet::from([unnamed.clone(), first]) {
             if said == called {
                 self.aliases.remove(&said);
-            } else if self.aliases.insert(said.clone(), called.clone()).as_ref() != Some(&called) {
+            } else if self
+                .aliases
+                .insert(said.clone(), (called.clone(), owner))
+                .is_none_or(|(before, _)| before != called)
+            {
                 renamed.push(Renamed { from: said, to: called.clone() });
             }
         }
@@ -228,14 +283,19 @@ impl State {
 }
 
 impl RunRow {
-    fn new(run: &str, attempt: u32, step: Option<i64>) -> Self {
+    fn new(run: &str, life: &Life) -> Self {
+        let owner = life.owner;
+        let note = |(by, events): (&Voice, &u64)| {
+            format!("{events} events of {by} were refused: the run is that of {owner}")
+        };
         Self {
             run: run.to_owned(),
-            attempt: Some(attempt + 1),
-            step,
+            attempt: Some(life.attempt + 1),
+            step: life.step,
+            uid: owner.uid(),
             jobs: Vec::new(),
             sources: Vec::new(),
-            notes: Vec::new(),
+            notes: life.refused.iter().map(note).collect(),
         }
     }
 }
@@ -266,7 +326,12 @@ mod tests {
             by: Some(by),
             why: by.to_string(),
             unnamed: Some(unnamed.into()),
+            voice: Voice::User(4_000_001),
         }
+    }
+
+    fn life(step: Option<i64>) -> Life {
+        Life { attempt: 1, step, ..Life::default() }
     }
 
     #[test]
@@ -275,13 +340,13 @@ mod tests {
         assert_eq!(r.claim(1.0, claim("a", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
         let (run, renamed) = r.claim(2.0, claim("b", "llama", By::Name, "pretrain-101"));
         assert_eq!((run.as_str(), renamed.len()), ("llama", 1));
-        assert_eq!(r.canonical("pretrain-101"), "llama");
+        assert_eq!(r.canonical(Voice::Exporter, "pretrain-101"), "llama");
         assert_eq!(r.of_job("101").as_deref(), Some("llama"));
         assert_eq!(
             r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")),
             ("llama".into(), vec![])
         );
-        let rows = r.rows(&BTreeMap::from([("llama".to_owned(), (1, Some(7)))]));
+        let rows = r.rows(&BTreeMap::from([("llama".to_owned(), life(Some(7)))]));
         assert_eq!((rows[0].attempt, rows[0].sources.len(), rows[0].notes.len()), (Some(2), 3, 0));
         let a = rows[0].sources.iter().find(|s| s.source == "a").unwrap();
         assert_eq!(a.why, "job, and its job is called llama");
@@ -293,9 +358,32 @@ mod tests {
         r.claim(1.0, claim("a", "x", By::Name, "pretrain-101"));
         assert_eq!(r.claim(2.0, claim("b", "y", By::Name, "pretrain-101")).0, "y");
         assert_eq!(r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
-        assert_eq!(r.canonical("pretrain-101"), "pretrain-101");
-        let rows = r.rows(&BTreeMap::from([("x".to_owned(), (0, None))]));
+        assert_eq!(r.canonical(Voice::Exporter, "pretrain-101"), "pretrain-101");
+        let rows = r.rows(&BTreeMap::from([("x".to_owned(), life(None))]));
         assert_eq!(rows[0].notes, ["sources of pretrain-101 were given 2 names: x, y"]);
+    }
+
+    #[test]
+    fn nobody_names_the_job_of_another() {
+        let r = Registry::default();
+        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+        // Bob is first to say that a job of Ann's is called as he likes.
+        r.claim(1.0, Claim { voice: bob, ..claim("b", "evil", By::Name, "pretrain-101") });
+        assert_eq!(r.claim(2.0, claim("a", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
+        assert_eq!(
+            (r.canonical(ann, "pretrain-101"), r.canonical(bob, "pretrain-101")),
+            ("pretrain-101".into(), "evil".into())
+        );
+        assert_eq!(r.canonical(Voice::Exporter, "pretrain-101"), "pretrain-101", "nor what root says of it");
+        // And where hers was known before, it is not renamed.
+        r.claim(3.0, claim("a", "pretrain-102", By::Job, "pretrain-102"));
+        let late = Claim { voice: bob, ..claim("b", "evil", By::Name, "pretrain-102") };
+        assert_eq!(r.claim(4.0, late), ("evil".into(), vec![]));
+        assert_eq!(r.canonical(Voice::Exporter, "pretrain-102"), "pretrain-102");
+        assert!(r.jobs(ann).iter().all(|(_, unnamed)| unnamed != "evil"));
+        let root = Claim { voice: Voice::User(0), ..claim("l", "llama", By::Name, "pretrain-102") };
+        assert_eq!(r.claim(5.0, root).0, "llama");
+        assert_eq!(r.canonical(ann, "pretrain-102"), "llama", "root may");
     }
 
     #[test]
@@ -304,7 +392,7 @@ mod tests {
         let (one, later) = ("train-20261122-223542-3fa9c1d2", "train-20261122-223543-3fa9c1d2");
         assert_eq!(r.claim(1.0, claim("a", one, By::Script, one)).0, one);
         assert_eq!(r.claim(2.0, claim("b", later, By::Script, later)).0, one);
-        assert_eq!(r.canonical(later), one);
+        assert_eq!(r.canonical(Voice::Exporter, later), one);
         let other = "train-20261122-223542-3fa9c1d3";
         assert_eq!(r.claim(3.0, claim("c", other, By::Script, other)).0, other);
     }

@@ -1,32 +1,39 @@
-//! The datagram socket: one event a packet, for shells and cron jobs. It knows nothing of who sends, and a sender that goes
-//! away is not missed.
+//! The datagram socket: one event a packet, for shells and cron jobs. The kernel says who sends; a sender that goes away is not
+//! missed.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram as StdDatagram;
 
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_sys::credentials;
 use stepwatch_wire::{Event, MAX_EVENT_BYTES};
+use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use crate::drops::Reason;
 use crate::hub::{Hub, Origin};
+use crate::voice::Voice;
 
 pub(super) async fn serve(socket: OwnedFd, hub: Hub, shutdown: Shutdown) {
     let socket = match UnixDatagram::from_std(StdDatagram::from(socket)) {
         Ok(socket) => socket,
         Err(error) => return tracing::error!(%error, "cannot serve the datagram socket"),
     };
+    if let Err(error) = credentials::ask(&socket) {
+        tracing::warn!(%error, "the kernel does not say who sends datagrams: they may not speak for runs of a user");
+    }
     // One byte more than an event may have shows that there was more.
     let mut packet = vec![0; MAX_EVENT_BYTES + 1];
     loop {
         let received = tokio::select! {
             () = shutdown.wait() => return,
-            received = socket.recv(&mut packet) => received,
+            received = receive(&socket, &mut packet) => received,
         };
         match received {
-            Ok(n) if n > MAX_EVENT_BYTES => hub.drops().count(Reason::Oversize),
-            Ok(n) => match Event::parse(&packet[..n]) {
-                Ok(event) => drop(hub.publish(Origin::Datagram, event)),
+            Ok((n, _)) if n > MAX_EVENT_BYTES => hub.drops().count(Reason::Oversize),
+            Ok((n, uid)) => match Event::parse(&packet[..n]) {
+                Ok(event) => drop(hub.publish(Origin::Datagram(Voice::of(uid)), event)),
                 Err(error) => {
                     hub.drops().count(Reason::Malformed);
                     tracing::debug!(%error, "malformed datagram");
@@ -35,4 +42,9 @@ pub(super) async fn serve(socket: OwnedFd, hub: Hub, shutdown: Shutdown) {
             Err(error) => tracing::debug!(%error, "datagram socket"),
         }
     }
+}
+
+/// The next datagram: its length, and the user that sent it.
+pub(crate) async fn receive(socket: &UnixDatagram, packet: &mut [u8]) -> io::Result<(usize, Option<u32>)> {
+    socket.async_io(Interest::READABLE, || credentials::receive(socket, packet)).await
 }

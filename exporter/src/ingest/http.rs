@@ -3,20 +3,25 @@
 //! Good lines of a bad body are kept; the answer names the line, the field and the reason of each bad one, so that a person with
 //! curl can mend it.
 
-use axum::Router;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use axum::{Extension, Router};
 use serde_json::json;
 use stepwatch_wire::{Event, EventError, Value};
 
 use crate::drops::Reason;
 use crate::hub::{Hub, Origin, Outcome};
+use crate::identity::peer;
 use crate::reply;
+use crate::roots::Roots;
 
 /// Some four thousand steps.
 const MAX_BODY_BYTES: usize = 1 << 20;
@@ -25,11 +30,17 @@ const MAX_ERRORS: usize = 16;
 /// Lines taken in before others get their turn.
 const BURST: usize = 256;
 
-pub(super) fn routes(hub: Hub) -> Router {
+#[derive(Debug, Clone)]
+struct Door {
+    hub: Hub,
+    roots: Arc<Roots>,
+}
+
+pub(super) fn routes(hub: Hub, roots: Roots) -> Router {
     Router::new()
         .route("/v1/events", post(events))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(hub)
+        .with_state(Door { hub, roots: Arc::new(roots) })
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +51,12 @@ struct Tally {
     errors: Vec<(usize, EventError)>,
 }
 
-async fn events(State(hub): State<Hub>, headers: HeaderMap, body: Result<Bytes, BytesRejection>) -> Response {
+async fn events(
+    State(Door { hub, roots }): State<Door>,
+    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
     let body = match body {
         Ok(body) => body,
         Err(error) => {
@@ -56,15 +72,16 @@ async fn events(State(hub): State<Hub>, headers: HeaderMap, body: Result<Bytes, 
     if text.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
+    let origin = Origin::Http(peer::voice_of(&roots, peer.map(|Extension(ConnectInfo(peer))| peer)).await);
     let mut tally = Tally::default();
     // One value over several lines is one event, written for people.
     if !text.contains(&b'\n') || Value::parse(text).is_ok() {
-        tally.take(&hub, 1, text);
+        tally.take(&hub, &origin, 1, text);
     } else {
         for (i, line) in body.split(|b| *b == b'\n').enumerate() {
             let line = line.trim_ascii();
             if !line.is_empty() {
-                tally.take(&hub, i + 1, line);
+                tally.take(&hub, &origin, i + 1, line);
             }
             if i % BURST == BURST - 1 {
                 tokio::task::yield_now().await;
@@ -75,8 +92,8 @@ async fn events(State(hub): State<Hub>, headers: HeaderMap, body: Result<Bytes, 
 }
 
 impl Tally {
-    fn take(&mut self, hub: &Hub, line: usize, text: &[u8]) {
-        let outcome = Event::parse(text).map(|event| hub.publish(Origin::Http, event));
+    fn take(&mut self, hub: &Hub, origin: &Origin, line: usize, text: &[u8]) {
+        let outcome = Event::parse(text).map(|event| hub.publish(origin.clone(), event));
         match outcome {
             Ok(Outcome::Accepted) => self.accepted += 1,
             Ok(Outcome::Dropped(_)) => self.dropped += 1,

@@ -11,17 +11,18 @@ mod report;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::post;
+use axum::{Extension, Router};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use stepwatch_kit::config::Secret;
@@ -29,10 +30,13 @@ use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::hub::{Hub, Origin, Via, unix_now};
+use crate::identity::peer;
 use crate::readings::{Names, Readings};
 use crate::reply;
+use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::training::Priority;
+use crate::voice::Voice;
 use forward::Forward;
 use report::Status;
 
@@ -68,6 +72,7 @@ struct Door {
     /// Digest of the `Authorization` that is wanted.
     token: Option<Arc<[u8; 32]>>,
     health: Health,
+    roots: Arc<Roots>,
 }
 
 /// A line on the page from the first report on.
@@ -78,6 +83,8 @@ struct Health(Arc<(Hub, OnceLock<SourceHandle>)>);
 #[derive(Debug)]
 struct Report {
     run: String,
+    /// Whose word it is.
+    voice: Voice,
     authorization: Option<HeaderValue>,
     body: Bytes,
 }
@@ -110,11 +117,17 @@ impl Kubeflow {
     }
 
     /// Its routes, and the task that reads what they take in.
-    pub fn routes(self, hub: &Hub, metrics: &BTreeMap<String, String>, shutdown: &Shutdown) -> Router {
+    pub fn routes(
+        self,
+        hub: &Hub,
+        roots: &Roots,
+        metrics: &BTreeMap<String, String>,
+        shutdown: &Shutdown,
+    ) -> Router {
         let (queue, reports) = channel(MAX_QUEUED);
         let health = Health(Arc::new((hub.clone(), OnceLock::new())));
         let wanted = self.token.map(|t| Arc::new(digest(format!("Bearer {}", t.expose()).as_bytes())));
-        let door = Door { queue, token: wanted, health: health.clone() };
+        let door = Door { queue, token: wanted, health: health.clone(), roots: Arc::new(roots.clone()) };
         let reader = Reader::new(hub.clone(), health.clone(), metrics);
         let forward = self.forward.map(|f| f.start(health, shutdown.clone()));
         tokio::spawn(reader.run(reports, forward, shutdown.clone()));
@@ -134,23 +147,31 @@ impl Health {
 }
 
 type Body = Result<Bytes, BytesRejection>;
+type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 
-async fn take(State(door): State<Door>, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Response {
-    door.take(run, &headers, body)
+async fn take(
+    State(door): State<Door>,
+    Path(run): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    door.take(run, peer, &headers, body).await
 }
 
 async fn take_below(
     State(door): State<Door>,
     Path((run, _)): Path<(String, String)>,
+    peer: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    door.take(run, &headers, body)
+    door.take(run, peer, &headers, body).await
 }
 
 impl Door {
-    /// Nothing in here waits, and no lock that the reading of reports holds is taken.
-    fn take(&self, run: String, headers: &HeaderMap, body: Body) -> Response {
+    /// Nothing in here waits for the reading of reports, and no lock that it holds is taken.
+    async fn take(&self, run: String, peer: Peer, headers: &HeaderMap, body: Body) -> Response {
         let authorization = headers.get(AUTHORIZATION);
         if let Some(wanted) = &self.token {
             // Of digests, so that the time it takes tells nothing of the token.
@@ -170,7 +191,12 @@ impl Door {
             }
         };
         let run = run.chars().take(MAX_RUN).collect();
-        let report = Report { run, authorization: authorization.cloned(), body };
+        // Whoever has the token was given it.
+        let voice = match &self.token {
+            Some(_) => Voice::Exporter,
+            None => peer::voice_of(&self.roots, peer.map(|Extension(ConnectInfo(peer))| peer)).await,
+        };
+        let report = Report { run, voice, authorization: authorization.cloned(), body };
         if self.queue.try_send(report).is_err() {
             self.health.get().dropped("queue_limit", 1);
         }
@@ -239,13 +265,16 @@ impl Reader {
         if let Some(updated) = status.updated {
             health.lag_seconds(now - updated);
         }
+        if !self.hub.hears(report.voice, &report.run) {
+            return health.dropped("not_owner", 1);
+        }
         let known = self.hub.last_step(&report.run, 0);
         let (events, dropped) = status.events(&report.run, &self.names, &mut self.readings, known, now);
         if dropped > 0 {
             health.dropped("series_limit", dropped);
         }
         for event in events {
-            let origin = Origin::source(Via::Kubeflow, &self.name, Priority::Telemetry);
+            let origin = Origin::said_by(Via::Kubeflow, &self.name, Priority::Telemetry, report.voice);
             self.hub.publish(origin, event);
         }
     }

@@ -33,11 +33,13 @@ use tokio::sync::Semaphore;
 
 use crate::drops::Reason;
 use crate::hub::{Hub, Origin, Outcome, Via, unix_now};
+use crate::identity::peer;
 use crate::lock::Locked as _;
 use crate::readings::{Names, Readings};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::training::Priority;
+use crate::voice::Voice;
 
 pub use http::routes;
 use owner::{Asked, Owners};
@@ -132,7 +134,8 @@ impl Otlp {
         let mut state = inner.state.locked();
         let now = unix_now();
         let mut tally = Tally::default();
-        let asked = Asked { hub: &inner.hub, roots: &inner.roots, peer, now };
+        let voice = Voice::of(peer.and_then(|peer| peer::uid_of(&inner.roots, peer)));
+        let asked = Asked { hub: &inner.hub, roots: &inner.roots, peer, voice, now };
         let mut told = request.told(&inner.names);
         for (who, report) in &mut told {
             // A program that does not train has no run.
@@ -140,6 +143,12 @@ impl Otlp {
                 state.owners.settle(who, asked);
             }
         }
+        // Before its numbers are taken for what the run itself tells.
+        told.retain(|(who, report)| {
+            let heard = !(who.certain || report.is_training()) || inner.hub.hears(voice, &who.run);
+            tally.rejected += if heard { 0 } else { report.readings.len() as u64 };
+            heard
+        });
         let told = state.readings.sift(told, |who| inner.hub.last_step(&who.run, who.rank));
         for (who, report) in told {
             if !(who.certain || report.is_training()) {
@@ -152,8 +161,10 @@ impl Otlp {
             tally.dropped += taken.dropped;
             for event in taken.events {
                 let points = event.m.len() as u64;
-                let origin = Origin::source(Via::Otlp, &inner.name, Priority::Telemetry);
-                if let Outcome::Dropped(Reason::Runs | Reason::Ranks) = inner.hub.publish(origin, event) {
+                let origin = Origin::said_by(Via::Otlp, &inner.name, Priority::Telemetry, voice);
+                if let Outcome::Dropped(Reason::Runs | Reason::Ranks | Reason::NewRuns | Reason::NotOwner) =
+                    inner.hub.publish(origin, event)
+                {
                     tally.rejected += points;
                 }
             }
@@ -214,7 +225,7 @@ struct Tally {
     unmatched: u64,
     /// Series over a limit of ours.
     dropped: u64,
-    /// Points of runs and ranks that there is no room for.
+    /// Points of runs and ranks that there is no room for, or that are another user's.
     rejected: u64,
 }
 

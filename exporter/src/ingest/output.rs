@@ -16,6 +16,7 @@ use crate::lock::Locked as _;
 use crate::source::SourceHandle;
 use crate::sources::Zone;
 use crate::training::Priority;
+use crate::voice::Voice;
 
 /// Streams that are read at once; the one that was silent for longest makes room.
 const MAX_STREAMS: usize = 256;
@@ -58,7 +59,7 @@ pub(crate) fn is_end(event: &Event) -> bool {
 
 impl Outputs {
     /// Reads a batch of lines and publishes what they say.
-    pub(crate) fn take(&self, hub: &Hub, now: f64, batch: &Event) -> Outcome {
+    pub(crate) fn take(&self, hub: &Hub, now: f64, voice: Voice, batch: &Event) -> Outcome {
         let Some(run) = batch.run.clone() else { return Outcome::Accepted };
         let key = (run, batch.rank.unwrap_or(0), text(batch, "stream"));
         let stream = self.stream(hub, now, key);
@@ -75,7 +76,7 @@ impl Outputs {
             }
         }
         // While the stream is held: its events are published in its order.
-        stream.publish(hub, now, events);
+        stream.publish(hub, now, voice, events);
         Outcome::Accepted
     }
 
@@ -118,7 +119,7 @@ impl Outputs {
             let mut events = Vec::new();
             stream.reader.rest(&mut events);
             let events = stream.named(events, bye);
-            stream.publish(hub, now, events);
+            stream.publish(hub, now, origin.voice(), events);
             ranks.extend(stream.ranks.iter().copied());
         }
         for rank in ranks {
@@ -175,7 +176,6 @@ impl Stream {
         for event in &mut events {
             event.run.clone_from(&of.run);
             event.world = event.world.or(of.world);
-            event.node.clone_from(&of.node);
             event.ts = event.ts.or(of.ts);
             let own = of.rank.unwrap_or(0);
             let rank = *event.rank.get_or_insert(own);
@@ -186,10 +186,11 @@ impl Stream {
         events
     }
 
-    fn publish(&self, hub: &Hub, now: f64, events: Vec<Event>) {
+    fn publish(&self, hub: &Hub, now: f64, voice: Voice, events: Vec<Event>) {
+        let origin = Origin::said_by(Via::Launcher, &self.name, Priority::Log, voice);
         for event in events {
             self.health.lag_seconds(now - event.ts.unwrap_or(now));
-            hub.publish_at(now, &Origin::source(Via::Launcher, &self.name, Priority::Log), event);
+            hub.publish_at(now, &origin, event);
         }
     }
 }

@@ -206,6 +206,7 @@ mod tests {
     use stepwatch_kit::exposition::Encoded;
     use stepwatch_kit::exposition::read::{self, Dialect};
     use stepwatch_kit::exposition::{Form, to_text_004};
+    use stepwatch_wire::words;
 
     use super::*;
     use crate::samples::Samples;
@@ -283,7 +284,7 @@ mod tests {
             prop_assert_eq!(read.len(), 1);
             prop_assert_eq!(read[0].value, number);
             let labels: Vec<_> = read[0].labels.iter().map(|(_, v)| v.into_owned()).collect();
-            prop_assert_eq!(labels, [label, "b".to_owned()]);
+            prop_assert_eq!(labels, [words::clean(&label).into_owned(), "b".to_owned()]);
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::identity::{self, Claim};
 use crate::samples::Samples;
 use crate::source::SourceHandle;
 use crate::training::Priority;
+use crate::voice::Voice;
 use processes::{OpenFile, Tree};
 use rank::Identity;
 use trainers::Trainers;
@@ -144,6 +145,8 @@ struct Trainer {
     named: Named,
     /// What its run is called.
     run: String,
+    /// Whose process it is.
+    voice: Voice,
 }
 
 impl Discovery {
@@ -209,6 +212,7 @@ impl Discovery {
         };
         let started = tree.started(pid)?;
         let named = identity::named(&self.around.roots, pid)?;
+        let voice = Voice::of(processes::user(&self.around.roots, pid));
         let run = self.around.hub.claim(
             unix_now(),
             Claim {
@@ -220,9 +224,10 @@ impl Discovery {
                 by: Some(named.by),
                 why: named.why.clone(),
                 unnamed: Some(named.unnamed.clone()),
+                voice,
             },
         );
-        Some(Trainer { pid, started, identity: Identity::of(&environ), named, run })
+        Some(Trainer { pid, started, identity: Identity::of(&environ), named, run, voice })
     }
 
     /// Tells the run's rank and job; a process that reports by itself says more, later and better.
@@ -247,7 +252,7 @@ impl Discovery {
         if let Some(job) = &trainer.named.job {
             greeting.extra.insert(hello::JOB.into(), Value::Text(job.id.clone()));
         }
-        self.publish(greeting);
+        self.publish(trainer.voice, greeting);
     }
 
     /// Tells of a dump of NCCL's flight recorder that this process left.
@@ -258,13 +263,12 @@ impl Discovery {
             std::fs::metadata(path).and_then(|m| m.modified()).is_ok_and(|at| at + SLACK >= started);
         if its_own && self.dumped.insert((trainer.pid, trainer.started)) {
             let event = stepwatch_formats::dump_event(path, id.rank);
-            self.publish(Event { run: Some(trainer.run.clone()), ..event });
+            self.publish(trainer.voice, Event { run: Some(trainer.run.clone()), ..event });
         }
     }
 
-    fn publish(&self, event: Event) {
-        let origin =
-            Origin::Source { via: Via::Discover, name: Arc::from("discover"), priority: Priority::Log };
+    fn publish(&self, voice: Voice, event: Event) {
+        let origin = Origin::said_by(Via::Discover, &Arc::from("discover"), Priority::Log, voice);
         self.around.hub.publish(origin, event);
     }
 

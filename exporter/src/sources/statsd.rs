@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,15 +19,19 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
-use stepwatch_wire::Event;
+use stepwatch_wire::{Event, words};
 use tokio::net::{UdpSocket, UnixDatagram};
 
 use super::{Sink, Surroundings};
 use crate::family::Family;
 use crate::hub::{Origin, Via, unix_now};
+use crate::identity::peer;
+use crate::ingest::datagram;
 use crate::readings::{self, Meaning, Names, Reading, Readings, Report, Value, Who, whole};
+use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::training::Priority;
+use crate::voice::Voice;
 use packet::{Kind, Line};
 
 /// This kind has no families of its own.
@@ -103,6 +108,13 @@ enum Socket {
     Unix(UnixDatagram, PathBuf),
 }
 
+/// Who sent a packet, as far as the socket says.
+#[derive(Debug, Clone, Copy)]
+enum Sender {
+    Known(Voice),
+    At(SocketAddr),
+}
+
 /// Numbers of one rank, until it is clear that they are all of them.
 #[derive(Debug, Default)]
 struct Gathered {
@@ -111,21 +123,27 @@ struct Gathered {
     readings: Vec<Reading<'static>>,
 }
 
+/// Run, rank, and whose word it is.
+type Key = (String, u32, Voice);
+
 /// One socket's worth of ranks.
 struct Statsd {
     config: StatsdConfig,
     names: Names,
-    gathered: BTreeMap<(String, u32), Gathered>,
+    gathered: BTreeMap<Key, Gathered>,
+    /// Whose each address is, until it is quiet: its port may be another's then.
+    senders: BTreeMap<SocketAddr, Voice>,
     /// Gauges that were only ever changed by so much.
     gauges: BTreeMap<String, f64>,
     readings: Readings,
     name: Arc<str>,
     sink: Box<dyn Sink>,
+    roots: Roots,
     health: SourceHandle,
 }
 
 pub(super) fn start(config: StatsdConfig, around: &Surroundings, shutdown: Shutdown) {
-    let statsd = Statsd::new(config, Box::new(around.hub.clone()));
+    let statsd = Statsd::new(config, Box::new(around.hub.clone()), around.roots.clone());
     tokio::spawn(statsd.run(shutdown));
 }
 
@@ -147,15 +165,22 @@ impl Socket {
             std::fs::remove_file(&path)?;
         }
         let socket = UnixDatagram::bind(&path)?;
+        stepwatch_sys::credentials::ask(&socket)?;
         // Anyone on the node may speak, as at the ingest socket.
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
         Ok(Self::Unix(socket, path))
     }
 
-    async fn recv(&self, packet: &mut [u8]) -> io::Result<usize> {
+    async fn recv(&self, packet: &mut [u8]) -> io::Result<(usize, Sender)> {
         match self {
-            Self::Udp(socket) => socket.recv(packet).await,
-            Self::Unix(socket, _) => socket.recv(packet).await,
+            Self::Udp(socket) => {
+                let (length, from) = socket.recv_from(packet).await?;
+                Ok((length, Sender::At(from)))
+            }
+            Self::Unix(socket, _) => {
+                let (length, uid) = datagram::receive(socket, packet).await?;
+                Ok((length, Sender::Known(Voice::of(uid))))
+            }
         }
     }
 }
@@ -170,11 +195,13 @@ impl Drop for Socket {
 }
 
 impl Statsd {
-    fn new(config: StatsdConfig, sink: Box<dyn Sink>) -> Self {
+    fn new(config: StatsdConfig, sink: Box<dyn Sink>, roots: Roots) -> Self {
         let name: Arc<str> = config.listen.as_str().into();
         Self {
             names: Names::new(&config.metrics),
             gathered: BTreeMap::new(),
+            senders: BTreeMap::new(),
+            roots,
             gauges: BTreeMap::new(),
             readings: Readings::new(unix_now()),
             health: sink.source(&name, "statsd"),
@@ -208,8 +235,11 @@ impl Statsd {
             match received {
                 // It is quiet: what was gathered is all there is.
                 Err(_) => self.flush(),
-                Ok(Ok(n)) if n > MAX_PACKET => self.health.dropped("too_large", 1),
-                Ok(Ok(n)) => self.packet(&packet[..n]),
+                Ok(Ok((n, _))) if n > MAX_PACKET => self.health.dropped("too_large", 1),
+                Ok(Ok((n, sender))) => {
+                    let voice = self.voice(sender);
+                    self.packet(voice, &packet[..n]);
+                }
                 Ok(Err(err)) => {
                     tracing::warn!(listen = %self.name, %err, "cannot receive statsd");
                     tokio::time::sleep(PAUSE).await;
@@ -224,24 +254,38 @@ impl Statsd {
         shutdown.wait().await;
     }
 
-    fn packet(&mut self, packet: &[u8]) {
+    fn voice(&mut self, sender: Sender) -> Voice {
+        let from = match sender {
+            Sender::Known(voice) => return voice,
+            Sender::At(from) => from,
+        };
+        if self.senders.len() >= MAX_RANKS {
+            self.senders.clear();
+        }
+        let find = || Voice::of(peer::uid_of_datagram(&self.roots, from));
+        *self.senders.entry(from).or_insert_with(find)
+    }
+
+    fn packet(&mut self, voice: Voice, packet: &[u8]) {
         let text = String::from_utf8_lossy(packet);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             match Line::read(line) {
-                Some(read) => self.line(&read),
+                Some(read) => self.line(voice, &read),
                 None if packet::is_foreign(line) => self.health.unmatched_lines(1),
                 None => self.health.dropped("malformed", 1),
             }
         }
     }
 
-    fn line(&mut self, line: &Line<'_>) {
-        let Some(run) = line.tag("run").map(str::to_owned).or_else(|| self.config.run.clone()) else {
+    fn line(&mut self, voice: Voice, line: &Line<'_>) {
+        let told = line.tag("run").map(|run| (words::line(run).into_owned(), voice));
+        let configured = || Some((self.config.run.clone()?, Voice::Exporter));
+        let Some((run, voice)) = told.or_else(configured) else {
             return self.health.dropped("no_run", 1);
         };
         let rank = line.tag("rank").and_then(|r| r.parse().ok()).or(self.config.rank).unwrap_or(0);
         let step = ["step", "global_step"].iter().find_map(|tag| whole(line.tag(tag)?.parse().ok()?));
-        let key = (run, rank);
+        let key = (run, rank, voice);
         // A number of another step: the one before is complete.
         let known = self.gathered.get(&key);
         if known.is_some_and(|g| g.step.is_some() && step.is_some() && g.step != step) {
@@ -270,7 +314,7 @@ impl Statsd {
     }
 
     /// What a line says: of several values, their mean.
-    fn value(&mut self, (run, rank): &(String, u32), name: &str, line: &Line<'_>) -> Value {
+    fn value(&mut self, (run, rank, _): &Key, name: &str, line: &Line<'_>) -> Value {
         match line.kind {
             Kind::Counter => Value::Increment(line.sum / line.rate),
             Kind::Timer | Kind::Histogram => {
@@ -292,11 +336,15 @@ impl Statsd {
     fn flush(&mut self) {
         let all: Vec<_> = self.gathered.keys().cloned().collect();
         all.iter().for_each(|key| self.flush_rank(key));
+        self.senders.clear();
     }
 
-    fn flush_rank(&mut self, key: &(String, u32)) {
+    fn flush_rank(&mut self, key: &Key) {
         let Some(gathered) = self.gathered.remove(key) else { return };
-        let (run, rank) = key.clone();
+        let (run, rank, voice) = key.clone();
+        if !self.sink.hears(voice, &run) {
+            return self.health.dropped("not_owner", gathered.readings.len() as u64);
+        }
         let now = unix_now();
         let known = self.sink.last_step(&run, rank);
         let who = Who { run, rank, certain: true, world: gathered.world, ..Who::default() };
@@ -307,11 +355,11 @@ impl Statsd {
             self.health.dropped("series_limit", taken.dropped);
         }
         self.health.lag_seconds(0.0);
-        taken.events.into_iter().for_each(|event| self.publish(event));
+        taken.events.into_iter().for_each(|event| self.publish(voice, event));
     }
 
-    fn publish(&self, event: Event) {
-        self.sink.publish(Origin::source(Via::Statsd, &self.name, Priority::Telemetry), event);
+    fn publish(&self, voice: Voice, event: Event) {
+        self.sink.publish(Origin::said_by(Via::Statsd, &self.name, Priority::Telemetry, voice), event);
     }
 }
 

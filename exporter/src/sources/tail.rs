@@ -235,7 +235,8 @@ impl Tail {
         for (path, identities) in open {
             let Some(file) = self.files.get_mut(&path) else { continue };
             let theirs = writers.iter().filter(|w| identities.contains(&w.file)).map(|w| w.process);
-            let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix };
+            let voice = file.voice();
+            let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix, voice };
             file.settle(&self.config, theirs.collect(), asked);
         }
     }
@@ -280,7 +281,8 @@ impl Tail {
                 let Some(file) = self.files.get_mut(&path) else { continue };
                 let theirs: Vec<_> =
                     writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied().collect();
-                let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix };
+                let voice = file.voice();
+                let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix, voice };
                 file.settle(&self.config, theirs.iter().map(|w| w.process).collect(), asked);
                 file.found(now, theirs.into_iter());
             }

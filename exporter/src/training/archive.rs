@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::epoch::Priority;
+use crate::voice::Voice;
 
 const FILE: &str = "runs.json";
-/// Runs remembered; the ones heard of longest ago go first.
+/// Runs remembered; of the user with the most, the one heard of longest ago goes first.
 const MAX_RUNS: usize = 1024;
 /// A run is forgotten after this long.
 const KEEP_SECONDS: f64 = 14.0 * 86_400.0;
@@ -22,6 +23,12 @@ const KEEP_SECONDS: f64 = 14.0 * 86_400.0;
 pub(super) struct PastRun {
     pub(super) attempt: u32,
     pub(super) heard: f64,
+    /// Whose it was.
+    #[serde(default)]
+    pub(super) owner: Voice,
+    /// All its ranks said goodbye: it may be anybody's.
+    #[serde(default)]
+    pub(super) over: bool,
     pub(super) ranks: BTreeMap<u32, PastRank>,
 }
 
@@ -71,8 +78,15 @@ impl Archive {
 
     pub(super) fn prune(&mut self, now: f64) {
         self.runs.retain(|_, run| now - run.heard < KEEP_SECONDS);
+        let mut of: BTreeMap<Voice, usize> = BTreeMap::new();
+        for run in self.runs.values() {
+            *of.entry(run.owner).or_default() += 1;
+        }
         while self.runs.len() > MAX_RUNS {
-            let oldest = self.runs.iter().min_by(|a, b| a.1.heard.total_cmp(&b.1.heard));
+            let Some((most, count)) = of.iter_mut().max_by_key(|(_, count)| **count) else { break };
+            *count -= 1;
+            let theirs = self.runs.iter().filter(|(_, run)| run.owner == *most);
+            let oldest = theirs.min_by(|a, b| a.1.heard.total_cmp(&b.1.heard));
             let Some(name) = oldest.map(|(name, _)| name.clone()) else { break };
             self.runs.remove(&name);
         }
@@ -85,7 +99,13 @@ mod tests {
 
     fn sample() -> Archive {
         let rank = PastRank { attempt: 2, step: 150, lead: Priority::Client, pid: Some(7) };
-        let run = PastRun { attempt: 2, heard: 1000.0, ranks: [(3, rank)].into() };
+        let run = PastRun {
+            attempt: 2,
+            heard: 1000.0,
+            owner: Voice::User(1000),
+            over: false,
+            ranks: [(3, rank)].into(),
+        };
         Archive { runs: [("r".to_owned(), run)].into() }
     }
 
@@ -116,5 +136,8 @@ mod tests {
         a.prune(2e6 + 2000.0);
         assert_eq!(a.runs.len(), MAX_RUNS);
         assert!(a.runs.contains_key("n1999") && !a.runs.contains_key("r") && !a.runs.contains_key("n0"));
+        a.runs.insert("other".into(), PastRun { heard: 1.9e6, owner: Voice::User(1001), ..run.clone() });
+        a.prune(2e6 + 2000.0);
+        assert!(a.runs.contains_key("other") && a.runs.len() == MAX_RUNS, "the one with the most forgets");
     }
 }

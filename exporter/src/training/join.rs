@@ -7,12 +7,19 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::run::Run;
 use super::{Training, stamped};
+use crate::voice::Voice;
 
 impl Training {
     /// Whoever reads the stream is told that the run is over under its old name, and who its ranks are under the new one.
-    pub fn join(&mut self, now: f64, from: &str, to: &str, out: &mut Vec<Event>) {
+    /// `by` must have a say in both.
+    pub fn join(&mut self, now: f64, by: Voice, from: &str, to: &str, out: &mut Vec<Event>) {
         if from == to {
             return;
+        }
+        if let Some((run, owner)) =
+            [from, to].into_iter().find_map(|run| Some((run, self.not_theirs(run, by, now)?)))
+        {
+            return self.refuse(run, owner, by, now);
         }
         if let Some(past) = self.archive.runs.remove(from) {
             self.archive.runs.entry(to.to_owned()).or_insert(past);
@@ -45,12 +52,13 @@ impl Training {
 }
 
 impl Run {
-    fn hello_again(&self, name: &str, rank: u32) -> Event {
+    pub(super) fn hello_again(&self, name: &str, rank: u32) -> Event {
         let mut hello = Event {
             run: Some(name.to_owned()),
             rank: Some(rank),
             world: self.world,
             attempt: Some(self.epoch.attempt),
+            uid: self.owner.uid(),
             ..Event::new(Kind::Hello)
         };
         let about = &self.about;
@@ -71,6 +79,7 @@ impl Run {
     /// Takes over what another run knew that is this one.
     fn adopt(&mut self, other: Self) {
         self.world = self.world.or(other.world);
+        self.owner = self.owner.joined_by(other.owner).unwrap_or(self.owner);
         self.epoch.attempt = self.epoch.attempt.max(other.epoch.attempt);
         if !self.model.is_known() {
             self.model = other.model;

@@ -18,11 +18,15 @@ use super::rank::Rank;
 use super::told::{Names, Sifted, Told};
 use super::window::WindowMax;
 use crate::drops::Reason;
+use crate::voice::Voice;
 
 /// Distinct evaluation sets of a run on the page.
 const MAX_DATASETS: usize = 32;
 /// Ways of counting FLOPs of a run on the page: the published ones, and one that the trainer counts by.
 const MAX_CONVENTIONS: usize = 5;
+
+/// Users that are named as having spoken for a run of another.
+const MAX_REFUSED: usize = 16;
 
 /// What `hello` said, for the info family.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +51,11 @@ pub(super) const WINDOWS: [(&str, f64); 2] = [("1m", 60.0), ("5m", 300.0)];
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) name: Arc<str>,
+    /// Whose it is.
+    pub(super) owner: Voice,
+    /// Events of others that were refused, by whose they were.
+    pub(super) refused: BTreeMap<Voice, u64>,
+    pub(super) opened: f64,
     pub(super) epoch: RunEpoch,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) world: Option<u32>,
@@ -151,10 +160,13 @@ impl<'a> Context<'a> {
 }
 
 impl Run {
-    pub(super) fn new(name: Arc<str>, past: Option<&PastRun>, now: f64) -> Self {
+    pub(super) fn new(name: Arc<str>, owner: Voice, past: Option<&PastRun>, now: f64) -> Self {
         let windows = || WINDOWS.map(|(_, seconds)| WindowMax::new(seconds));
         Self {
             name,
+            owner,
+            refused: BTreeMap::new(),
+            opened: now,
             epoch: RunEpoch::new(past.map_or(0, |p| p.attempt), now),
             ranks: BTreeMap::new(),
             names: Names::default(),
@@ -467,6 +479,13 @@ impl Run {
         self.ranks.values().any(|r| !r.connections.is_empty() || !r.launchers.is_empty())
     }
 
+    /// Takes down that somebody spoke for it who may not.
+    pub(super) fn refuse(&mut self, voice: Voice) {
+        if self.refused.len() < MAX_REFUSED || self.refused.contains_key(&voice) {
+            *self.refused.entry(voice).or_default() += 1;
+        }
+    }
+
     /// What must survive a restart of this exporter.
     pub(super) fn past(&self) -> PastRun {
         let mut ranks = self.past_ranks.clone();
@@ -474,7 +493,8 @@ impl Run {
             let (step, lead) = rank.epoch.last.zip(rank.epoch.lead())?;
             Some((*number, PastRank { attempt: rank.epoch.attempt, step, lead, pid: rank.pid }))
         }));
-        PastRun { attempt: self.epoch.attempt, heard: self.heard, ranks }
+        let (attempt, heard) = (self.epoch.attempt, self.heard);
+        PastRun { attempt, heard, owner: self.owner, over: self.is_over(), ranks }
     }
 }
 

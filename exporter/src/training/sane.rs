@@ -34,12 +34,6 @@ pub(super) fn repair(event: &mut Event, now: f64) -> Repaired {
             }
         }
     }
-    if let Some(run) = event.run.take() {
-        let name: String =
-            run.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
-        repaired.values += u64::from(name != run);
-        event.run = Some(name);
-    }
     repaired
 }
 
@@ -65,7 +59,5 @@ mod tests {
         assert_eq!(event.m.iter().collect::<Vec<_>>(), [("loss", -3.0)]);
         let (count, event) = repaired(r#"{"k":"step","step":1,"grad_norm":Infinity,"tokens":5}"#);
         assert_eq!((count, event.m.len()), ((0, 0), 2), "not a number is for the detectors");
-        let (count, event) = repaired(r#"{"k":"hb","run":"a\u0000b\nc"}"#);
-        assert_eq!((count, event.run.as_deref()), ((0, 1), Some("a\u{fffd}b\u{fffd}c")));
     }
 }

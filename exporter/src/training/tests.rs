@@ -4,12 +4,15 @@ use super::*;
 use crate::hub::{Peer, Via};
 use crate::samples::Samples;
 
+mod owners;
 mod sources;
 
 const NOW: f64 = 1_700_001_000.0;
 
 const OPTIONS: Options = Options {
     max_runs: 3,
+    new_per_minute: 60.0,
+    shared: Vec::new(),
     max_ranks: 16,
     max_custom: 4,
     forget_after: 900.0,
@@ -43,7 +46,7 @@ impl Bench {
     }
 
     fn http(&mut self, line: &str) -> Outcome {
-        self.from(&Origin::Http, line)
+        self.from(&Origin::Http(Voice::Exporter), line)
     }
 
     fn page(&self) -> Samples {
@@ -355,7 +358,7 @@ fn what_needs_a_run_says_so() {
     assert_eq!(e.field, "run");
     let Outcome::Rejected(e) = b.http(r#"{"k":"gap","run":"r","lost":9}"#) else { panic!() };
     assert_eq!(e.field, "k");
-    assert_eq!(b.http(r#"{"k":"xid","code":79}"#), Outcome::Accepted);
+    assert_eq!(b.from(&Origin::Node, r#"{"k":"xid","code":79}"#), Outcome::Accepted);
 }
 
 #[test]
@@ -388,7 +391,10 @@ fn one_wild_step_spoils_nothing() {
     let page = b.page();
     assert_eq!((page.get(&f::STEPS, &["r"]), page.get(&f::STEP, &["r"])), (Some(5.0), Some(1_000_001.0)));
     let negative = Event { step: Some(-1), ..Event::step("r", 1) };
-    assert!(matches!(b.training.apply(b.now, &Origin::Http, negative, &mut b.out), Outcome::Rejected(_)));
+    assert!(matches!(
+        b.training.apply(b.now, &Origin::Http(Voice::Exporter), negative, &mut b.out),
+        Outcome::Rejected(_)
+    ));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 pub mod adjtimex;
 pub mod code;
+pub mod credentials;
 pub mod ethtool;
 pub mod heap;
 pub mod nvml;

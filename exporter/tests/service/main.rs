@@ -6,6 +6,7 @@ mod hostile;
 mod ingest;
 mod mounts;
 mod node;
+mod owners;
 mod page;
 mod push;
 mod stream;

@@ -148,3 +148,40 @@ proptest! {
         prop_assert_eq!(again.run, e.run);
     }
 }
+
+#[test]
+fn no_text_of_an_event_steers_a_terminal_or_hides() {
+    const HOSTILE: &str = r"*b*\r\n\u001b[31m\u202e\u200b<script>";
+    let all = format!(
+        r#"{{"k":"step","step":1,"run":"{HOSTILE}","node":"{HOSTILE}","name":"{HOSTILE}","text":"{HOSTILE}","level":"{HOSTILE}",
+            "m":{{"{HOSTILE}":1,"*b* [31m<script>":2}},"t":{{"{HOSTILE}":1}},"missing":["{HOSTILE}"],"{HOSTILE}":{{"{HOSTILE}":["{HOSTILE}"]}}}}"#
+    );
+    let mut event = Event::parse(all.as_bytes()).unwrap();
+    event.clean();
+    for text in [&event.run, &event.node, &event.name, &event.level] {
+        assert_eq!(text.as_deref(), Some("*b* [31m<script>"));
+    }
+    assert_eq!(event.text.as_deref(), Some("*b*\n[31m<script>"));
+    assert_eq!(
+        event.m.iter().collect::<Vec<_>>(),
+        [("*b* [31m<script>", 1.0)],
+        "of two that are one, the first"
+    );
+    let json = event.to_json();
+    for hidden in ["\\r", "\\u001b", "\u{202e}", "\u{200b}"] {
+        assert!(!json.contains(hidden), "{hidden:?} in {json}");
+    }
+    let mut unseen = Event::parse("{\"k\":\"hb\",\"run\":\"\u{200b}\"}".as_bytes()).unwrap();
+    unseen.clean();
+    assert_eq!(unseen.run, None, "a name that nobody can see is none");
+    let error = Event::parse("{\"k\":\"\u{202e}\"}".as_bytes()).unwrap_err().to_string();
+    assert!(!error.contains('\u{202e}'), "{error}");
+}
+
+#[test]
+fn whose_the_run_is_travels_with_hello() {
+    let event = Event::parse(br#"{"k":"hello","run":"r","uid":1000}"#).unwrap();
+    assert_eq!(event.uid, Some(1000));
+    assert_eq!(Event::parse(event.to_json().as_bytes()).unwrap(), event);
+    assert_eq!(Event::parse(br#"{"k":"hello","run":"r","uid":"root"}"#).unwrap().uid, None);
+}

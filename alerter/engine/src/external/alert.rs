@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use stepwatch_wire::words;
 
 use super::fit;
 use crate::matcher::Labels;
@@ -100,6 +101,14 @@ impl LabelSet {
         self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
+    /// With values that are fit to be shown. Nearly always they are, which is seen of all of them at once.
+    fn with(self, words: impl Fn(&str) -> Cow<'_, str>) -> Self {
+        if matches!(words(&self.text), Cow::Borrowed(_)) {
+            return self;
+        }
+        self.iter().map(|(name, value)| (name.into(), words(value).into())).collect()
+    }
+
     fn part(&self, n: usize) -> &str {
         self.text.get(self.place(n)).unwrap_or_default()
     }
@@ -167,11 +176,16 @@ impl Alert {
         if let Some((name, _)) = labels.iter().find(|(name, _)| !is_name(name)) {
             return Err(AlertError::BadName(format!("{:?}", name.chars().take(40).collect::<String>())));
         }
+        let (labels, annotations) = (labels.with(words::line), annotations.with(words::clean));
+        if labels.is_empty() {
+            return Err(AlertError::NoLabels);
+        }
         let (labels, labels_cut) = fit::labels(labels, limits);
         let (annotations, annotations_cut) = fit::annotations(annotations, limits);
         let mut generator_url = generator_url.into();
         // Half an address leads nowhere.
-        let address = generator_url.len() <= limits.annotation;
+        let address =
+            generator_url.len() <= limits.annotation && words::line(&generator_url) == *generator_url;
         if !address {
             generator_url = Box::default();
         }
@@ -236,7 +250,7 @@ impl Alert {
 }
 
 pub(super) fn is_name(name: &str) -> bool {
-    !name.is_empty() && !name.chars().any(char::is_control)
+    !name.is_empty() && words::line(name) == name
 }
 
 /// The fingerprint of a set of labels in the order of their names, as Prometheus and Alertmanager make it.

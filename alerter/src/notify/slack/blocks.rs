@@ -1,7 +1,10 @@
 //! The looks of an incident in Slack, as Block Kit, within its limits.
 //!
-//! Text that comes from a run is untrusted: `&`, `<` and `>` are escaped, which is all that Slack's markup needs to be unable
-//! to mention anybody or make a link, and every text object is `verbatim`, so that Slack turns nothing into a link by itself.
+//! Text that comes from a run is untrusted: `&`, `<` and `>` are escaped, so that it can neither mention anybody nor make a link, and
+//! every text object is `verbatim`, so that Slack turns nothing into a link by itself. Slack has no escape for the characters that
+//! make text bold, italic, struck or code: where they could, others that look like them stand in their place.
+
+use std::borrow::Cow;
 
 use serde_json::{Value, json};
 use stepwatch_engine::effect::{Action, Notification};
@@ -41,7 +44,7 @@ pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     let mut blocks =
         vec![json!({"type": "header", "text": {"type": "plain_text", "text": header, "emoji": true}})];
     blocks.extend(mention(n).map(|whom| section(&format!("For {whom}"))));
-    blocks.push(section(&non_empty(escape(&m.summary, SUMMARY_MAX))));
+    blocks.push(section(&non_empty(summary(m))));
     blocks.extend(facts(&m.facts));
     blocks.extend(actions(m, deeds));
     let context = format!(
@@ -64,7 +67,7 @@ pub(super) fn news(n: &Notification) -> Value {
     let mut text = format!("{}{} *{reason}*", whom.unwrap_or_default(), emoji(m));
     if n.action != Action::Ack {
         text.push('\n');
-        text.push_str(&escape(&m.summary, SUMMARY_MAX));
+        text.push_str(&summary(m));
     }
     let mut blocks = vec![section(&text)];
     if n.action != Action::Ack {
@@ -105,6 +108,11 @@ pub(crate) fn is_user_id(text: &str) -> bool {
     let mut bytes = text.bytes();
     let plain = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
     matches!(bytes.next(), Some(b'U' | b'W')) && (2..=USER_ID_MAX).contains(&text.len()) && bytes.all(plain)
+}
+
+/// In the operator's own words, their markup counts; what those quote has none any more.
+fn summary(m: &Message) -> String {
+    if m.marked_up { cut(&m.summary, SUMMARY_MAX) } else { escape(&m.summary, SUMMARY_MAX) }
 }
 
 fn emoji(m: &Message) -> &'static str {
@@ -180,6 +188,11 @@ fn date(ts: Ts) -> String {
 
 /// Cleaned and escaped, at most `max` characters as sent; no entity is cut in two.
 pub(crate) fn escape(text: &str, max: usize) -> String {
+    cut(&inert(&clean(text)), max)
+}
+
+/// The same of a text whose markup counts.
+fn cut(text: &str, max: usize) -> String {
     let text = clean(text);
     let text = text.trim();
     let entity = |c: char| match c {
@@ -208,6 +221,39 @@ pub(crate) fn escape(text: &str, max: usize) -> String {
         out.push('…');
     }
     out
+}
+
+/// The same to the eye, with nothing in it that Slack takes for markup: an underscore is none within a word, a `>` only where a line
+/// begins.
+pub(crate) fn inert(text: &str) -> Cow<'_, str> {
+    if !text.contains(['*', '_', '~', '`', '>']) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for (at, c) in text.char_indices() {
+        let (before, after) = (&text[..at], &text[at..]);
+        out.push(match c {
+            '*' => '∗',
+            '~' => '∼',
+            '`' => 'ˋ',
+            '_' => {
+                let left = before.trim_end_matches('_').chars().next_back();
+                let right = after.trim_start_matches('_').chars().next();
+                if left.is_some_and(char::is_alphanumeric) && right.is_some_and(char::is_alphanumeric) {
+                    '_'
+                } else {
+                    'ˍ'
+                }
+            }
+            '>' if before.lines().next_back().is_none_or(|line| line.trim().is_empty())
+                || before.ends_with('\n') =>
+            {
+                '›'
+            }
+            c => c,
+        });
+    }
+    Cow::Owned(out)
 }
 
 /// Slack refuses texts without a character.
@@ -309,6 +355,18 @@ mod tests {
         }
         assert!(sent.contains("&lt;!channel&gt;"));
         assert!(!sent.contains("\"url\":\"javascript"), "only web addresses become buttons");
+    }
+
+    #[test]
+    fn what_would_be_markup_only_looks_like_it() {
+        for (text, want) in [
+            ("*b* _i_ ~s~ `c` ```d```", "∗b∗ ˍiˍ ∼s∼ ˋcˋ ˋˋˋdˋˋˋ"),
+            ("grad_norm of llama__70b", "grad_norm of llama__70b"),
+            ("_x__y_ a_ _", "ˍx__yˍ aˍ ˍ"),
+            ("> quoted\n > too\n3 > 2", "› quoted\n › too\n3 &gt; 2"),
+        ] {
+            assert_eq!(escape(text, 200), want);
+        }
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Node {
         };
         event.extra.insert("path".into(), Value::Text(path.into()));
         event.extra.insert("bytes".into(), Value::Number(bytes as f64));
-        self.bench.hub.publish(Origin::Datagram, event);
+        self.bench.hub.publish(Origin::Datagram(crate::voice::Voice::Exporter), event);
     }
 
     fn told(&self) -> Vec<(String, i64, String)> {

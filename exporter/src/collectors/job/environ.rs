@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_wire::run_name;
+use stepwatch_wire::{run_name, words};
 
 /// Longest value that is kept: a name, a list of sixteen UUIDs.
 const MAX_CHARS: usize = 1024;
@@ -202,7 +202,7 @@ impl Variables<'_> {
     fn text(&self, keys: &[impl AsRef<str>]) -> Option<String> {
         let mut values = keys.iter().filter_map(|k| self.0.get(k.as_ref())).map(|v| v.trim());
         let value = values.find(|v| !v.is_empty() && v.len() <= MAX_CHARS)?;
-        Some(value.chars().filter(|c| !c.is_control()).collect())
+        Some(words::line(value).into_owned())
     }
 
     /// What is told of a component is its own, the rest that of the `whole` job.

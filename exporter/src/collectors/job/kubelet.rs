@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use stepwatch_wire::words;
 
 use super::KubeletConfig;
 use super::devices::{Device, Known, is_pci_address};
@@ -201,7 +202,7 @@ impl Container {
 }
 
 fn clip(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect()
+    words::line(name).chars().take(MAX_NAME).collect()
 }
 
 fn with_cause(error: &CallError) -> String {

@@ -150,7 +150,7 @@ fn a_run_that_is_followed_by_its_log_alone_is_its_jobs_by_name() {
         node.process(pid, 1, &[&format!("SLURM_JOB_ID={job}"), &format!("SLURM_JOB_NAME={name}")]);
     }
     for run in ["llama-1", "twice-3", "twice", "other"] {
-        node.bench.hub.publish(Origin::Http, Event::step(run, 1));
+        node.bench.hub.publish(Origin::Http(crate::voice::Voice::Exporter), Event::step(run, 1));
     }
     let page = node.bench.collect(&mut node.reader());
     let told: Vec<_> = page.iter().filter(|s| s.family.name == RUN_JOB.name).map(|s| &s.labels).collect();
@@ -221,7 +221,7 @@ fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
     node.process(41, 1, &["SLURM_JOB_ID=4", "SLURM_JOB_GPUS=0,1"]);
     node.process(42, 1, &["HOME=/root"]);
     node.opens(42, "/dev/nvidia3");
-    node.bench.hub.publish(Origin::Http, Event::step("other-9", 1));
+    node.bench.hub.publish(Origin::Http(crate::voice::Voice::Exporter), Event::step("other-9", 1));
     let page = node.bench.collect(&mut node.reader());
     assert_eq!(["1", "2", "3", "4"].map(|job| held(&page, job)), [vec![4, 5], vec![0, 1], vec![2], vec![3]]);
     assert_eq!(page.get(&GPUS, &["1"]), Some(2.0));

@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path;
 
+use stepwatch_wire::words;
+
 /// Messages remembered. Beyond it, what is new is counted each time.
 const MAX_KNOWN: usize = 8192;
 /// Bytes of a message that tell it from others.
@@ -102,6 +104,7 @@ impl Known {
 /// A message without what differs from one occurrence to the next: numbers, addresses, names of processes, paths. `None` of what is
 /// part of a dump of registers or a stack.
 pub(super) fn normalise(message: &str) -> Option<String> {
+    let message = words::line(message);
     let message = message.trim();
     if message.is_empty() || is_dump(message) {
         return None;
@@ -129,7 +132,7 @@ pub(super) fn normalise(message: &str) -> Option<String> {
             out.push_str("/*");
             rest = &rest[end..];
         } else {
-            out.push(if c.is_control() { ' ' } else { c });
+            out.push(c);
             rest = &rest[c.len_utf8()..];
         }
         collapse(&mut out);

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use stepwatch_wire::words;
+
 use crate::roots::Dir;
 
 /// Passes in a row on which most of a section failed, before it is left alone.
@@ -88,7 +90,7 @@ impl<'a> Tried<'a> {
 /// `4: ACTIVE`: the number, and the word.
 pub(super) fn parse_state(text: &str) -> Option<(u32, String)> {
     let (id, word) = text.split_once(':')?;
-    let word = word.trim().chars().filter(|c| !c.is_control()).take(32).collect();
+    let word = words::line(word.trim()).chars().take(32).collect();
     Some((id.trim().parse().ok()?, word))
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex};
 
 use stepwatch_kit::exposition::read::{self, Dialect, Sample};
+use stepwatch_wire::words;
 
 use crate::commands::reference;
 use crate::family::{Family, Kind};
@@ -122,7 +123,7 @@ fn helps(text: &str) -> BTreeMap<&str, String> {
     };
     let clean = |text: &str| {
         let plain = text.replace("\\n", " ").replace('"', "'").replace('\\', "/");
-        let plain: String = plain.chars().filter(|c| !c.is_control()).take(MAX_HELP).collect();
+        let plain: String = words::line(&plain).chars().take(MAX_HELP).collect();
         plain.trim().trim_end_matches('.').to_owned()
     };
     let found = text.lines().filter_map(|line| {

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::words;
 
 use super::{Facts, Options};
 
@@ -119,8 +120,7 @@ impl Finding {
     fn line(&self, width: usize) -> String {
         let action = self.action.as_deref().map(|a| format!("; {a}")).unwrap_or_default();
         // What a driver or a kernel says may hold anything; a finding is one line.
-        let text: String =
-            format!("{}{action}", self.text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let text = words::into_line(format!("{}{action}", self.text));
         format!("{:<9} {:<width$} {text}\n", self.verdict.as_str(), self.check)
     }
 }

@@ -24,7 +24,8 @@ impl Bench {
     fn new(config: &KubeflowConfig) -> Self {
         let hub = hub();
         let (trigger, shutdown) = Shutdown::manual();
-        let router = Kubeflow::new(config).unwrap().routes(&hub, &BTreeMap::new(), &shutdown);
+        let router =
+            Kubeflow::new(config).unwrap().routes(&hub, &Roots::default(), &BTreeMap::new(), &shutdown);
         Self { hub, router, _trigger: trigger }
     }
 
@@ -161,7 +162,7 @@ async fn answers_come_at_once_and_the_queue_is_bounded() {
     let (trigger, _) = Shutdown::manual();
     let (queue, _nobody_reads) = channel(2);
     let health = Health(Arc::new((hub.clone(), OnceLock::new())));
-    let door = Door { queue, token: None, health };
+    let door = Door { queue, token: None, health, roots: Arc::default() };
     let router = Router::new().route("/v1/kubeflow/{run}", post(take)).with_state(door);
     let b = Bench { hub, router, _trigger: trigger };
     for _ in 0..5 {

@@ -9,16 +9,20 @@ use crate::hub::Hub;
 use crate::identity::{self, Claim, peer};
 use crate::readings::Who;
 use crate::roots::Roots;
+use crate::voice::Voice;
 
 /// Senders remembered; over it all are asked about again.
 const MAX_KNOWN: usize = 4096;
 /// Seconds after which a sender is asked about again: its port may be another process's by then.
 const KNOWN_SECONDS: f64 = 60.0;
 
+/// Run and rank as they are told, and by whom.
+type Sender = (String, u32, Option<SocketAddr>, Voice);
+
 /// What was found out.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    known: BTreeMap<(String, u32, Option<SocketAddr>), (f64, String)>,
+    known: BTreeMap<Sender, (f64, String)>,
 }
 
 /// What is needed to find out.
@@ -27,13 +31,14 @@ pub(super) struct Asked<'a> {
     pub(super) hub: &'a Hub,
     pub(super) roots: &'a Roots,
     pub(super) peer: Option<SocketAddr>,
+    pub(super) voice: Voice,
     pub(super) now: f64,
 }
 
 impl Owners {
     /// Puts a report to the run that it is of.
     pub(super) fn settle(&mut self, who: &mut Who, asked: Asked<'_>) {
-        let key = (who.run.clone(), who.rank, asked.peer);
+        let key = (who.run.clone(), who.rank, asked.peer, asked.voice);
         let known = self.known.get(&key).filter(|(at, _)| asked.now - at < KNOWN_SECONDS);
         if let Some((_, run)) = known {
             who.run.clone_from(run);
@@ -66,8 +71,10 @@ fn claim(who: &Who, asked: Asked<'_>) -> Claim {
         by: None,
         why: "named by its service, for neither its job nor its process is known".to_owned(),
         unnamed: None,
+        voice: asked.voice,
     };
-    let known = place.job.as_ref().and_then(|id| asked.hub.jobs().into_iter().find(|(job, _)| job == id));
+    let known =
+        place.job.as_ref().and_then(|id| asked.hub.jobs(asked.voice).into_iter().find(|(job, _)| job == id));
     if let Some((pid, Named { run, by, why, unnamed, job, .. })) = sender {
         claim.why = format!("pid {pid} sends it: {why}");
         claim.job = job.map(|job| job.id).or(claim.job);

@@ -87,6 +87,13 @@ fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     Some((fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
 
+/// The user that a process runs as. Its directory would say root of one that may not be looked at.
+pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {
+    let status = roots::read(&roots.proc(format!("{pid}/status")))?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// `Err` where we may not look.
 pub(crate) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
     let mut bytes = fs::read(roots.proc(pid.to_string()).join("environ"))?;

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use stepwatch_wire::words;
+
 /// Rank, world, local rank; the nearest launcher first.
 const LAUNCHERS: &[(&str, &[&str], &[&str])] = &[
     ("RANK", &["WORLD_SIZE"], &["LOCAL_RANK"]), // torchrun, accelerate, DeepSpeed, Kubeflow
@@ -76,7 +78,7 @@ impl<'a> Environ<'a> {
     fn text(&self, keys: &[&str]) -> Option<String> {
         let mut values = keys.iter().filter_map(|k| self.0.get(k)).map(|v| v.trim());
         let value = values.find(|v| !v.is_empty() && v.len() <= MAX_CHARS)?;
-        Some(value.chars().filter(|c| !c.is_control()).collect())
+        Some(words::line(value).into_owned())
     }
 
     fn number(&self, keys: &[&str]) -> Option<u32> {

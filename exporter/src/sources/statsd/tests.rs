@@ -22,13 +22,14 @@ struct Bench {
 impl Bench {
     fn new(text: &str) -> Self {
         let hub = hub();
-        let statsd = Statsd::new(config(&format!("listen: ':8125'\n{text}")), Box::new(hub.clone()));
+        let statsd =
+            Statsd::new(config(&format!("listen: ':8125'\n{text}")), Box::new(hub.clone()), Roots::default());
         Self { hub, statsd, seen: 0 }
     }
 
     /// Events that packets make once it is quiet, greetings aside.
     fn packets(&mut self, packets: &[&str]) -> Vec<Event> {
-        packets.iter().for_each(|p| self.statsd.packet(p.as_bytes()));
+        packets.iter().for_each(|p| self.statsd.packet(Voice::Exporter, p.as_bytes()));
         self.statsd.flush();
         let all = published(&self.hub);
         let new = all[self.seen..].iter().filter(|e| e.kind != EventKind::Hello).cloned().collect();
@@ -144,11 +145,7 @@ async fn a_socket_of_the_file_system() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deep/statsd.sock");
     let (hub, listen) = (hub(), format!("unix:{}", path.display()));
-    let around = Surroundings {
-        hub: hub.clone(),
-        roots: crate::roots::Roots::default(),
-        state_dir: "/nowhere".into(),
-    };
+    let around = Surroundings { hub: hub.clone(), roots: Roots::default(), state_dir: "/nowhere".into() };
     let up = |hub: &Hub| {
         let mut page = Samples::default();
         hub.write(&mut page);
@@ -178,7 +175,7 @@ async fn udp() {
     std::net::UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"loss:1|g", addr).unwrap();
     let mut packet = [0; 64];
     let n = socket.recv(&mut packet).await.unwrap();
-    assert_eq!(&packet[..n], b"loss:1|g");
+    assert_eq!(&packet[..n.0], b"loss:1|g");
 }
 
 proptest::proptest! {
@@ -186,7 +183,7 @@ proptest::proptest! {
     fn never_panics(packets: Vec<Vec<u8>>) {
         let mut b = Bench::new("run: a");
         for packet in packets {
-            b.statsd.packet(&packet);
+            b.statsd.packet(Voice::Unknown, &packet);
         }
         b.statsd.flush();
     }

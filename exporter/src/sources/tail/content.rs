@@ -49,6 +49,14 @@ impl Content {
         }
     }
 
+    /// Whose the file is.
+    pub(super) fn uid(&self) -> Option<u32> {
+        match self {
+            Self::Grows(follower) => follower.uid(),
+            Self::Whole(whole) => whole.uid(),
+        }
+    }
+
     pub(super) fn counts(&self) -> Counts {
         match self {
             Self::Grows(follower) => follower.counts,

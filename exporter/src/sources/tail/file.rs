@@ -27,6 +27,7 @@ use crate::hub::{Origin, Via};
 use crate::sources::Sink;
 use crate::stream::Mark;
 use crate::training::Priority;
+use crate::voice::Voice;
 
 /// A file that nobody wrote to for this long when it is first seen belongs to a job that is over.
 const OVER_AFTER_SECONDS: f64 = 86_400.0;
@@ -275,7 +276,9 @@ impl TailedFile {
     /// Says whose the events are, leaves out what was published before, and says hello for a run that is new.
     fn prepare(&mut self, cx: &mut Context<'_>) {
         for event in &mut self.waiting {
-            self.labels.put_on(event);
+            if self.labels.put_on(event) {
+                cx.health.dropped("foreign_node", 1);
+            }
             match event.kind {
                 Kind::Step => {
                     self.last_step = event.step;
@@ -318,7 +321,12 @@ impl TailedFile {
     fn origin(&self) -> Origin {
         let exact = self.content.reader().is_some() || is_exact(self.lines.reader.name());
         let priority = if exact { Priority::File } else { Priority::Log };
-        Origin::source(Via::Tail, &self.labels.source, priority)
+        Origin::said_by(Via::Tail, &self.labels.source, priority, self.voice())
+    }
+
+    /// Whose word it is: of whoever has the file, unless the configuration names the run.
+    pub(super) fn voice(&self) -> Voice {
+        if self.labels.is_configured() { Voice::Exporter } else { Voice::of(self.content.uid()) }
     }
 
     /// Whose the file is: bye is said of a run when all its files are left.
@@ -342,7 +350,11 @@ impl TailedFile {
         let identities = self.identities();
         let writers = if identities.is_empty() { None } else { cx.processes.writers(&identities) };
         let writers = writers.unwrap_or_default().into_iter().map(|w| w.process).collect();
-        self.settle(cx.config, writers, Asked { roots: cx.roots, sink: cx.sink, now, unix });
+        self.settle(
+            cx.config,
+            writers,
+            Asked { roots: cx.roots, sink: cx.sink, now, unix, voice: self.voice() },
+        );
     }
 
     /// Takes down who writes to it, and with that whose it is.
@@ -354,7 +366,7 @@ impl TailedFile {
         let before = self.labels.own_by(self.owner.run.clone());
         if changed && named_by_path && self.last_step.is_some() {
             if let Some(run) = &self.owner.run {
-                asked.sink.join(asked.unix, &before, run);
+                asked.sink.join(asked.unix, asked.voice, &before, run);
             }
         }
     }

@@ -124,6 +124,11 @@ impl Follower {
         modified(&self.current.as_ref()?.file().metadata().ok()?)
     }
 
+    /// Whose the file is, the named one where there is one.
+    pub(super) fn uid(&self) -> Option<u32> {
+        self.opened().last().map(|open| open.uid)
+    }
+
     /// Who reads the records of the named file; `None` while it is one of lines.
     pub(super) fn records(&self) -> Option<&FileReader> {
         self.current.as_ref()?.records()

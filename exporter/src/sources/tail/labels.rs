@@ -97,14 +97,20 @@ impl Labels {
         before
     }
 
-    pub(super) fn put_on(&self, event: &mut Event) {
+    /// Whether the configuration names the run.
+    pub(super) fn is_configured(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// True if the file named a node: only the configuration may.
+    pub(super) fn put_on(&self, event: &mut Event) -> bool {
         if self.run.is_some() || event.run.is_none() {
             event.run = Some(self.own().to_owned());
         }
         event.rank = self.rank.or(event.rank);
-        if self.node.is_some() {
-            event.node.clone_from(&self.node);
-        }
+        let told = event.node.take().is_some_and(|node| Some(&node) != self.node.as_ref());
+        event.node.clone_from(&self.node);
+        told
     }
 
     pub(super) fn remember(&mut self, event: &Event) {

@@ -39,6 +39,7 @@ pub(super) struct Open {
     file: File,
     pub(super) ino: u64,
     dev: u64,
+    pub(super) uid: u32,
     /// The first bytes, at most [`HEAD_BYTES`].
     head: Vec<u8>,
     /// The next byte to read.
@@ -67,6 +68,7 @@ impl Open {
         let mut this = Self {
             ino: meta.ino(),
             dev: meta.dev(),
+            uid: meta.uid(),
             head,
             offset: 0,
             backlog_end: meta.len(),

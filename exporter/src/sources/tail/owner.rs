@@ -10,6 +10,7 @@ use super::{TailConfig, name};
 use crate::identity::{self, Claim};
 use crate::roots::Roots;
 use crate::sources::Sink;
+use crate::voice::Voice;
 
 /// Writers of one file that are asked about.
 const MAX_ASKED: usize = 64;
@@ -83,13 +84,16 @@ impl Owner {
             by: None,
             why: String::new(),
             unnamed: None,
+            voice: asked.voice,
         };
         let several_nodes = writer.as_ref().is_some_and(|(_, named)| named.several_nodes);
         if let Some((pid, named)) = writer {
             claim.why = format!("pid {pid} writes it: {}", named.why);
             claim.job = named.job.map(|job| job.id);
             (claim.run, claim.by, claim.unnamed) = (named.run, Some(named.by), Some(named.unnamed));
-        } else if let Some((id, unnamed)) = asked.sink.jobs().into_iter().find(|job| is_of_job(path, job)) {
+        } else if let Some((id, unnamed)) =
+            asked.sink.jobs(asked.voice).into_iter().find(|job| is_of_job(path, job))
+        {
             claim.why = format!("its name has the id of job {id}");
             (claim.job, claim.by, claim.unnamed) = (Some(id), Some(By::Job), Some(unnamed.clone()));
             claim.run = unnamed;
@@ -124,6 +128,8 @@ pub(super) struct Asked<'a> {
     pub(super) sink: &'a dyn Sink,
     pub(super) now: Instant,
     pub(super) unix: f64,
+    /// Whose the file is.
+    pub(super) voice: Voice,
 }
 
 /// `slurm-101.out`, and `pretrain_101.log` of a job called pretrain.

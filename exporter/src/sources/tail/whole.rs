@@ -30,6 +30,7 @@ pub(super) struct Whole {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Looks {
     ino: u64,
+    uid: u32,
     len: u64,
     modified: Option<f64>,
 }
@@ -62,6 +63,10 @@ impl Whole {
         self.seen?.modified
     }
 
+    pub(super) fn uid(&self) -> Option<u32> {
+        Some(self.seen?.uid)
+    }
+
     pub(super) fn position(&self) -> Position {
         let ino = self.seen.map_or(0, |s| s.ino);
         Position { ino, head: Fingerprint::of(&[]), offset: self.reader.position(), skipping: false }
@@ -77,7 +82,7 @@ impl Whole {
             Err(e) => return Err(e),
         };
         self.there = true;
-        let looks = Looks { ino: meta.ino(), len: meta.len(), modified: modified(&meta) };
+        let looks = Looks { ino: meta.ino(), uid: meta.uid(), len: meta.len(), modified: modified(&meta) };
         let at_rest = self.seen == Some(looks);
         if at_rest && self.half.is_none_or(|since| now.duration_since(since) < REST) {
             return Ok(());

@@ -1,5 +1,7 @@
 //! Content lines of RFC 5545, 3.1: unfolded, and cut into name, parameters and value.
 
+use stepwatch_wire::words;
+
 /// Characters of a line after it is unfolded; what is beyond is no name, date or rule.
 const MAX_LINE: usize = 16 << 10;
 
@@ -77,11 +79,10 @@ impl Line {
                     Some(c) => text.push(c),
                     None => {}
                 },
-                c if c.is_control() => text.push(' '),
                 c => text.push(c),
             }
         }
-        text.trim().to_owned()
+        words::line(text.trim()).into_owned()
     }
 }
 

@@ -1,0 +1,146 @@
+//! Where events come from, and whose word they are.
+
+use std::sync::Arc;
+
+use crate::training::Priority;
+use crate::voice::Voice;
+
+/// Where an event comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A connection of the ingest socket.
+    Peer(Peer),
+    Datagram(Voice),
+    Http(Voice),
+    /// What speaks on the trainer's behalf: a file that is followed, telemetry meant for others, the output of a command.
+    Source {
+        via: Via,
+        /// Which one of its kind, the same for all it tells: a path, an endpoint. Steps going backwards are told apart by it.
+        name: Arc<str>,
+        priority: Priority,
+        /// Whose word it is.
+        voice: Voice,
+    },
+    /// This exporter: collectors and the like.
+    Node,
+}
+
+/// By what way an event came in; the label of [`super::EVENTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    Seqpacket,
+    Datagram,
+    Http,
+    Tail,
+    Node,
+    Otlp,
+    Kubeflow,
+    Scrape,
+    Statsd,
+    /// Output of a command that the launcher runs.
+    Launcher,
+    /// Pages in shared memory.
+    Heartbeat,
+    /// Directories of checkpoints that are watched.
+    Checkpoints,
+    /// What was found running on this node.
+    Discover,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Numbers connections of this start of the exporter.
+    pub connection: u64,
+    /// As the kernel says; unknown across a process namespace.
+    pub pid: Option<u32>,
+    pub uid: u32,
+}
+
+impl Via {
+    /// In the order of the declaration.
+    pub const ALL: [Self; 13] = [
+        Self::Seqpacket,
+        Self::Datagram,
+        Self::Http,
+        Self::Tail,
+        Self::Node,
+        Self::Otlp,
+        Self::Kubeflow,
+        Self::Scrape,
+        Self::Statsd,
+        Self::Launcher,
+        Self::Heartbeat,
+        Self::Checkpoints,
+        Self::Discover,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Seqpacket => "seqpacket",
+            Self::Datagram => "datagram",
+            Self::Http => "http",
+            Self::Tail => "tail",
+            Self::Node => "node",
+            Self::Otlp => "otlp",
+            Self::Kubeflow => "kubeflow",
+            Self::Scrape => "scrape",
+            Self::Statsd => "statsd",
+            Self::Launcher => "launcher",
+            Self::Heartbeat => "heartbeat",
+            Self::Checkpoints => "checkpoints",
+            Self::Discover => "discover",
+        }
+    }
+}
+
+impl Origin {
+    pub fn source(via: Via, name: &Arc<str>, priority: Priority) -> Self {
+        Self::Source { via, name: Arc::clone(name), priority, voice: Voice::Exporter }
+    }
+
+    /// The same of a source that passes on what somebody else says.
+    pub fn said_by(via: Via, name: &Arc<str>, priority: Priority, voice: Voice) -> Self {
+        Self::Source { via, name: Arc::clone(name), priority, voice }
+    }
+
+    /// Who may be asked what they have to do with the run.
+    pub fn voice(&self) -> Voice {
+        match self {
+            Self::Peer(peer) => Voice::of(Some(peer.uid)),
+            Self::Datagram(voice) | Self::Http(voice) | Self::Source { voice, .. } => *voice,
+            Self::Node => Voice::Exporter,
+        }
+    }
+
+    pub fn priority(&self) -> Priority {
+        match self {
+            Self::Source { priority, .. } => *priority,
+            Self::Peer(_) | Self::Datagram(_) | Self::Http(_) | Self::Node => Priority::Client,
+        }
+    }
+
+    /// Which source; `None` is the trainer itself.
+    pub fn name(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Source { name, .. } => Some(name),
+            Self::Peer(_) | Self::Datagram(_) | Self::Http(_) | Self::Node => None,
+        }
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Peer(peer) => peer.pid,
+            Self::Datagram(_) | Self::Http(_) | Self::Source { .. } | Self::Node => None,
+        }
+    }
+
+    pub fn via(&self) -> Via {
+        match self {
+            Self::Peer(_) => Via::Seqpacket,
+            Self::Datagram(_) => Via::Datagram,
+            Self::Http(_) => Via::Http,
+            Self::Source { via, .. } => *via,
+            Self::Node => Via::Node,
+        }
+    }
+}

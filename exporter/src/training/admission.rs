@@ -1,0 +1,128 @@
+//! Who may speak for which run, and which runs are followed when there are too many.
+
+use std::sync::Arc;
+
+use stepwatch_wire::Kind;
+
+use super::Training;
+use super::archive::PastRun;
+use super::run::{Gpu, Run};
+use super::shares::Newcomer;
+use crate::drops::Reason;
+use crate::hub::Outcome;
+use crate::voice::Voice;
+
+impl Training {
+    /// Whose the run is, where it is not one that `voice` may speak for.
+    pub fn not_theirs(&self, run: &str, voice: Voice, now: f64) -> Option<Voice> {
+        let owner = match self.runs.get(run) {
+            Some(run) if run.is_over() && !run.is_connected() => return None,
+            Some(run) => run.owner,
+            // Of one that was not followed for want of room, or before a restart of this exporter.
+            None => {
+                let past = self.archive.runs.get(run)?;
+                let silent = now - past.heard > self.options.forget_after;
+                (!past.over && !silent).then_some(past.owner)?
+            }
+        };
+        let shared = || self.options.shared.iter().any(|pattern| pattern.matches(run));
+        (owner.joined_by(voice).is_none() && !shared()).then_some(owner)
+    }
+
+    /// Follows a run, if `voice` may speak for it and there is room, made where it can be.
+    pub fn admit(&mut self, run: &str, kind: Kind, voice: Voice, now: f64) -> Result<(), Reason> {
+        if let Some(known) = self.runs.get(run) {
+            if known.owner == voice {
+                return Ok(());
+            }
+            // Its goodbye was said: who comes now begins anew.
+            if !(known.is_over() && !known.is_connected() && known.owner.joined_by(voice).is_none()) {
+                return self.not_theirs(run, voice, now).map_or(Ok(()), |_| Err(Reason::NotOwner));
+            }
+            let name = Arc::clone(&known.name);
+            self.forget(&name);
+        } else if self.not_theirs(run, voice, now).is_some() {
+            return Err(Reason::NotOwner);
+        }
+        if !self.has_room(run, kind, voice, now) {
+            return Err(Reason::Runs);
+        }
+        let known = self.archive.runs.get(run).is_some_and(|past| past.owner == voice);
+        if !known && !self.newcomers.admit(voice, self.options.new_per_minute, now) {
+            return Err(Reason::NewRuns);
+        }
+        self.make_room(run, kind, voice, now);
+        self.open(run, voice, now);
+        Ok(())
+    }
+
+    /// Counts that `voice` spoke for a run of `owner`, and says so once in a while.
+    pub fn refuse(&mut self, run: &str, owner: Voice, voice: Voice, now: f64) {
+        self.drops.count(Reason::NotOwner);
+        if let Some(known) = self.runs.get_mut(run) {
+            known.refuse(voice);
+        }
+        if self.told.is_due(Reason::NotOwner, voice, now) {
+            tracing::warn!(run, of = %owner, by = %voice, "refused: the run is another user's (runs.shared says which anybody may speak for)");
+        }
+    }
+
+    pub(super) fn refused(&mut self, run: &str, voice: Voice, reason: Reason, now: f64) -> Outcome {
+        if reason == Reason::NotOwner {
+            let owner = self.not_theirs(run, voice, now).unwrap_or_default();
+            self.refuse(run, owner, voice, now);
+            return Outcome::Dropped(reason);
+        }
+        if self.told.is_due(reason, voice, now) {
+            tracing::warn!(run, of = %voice, reason = reason.as_str(), "a new run is not followed: its user has a full share");
+        }
+        self.dropped(reason)
+    }
+
+    /// Whether another run can be followed, in the place of one that gives way where need be.
+    fn has_room(&mut self, name: &str, kind: Kind, voice: Voice, now: f64) -> bool {
+        if self.runs.len() < self.options.max_runs {
+            return true;
+        }
+        if !std::mem::replace(&mut self.told_full, true) {
+            let limit = self.options.max_runs;
+            tracing::warn!(
+                run = name,
+                limit,
+                "runs.max_runs is reached: a new run takes the place of one that ended or fell silent, or of a user with more runs, or waits"
+            );
+        }
+        self.victim(kind, voice, now).is_some()
+    }
+
+    /// Who gives way: of one's own, a run that spoke within `linger` stays, or two would take turns and neither be followed. A run that
+    /// never made a step gives way to one that brings its first: whoever says hello for many runs keeps nobody who trains off the page.
+    fn victim(&self, kind: Kind, voice: Voice, now: f64) -> Option<Arc<str>> {
+        Newcomer { voice, kind, now, linger: self.options.linger }.victim(self.runs.values())
+    }
+
+    fn make_room(&mut self, name: &str, kind: Kind, voice: Voice, now: f64) {
+        if self.runs.len() < self.options.max_runs {
+            return;
+        }
+        let Some(victim) = self.victim(kind, voice, now) else { return };
+        if let Some(owner) = self.runs.get(&victim).map(|run| run.owner).filter(|owner| *owner != voice) {
+            self.drops.count(Reason::RunsShare);
+            if self.told.is_due(Reason::RunsShare, owner, now) {
+                tracing::warn!(run = %victim, of = %owner, new = name, by = %voice, "runs.max_runs is reached: the user with the most runs gives one up");
+            }
+        }
+        self.forget(&victim);
+    }
+
+    fn open(&mut self, name: &str, voice: Voice, now: f64) {
+        let name: Arc<str> = name.into();
+        let past = self.archive.runs.get(&*name);
+        let fresh = |past: &&PastRun| !past.over && now - past.heard <= self.options.forget_after;
+        let owner = past.filter(fresh).and_then(|past| past.owner.joined_by(voice)).unwrap_or(voice);
+        let run = Run::new(Arc::clone(&name), owner, past, now);
+        tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");
+        let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
+        self.runs.entry(name).or_insert(run).find_peak(gpu);
+    }
+}

@@ -1,0 +1,160 @@
+//! What one user may have of the runs that are followed: so many new names a minute, and of a full table no more than the others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stepwatch_wire::Kind;
+
+use super::run::Run;
+use crate::drops::Reason;
+use crate::voice::Voice;
+
+/// New names of runs that one user may bring at once, after a while without any: a sweep.
+const BURST: f64 = 200.0;
+/// Users remembered. Those beyond share what is left to unknown senders.
+const MAX_USERS: usize = 1024;
+/// How often it is logged that something of one user is refused for the same reason.
+const LOG_EVERY_SECONDS: f64 = 60.0;
+
+/// How many new names each user may still bring.
+#[derive(Debug, Default)]
+pub(super) struct Newcomers(BTreeMap<Voice, Bucket>);
+
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    left: f64,
+    at: f64,
+}
+
+/// What was logged not long ago.
+#[derive(Debug, Default)]
+pub(super) struct Told(BTreeMap<(Reason, Voice), f64>);
+
+/// Who wants a place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Newcomer {
+    pub(super) voice: Voice,
+    pub(super) kind: Kind,
+    pub(super) now: f64,
+    pub(super) linger: f64,
+}
+
+impl Bucket {
+    fn filled(self, per_minute: f64, now: f64) -> f64 {
+        (self.left + (now - self.at).max(0.0) * per_minute / 60.0).min(BURST)
+    }
+}
+
+impl Newcomers {
+    /// Whether this user may bring another name now. One that may has brought it.
+    pub(super) fn admit(&mut self, voice: Voice, per_minute: f64, now: f64) -> bool {
+        if voice == Voice::Exporter {
+            return true;
+        }
+        let mut voice = voice;
+        if !self.0.contains_key(&voice) && self.0.len() >= MAX_USERS {
+            self.0.retain(|_, bucket| bucket.filled(per_minute, now) < BURST);
+            if self.0.len() >= MAX_USERS {
+                voice = Voice::Unknown;
+            }
+        }
+        let bucket = self.0.entry(voice).or_insert(Bucket { left: BURST, at: now });
+        let left = bucket.filled(per_minute, now);
+        let admitted = left >= 1.0;
+        *bucket = Bucket { left: if admitted { left - 1.0 } else { left }, at: now };
+        admitted
+    }
+}
+
+impl Told {
+    /// Whether to log it now.
+    pub(super) fn is_due(&mut self, reason: Reason, voice: Voice, now: f64) -> bool {
+        let key = (reason, voice);
+        if self.0.get(&key).is_some_and(|at| (0.0..LOG_EVERY_SECONDS).contains(&(now - at))) {
+            return false;
+        }
+        if self.0.len() >= MAX_USERS {
+            self.0.clear();
+        }
+        self.0.insert(key, now);
+        true
+    }
+}
+
+impl Newcomer {
+    /// The run that makes room: of the user with the most runs, where that is not the newcomer, any, or else one of the newcomer's own
+    /// that has ended, fell silent, or never made a step while this one brings its first.
+    pub(super) fn victim<'a>(self, runs: impl Iterator<Item = &'a Run> + Clone) -> Option<Arc<str>> {
+        let mut held = BTreeMap::<Voice, usize>::new();
+        for run in runs.clone() {
+            *held.entry(run.owner).or_default() += 1;
+        }
+        let own = held.get(&self.voice).copied().unwrap_or_default();
+        let (greediest, most) = held.into_iter().max_by_key(|(_, count)| *count)?;
+        // One more would be as many as the newcomer has then: they would take turns.
+        let other = (most > own + 1).then_some(greediest);
+        let of_other = other.and_then(|other| {
+            let of = runs.clone().filter(|run| run.owner == other);
+            of.min_by(|a, b| self.worth(a).cmp(&self.worth(b)).then(by_age(a, b)))
+        });
+        let of_own = || {
+            let of = runs.filter(|run| run.owner == self.voice && (self.is_idle(run) || self.outdoes(run)));
+            of.min_by(|a, b| {
+                let rank = |run: &Run| (!run.is_over(), !self.outdoes(run));
+                rank(a).cmp(&rank(b)).then(a.heard.total_cmp(&b.heard))
+            })
+        };
+        of_other.or_else(of_own).map(|run| Arc::clone(&run.name))
+    }
+
+    /// What is given up first.
+    fn worth(self, run: &Run) -> u8 {
+        match run {
+            run if run.is_over() => 0,
+            run if run.step.is_none() => 1,
+            run if self.is_idle(run) => 2,
+            _ => 3,
+        }
+    }
+
+    fn is_idle(self, run: &Run) -> bool {
+        !run.is_connected() && (run.is_over() || self.now - run.heard >= self.linger)
+    }
+
+    fn outdoes(self, run: &Run) -> bool {
+        self.kind == Kind::Step && run.step.is_none()
+    }
+}
+
+/// What came last is what crowded the others out.
+fn by_age(a: &Run, b: &Run) -> std::cmp::Ordering {
+    b.opened.total_cmp(&a.opened)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_admitted_at_a_rate_and_users_do_not_share_it() {
+        let mut newcomers = Newcomers::default();
+        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+        let mut admitted = |voice, now: f64| (0..1000).filter(|_| newcomers.admit(voice, 60.0, now)).count();
+        assert_eq!(admitted(bob, 0.0), 200);
+        assert_eq!((admitted(bob, 30.0), admitted(ann, 30.0)), (30, 200), "one a second");
+        assert_eq!(admitted(bob, 20.0), 0, "nor by a clock that goes back");
+        assert_eq!(admitted(Voice::Exporter, 0.0), 1000);
+        for uid in 0..3000 {
+            newcomers.admit(Voice::User(uid), 60.0, 30.0);
+        }
+        assert!(newcomers.0.len() <= MAX_USERS + 1);
+    }
+
+    #[test]
+    fn the_log_says_it_once_a_minute() {
+        let mut told = Told::default();
+        let ann = Voice::User(4_000_001);
+        assert!(told.is_due(Reason::NotOwner, ann, 0.0) && !told.is_due(Reason::NotOwner, ann, 59.0));
+        assert!(told.is_due(Reason::Runs, ann, 1.0) && told.is_due(Reason::NotOwner, ann, 60.0));
+    }
+}

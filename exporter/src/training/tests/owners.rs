@@ -1,0 +1,179 @@
+//! Whose a run is, and what one user may have of them, with users that are made up.
+
+use super::*;
+
+const ANN: Voice = Voice::User(4_000_001);
+const BOB: Voice = Voice::User(4_000_002);
+const ROOT: Voice = Voice::User(0);
+
+impl Bench {
+    fn by(&mut self, voice: Voice, line: &str) -> Outcome {
+        self.from(&Origin::Http(voice), line)
+    }
+
+    fn step(&mut self, voice: Voice, run: &str, step: i64) -> Outcome {
+        self.by(voice, &format!(r#"{{"k":"step","run":"{run}","step":{step},"m":{{"loss":2.5}}}}"#))
+    }
+
+    fn hello(&mut self, voice: Voice, run: &str) -> Outcome {
+        self.by(voice, &format!(r#"{{"k":"hello","run":"{run}"}}"#))
+    }
+
+    fn dropped(&self, reason: Reason) -> u64 {
+        self.drops.get(reason)
+    }
+
+    fn follows(&self, run: &str) -> bool {
+        self.training.follows(run)
+    }
+}
+
+const REFUSED: Outcome = Outcome::Dropped(Reason::NotOwner);
+
+#[test]
+fn nobody_speaks_for_the_run_of_another() {
+    let mut b = Bench::new();
+    b.hello(ANN, "r");
+    assert_eq!(b.last().uid, Some(4_000_001), "the stream says whose it is");
+    b.step(ANN, "r", 5);
+    let told = b.out.len();
+    for line in [
+        r#"{"k":"step","run":"r","step":6,"m":{"loss":NaN}}"#,
+        r#"{"k":"bye","run":"r","code":1}"#,
+        r#"{"k":"event","run":"r","name":"rank_dead"}"#,
+        r#"{"k":"hello","run":"r","uid":4000002}"#,
+    ] {
+        assert_eq!(b.by(BOB, line), REFUSED, "{line}");
+        assert_eq!(b.by(Voice::Unknown, line), REFUSED, "{line}");
+    }
+    assert_eq!((b.out.len(), b.dropped(Reason::NotOwner)), (told, 8));
+    assert_eq!(b.page().get(&f::STEP, &["r"]), Some(5.0));
+    assert_eq!(b.training.lives()["r"].refused, BTreeMap::from([(BOB, 4), (Voice::Unknown, 4)]));
+    assert_eq!(b.step(ROOT, "r", 6), Outcome::Accepted, "root speaks for any run");
+    assert_eq!(b.step(ANN, "r", 7), Outcome::Accepted);
+}
+
+#[test]
+fn what_root_opened_is_that_of_the_user_who_joins() {
+    let mut b = Bench::new();
+    b.hello(ROOT, "r");
+    b.step(ANN, "r", 1);
+    let hello = b.out.iter().rfind(|e| e.kind == Kind::Hello).unwrap();
+    assert_eq!(hello.uid, Some(4_000_001), "said again");
+    assert_eq!(b.step(BOB, "r", 2), REFUSED);
+    assert_eq!(b.step(ROOT, "r", 2), Outcome::Accepted);
+}
+
+#[test]
+fn a_run_that_ended_or_fell_silent_may_be_opened_by_another() {
+    let mut b = Bench::new();
+    b.hello(ANN, "ended");
+    b.by(ANN, r#"{"k":"bye","run":"ended","code":0}"#);
+    b.step(ANN, "silent", 1);
+    assert_eq!(b.step(BOB, "ended", 1), Outcome::Accepted);
+    assert_eq!(b.step(ANN, "ended", 2), REFUSED);
+    b.now += OPTIONS.forget_after;
+    assert_eq!(b.step(BOB, "silent", 1), REFUSED);
+    b.now += 1.0;
+    b.training.expire(b.now);
+    assert_eq!(b.step(BOB, "silent", 1), Outcome::Accepted);
+}
+
+#[test]
+fn whose_it_is_outlives_this_exporter_and_the_want_of_room() {
+    let mut b = Bench::new();
+    b.step(ANN, "r", 1);
+    let archive = b.training.archive(b.now);
+    let mut next = Bench::with(OPTIONS, archive);
+    next.now = b.now + 5.0;
+    assert_eq!(next.step(BOB, "r", 2), REFUSED);
+    assert_eq!(next.step(ROOT, "r", 2), Outcome::Accepted);
+    assert_eq!(next.step(BOB, "r", 3), REFUSED, "that root came first changes nothing");
+    assert_eq!(next.step(ANN, "r", 3), Outcome::Accepted);
+}
+
+#[test]
+fn runs_that_the_configuration_shares_are_everybodys() {
+    let shared = vec![glob::Pattern::new("eval-*").unwrap()];
+    let mut b = Bench::with(Options { shared, ..OPTIONS }, Archive::default());
+    b.step(ANN, "eval-1", 1);
+    b.step(ANN, "r", 1);
+    assert_eq!(b.step(BOB, "eval-1", 2), Outcome::Accepted);
+    assert_eq!(b.step(Voice::Unknown, "eval-1", 3), Outcome::Accepted);
+    assert_eq!(b.step(BOB, "r", 2), REFUSED);
+}
+
+#[test]
+fn nobody_takes_a_run_into_his_own() {
+    let mut b = Bench::new();
+    b.step(ANN, "hers", 1);
+    b.step(BOB, "his", 1);
+    let mut out = Vec::new();
+    b.training.join(b.now, BOB, "hers", "his", &mut out);
+    b.training.join(b.now, BOB, "his", "hers", &mut out);
+    assert!(out.is_empty() && b.follows("hers") && b.follows("his"));
+    assert_eq!(b.dropped(Reason::NotOwner), 2);
+}
+
+#[test]
+fn what_only_the_exporter_says_is_refused_from_trainers() {
+    let mut b = Bench::new();
+    for kind in ["xid", "link", "hw", "health", "gap"] {
+        let line = format!(r#"{{"k":"{kind}","name":"gpu","code":79}}"#);
+        for voice in [ANN, ROOT, Voice::Unknown] {
+            let Outcome::Rejected(error) = b.by(voice, &line) else { panic!("{kind} of {voice}") };
+            assert_eq!(error.field, "k");
+        }
+    }
+    assert!(b.out.is_empty());
+}
+
+#[test]
+fn one_user_leaves_room_for_the_runs_of_another() {
+    let options = Options { max_runs: 6, ..OPTIONS };
+    let mut b = Bench::with(options, Archive::default());
+    b.step(ANN, "hers", 1);
+    b.step(BOB, "his-0", 1);
+    for i in 1..50 {
+        b.now += 0.01;
+        b.hello(BOB, &format!("his-{i}"));
+    }
+    assert!(b.follows("hers") && b.follows("his-0"), "nobody is pushed off");
+    // Though all of his places are taken: first what only said hello goes, then what came last.
+    for i in 0..2 {
+        assert_eq!(b.hello(ANN, &format!("her-{i}")), Outcome::Accepted);
+    }
+    assert!(b.follows("his-0") && b.dropped(Reason::RunsShare) == 2);
+    assert_eq!(b.hello(ANN, "her-2"), Outcome::Dropped(Reason::Runs), "each has half");
+    assert_eq!(b.step(BOB, "his-new", 1), Outcome::Accepted, "in the place of a hello of his own");
+    assert!(["hers", "her-0", "her-1"].iter().all(|run| b.follows(run)));
+}
+
+#[test]
+fn silent_runs_of_others_are_not_pushed_off_by_who_has_more() {
+    let options = Options { max_runs: 4, ..OPTIONS };
+    let mut b = Bench::with(options, Archive::default());
+    b.step(ANN, "hers", 1);
+    for i in 0..3 {
+        b.step(BOB, &format!("his-{i}"), 1);
+    }
+    b.now += OPTIONS.linger + 1.0;
+    for i in 0..3 {
+        b.step(BOB, &format!("his-{i}"), 2);
+    }
+    assert_eq!(b.step(BOB, "his-4", 1), Outcome::Dropped(Reason::Runs));
+    assert!(b.follows("hers"));
+}
+
+#[test]
+fn new_names_are_counted_by_user() {
+    let mut b = Bench::with(Options { max_runs: 1000, ..OPTIONS }, Archive::default());
+    for i in 0..300 {
+        b.step(BOB, &format!("his-{i}"), 1);
+    }
+    assert_eq!((b.training.lives().len(), b.dropped(Reason::NewRuns)), (200, 100));
+    assert_eq!(b.step(ANN, "hers", 1), Outcome::Accepted);
+    assert_eq!(b.step(BOB, "his-0", 2), Outcome::Accepted, "a known name is not new");
+    b.now += 1.0;
+    assert_eq!(b.step(BOB, "his-201", 1), Outcome::Accepted, "one a second");
+}

@@ -1,0 +1,99 @@
+//! Who speaks, and whose a run is: it belongs to the user that opened it, and nobody else may speak for it.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+/// Who tells of a run, as far as the kernel says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Voice {
+    /// This exporter, and what its configuration names.
+    Exporter,
+    /// A user of this node.
+    User(u32),
+    /// Somebody of whom no user is known: on another machine, or in a network of their own.
+    #[default]
+    Unknown,
+}
+
+/// The user that this exporter is.
+static OWN: LazyLock<u32> = LazyLock::new(|| rustix::process::getuid().as_raw());
+
+impl Voice {
+    pub fn of(uid: Option<u32>) -> Self {
+        // The kernel's word for a user that has no number here.
+        uid.filter(|uid| *uid != u32::MAX).map_or(Self::Unknown, Self::User)
+    }
+
+    pub fn uid(self) -> Option<u32> {
+        if let Self::User(uid) = self { Some(uid) } else { None }
+    }
+
+    /// Whether it may speak for every run, as launchers do that are root.
+    pub fn is_trusted(self) -> bool {
+        match self {
+            Self::Exporter => true,
+            Self::User(uid) => uid == 0 || uid == *OWN,
+            Self::Unknown => false,
+        }
+    }
+
+    /// Whose a run of this one is once `speaker` has spoken for it; `None` where it may not.
+    ///
+    /// What is known better counts: what root opened is that of the first user who joins it, and so is what somebody unknown opened.
+    pub fn joined_by(self, speaker: Self) -> Option<Self> {
+        match (self, speaker) {
+            _ if self == speaker => Some(self),
+            (Self::Exporter, _) => Some(if speaker == Self::Unknown { self } else { speaker }),
+            (_, speaker) if speaker.is_trusted() => Some(self),
+            (Self::Unknown, speaker) => Some(speaker),
+            (owner, Self::User(_)) if owner.is_trusted() => Some(speaker),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Voice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exporter => f.write_str("this exporter"),
+            Self::User(uid) => write!(f, "uid {uid}"),
+            Self::Unknown => f.write_str("a sender without a known uid"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_a_run_is_after_somebody_spoke() {
+        // Users that no test runs as.
+        let (ann, bob, root) = (Voice::User(4_000_001), Voice::User(4_000_002), Voice::User(0));
+        let own = Voice::User(*OWN);
+        let (us, unknown) = (Voice::Exporter, Voice::Unknown);
+        for (owner, speaker, then) in [
+            (ann, ann, Some(ann)),
+            (ann, bob, None),
+            (ann, unknown, None),
+            (ann, root, Some(ann)),
+            (ann, own, Some(ann)),
+            (ann, us, Some(ann)),
+            (root, ann, Some(ann)),
+            (own, ann, Some(ann)),
+            (us, ann, Some(ann)),
+            (us, unknown, Some(us)),
+            (us, root, Some(root)),
+            (root, unknown, None),
+            (unknown, unknown, Some(unknown)),
+            (unknown, ann, Some(ann)),
+            (unknown, root, Some(unknown)),
+        ] {
+            assert_eq!(owner.joined_by(speaker), then, "{speaker} of a run of {owner}");
+        }
+        assert_eq!(Voice::of(Some(u32::MAX)), unknown);
+    }
+}

@@ -1,0 +1,401 @@
+//! Words from outside, by every way in and out. One hostile text stands in every field that anybody may fill; then all that both
+//! programs have sent, shown, printed and logged is searched for what steers a terminal, turns text round, hides, or is markup.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use stepwatch_fakes::{FakeSmtp, PagerDuty, pagerduty_signature};
+use stepwatch_tests::poll::PATIENCE;
+use stepwatch_tests::{Hears, Stack, StackOptions, bins, daemon, http, poll_until};
+use stepwatch_wire::words;
+
+const HOSTILE: &str = "*b* <!channel> <@U1> \r\n\x1b[31m\u{202e}\u{200b}<script>`x` [l](http://e)";
+
+/// Ways into the exporter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Packet,
+    Datagram,
+    Http,
+    Tail,
+    Otlp,
+    Statsd,
+    Kubeflow,
+}
+
+/// Every text field of every input of the exporter: its name, the way, and what is sent, in which `H` is the hostile text with the name
+/// before it. What makes a run of its own is then followed under one name.
+const EXPORTER: &[(&str, Way, &str)] = &[
+    ("run", Way::Packet, r#"{"k":"step","run":"H","step":1,"m":{"loss":2.5}}"#),
+    ("datagram", Way::Datagram, r#"{"k":"step","run":"H","step":1}"#),
+    ("posted", Way::Http, r#"{"k":"step","run":"H","step":1}"#),
+    ("tailed", Way::Tail, r#"{"k":"step","run":"H","step":1}"#),
+    (
+        "service",
+        Way::Otlp,
+        r#"{"resourceMetrics":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"H"}},
+            {"key":"stepwatch.run","value":{"stringValue":"H"}}]},"scopeMetrics":[{"metrics":[
+            {"name":"train.loss","gauge":{"dataPoints":[{"asDouble":2.5,"attributes":[{"key":"step","value":{"intValue":"1"}}]}]}}]}]}]}"#,
+    ),
+    ("gauge", Way::Statsd, "loss:2.5|g|#run:H,step:1"),
+    ("job", Way::Kubeflow, "H"),
+    ("node", Way::Packet, r#"{"k":"hb","run":"victim","node":"H"}"#),
+    (
+        "framework",
+        Way::Packet,
+        r#"{"k":"hello","run":"victim","framework":"H","version":"H","dtype":"H","gpu":"H"}"#,
+    ),
+    ("job", Way::Packet, r#"{"k":"hello","run":"victim","job":"H","role":"H","hostname":"H","run_why":"H"}"#),
+    (
+        "model",
+        Way::Packet,
+        r#"{"k":"hello","run":"victim","model":{"name":"H","n_params":1e9},"H":{"H":["H"]}}"#,
+    ),
+    ("phase", Way::Packet, r#"{"k":"phase","run":"victim","name":"H","phase":"begin"}"#),
+    ("metric", Way::Packet, r#"{"k":"step","run":"victim","step":1,"m":{"H":1,"loss":2},"t":{"H":1}}"#),
+    ("eval", Way::Packet, r#"{"k":"eval","run":"victim","step":1,"name":"H","m":{"loss":2,"H":1}}"#),
+    ("event", Way::Packet, r#"{"k":"event","run":"victim","name":"H","text":"H","level":"H","lines":"H"}"#),
+    (
+        "alert",
+        Way::Packet,
+        r#"{"k":"event","run":"victim","name":"alert","level":"error","text":"H","title":"H"}"#,
+    ),
+    (
+        "checkpoint",
+        Way::Packet,
+        r#"{"k":"ckpt","run":"victim","step":1,"phase":"fail","path":"H","text":"H"}"#,
+    ),
+    ("line", Way::Packet, r#"{"k":"event","run":"victim","name":"output","stream":"H","lines":["H"]}"#),
+    ("kind", Way::Packet, r#"{"k":"H","run":"victim"}"#),
+    ("number", Way::Http, r#"{"k":"step","run":"victim","step":"H"}"#),
+];
+
+/// Every text field of every input of the alerter beside the stream: its name, the path, and what is sent there.
+const ALERTER: &[(&str, &str, &str)] = &[
+    (
+        "alert",
+        "/api/v2/alerts",
+        r#"[{"labels":{"alertname":"H","severity":"page","team":"H","run":"H","node":"H","instance":"H"},
+            "annotations":{"summary":"H","description":"H","runbook_url":"http://e/H"},"generatorURL":"H"}]"#,
+    ),
+    ("note", "/api/v1/incidents/ID/notes", r#"{"by":"H","note":"H"}"#),
+    (
+        "silence",
+        "/api/v1/silences",
+        r#"{"matchers":["other=\"H\""],"duration":"1h","created_by":"H","comment":"H"}"#,
+    ),
+    (
+        "amtool",
+        "/api/v2/silences",
+        r#"{"matchers":[{"name":"other","value":"H","isRegex":false}],"startsAt":"2026-01-01T00:00:00Z",
+            "endsAt":"SOON","createdBy":"H","comment":"H"}"#,
+    ),
+    ("ack", "/api/v1/incidents/ID/ack", r#"{"by":"H"}"#),
+];
+
+fn hostile(name: &str) -> String {
+    format!("{name} {HOSTILE}")
+}
+
+/// The text in the place of each `H` that stands alone or behind an address.
+fn filled(what: &str, text: &str) -> String {
+    let quoted = serde_json::to_string(text).unwrap();
+    let inner = &quoted[1..quoted.len() - 1];
+    let inside = serde_json::to_string(inner).unwrap();
+    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    what.replace("SOON", &soon.to_string())
+        .replace(r#"\"H\""#, &format!(r#"\"{}\""#, &inside[1..inside.len() - 1]))
+        .replace(r#""H""#, &quoted)
+        .replace("http://e/H", &format!("http://e/{inner}"))
+}
+
+/// What was found in one place, and whether its own markup was there.
+struct Seen(Vec<(String, String)>);
+
+impl Seen {
+    fn text(&mut self, place: &str, text: impl Into<String>) {
+        self.0.push((place.to_owned(), text.into()));
+    }
+
+    /// Every text of a document, keys too.
+    fn json(&mut self, place: &str, value: &Value) {
+        match value {
+            Value::String(text) => self.text(place, text),
+            Value::Array(items) => items.iter().for_each(|item| self.json(place, item)),
+            Value::Object(map) => map.iter().for_each(|(key, value)| {
+                self.text(place, key);
+                self.json(place, value);
+            }),
+            _ => {}
+        }
+    }
+
+    /// Nothing that steers, turns or hides is in any of it.
+    fn is_plain(&self) {
+        for (place, text) in &self.0 {
+            let odd: String =
+                text.chars().filter(|c| *c != '\n' && words::clean(&c.to_string()).is_empty()).collect();
+            assert!(odd.is_empty() && !text.contains('\t'), "{odd:?} in {place}: {text:?}");
+        }
+    }
+
+    fn lacks(&self, place: &str, markup: &[&str]) {
+        let all: Vec<_> = self.0.iter().filter(|(at, _)| at == place).collect();
+        assert!(!all.is_empty(), "nothing was seen of {place}");
+        for (_, text) in all {
+            for markup in markup {
+                assert!(!text.contains(markup), "{markup} in {place}: {text}");
+            }
+        }
+    }
+}
+
+async fn into_exporter(stack: &Stack, statsd: &std::path::Path) {
+    let rank = stepwatch_tests::trainer::Rank::join(&stack.ingest(), "victim", 0, 1).unwrap();
+    let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    let mut tailed = String::new();
+    for (name, way, what) in EXPORTER {
+        let sent = filled(what, &hostile(name));
+        let post = async |path: &str, body: String| {
+            let url = format!("{}{path}", stack.exporter.url());
+            let request = http::client().post(url).header("content-type", "application/json").body(body);
+            request.timeout(PATIENCE).send().await.unwrap().text().await.unwrap()
+        };
+        match way {
+            Way::Packet => rank.send_raw(sent.as_bytes()).unwrap(),
+            Way::Datagram => {
+                datagrams
+                    .send_to(sent.as_bytes(), stack.ingest().with_file_name("ingest.dgram"))
+                    .map(drop)
+                    .unwrap();
+            }
+            Way::Http => {
+                let answer = post("/v1/events", sent).await;
+                let mut seen = Seen(Vec::new());
+                seen.json("answer", &serde_json::from_str(&answer).unwrap());
+                seen.is_plain();
+            }
+            Way::Tail => tailed.push_str(&(sent + "\n")),
+            Way::Otlp => drop(post("/v1/metrics", sent).await),
+            Way::Statsd => {
+                // One line: what breaks it is no part of a name there.
+                let text = hostile(name).replace("\r\n", " ").replace(['|', ','], "");
+                datagrams.send_to(what.replace('H', &text).as_bytes(), statsd).map(drop).unwrap();
+            }
+            Way::Kubeflow => {
+                let encoded: String = hostile(name).bytes().map(|b| format!("%{b:02X}")).collect();
+                let status = json!({"trainerStatus": {"metrics": [{"name": "loss", "value": "2.5"}, {"name": "step", "value": "1"}],
+                    "progressPercentage": 1, "lastUpdatedTime": "2026-01-01T00:00:00Z"}});
+                drop(post(&format!("/v1/kubeflow/{encoded}"), status.to_string()).await);
+            }
+        }
+    }
+    std::fs::write(stack.dir.path().join("hostile.jsonl"), tailed).unwrap();
+    // Whoever is paged is told of a run with such a name.
+    let run = hostile("paged");
+    let rank = stack.warm_run(&run, 3).unwrap();
+    rank.step(4, &[("loss", f64::NAN)]).unwrap();
+    let mut bye = rank.event(stepwatch_wire::Kind::Bye);
+    (bye.code, bye.text) = (Some(1), Some(hostile("goodbye")));
+    rank.send(&bye).unwrap();
+}
+
+/// Runs of every way are followed, each under the one name that is fit to be shown.
+async fn is_followed(stack: &Stack) {
+    let quoted = |name: &str| words::line(&hostile(name)).replace('\\', "\\\\").replace('"', "\\\"");
+    for name in ["run", "datagram", "posted", "tailed", "service", "gauge", "paged"] {
+        let series = format!("train_step{{run=\"{}\"}}", quoted(name));
+        let shown = async || stack.exporter.metrics().await.ok().filter(|page| page.contains(&series));
+        if poll_until(&series, PATIENCE, shown).await.is_err() {
+            let page = stack.exporter.metrics().await.unwrap();
+            let runs: Vec<_> = page.lines().filter(|l| l.starts_with("train_step{")).collect();
+            panic!("{series} is not among {runs:#?}");
+        }
+    }
+}
+
+/// Sends each text to the alerter, and returns the ids of all incidents.
+async fn into_alerter(stack: &Stack) -> Vec<String> {
+    let paged = async || stack.alerter.incidents().await.ok().filter(|all| !all.is_empty());
+    let all = poll_until("an incident", PATIENCE, paged).await.unwrap();
+    let id = all[0]["id"].as_str().unwrap();
+    for (name, path, what) in ALERTER {
+        let url = format!("{}{}", stack.alerter.url(), path.replace("ID", id));
+        let request = http::client().request(Method::POST, url).header("content-type", "application/json");
+        let again = request.try_clone().unwrap();
+        let mut answer = request.body(filled(what, &hostile(name))).timeout(PATIENCE).send().await.unwrap();
+        if matches!(*name, "note" | "ack") {
+            // These are a line, and whoever breaks it is told so.
+            assert_eq!(answer.status(), 400, "{name}");
+            let line = hostile(name).replace(char::is_control, "");
+            answer = again.body(filled(what, &line)).timeout(PATIENCE).send().await.unwrap();
+        }
+        let status = answer.status();
+        assert!(status.is_success(), "{name}: {status} {}", answer.text().await.unwrap());
+    }
+    let pd =
+        stack.pagerduty.wait_for(|pd| !pd.hooks.is_empty() || !pd.pages.is_empty(), PATIENCE).await.unwrap();
+    let key = &pd.pages[0].dedup_key;
+    let hook = json!({"event": {"id": "01HOSTILE", "event_type": "incident.acknowledged", "resource_type": "incident",
+        "occurred_at": jiff::Timestamp::now().to_string(),
+        "agent": {"id": "P1", "type": "user_reference", "summary": hostile("agent")},
+        "data": {"id": "Q1", "type": "incident", "incident_key": key, "title": hostile("title")}}});
+    let request = http::client()
+        .post(format!("{}/pagerduty/webhook", stack.alerter.url()))
+        .header("content-type", "application/json")
+        .header(
+            "x-pagerduty-signature",
+            pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], hook.to_string().as_bytes()),
+        );
+    assert!(request.body(hook.to_string()).timeout(PATIENCE).send().await.unwrap().status().is_success());
+    let told = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 1);
+    let all = poll_until("the alert", PATIENCE, told).await.unwrap();
+    all.iter().map(|incident| incident["id"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn out_of_exporter(stack: &Stack, seen: &mut Seen) {
+    seen.text("exporter /metrics", stack.exporter.metrics().await.unwrap());
+    seen.json("runs", &http::get_json(&format!("{}/v1/runs", stack.exporter.url())).await.unwrap());
+    let mut runs = daemon::command(bins::path(bins::EXPORTER).unwrap());
+    let printed = runs.args(["runs", "--url", &stack.exporter.url()]).output().await.unwrap();
+    seen.text("exporter runs", String::from_utf8(printed.stdout).unwrap());
+    for line in stack.exporter.daemon.log() {
+        seen.text("exporter log", &line);
+        seen.json("exporter log", &serde_json::from_str(&line).unwrap());
+    }
+}
+
+async fn out_of_alerter(stack: &Stack, ids: &[String], seen: &mut Seen) {
+    let url = stack.alerter.url();
+    seen.text("alerter /metrics", stack.alerter.metrics().await.unwrap());
+    for path in [
+        "/api/v1/incidents",
+        "/api/v1/runs",
+        "/api/v1/silences",
+        "/api/v1/audit",
+        "/api/v2/alerts",
+        "/api/v2/silences",
+    ] {
+        seen.json("api", &http::get_json(&format!("{url}{path}")).await.unwrap());
+    }
+    seen.text("ui", http::get(&url).await.unwrap());
+    let mut commands = vec![
+        vec!["incidents", "list"],
+        vec!["silences", "list"],
+        vec!["audit"],
+        vec!["runs"],
+        vec!["sources"],
+    ];
+    for id in ids {
+        seen.text("ui", http::get(&format!("{url}/incidents/{id}")).await.unwrap());
+        seen.json("api", &http::get_json(&format!("{url}/api/v1/incidents/{id}")).await.unwrap());
+        let account =
+            http::get(&format!("{url}/api/v1/incidents/{id}/postmortem?format=markdown")).await.unwrap();
+        seen.text("postmortem", unescaped(&account));
+        commands.extend([vec!["incidents", "show", id], vec!["explain", id]]);
+    }
+    for command in commands {
+        let printed = stack.alerter.cli(&command).await.unwrap();
+        assert!(printed.status.success(), "{command:?}: {}", String::from_utf8_lossy(&printed.stderr));
+        seen.text("cli", String::from_utf8(printed.stdout).unwrap());
+    }
+    for line in stack.alerter.daemon.log() {
+        seen.text("alerter log", &line);
+        seen.json("alerter log", &serde_json::from_str(&line).unwrap());
+    }
+}
+
+/// What the services have got: of Slack apart what it shows with markup.
+async fn out_of_services(stack: &Stack, relay: &FakeSmtp, count: usize, seen: &mut Seen) {
+    let slack = stack.slack.wait_for(|s| s.top().count() >= count, PATIENCE).await.unwrap();
+    for post in &slack.posts {
+        seen.text("slack markup", &post.text);
+        for block in post.blocks.iter().chain(&post.attachments) {
+            seen.json("slack", block);
+            markup(block, &mut |text| seen.text("slack markup", text));
+        }
+    }
+    let pagerduty = stack.pagerduty.wait_for(|pd| pd.alerts.len() >= count, PATIENCE).await.unwrap();
+    pagerduty.alerts.iter().for_each(|alert| seen.json("pagerduty", &alert.event));
+    let hook = stack.webhook.wait_for(|hook| hook.deliveries.len() >= count, PATIENCE).await.unwrap();
+    hook.deliveries.iter().for_each(|delivery| seen.json("webhook", &delivery.body));
+    let mails = relay.wait_for(|relay| relay.mails.len() >= count, PATIENCE).await.unwrap().mails;
+    for mail in &mails {
+        mail.headers.iter().for_each(|(_, value)| seen.text("mail header", value));
+        seen.text("mail text", mail.text.replace('\r', ""));
+        seen.text("mail html", mail.html.replace('\r', ""));
+    }
+}
+
+/// Markdown without what is escaped in it.
+fn unescaped(markdown: &str) -> String {
+    let mut chars = markdown.chars();
+    let mut out = String::new();
+    while let Some(c) = chars.next() {
+        if c == '\\' {
+            chars.next();
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn markup(value: &Value, out: &mut dyn FnMut(&str)) {
+    if let (Some("mrkdwn"), Some(text)) = (value["type"].as_str(), value["text"].as_str()) {
+        out(text);
+    }
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| markup(item, out)),
+        Value::Object(map) => map.values().for_each(|value| markup(value, out)),
+        _ => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
+    let (relay, files) = (FakeSmtp::start().await, tempfile::tempdir().unwrap());
+    let (password, statsd) = (files.path().join("password"), files.path().join("statsd.sock"));
+    std::fs::write(&password, FakeSmtp::PASSWORD).unwrap();
+    let mail = format!(
+        "  - name: mail\n    email: {{to: [oncall@example.com], from: stepwatch@example.com, smarthost: \"{}\", tls: none, \
+         username: {}, password_file: {}}}\n",
+        relay.addr(),
+        FakeSmtp::USER,
+        password.display()
+    );
+    // Beside the fakes' own directory, which is not known yet.
+    let log = files.path().join("hostile.jsonl");
+    let sources = format!(
+        "sources:\n  - tail: {{path: '{}', from: start}}\n  - statsd: {{listen: 'unix:{}'}}\npage: {{interval: 20ms}}\n",
+        log.display(),
+        statsd.display()
+    );
+    let options = StackOptions {
+        exporter: sources,
+        webhook: true,
+        hears: vec![Hears::PagerDuty],
+        receivers: mail,
+        also: vec!["mail".into()],
+        ..StackOptions::default()
+    };
+    let stack = Stack::start_with(options).await.unwrap();
+    into_exporter(&stack, &statsd).await;
+    std::fs::rename(stack.dir.path().join("hostile.jsonl"), &log).unwrap();
+    is_followed(&stack).await;
+    let ids = into_alerter(&stack).await;
+    let mut seen = Seen(Vec::new());
+    out_of_services(&stack, &relay, 2, &mut seen).await;
+    out_of_exporter(&stack, &mut seen).await;
+    out_of_alerter(&stack, &ids, &mut seen).await;
+    seen.is_plain();
+    seen.lacks("slack markup", &["*b*", "<!channel", "<@U1", "`x`", "<script", "<http"]);
+    for html in ["ui", "mail html"] {
+        seen.lacks(html, &["<script", "<!channel", "<@U1"]);
+    }
+    seen.lacks("postmortem", &["*b*", "<!channel", "`x`", "[l](", "<script"]);
+    // What is data keeps its characters.
+    for place in ["webhook", "cli", "mail text", "pagerduty"] {
+        assert!(seen.0.iter().any(|(at, text)| at == place && text.contains("*b* <!channel>")), "{place}");
+    }
+}
