@@ -29,6 +29,7 @@ mod lock;
 pub mod memory;
 pub mod nvml;
 pub mod page;
+pub(crate) mod reach;
 mod readings;
 mod reply;
 pub mod roots;
