@@ -35,6 +35,7 @@ mod reply;
 pub mod roots;
 pub mod samples;
 pub mod schedule;
+mod shares;
 pub mod source;
 pub mod sources;
 pub mod state;

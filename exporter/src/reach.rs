@@ -38,9 +38,7 @@ const SHARED: u32 = 0o1002;
 /// How far a path may lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The operator named the file: all links are followed.
-    Named,
-    /// Found below a directory that the operator named, by a pattern or a search.
+    /// What the operator named, by whatever links, and what is found below it by a pattern or a search.
     Below(PathBuf),
     /// As far as a process sees and may read itself.
     Of(Arc<View>),
@@ -145,13 +143,15 @@ impl Reach {
     /// What has this path, if it may be read.
     pub(crate) fn find(&self, path: &Path) -> io::Result<Located> {
         match self {
-            Self::Named => Located::new(rustix::fs::open(path, LOOK, Mode::empty())?.into(), false),
-            Self::Below(directory) => {
-                let rest = path.strip_prefix(directory).ok();
-                let named = rest.map_or(Path::new("/"), |_| directory);
-                let way = parts(named, true).chain(parts(rest.unwrap_or(path), false));
+            Self::Below(named) => {
+                let (base, rest) = match path.strip_prefix(named) {
+                    Ok(rest) => (named.as_path(), rest),
+                    Err(_) => (Path::new("/"), path),
+                };
+                let base = rustix::fs::open(base, LOOK, Mode::empty())?.into();
+                let base = Located::new(base, !rest.as_os_str().is_empty())?;
                 let reader = rustix::process::geteuid().as_raw();
-                Walk { rights: None, reader, links: 0 }.go(open_root(Path::new("/"))?, way.collect())
+                Walk { rights: None, reader, root: 0, links: 0 }.go(base, parts(rest).collect())
             }
             Self::Of(view) => view.find(path),
         }
@@ -199,17 +199,16 @@ impl View {
 
     /// A path as the process has it, or as we would find it.
     pub(crate) fn find(&self, path: &Path) -> io::Result<Located> {
-        let walk = Walk { rights: Some(&self.rights), reader: self.rights.user, links: 0 };
-        let Some(Place { mounts: seen, process }) = &self.place else {
-            return walk.go(open_root(Path::new("/"))?, parts(path, false).collect());
-        };
-        let root = process.join("root");
-        let found = open_root(&root)?;
+        let place = self.place.as_ref();
+        let root = place.map_or_else(|| PathBuf::from("/"), |place| place.process.join("root"));
+        let found = open_directory(&root)?;
         // Another process may have the number by now.
-        if mounts(process).as_ref() != Some(seen) {
+        if place.is_some_and(|place| mounts(&place.process).as_ref() != Some(&place.mounts)) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        walk.go(found, parts(path.strip_prefix(&root).unwrap_or(path), false).collect())
+        let (reader, owner) = (self.rights.user, found.metadata.uid());
+        let walk = Walk { rights: Some(&self.rights), reader, root: owner, links: 0 };
+        walk.go(found, parts(path.strip_prefix(&root).unwrap_or(path)).collect())
     }
 }
 
@@ -217,7 +216,7 @@ fn mounts(process: &Path) -> Option<PathBuf> {
     fs::read_link(process.join("ns/mnt")).ok()
 }
 
-fn open_root(path: &Path) -> io::Result<Located> {
+fn open_directory(path: &Path) -> io::Result<Located> {
     Located::new(rustix::fs::open(path, LOOK | OFlags::DIRECTORY, Mode::empty())?.into(), true)
 }
 
@@ -240,63 +239,68 @@ fn read(rights: Option<&Rights>, found: Located) -> io::Result<Located> {
 enum Part {
     Root,
     Up,
-    /// `trusted`: the operator's word.
-    Name {
-        name: OsString,
-        trusted: bool,
-    },
+    Name(OsString),
     /// A link of this user led here, and to nothing but theirs it may.
     Owned(u32),
 }
 
-fn parts(path: &Path, trusted: bool) -> impl DoubleEndedIterator<Item = Part> {
-    path.components().filter_map(move |component| match component {
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = Part> {
+    path.components().filter_map(|component| match component {
         Component::RootDir => Some(Part::Root),
         Component::ParentDir => Some(Part::Up),
-        Component::Normal(name) => Some(Part::Name { name: name.to_owned(), trusted }),
+        Component::Normal(name) => Some(Part::Name(name.to_owned())),
         Component::CurDir | Component::Prefix(_) => None,
     })
 }
 
 /// The way to one file.
 struct Walk<'a> {
-    /// Whose rights count; our own, which the kernel looks after, when absent.
+    /// Whose rights count, and then nothing leads above the root; our own, which the kernel looks after, when absent.
     rights: Option<&'a Rights>,
-    /// Whose links lead anywhere.
+    /// Who reads, and who owns the root: their links lead anywhere.
     reader: u32,
+    root: u32,
     links: usize,
 }
 
 impl Walk<'_> {
-    /// What lies at the end of the way, by links that lead nowhere above the root.
-    fn go(mut self, root: Located, mut way: VecDeque<Part>) -> io::Result<Located> {
-        let mut above = vec![root];
+    /// What lies at the end of the way from here.
+    fn go(mut self, base: Located, mut way: VecDeque<Part>) -> io::Result<Located> {
+        let mut above = vec![base];
         while let Some(part) = way.pop_front() {
             let Some(dir) = above.last() else { return Err(Refusal::TooFar.into()) };
-            let (name, trusted) = match part {
-                Part::Root => {
+            let name = match part {
+                Part::Root if self.rights.is_some() => {
                     above.truncate(1);
                     continue;
                 }
-                Part::Up => {
-                    above.truncate(above.len().saturating_sub(1).max(1));
+                Part::Root => {
+                    above = vec![open_directory(Path::new("/"))?];
                     continue;
                 }
+                Part::Up if above.len() > 1 => {
+                    above.truncate(above.len() - 1);
+                    continue;
+                }
+                Part::Up if self.rights.is_some() => continue,
+                Part::Up => "..".into(),
                 Part::Owned(owner) => {
                     owned(owner, &dir.metadata)?;
                     continue;
                 }
-                Part::Name { name, trusted } => (name, trusted),
+                Part::Name(name) => name,
             };
             enter(self.rights, dir)?;
             let last = way.iter().all(|part| matches!(part, Part::Owned(_)));
             let found = Located::new(look(dir, &name, last)?, true)?;
             if found.metadata.is_symlink() {
-                let root = above.first().map_or(0, |root| root.metadata.uid());
-                self.follow(&found, dir, root, trusted, &mut way)?;
+                self.follow(&found, dir, &mut way)?;
             } else if found.metadata.is_dir() {
                 if above.len() == MAX_DEPTH {
                     return Err(Refusal::TooFar.into());
+                }
+                if name == ".." {
+                    above.clear();
                 }
                 above.push(found);
             } else if last {
@@ -315,27 +319,20 @@ impl Walk<'_> {
 
     /// Puts where a link leads in front of the way: a link of the reader or of who owns the root leads anywhere, one of somebody else
     /// to what is theirs, and not even there from a directory in which everybody leaves things (`fs.protected_symlinks`).
-    fn follow(
-        &mut self,
-        link: &Located,
-        dir: &Located,
-        root: u32,
-        trusted: bool,
-        way: &mut VecDeque<Part>,
-    ) -> io::Result<()> {
+    fn follow(&mut self, link: &Located, dir: &Located, way: &mut VecDeque<Part>) -> io::Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
             return Err(Refusal::TooFar.into());
         }
         let owner = link.metadata.uid();
-        if !trusted && owner != self.reader && owner != root {
+        if owner != self.reader && owner != self.root {
             if dir.metadata.mode() & SHARED == SHARED && owner != dir.metadata.uid() {
                 return Err(Refusal::SharedLink(owner).into());
             }
             way.push_front(Part::Owned(owner));
         }
         let target = rustix::fs::readlinkat(&link.found, "", Vec::new())?.into_bytes();
-        for part in parts(Path::new(&OsString::from_vec(target)), trusted).rev() {
+        for part in parts(Path::new(&OsString::from_vec(target))).rev() {
             way.push_front(part);
         }
         Ok(())

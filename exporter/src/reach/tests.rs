@@ -65,7 +65,7 @@ fn only_what_the_process_may_read_behind_directories_that_it_may_enter() {
     }
     let kernel = of(us(), &[], None).find(Path::new("/proc/self/status")).unwrap();
     assert_eq!(Refusal::of(&kernel.open().unwrap_err()), Some(Refusal::OfTheKernel));
-    assert!(Reach::Named.open(Path::new("/proc/self/status")).is_ok());
+    assert!(Reach::Below("/proc/self/status".into()).open(Path::new("/proc/self/status")).is_ok());
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn pipes_and_devices_are_not_opened() {
     let pipe = dir.path().join("pipe.log");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
     for path in [&pipe, Path::new("/dev/null")] {
-        for reach in [Reach::Named, Reach::Below("/".into()), Reach::Of(Arc::new(of(us(), &[], None)))] {
+        for reach in [Reach::Below(path.to_owned()), Reach::Below("/".into()), Reach::Of(Arc::new(of(us(), &[], None)))] {
             let err = reach.open(path).unwrap_err();
             assert_eq!(err.kind(), io::ErrorKind::InvalidInput, "{reach:?}");
         }
@@ -120,8 +120,25 @@ fn links_of_others_lead_to_what_is_theirs() {
     assert_eq!(why(below.find(&at("to-theirs"))), Some(Refusal::SharedLink(STRANGER)));
     assert_eq!(why(reader.find(&at("to-theirs"))), Some(Refusal::SharedLink(STRANGER)));
     assert!(Reach::Of(Arc::new(of(STRANGER, &[], None))).open(&at("to-theirs")).is_ok(), "their own link");
-    assert!(Reach::Named.open(&at("to-ours")).is_ok() && Reach::Named.open(&at("to-theirs")).is_ok());
-    assert!(Reach::Below(at("to-theirs")).open(&at("to-theirs")).is_ok(), "the operator named it");
+    for name in ["to-ours", "to-theirs"] {
+        assert!(Reach::Below(at(name)).open(&at(name)).is_ok(), "the operator named it");
+    }
+}
+
+#[test]
+fn what_the_operator_named_has_its_own_way_up() {
+    let dir = public();
+    fs::create_dir_all(dir.path().join("a/b")).unwrap();
+    fs::create_dir_all(dir.path().join("c")).unwrap();
+    file(&dir.path().join("c/x"), 0o644);
+    symlink("../c/x", dir.path().join("a/near")).unwrap();
+    symlink("../../c/x", dir.path().join("a/b/far")).unwrap();
+    symlink(dir.path().join("c/x"), dir.path().join("a/whole")).unwrap();
+    let reach = Reach::Below(dir.path().join("a"));
+    for name in ["a/near", "a/b/far", "a/whole"] {
+        assert!(reach.open(&dir.path().join(name)).is_ok(), "{name}");
+    }
+    assert!(reach.open(&dir.path().join("c/x")).is_ok(), "beside it, by the rule of links");
 }
 
 #[test]
@@ -194,7 +211,8 @@ fn directories_below_one_that_was_found() {
         io::Result::Ok(names.count())
     };
     let stranger = Reach::Of(Arc::new(of(us() + STRANGER, &[], None)));
-    for reach in [&Reach::Named, &stranger] {
+    let ours = Reach::Below(dir.path().to_owned());
+    for reach in [&ours, &stranger] {
         assert_eq!(names(reach, "").unwrap(), 2);
         assert_eq!(names(reach, "a").unwrap(), 1);
         assert_eq!(names(reach, "a/b").unwrap(), 0);
@@ -203,5 +221,5 @@ fn directories_below_one_that_was_found() {
     mode(&dir.path().join("a"), 0o711);
     assert!(names(&stranger, "a").is_err() && names(&stranger, "a/b").is_ok());
     mode(&dir.path().join("a"), 0o700);
-    assert!(names(&stranger, "a/b").is_err() && names(&Reach::Named, "a/b").is_ok());
+    assert!(names(&stranger, "a/b").is_err() && names(&ours, "a/b").is_ok());
 }

@@ -57,7 +57,7 @@ impl Named {
 
 /// What a file that the configuration names says.
 pub(super) fn contents_of(path: &Path) -> Option<String> {
-    contents(Reach::Named.open(path).ok()?)
+    contents(Reach::Below(path.to_owned()).open(path).ok()?)
 }
 
 /// A hash and the size: what a file says is nobody's business.

@@ -32,6 +32,8 @@ pub(super) struct Counts {
     pub(super) damaged: u64,
     /// Records that say nothing about training.
     pub(super) unmatched: u64,
+    /// Bytes that nobody wrote.
+    pub(super) skipped_bytes: u64,
 }
 
 #[derive(Debug, Default)]
