@@ -395,10 +395,9 @@ fn a_run_goes_to_the_pod_of_its_devices_whatever_others_are_called() {
     node.write("proc/13/root/var/run/secrets/kubernetes.io/serviceaccount/namespace", "team-b");
     trains(14, "linked", &["HOSTNAME=worker-0"]);
     node.write("proc/14/root/run/secrets/kubernetes.io/serviceaccount/namespace", "team-a\n");
-    // As it is in most images; followed from outside it leads to the exporter's own.
-    node.write("own/secrets/kubernetes.io/serviceaccount/namespace", "team-b");
+    // As it is in most images; followed from outside it leads to the host's.
     std::fs::create_dir(node.path("proc/14/root/var")).unwrap();
-    symlink(node.path("own"), node.path("proc/14/root/var/run")).unwrap();
+    symlink("/run", node.path("proc/14/root/var/run")).unwrap();
     for pid in [13, 14] {
         // In a container of its own.
         std::fs::create_dir(node.path(&format!("proc/{pid}/ns"))).unwrap();

@@ -1,5 +1,7 @@
 //! A tree of files in place of `/proc` and the cgroups, a real process, and a library in place of NVML.
 
+mod owners;
+
 use std::fs;
 use std::path::PathBuf;
 use std::os::unix::fs::symlink;

@@ -19,7 +19,7 @@ pub(super) const HEAD_BYTES: usize = 256;
 /// Zeros that end a line. Fewer within one are what a writer left that died.
 const MIN_HOLE: usize = 4096;
 /// Zeros in a row that are read where nobody tells how many more there are.
-const MAX_ZEROS: u64 = 64 << 20;
+pub(super) const MAX_ZEROS: u64 = 16 << 20;
 /// How long nothing is appended before a step that is being gathered from several records is taken as it is.
 pub(super) const REST: Duration = Duration::from_secs(1);
 
@@ -214,7 +214,7 @@ impl Open {
         }
         let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.offset) as usize);
         if buffer.len() < budget {
-            buffer.resize(BUDGET_BYTES, 0);
+            buffer.resize(budget, 0);
         }
         let n = self.file.read_at(&mut buffer[..budget], self.offset)?;
         if n > 0 {
