@@ -187,10 +187,11 @@ impl View {
     pub(crate) fn of(roots: &Roots, pid: u32) -> Option<Self> {
         let process = roots.proc(pid.to_string());
         let theirs = mounts(&process).filter(|theirs| mounts(&roots.proc("self")).as_ref() != Some(theirs));
-        Some(Self {
-            rights: Rights::parse(&roots::read(&process.join("status"))?)?,
-            place: theirs.map(|mounts| Place { mounts, process }),
-        })
+        let rights = Rights::parse(&roots::read(&process.join("status"))?)?;
+        // Not every process lets it be read, and then not what it names either.
+        let notes = roots::read_bytes(&process.join("auxv")).unwrap_or_default();
+        (!rights.are_borrowed(&notes))
+            .then(|| Self { rights, place: theirs.map(|mounts| Place { mounts, process }) })
     }
 
     pub(crate) fn user(&self) -> u32 {

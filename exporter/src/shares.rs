@@ -70,7 +70,10 @@ mod tests {
     #[test]
     fn words_of_users() {
         assert_eq!(by_user([7, 8, 7].into_iter()), "2 of uid 7, 1 of uid 8");
-        assert_eq!(by_user([1, 2, 3, 4, 5].into_iter()), "1 of uid 1, 1 of uid 2, 1 of uid 3, 1 of uid 4, and of others");
+        assert_eq!(
+            by_user([1, 2, 3, 4, 5].into_iter()),
+            "1 of uid 1, 1 of uid 2, 1 of uid 3, 1 of uid 4, and of others"
+        );
     }
 
     proptest::proptest! {

@@ -18,6 +18,9 @@ const ACL: &str = "system.posix_acl_access";
 const MAX_ACL_BYTES: usize = 4096;
 const ACL_VERSION: u32 = 2;
 
+/// Of the kernel's notes for a program: the caller had not all of its rights.
+const AT_SECURE: u64 = 23;
+
 /// A process's own, as `/proc` tells them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
@@ -44,6 +47,16 @@ impl Rights {
         // Capabilities of another user may be those of a namespace of their own, or lent by a program.
         let all = user == 0 && capabilities.is_some_and(|set| set & READS_ALL != 0);
         Some(Self { user, groups, all })
+    }
+
+    /// Whether what the process is told to read is of somebody with fewer rights, by `/proc/PID/auxv`: a setuid program of root's that
+    /// has become root altogether still has the environment of who started it.
+    pub(super) fn are_borrowed(&self, notes: &[u8]) -> bool {
+        let secure = |note: &[u8]| {
+            let (key, value) = note.split_at(8);
+            key == AT_SECURE.to_ne_bytes() && value != [0; 8]
+        };
+        self.user == 0 && notes.chunks_exact(16).any(secure)
     }
 
     pub(super) fn may(&self, what: u32, file: &File, metadata: &Metadata) -> bool {
@@ -106,8 +119,9 @@ struct Entry {
 impl Entry {
     /// The owner's own is in the mode as well, and left out here.
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let &[a, b, c, d, e, f, g, h] = bytes else { return None };
-        let tag = match u16::from_le_bytes([a, b]) {
+        let (tag, rest) = bytes.split_first_chunk()?;
+        let (allows, rest) = rest.split_first_chunk()?;
+        let tag = match u16::from_le_bytes(*tag) {
             0x02 => Tag::User,
             0x04 => Tag::OwningGroup,
             0x08 => Tag::Group,
@@ -115,7 +129,7 @@ impl Entry {
             0x20 => Tag::Others,
             _ => return None,
         };
-        Some(Self { tag, allows: u16::from_le_bytes([c, d]), id: u32::from_le_bytes([e, f, g, h]) })
+        Some(Self { tag, allows: u16::from_le_bytes(*allows), id: u32::from_le_bytes(*rest.first_chunk()?) })
     }
 }
 
@@ -147,12 +161,32 @@ mod tests {
         assert_eq!(status("1000 0 0 0", "5 5 5 5", "CapEff:\t000001ffffffffff\n"), None, "a setuid program");
         let lent = Some(Rights { user: 1000, groups: vec![20, 30], all: false });
         assert_eq!(status("1000 1000 1000 1000", "5 6 6 6", ""), lent, "a setgid program");
-        for (capabilities, all) in
-            [("CapEff:\t000001ffffffffff\n", true), ("CapEff:\t0000000000000004\n", true), ("CapEff:\t0\n", false), ("", false)]
-        {
-            assert_eq!(status("0 0 0 0", "0 0 0 0", capabilities).map(|r| r.all), Some(all), "{capabilities}");
+        for (capabilities, all) in [
+            ("CapEff:\t000001ffffffffff\n", true),
+            ("CapEff:\t0000000000000004\n", true),
+            ("CapEff:\t0\n", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                status("0 0 0 0", "0 0 0 0", capabilities).map(|r| r.all),
+                Some(all),
+                "{capabilities}"
+            );
         }
         assert_eq!(Rights::parse("Name:\tpython\n"), None);
+    }
+
+    #[test]
+    fn a_setuid_program_that_became_root() {
+        let notes = |secure: u64| [6, 4096, AT_SECURE, secure, 0, 0].map(u64::to_ne_bytes).concat();
+        let of = |user| Rights { user, groups: Vec::new(), all: false };
+        assert!(of(0).are_borrowed(&notes(1)) && !of(0).are_borrowed(&notes(0)) && !of(0).are_borrowed(&[]));
+        assert!(
+            !of(1000).are_borrowed(&notes(1)),
+            "a program with capabilities of its own reads as its user"
+        );
+        let own = fs::read("/proc/self/auxv").unwrap();
+        assert!(!of(0).are_borrowed(&own));
     }
 
     #[test]
@@ -198,8 +232,14 @@ mod tests {
         assert!(!may(&with(&[(0x02, 0, 1000), (0x10, 4, ALL), (0x20, 4, ALL)])), "named and denied");
         assert!(may(&with(&[(0x08, 4, 20), (0x10, 4, ALL), (0x20, 0, ALL)])), "by group");
         assert!(!may(&with(&[(0x08, 0, 20), (0x10, 4, ALL), (0x20, 4, ALL)])), "a group that is denied");
-        assert!(may(&with(&[(0x02, 0, 1001), (0x10, 0, ALL), (0x20, 4, ALL)])), "others, whom no mask is for");
-        assert!(!may(&with(&[(0x02, 4, 1001), (0x08, 4, 21), (0x10, 4, ALL), (0x20, 0, ALL)])), "not for them");
+        assert!(
+            may(&with(&[(0x02, 0, 1001), (0x10, 0, ALL), (0x20, 4, ALL)])),
+            "others, whom no mask is for"
+        );
+        assert!(
+            !may(&with(&[(0x02, 4, 1001), (0x08, 4, 21), (0x10, 4, ALL), (0x20, 0, ALL)])),
+            "not for them"
+        );
         // The bits of the group in the mode are the mask then, and say nothing of the group.
         let owning = Rights { user: 1000, groups: vec![7], all: false };
         let masked = list(&with(&[(0x02, 4, 1001), (0x10, 4, ALL), (0x20, 0, ALL)]));
@@ -217,7 +257,8 @@ mod tests {
         let stranger = Rights { user: metadata.uid() + 4711, groups: Vec::new(), all: false };
         let may = || stranger.may(READS, &File::open(&path).unwrap(), &fs::metadata(&path).unwrap());
         assert!(!may());
-        let entries = [(0x01, 6, u32::MAX), (0x02, 4, stranger.user), (0x04, 0, u32::MAX), (0x10, 4, u32::MAX)];
+        let entries =
+            [(0x01, 6, u32::MAX), (0x02, 4, stranger.user), (0x04, 0, u32::MAX), (0x10, 4, u32::MAX)];
         let named = list(&[&entries[..], &[(0x20, 0, u32::MAX)]].concat());
         match rustix::fs::setxattr(&path, ACL, &named, rustix::fs::XattrFlags::empty()) {
             Ok(()) => assert!(may()),

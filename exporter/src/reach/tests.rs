@@ -72,9 +72,14 @@ fn only_what_the_process_may_read_behind_directories_that_it_may_enter() {
 fn pipes_and_devices_are_not_opened() {
     let dir = public();
     let pipe = dir.path().join("pipe.log");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o644), 0)
+        .unwrap();
     for path in [&pipe, Path::new("/dev/null")] {
-        for reach in [Reach::Below(path.to_owned()), Reach::Below("/".into()), Reach::Of(Arc::new(of(us(), &[], None)))] {
+        for reach in [
+            Reach::Below(path.to_owned()),
+            Reach::Below("/".into()),
+            Reach::Of(Arc::new(of(us(), &[], None))),
+        ] {
             let err = reach.open(path).unwrap_err();
             assert_eq!(err.kind(), io::ErrorKind::InvalidInput, "{reach:?}");
         }
@@ -96,7 +101,10 @@ fn links_of_others_lead_to_what_is_theirs() {
     let metadata = |name: &str| fs::symlink_metadata(at(name)).unwrap();
     if !is_root() {
         assert_eq!(owned(us(), &metadata("ours")), Ok(()));
-        assert_eq!(owned(STRANGER, &metadata("ours")), Err(Refusal::ForeignLink { link: STRANGER, target: us() }));
+        assert_eq!(
+            owned(STRANGER, &metadata("ours")),
+            Err(Refusal::ForeignLink { link: STRANGER, target: us() })
+        );
         return;
     }
     let below = Reach::Below(dir.path().to_owned());
@@ -114,7 +122,10 @@ fn links_of_others_lead_to_what_is_theirs() {
     // Nor by a directory: what it leads to is what counts, and not what lies in between.
     symlink("../..", at("up")).unwrap();
     std::os::unix::fs::lchown(at("up"), Some(STRANGER), None).unwrap();
-    assert!(matches!(why(below.find(&at("up/etc/shadow"))), Some(Refusal::ForeignLink { link: STRANGER, .. })));
+    assert!(matches!(
+        why(below.find(&at("up/etc/shadow"))),
+        Some(Refusal::ForeignLink { link: STRANGER, .. })
+    ));
     // From where everybody leaves things, not even to what is theirs.
     mode(dir.path(), 0o1777);
     assert_eq!(why(below.find(&at("to-theirs"))), Some(Refusal::SharedLink(STRANGER)));

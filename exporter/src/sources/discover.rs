@@ -21,8 +21,8 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::run_name::Named;
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::poll::{self, Poll};
 use super::Surroundings;
+use super::poll::{self, Poll};
 use crate::family::Family;
 use crate::hub::{Origin, Via, unix_now};
 use crate::identity::{self, Claim};
@@ -132,15 +132,7 @@ impl Discovery {
         let health = around.hub.source("discover", "discover");
         let trainers = Trainers::new(&config.cgroups, around.hub.nvml().clone());
         let files = Files::new(around.clone(), health.clone());
-        Self {
-            config,
-            around,
-            health,
-            trainers,
-            files,
-            greeted: BTreeSet::new(),
-            dumped: BTreeSet::new(),
-        }
+        Self { config, around, health, trainers, files, greeted: BTreeSet::new(), dumped: BTreeSet::new() }
     }
 
     fn look(&mut self, now: Instant) {
@@ -149,8 +141,12 @@ impl Discovery {
         let roots = &self.around.roots;
         // Of one user, who was there first stays.
         let started = |pid: &u32| Reverse(tree.started(*pid));
-        let (found, over) =
-            shares::fair(found.into_iter().collect(), MAX_TRAINERS, |pid| processes::user(roots, *pid), started);
+        let (found, over) = shares::fair(
+            found.into_iter().collect(),
+            MAX_TRAINERS,
+            |pid| processes::user(roots, *pid),
+            started,
+        );
         if !over.is_empty() {
             self.health.dropped("too_many_processes", over.len() as u64);
             let whose = shares::by_user(over.iter().filter_map(|pid| processes::user(roots, *pid)));

@@ -152,9 +152,8 @@ impl Tail {
     /// Reads what is new in every file. True if there is more at once.
     pub(super) fn poll(&mut self, now: Instant, unix: f64) -> bool {
         if self.next_scan.is_none_or(|at| now >= at) {
-            let began = Instant::now();
-            self.scan(now, unix);
-            self.next_scan = Some(now + SCAN_EVERY.max(began.elapsed() * self.scan_pause));
+            let took = self.scan(now, unix);
+            self.next_scan = Some(now + SCAN_EVERY.max(took * self.scan_pause));
         }
         self.find_owners(now, unix);
         let several = self.config.is_pattern() || self.files.len() != 1;
@@ -196,9 +195,11 @@ impl Tail {
         more
     }
 
-    /// Looks for files that were not there before.
-    fn scan(&mut self, now: Instant, unix: f64) {
+    /// Looks for files that were not there before; how long it took to look.
+    fn scan(&mut self, now: Instant, unix: f64) -> Duration {
+        let began = Instant::now();
         let found = find::find(&self.config.path, &self.reach);
+        let took = began.elapsed();
         if found.cut && !self.cut {
             self.health.dropped("search_limit", 1);
             tracing::warn!(
@@ -214,7 +215,7 @@ impl Tail {
         }
         let fresh: Vec<_> = found.files.into_iter().filter(|f| !self.files.contains_key(&f.path)).collect();
         if fresh.is_empty() {
-            return;
+            return took;
         }
         // Found by a link before it was found at its own place.
         let mut followed: BTreeSet<PathBuf> = self.files.keys().map(|p| find::real(p)).collect();
@@ -233,6 +234,7 @@ impl Tail {
             );
             self.files.insert(candidate.path, file);
         }
+        took
     }
 
     /// Which of these there is room for, by the shares of those who own them. What gives way is let go: should it grow again, its
@@ -264,8 +266,13 @@ impl Tail {
         let (kept, left) = shares::fair(wanted, MAX_FILES, |w| w.uid, |w| w.worth.to_bits());
         let mut refused = Vec::new();
         for one in left {
-            let (Ok(Candidate { path, .. }) | Err(path)) = one.what;
-            self.files.remove(&path);
+            let path = match one.what {
+                Ok(candidate) => candidate.path,
+                Err(path) => {
+                    self.files.remove(&path);
+                    path
+                }
+            };
             if self.refused.len() < MAX_FILES && self.refused.insert(path) {
                 refused.push(one.uid);
             }

@@ -226,22 +226,19 @@ fn sockets_of_one_process_leave_room_for_others() {
 /// Twenty thousand logs and a hole of terabytes of one user; as root, who can give files away, a genuine log of another.
 #[test]
 fn a_flood_of_logs_and_holes_leaves_room_for_a_log() {
+    const LINE: &str = "{\"step\":5,\"loss\":2.5}\n";
     let dir = tempfile::tempdir().unwrap();
     let logs = dir.path().join("logs");
     std::fs::create_dir(&logs).unwrap();
     for n in 0..20_000 {
         std::fs::write(logs.join(format!("{n}.jsonl")), "{}\n").unwrap();
     }
-    let line = |run: &str| format!("{{\"run\":\"{run}\",\"step\":5,\"loss\":2.5}}\n");
     let mut sparse = std::fs::File::create(logs.join("sparse.jsonl")).unwrap();
     sparse.set_len(4 << 40).unwrap();
     sparse.seek(std::io::SeekFrom::End(0)).unwrap();
-    sparse.write_all(line("sparse").as_bytes()).unwrap();
-    let tail = format!("sources:\n  - tail: {{path: '{}', from: start}}\n", logs.display());
-    let exporter = Exporter::start(dir.path(), &format!("{QUICK}{tail}"));
-    exporter.wait_for(r#"train_step{run="sparse"}"#, 5.0);
-    let genuine = logs.join("genuine.jsonl");
-    std::fs::write(&genuine, line("genuine-log")).unwrap();
+    sparse.write_all(LINE.as_bytes()).unwrap();
+    let genuine = logs.join("theirs.jsonl");
+    std::fs::write(&genuine, LINE).unwrap();
     let written = std::fs::File::options().append(true).open(&genuine).unwrap();
     let age = Duration::from_mins(2);
     if rustix::process::geteuid().is_root() {
@@ -250,7 +247,10 @@ fn a_flood_of_logs_and_holes_leaves_room_for_a_log() {
     } else {
         written.set_modified(std::time::SystemTime::now() + age).unwrap();
     }
-    exporter.wait_for(r#"train_step{run="genuine-log"}"#, 5.0);
+    let tail = format!("sources:\n  - tail: {{path: '{}', from: start}}\n", logs.display());
+    let exporter = Exporter::start(dir.path(), &format!("{QUICK}{tail}"));
+    exporter.wait_for(r#"train_step{run="sparse"}"#, 5.0);
+    exporter.wait_for(r#"train_step{run="theirs"}"#, 5.0);
     let source = format!(r#"train_source_skipped_bytes_total{{source="{}",kind="tail"}}"#, logs.display());
     assert!(exporter.page().get(&source).unwrap() > (4_u64 << 40) as f64 - 1e6);
     is_unharmed(&exporter, 1);

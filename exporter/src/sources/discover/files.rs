@@ -26,7 +26,7 @@ pub(super) const LINGER: Duration = Duration::from_mins(10);
 /// A file that was last written this long before the process started is of an earlier job.
 pub(super) const SLACK: Duration = Duration::from_secs(5);
 /// How much longer ago a file may have been written than another of the same user and keep its place.
-const STAYS: Duration = Duration::from_secs(60);
+const STAYS: Duration = Duration::from_mins(1);
 /// Searches of a user's directories that take this long in one pass are repeated after so many times as long.
 const SLOW: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 50;
@@ -134,8 +134,7 @@ impl Files {
         tracing::info!(path = %path.display(), run, rank, "following a file that was found");
         let (stop, shutdown) = Shutdown::manual();
         let user = view.user();
-        let config =
-            TailConfig { found: Some(run), rank, world, view: Some(view), ..TailConfig::of(&path) };
+        let config = TailConfig { found: Some(run), rank, world, view: Some(view), ..TailConfig::of(&path) };
         let _within = self.runtime.enter();
         tail::start(config, &self.around, shutdown);
         self.followed.insert(path, Followed { seen: now, user, own, claim, stop });
@@ -185,7 +184,10 @@ impl Files {
             }
             if had_room && *left == 0 {
                 self.health.dropped("too_many_descriptors", 1);
-                tracing::warn!(uid = view.user(), "processes of a user have more files open than are looked at");
+                tracing::warn!(
+                    uid = view.user(),
+                    "processes of a user have more files open than are looked at"
+                );
             }
         }
         found.retain(|(path, user), _| match self.followed.get_mut(path) {

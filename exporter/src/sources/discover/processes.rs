@@ -46,7 +46,8 @@ impl Tree {
     pub(crate) fn read(roots: &Roots) -> Self {
         let names = fs::read_dir(&roots.procfs).into_iter().flatten().flatten();
         let pids = names.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).take(MAX_PIDS);
-        let (pids, _) = shares::fair(pids.collect(), MAX_PROCESSES, |pid| user(roots, *pid), |pid| Reverse(*pid));
+        let (pids, _) =
+            shares::fair(pids.collect(), MAX_PROCESSES, |pid| user(roots, *pid), |pid| Reverse(*pid));
         let known = pids.into_iter().filter_map(|pid| Some((pid, parent_and_start(roots, pid)?)));
         Self { processes: known.collect() }
     }
@@ -126,7 +127,8 @@ pub(crate) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
 pub(crate) fn written(roots: &Roots, pid: u32, left: &mut usize) -> Vec<OpenFile> {
     let dir = roots.proc(pid.to_string());
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().take(MAX_DESCRIPTORS.min(*left)) {
+    for entry in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().take(MAX_DESCRIPTORS.min(*left))
+    {
         *left -= 1;
         let name = entry.file_name();
         let Some(target) = fs::read_link(entry.path()).ok().filter(|t| is_file_name(t)) else { continue };

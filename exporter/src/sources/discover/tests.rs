@@ -3,8 +3,8 @@
 mod owners;
 
 use std::fs;
-use std::path::PathBuf;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::files::LINGER;

@@ -13,6 +13,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::again::Again;
 use super::content::Content;
+use super::find::Candidate;
 use super::labels::Labels;
 use super::lines::{Lines, Turn};
 use super::open::{Begin, modified};
@@ -22,7 +23,6 @@ use super::state::{self, Position, Saved, Store};
 use super::watch::Watch;
 use super::words::last_words;
 use super::writers::{Process, Writer};
-use super::find::Candidate;
 use super::{Context, From, TailConfig};
 use crate::hub::{Origin, Via};
 use crate::reach::{Reach, Refusal};

@@ -13,7 +13,7 @@ use crate::reach::{Reach, Refusal};
 /// Directories inside one another that are searched.
 const MAX_DEPTH: usize = 6;
 /// Files and directories of one user that are looked at in one search: a directory of checkpoints has thousands.
-const MAX_ENTRIES: usize = 20_000;
+const MAX_ENTRIES: usize = 32_768;
 /// Names that are read in one search, and of these in directories of one user: most are of nothing that is looked at.
 const MAX_NAMES: usize = 262_144;
 const MAX_NAMES_OF_USER: usize = MAX_NAMES / 4;
@@ -107,7 +107,9 @@ fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
         }
         let real = real(&candidate.path);
         match places.get(&real) {
-            Some(at) if alike(&candidate.path, &real) > alike(&files[*at].path, &real) => files[*at] = candidate,
+            Some(at) if alike(&candidate.path, &real) > alike(&files[*at].path, &real) => {
+                files[*at] = candidate
+            }
             Some(_) => {}
             None => {
                 places.insert(real, files.len());
@@ -169,7 +171,7 @@ pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
             }
         }
     }
-    found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.path.cmp(&b.path)));
+    found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.path.as_os_str().cmp(b.path.as_os_str())));
     Found { files: found, cut: shares.cut, refused: None }
 }
 

@@ -254,7 +254,8 @@ impl Follower {
         if !old.starts_with(['.', '-']) || !is_rotated(path) {
             return None;
         }
-        let open = Open::new(path, &self.reach, How { begin: Begin::Start, recognise: self.recognise }, now).ok()?;
+        let open =
+            Open::new(path, &self.reach, How { begin: Begin::Start, recognise: self.recognise }, now).ok()?;
         self.counts.truncations += 1;
         Some(open)
     }

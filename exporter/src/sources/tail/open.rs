@@ -232,6 +232,15 @@ impl Open {
                 self.offset = next;
                 return Ok(next < len && n > 0);
             }
+            Content::Records(records) if self.zeros >= MAX_ZEROS => {
+                tracing::warn!(
+                    offset = self.offset,
+                    "zeros in the place of records: the rest of the file is not read"
+                );
+                records.give_up(counts);
+                counts.skipped_bytes += len - self.offset;
+                return Ok(false);
+            }
             Content::Lines(lines) => lines.split(chunk, &mut self.offset, self.backlog_end, counts, out),
             Content::Records(records) => {
                 self.offset += n as u64;
