@@ -33,6 +33,12 @@ pub static UNMATCHED: Family = Family::counter(
     &["source", "kind"],
     "Lines that no parser of the source understood: normal for a log, a sign of a wrong format when nothing else moves",
 );
+pub static SKIPPED: Family = Family::counter(
+    "train_source_skipped_bytes_total",
+    "bytes",
+    &["source", "kind"],
+    "Bytes of files that were passed over because nobody wrote them: holes and zeros",
+);
 
 pub static RESOLUTION: Family = Family::gauge(
     "train_log_resolution",
@@ -41,7 +47,10 @@ pub static RESOLUTION: Family = Family::gauge(
     "Step between two neighbouring values as the source prints them: smaller changes are the printer's, not the training's",
 );
 
-pub static FAMILIES: &[&Family] = &[&UP, &LAG, &DROPPED, &UNMATCHED, &RESOLUTION];
+pub static FAMILIES: &[&Family] = &[&UP, &LAG, &DROPPED, &UNMATCHED, &SKIPPED, &RESOLUTION];
+
+/// Why a file is not read that the one on whose account it would be may not read, or that a link of somebody else leads to.
+pub(crate) const NOT_OWNER: &str = "not_owner";
 
 /// Distinct reasons that one source may count under.
 const MAX_REASONS: usize = 16;
@@ -54,6 +63,7 @@ struct Health {
     /// Bits of an `f64`; NaN until the source knows.
     lag: AtomicU64,
     unmatched: AtomicU64,
+    skipped: AtomicU64,
     dropped: Mutex<BTreeMap<String, u64>>,
     resolution: Mutex<BTreeMap<&'static str, f64>>,
     samples: Mutex<Samples>,
@@ -91,6 +101,10 @@ impl SourceHandle {
         *self.0.samples.locked() = samples;
     }
 
+    pub fn skipped_bytes(&self, bytes: u64) {
+        self.0.skipped.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub fn unmatched_lines(&self, lines: u64) {
         self.0.unmatched.fetch_add(lines, Ordering::Relaxed);
     }
@@ -108,6 +122,7 @@ impl Sources {
             up: AtomicBool::new(false),
             lag: AtomicU64::new(f64::NAN.to_bits()),
             unmatched: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
             dropped: Mutex::default(),
             resolution: Mutex::default(),
             samples: Mutex::default(),
@@ -130,6 +145,10 @@ impl Sources {
             out.set(&UP, labels, health.up.load(Ordering::Relaxed));
             out.set(&LAG, labels, f64::from_bits(health.lag.load(Ordering::Relaxed)));
             out.set(&UNMATCHED, labels, health.unmatched.load(Ordering::Relaxed));
+            let skipped = health.skipped.load(Ordering::Relaxed);
+            if skipped > 0 {
+                out.set(&SKIPPED, labels, skipped);
+            }
             out.extend(&health.samples.locked());
             for (metric, step) in health.resolution.locked().iter() {
                 out.set(&RESOLUTION, &[&health.name, metric], *step);

@@ -9,8 +9,9 @@
 mod layout;
 mod model;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +25,9 @@ use super::poll::{self, Poll};
 use super::{Sink, Surroundings};
 use crate::family::Family;
 use crate::hub::{Hub, Origin, Via};
+use crate::reach::{Located, Reach, Refusal};
 use crate::samples::Samples;
-use crate::source::SourceHandle;
+use crate::source::{NOT_OWNER, SourceHandle};
 use crate::training::Priority;
 
 /// Checkpoints of one directory that are looked at, the latest of them.
@@ -110,6 +112,9 @@ impl CheckpointsConfig {
 
 struct Watched {
     config: CheckpointsConfig,
+    reach: Reach,
+    /// Entries that are not for us, by a link of somebody else.
+    refused: BTreeSet<PathBuf>,
     run: String,
     sink: Box<dyn Sink>,
     health: SourceHandle,
@@ -165,13 +170,13 @@ struct Look {
 }
 
 impl Look {
-    fn at(path: &Path, meta: &Metadata) -> Self {
+    fn at(found: &Located) -> Self {
         let mut look = Self::default();
-        if meta.is_dir() {
-            look.modified = modified(meta);
-            look.walk(path, 0);
+        if found.metadata.is_dir() {
+            look.modified = modified(&found.metadata);
+            look.walk(&found.again(), 0);
         } else {
-            look.add(meta);
+            look.add(&found.metadata);
         }
         look
     }
@@ -204,6 +209,8 @@ impl Watched {
         let health = sink.source(&config.path.to_string_lossy(), "checkpoints");
         let run = config.run();
         Self {
+            reach: Reach::Below(config.path.clone()),
+            refused: BTreeSet::new(),
             config,
             run,
             sink,
@@ -251,10 +258,12 @@ impl Watched {
     /// The step of the last whole checkpoint as the framework says, where it does.
     fn tracked(&self) -> Option<i64> {
         let read = |name: &&str| {
-            let path = self.config.path.join(name);
-            let small = |m: &Metadata| m.is_file() && m.len() <= MAX_TRACKER_BYTES;
-            std::fs::metadata(&path).ok().filter(small)?;
-            layout::tracked(&std::fs::read_to_string(path).ok()?)
+            let found = self.reach.find(&self.config.path.join(name)).ok()?;
+            let small = found.metadata.len() <= MAX_TRACKER_BYTES;
+            let mut text = String::new();
+            let file = found.open().ok().filter(|_| small)?;
+            file.take(MAX_TRACKER_BYTES).read_to_string(&mut text).ok()?;
+            layout::tracked(&text)
         };
         layout::TRACKERS.iter().filter_map(read).max()
     }
@@ -267,8 +276,10 @@ impl Watched {
         if before.is_some() && !rewritten {
             return;
         }
-        let Ok(meta) = std::fs::metadata(path) else { return };
-        let look = Look::at(path, &meta);
+        let look = match self.reach.find(path) {
+            Ok(found) => Look::at(&found),
+            Err(err) => return self.refuse(path, &err),
+        };
         if look.cut {
             self.health.dropped("files_not_counted", 1);
         }
@@ -322,6 +333,15 @@ impl Watched {
         }
     }
 
+    /// Takes down an entry that a link of somebody else leads away from, once.
+    fn refuse(&mut self, path: &Path, err: &std::io::Error) {
+        let Some(why) = Refusal::of(err).filter(|_| self.refused.len() < MAX_CHECKPOINTS) else { return };
+        if self.refused.insert(path.to_owned()) {
+            self.health.dropped(NOT_OWNER, 1);
+            tracing::warn!(path = %path.display(), %why, "a checkpoint is not looked at");
+        }
+    }
+
     fn whole(&mut self, key: &(i64, String), path: &Path) {
         let Some(checkpoint) = self.known.get_mut(key) else { return };
         (checkpoint.state, checkpoint.size) = (State::Whole, Some(checkpoint.look.bytes));
@@ -368,7 +388,7 @@ impl Watched {
         }
         let name: Arc<str> = Arc::from(self.config.path.to_string_lossy());
         let origin = Origin::source(Via::Checkpoints, &name, Priority::Log);
-        let model = (phase == CkptPhase::End).then(|| model::hello(path)).flatten();
+        let model = (phase == CkptPhase::End).then(|| model::hello(path, &self.reach)).flatten();
         if let Some(hello) = model {
             self.sink.publish(origin.clone(), Event { run: event.run.clone(), ts: event.ts, ..hello });
         }
@@ -414,7 +434,7 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
 pub(crate) fn tell_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
     let mut watched = Watched::new(config, Box::new(hub.clone()));
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {
-        let look = Look::at(&listed.path, &std::fs::metadata(&listed.path)?);
+        let look = Look::at(&watched.reach.find(&listed.path)?);
         let checkpoint = Checkpoint {
             state: State::Whole,
             look,

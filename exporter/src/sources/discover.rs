@@ -4,43 +4,44 @@
 //! writing, and into the directory they work in. That takes their own user, or `CAP_SYS_PTRACE`; a process that may not be looked at is
 //! counted and left alone. What is found becomes tails like those of the configuration, which end some minutes after their process.
 
+mod files;
 pub(crate) mod processes;
 mod rank;
 mod trainers;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
-use stepwatch_kit::shutdown::{Shutdown, Trigger};
+use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::run_name::Named;
 use stepwatch_wire::{Event, Kind, Value};
 
+use super::Surroundings;
 use super::poll::{self, Poll};
-use super::{Surroundings, TailConfig, tail};
 use crate::family::Family;
 use crate::hub::{Origin, Via, unix_now};
 use crate::identity::{self, Claim};
+use crate::reach::View;
+use crate::roots::{self, Roots};
 use crate::samples::Samples;
-use crate::source::SourceHandle;
+use crate::shares;
+use crate::source::{NOT_OWNER, SourceHandle};
 use crate::training::Priority;
 use crate::voice::Voice;
-use processes::{OpenFile, Tree};
+use files::{Files, SLACK};
+use processes::Tree;
 use rank::Identity;
 use trainers::Trainers;
 
-/// Files followed at once.
-const MAX_FILES: usize = 256;
+/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
+const TICKS_PER_SECOND: u64 = 100;
 /// Trainers looked at in one pass: a node has eight GPUs, or sixteen.
 const MAX_TRAINERS: usize = 256;
-/// How long a file is followed after the process that it was found by has gone: its end is still to be read.
-const LINGER: Duration = Duration::from_mins(10);
-/// A file that was last written this long before the process started is of an earlier job.
-const SLACK: Duration = Duration::from_secs(5);
 
 static PROCESSES: Family = Family::gauge(
     "job_discovered_processes",
@@ -105,35 +106,11 @@ struct Discovery {
     around: Surroundings,
     health: SourceHandle,
     trainers: Trainers,
-    /// Tails start within it.
-    runtime: tokio::runtime::Handle,
-    followed: BTreeMap<PathBuf, Followed>,
+    files: Files,
     /// Processes that were greeted, by pid and start.
     greeted: BTreeSet<(u32, u64)>,
     /// Processes whose dump was told of.
     dumped: BTreeSet<(u32, u64)>,
-}
-
-/// A tail; it ends when this is dropped.
-struct Followed {
-    seen: Instant,
-    stop: Trigger,
-}
-
-impl Drop for Followed {
-    fn drop(&mut self) {
-        self.stop.fire();
-    }
-}
-
-/// A file to follow, and what is known of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
-    path: PathBuf,
-    run: String,
-    /// Only of what one process alone writes.
-    rank: Option<u32>,
-    world: Option<u32>,
 }
 
 /// A process that trains.
@@ -141,6 +118,10 @@ struct Wanted {
 struct Trainer {
     pid: u32,
     started: u64,
+    /// The same by the clock.
+    begun: Option<SystemTime>,
+    /// What it may read; `None` for a program that runs with the rights of two users.
+    view: Option<Arc<View>>,
     identity: Identity,
     named: Named,
     /// What its run is called.
@@ -153,54 +134,42 @@ impl Discovery {
     fn new(config: DiscoverConfig, around: Surroundings) -> Self {
         let health = around.hub.source("discover", "discover");
         let trainers = Trainers::new(&config.cgroups, around.hub.nvml().clone());
-        let runtime = tokio::runtime::Handle::current();
-        Self {
-            config,
-            around,
-            health,
-            trainers,
-            runtime,
-            followed: BTreeMap::new(),
-            greeted: BTreeSet::new(),
-            dumped: BTreeSet::new(),
-        }
+        let files = Files::new(around.clone(), health.clone());
+        Self { config, around, health, trainers, files, greeted: BTreeSet::new(), dumped: BTreeSet::new() }
     }
 
     fn look(&mut self, now: Instant) {
         let tree = Tree::read(&self.around.roots);
         let found = self.trainers.find(&self.around.roots, &tree);
-        let over = found.len().saturating_sub(MAX_TRAINERS);
-        if over > 0 {
-            self.health.dropped("too_many_processes", over as u64);
+        let roots = &self.around.roots;
+        // Of one user, who was there first stays.
+        let started = |pid: &u32| Reverse(tree.started(*pid));
+        let (found, over) = shares::fair(
+            found.into_iter().collect(),
+            MAX_TRAINERS,
+            |pid| processes::user(roots, *pid),
+            started,
+        );
+        if !over.is_empty() {
+            self.health.dropped("too_many_processes", over.len() as u64);
+            let whose = shares::by_user(over.iter().filter_map(|pid| processes::user(roots, *pid)));
+            tracing::warn!(whose, "more processes train than are looked at");
         }
+        let booted = booted(roots);
         let trainers: Vec<Trainer> =
-            found.into_iter().take(MAX_TRAINERS).filter_map(|pid| self.trainer(&tree, pid)).collect();
+            found.into_iter().filter_map(|pid| self.trainer(&tree, booted, pid)).collect();
         self.greeted.retain(|(pid, started)| tree.started(*pid) == Some(*started));
         self.dumped.retain(|process| self.greeted.contains(process));
         for trainer in &trainers {
             self.greet(trainer);
             self.dump(trainer);
         }
-        let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
-        let speaking = || trainers.iter().filter(|t| !t.identity.silent);
-        for file in speaking().flat_map(|trainer| self.files(&tree, trainer)) {
-            let rank = file.rank;
-            // What several ranks write is nobody's alone.
-            wanted
-                .entry(file.path.clone())
-                .and_modify(|w| w.rank = w.rank.filter(|r| Some(*r) == rank))
-                .or_insert(file);
-        }
-        if self.config.working_directory {
-            for file in speaking().flat_map(|trainer| self.beside(trainer)) {
-                wanted.entry(file.path.clone()).or_insert(file);
-            }
-        }
-        self.follow(wanted, now);
+        let speaking: Vec<&Trainer> = trainers.iter().filter(|t| !t.identity.silent).collect();
+        self.files.follow(&tree, &speaking, self.config.working_directory, now);
         self.report(&trainers);
     }
 
-    fn trainer(&self, tree: &Tree, pid: u32) -> Option<Trainer> {
+    fn trainer(&self, tree: &Tree, booted: Option<u64>, pid: u32) -> Option<Trainer> {
         let environ = match processes::environ(&self.around.roots, pid) {
             Ok(environ) => environ,
             Err(err) => {
@@ -211,6 +180,16 @@ impl Discovery {
             }
         };
         let started = tree.started(pid)?;
+        let view = View::of(&self.around.roots, pid).map(Arc::new);
+        if view.is_none() {
+            self.health.dropped(NOT_OWNER, 1);
+        }
+        // Another process may have got the number meanwhile, and has other rights.
+        if processes::started(&self.around.roots, pid) != Some(started) {
+            return None;
+        }
+        let begun = booted.map(|at| at + started / TICKS_PER_SECOND);
+        let begun = begun.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
         let named = identity::named(&self.around.roots, pid)?;
         let voice = Voice::of(processes::user(&self.around.roots, pid));
         let run = self.around.hub.claim(
@@ -227,7 +206,7 @@ impl Discovery {
                 voice,
             },
         );
-        Some(Trainer { pid, started, identity: Identity::of(&environ), named, run, voice })
+        Some(Trainer { pid, started, begun, view, identity: Identity::of(&environ), named, run, voice })
     }
 
     /// Tells the run's rank and job; a process that reports by itself says more, later and better.
@@ -258,9 +237,9 @@ impl Discovery {
     /// Tells of a dump of NCCL's flight recorder that this process left.
     fn dump(&mut self, trainer: &Trainer) {
         let id = &trainer.identity;
-        let (Some(path), Some(started)) = (&id.dump, self.started(trainer)) else { return };
-        let its_own =
-            std::fs::metadata(path).and_then(|m| m.modified()).is_ok_and(|at| at + SLACK >= started);
+        let (Some(path), Some(begun), Some(view)) = (&id.dump, trainer.begun, &trainer.view) else { return };
+        let written = view.find(path).and_then(|found| found.metadata.modified());
+        let its_own = written.is_ok_and(|at| at + SLACK >= begun);
         if its_own && self.dumped.insert((trainer.pid, trainer.started)) {
             let event = stepwatch_formats::dump_event(path, id.rank);
             self.publish(trainer.voice, Event { run: Some(trainer.run.clone()), ..event });
@@ -272,74 +251,6 @@ impl Discovery {
         self.around.hub.publish(origin, event);
     }
 
-    /// What a trainer, its children and whoever reads its output write, and what it leaves when it fails.
-    fn files(&self, tree: &Tree, trainer: &Trainer) -> Vec<Wanted> {
-        let roots = &self.around.roots;
-        let id = &trainer.identity;
-        let wanted = |path: PathBuf, rank| trainer.wants(path, rank);
-        let mut files = Vec::new();
-        let own = processes::written(roots, trainer.pid);
-        files.extend(own.iter().filter(|f| is_ours(f)).map(|f| wanted(f.path.clone(), own_rank(f, id))));
-        for child in tree.descendants(trainer.pid) {
-            let theirs = processes::written(roots, child);
-            files.extend(
-                theirs.iter().filter(|f| is_ours(f)).map(|f| wanted(f.path.clone(), own_rank(f, id))),
-            );
-        }
-        if !own.iter().any(|f| f.standard) {
-            // Its output goes through a pipe to a launcher, which may write it down.
-            for launcher in tree.ancestors(trainer.pid) {
-                let theirs = processes::written(roots, launcher);
-                files.extend(theirs.iter().filter(|f| is_ours(f)).map(|f| wanted(f.path.clone(), None)));
-            }
-        }
-        files.extend(id.error_file.iter().map(|path| wanted(path.clone(), id.rank)));
-        files
-    }
-
-    /// Files in the working directory that were written since the process started. TensorBoard opens its file anew for every record,
-    /// so it is not among those that are open.
-    fn beside(&self, trainer: &Trainer) -> Vec<Wanted> {
-        let Some(cwd) = processes::cwd(&self.around.roots, trainer.pid).filter(|d| d.parent().is_some())
-        else {
-            return Vec::new();
-        };
-        let Some(started) = self.started(trainer) else { return Vec::new() };
-        let found = tail::search(&cwd);
-        if found.cut {
-            self.health.dropped("directory_too_large", 1);
-        }
-        let fresh = |path: &PathBuf| {
-            std::fs::metadata(path).and_then(|m| m.modified()).is_ok_and(|at| at + SLACK >= started)
-        };
-        found.files.into_iter().filter(fresh).map(|path| trainer.wants(path, None)).collect()
-    }
-
-    fn started(&self, trainer: &Trainer) -> Option<SystemTime> {
-        /// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
-        const TICKS_PER_SECOND: u64 = 100;
-        let stat = crate::roots::read(&self.around.roots.proc("stat"))?;
-        let booted: u64 = stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()?;
-        Some(SystemTime::UNIX_EPOCH + Duration::from_secs(booted + trainer.started / TICKS_PER_SECOND))
-    }
-
-    fn follow(&mut self, wanted: BTreeMap<PathBuf, Wanted>, now: Instant) {
-        for (path, file) in wanted {
-            if let Some(followed) = self.followed.get_mut(&path) {
-                followed.seen = now;
-            } else if self.followed.len() >= MAX_FILES {
-                self.health.dropped("too_many_files", 1);
-            } else {
-                tracing::info!(path = %path.display(), run = file.run, rank = file.rank, "following a file that was found");
-                let (stop, shutdown) = Shutdown::manual();
-                let _within = self.runtime.enter();
-                tail::start(file.tail(), &self.around, shutdown);
-                self.followed.insert(path, Followed { seen: now, stop });
-            }
-        }
-        self.followed.retain(|_, f| now.duration_since(f.seen) < LINGER);
-    }
-
     fn report(&self, trainers: &[Trainer]) {
         let mut out = Samples::default();
         let runs: BTreeSet<&str> = trainers.iter().map(|t| t.run.as_str()).collect();
@@ -348,36 +259,15 @@ impl Discovery {
             out.set(&PROCESSES, &[run], of_run().count() as u64);
             out.maybe(&RESTARTS, &[run], of_run().filter_map(|t| t.named.restarts).max().map(f64::from));
         }
-        out.set(&FILES, &[], self.followed.len() as u64);
+        out.set(&FILES, &[], self.files.len() as u64);
         self.health.samples(out);
     }
 }
 
-impl Trainer {
-    fn wants(&self, path: PathBuf, rank: Option<u32>) -> Wanted {
-        Wanted { path, run: self.run.clone(), rank, world: self.identity.world }
-    }
-}
-
-impl Wanted {
-    fn tail(&self) -> TailConfig {
-        TailConfig {
-            found: Some(self.run.clone()),
-            rank: self.rank,
-            world: self.world,
-            ..TailConfig::of(&self.path)
-        }
-    }
-}
-
-/// Standard output whatever its name is, and otherwise what has a name that we know.
-fn is_ours(file: &OpenFile) -> bool {
-    file.standard || stepwatch_formats::known_name(&file.path)
-}
-
-/// A log may be everybody's, a file of metrics is its writer's.
-fn own_rank(file: &OpenFile, identity: &Identity) -> Option<u32> {
-    identity.rank.filter(|_| !file.standard)
+/// When the machine started, in Unix seconds.
+fn booted(roots: &Roots) -> Option<u64> {
+    let stat = roots::read(&roots.proc("stat"))?;
+    stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()
 }
 
 impl Poll for Discovery {

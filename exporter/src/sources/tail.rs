@@ -36,7 +36,9 @@ use stepwatch_wire::Event;
 use super::poll::{self, Poll};
 use super::{Sink, Surroundings};
 use crate::family::Family;
+use crate::reach::Reach;
 use crate::roots::Roots;
+use crate::shares;
 use crate::source::SourceHandle;
 use file::TailedFile;
 use owner::Asked;
@@ -44,7 +46,7 @@ use watch::LOOK_EVERY;
 use writers::Processes;
 
 pub use config::{From, TailConfig};
-pub(super) use find::search;
+pub(super) use find::{Candidate, search};
 pub(crate) use zone::Zone;
 
 /// Files that one entry follows.
@@ -53,6 +55,8 @@ const MAX_FILES: usize = 256;
 const SCAN_EVERY: Duration = Duration::from_secs(5);
 /// A search is repeated after so many times what it took, if that is longer.
 const SCAN_PAUSE: u32 = 50;
+/// How much longer ago a file may have been written than another of the same user and keep its place.
+const STAYS_SECONDS: f64 = 60.0;
 /// Runs of one entry that were introduced; of more, a hello may be missing or be said again.
 const MAX_GREETED: usize = 1024;
 
@@ -62,6 +66,7 @@ pub(super) static FAMILIES: &[&Family] = &[];
 /// Every file of one configured entry.
 pub(super) struct Tail {
     config: TailConfig,
+    reach: Reach,
     sink: Box<dyn Sink>,
     state_dir: PathBuf,
     health: SourceHandle,
@@ -79,6 +84,15 @@ pub(super) struct Tail {
     blind: bool,
     greeted: BTreeSet<String>,
     scratch: Vec<Event>,
+}
+
+/// A file that is followed, or may be, when there is not room for all.
+struct Wants {
+    uid: u32,
+    /// When it was written, in Unix seconds.
+    worth: f64,
+    /// What is new, or the path of what is followed.
+    what: Result<Candidate, PathBuf>,
 }
 
 /// What the files of an entry share.
@@ -116,6 +130,7 @@ impl Tail {
         }
         let health = sink.source(&config.path, "tail");
         Self {
+            reach: config.reach(),
             config,
             sink,
             state_dir: state_dir.to_owned(),
@@ -137,9 +152,8 @@ impl Tail {
     /// Reads what is new in every file. True if there is more at once.
     pub(super) fn poll(&mut self, now: Instant, unix: f64) -> bool {
         if self.next_scan.is_none_or(|at| now >= at) {
-            let began = Instant::now();
-            self.scan(now, unix);
-            self.next_scan = Some(now + SCAN_EVERY.max(began.elapsed() * self.scan_pause));
+            let took = self.scan(now, unix);
+            self.next_scan = Some(now + SCAN_EVERY.max(took * self.scan_pause));
         }
         self.find_owners(now, unix);
         let several = self.config.is_pattern() || self.files.len() != 1;
@@ -162,7 +176,7 @@ impl Tail {
                 }
                 Err(err) => {
                     up = false;
-                    file.complain(&err);
+                    file.complain(&err, now, &self.health);
                 }
             }
         }
@@ -181,9 +195,11 @@ impl Tail {
         more
     }
 
-    /// Looks for files that were not there before.
-    fn scan(&mut self, now: Instant, unix: f64) {
-        let found = find::find(&self.config.path);
+    /// Looks for files that were not there before; how long it took to look.
+    fn scan(&mut self, now: Instant, unix: f64) -> Duration {
+        let began = Instant::now();
+        let found = find::find(&self.config.path, &self.reach);
+        let took = began.elapsed();
         if found.cut && !self.cut {
             self.health.dropped("search_limit", 1);
             tracing::warn!(
@@ -193,29 +209,80 @@ impl Tail {
         }
         self.cut = found.cut;
         let directory = Path::new(&self.config.path);
-        if found.files.iter().all(|f| f != directory) {
+        if found.files.iter().all(|f| f.path != directory) {
             // A directory took the place of what was no file yet.
             self.files.remove(directory);
         }
-        let mut followed: Option<BTreeSet<PathBuf>> = None;
-        for path in found.files {
-            if self.files.contains_key(&path) {
-                continue;
-            }
-            // Found by a link before it was found at its own place.
-            let followed = followed.get_or_insert_with(|| self.files.keys().map(|p| find::real(p)).collect());
-            if !followed.insert(find::real(&path)) {
-                continue;
-            }
-            if self.files.len() >= MAX_FILES && !self.make_room(unix) {
-                if self.refused.len() < MAX_FILES && self.refused.insert(path) {
-                    self.health.dropped("too_many_files", 1);
-                }
-                continue;
-            }
-            let file = TailedFile::new(&self.config, &path, &self.state_dir, &*self.sink, now, unix);
-            self.files.insert(path, file);
+        let fresh: Vec<_> = found.files.into_iter().filter(|f| !self.files.contains_key(&f.path)).collect();
+        if fresh.is_empty() {
+            return took;
         }
+        // Found by a link before it was found at its own place.
+        let mut followed: BTreeSet<PathBuf> = self.files.keys().map(|p| find::real(p)).collect();
+        for candidate in self.make_room(fresh, unix) {
+            if !followed.insert(find::real(&candidate.path)) {
+                continue;
+            }
+            let file = TailedFile::new(
+                &self.config,
+                &candidate,
+                &self.reach,
+                &self.state_dir,
+                &*self.sink,
+                now,
+                unix,
+            );
+            self.files.insert(candidate.path, file);
+        }
+        took
+    }
+
+    /// Which of these there is room for, by the shares of those who own them. What gives way is let go: should it grow again, its
+    /// position is remembered.
+    fn make_room(&mut self, fresh: Vec<Candidate>, unix: f64) -> Vec<Candidate> {
+        if self.files.len() + fresh.len() <= MAX_FILES {
+            return fresh;
+        }
+        // Those whose job must be over give way to what was just written, whoever owns it.
+        let written = |candidate: &Candidate| open::since_epoch(candidate.written).unwrap_or(0.0);
+        let alive = fresh.iter().filter(|candidate| !file::is_idle_since(written(candidate), unix)).count();
+        let mut over = (self.files.len() + alive).saturating_sub(MAX_FILES);
+        self.files.retain(|_, file| {
+            let gives_way = over > 0 && file.is_idle(unix);
+            over -= usize::from(gives_way);
+            !gives_way
+        });
+        let held = self.files.iter().map(|(path, file)| Wants {
+            uid: file.uid,
+            worth: file.modified().unwrap_or(0.0) + STAYS_SECONDS,
+            what: Err(path.clone()),
+        });
+        let fresh = fresh.into_iter().map(|candidate| Wants {
+            uid: candidate.owner,
+            worth: written(&candidate),
+            what: Ok(candidate),
+        });
+        let wanted: Vec<Wants> = held.chain(fresh).collect();
+        let (kept, left) = shares::fair(wanted, MAX_FILES, |w| w.uid, |w| w.worth.to_bits());
+        let mut refused = Vec::new();
+        for one in left {
+            let path = match one.what {
+                Ok(candidate) => candidate.path,
+                Err(path) => {
+                    self.files.remove(&path);
+                    path
+                }
+            };
+            if self.refused.len() < MAX_FILES && self.refused.insert(path) {
+                refused.push(one.uid);
+            }
+        }
+        if !refused.is_empty() {
+            self.health.dropped("too_many_files", refused.len() as u64);
+            let whose = shares::by_user(refused.into_iter());
+            tracing::warn!(path = self.config.path, whose, "more files than are followed at once");
+        }
+        kept.into_iter().filter_map(|one| one.what.ok()).collect()
     }
 
     /// Finds out whose the files are that are new, or whose writers are gone, before anything more is read of them.
@@ -239,12 +306,6 @@ impl Tail {
             let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix, voice };
             file.settle(&self.config, theirs.collect(), asked);
         }
-    }
-
-    /// Lets a file go whose job must be over. Should it grow again, its position is remembered.
-    fn make_room(&mut self, unix: f64) -> bool {
-        let idle = self.files.iter().find(|(_, file)| file.is_idle(unix)).map(|(path, _)| path.clone());
-        idle.is_some_and(|path| self.files.remove(&path).is_some())
     }
 
     /// Says bye for runs that nobody on this host writes of any more, though somebody did.

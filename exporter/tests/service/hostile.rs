@@ -1,7 +1,7 @@
 //! What a neighbour on the node or in the network can do to the exporter, and what it may cost at most: a run that has nothing to do
 //! with it stays on the page, and memory stays below the bound of docs/security.md.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -221,4 +221,37 @@ fn sockets_of_one_process_leave_room_for_others() {
     exporter.wait_for(r#"stepwatch_exporter_ingest_dropped_total{reason="share_limit"}"#, 1.0);
     neighbour.kill().unwrap();
     neighbour.wait().unwrap();
+}
+
+/// Twenty thousand logs and a hole of terabytes of one user; as root, who can give files away, a genuine log of another.
+#[test]
+fn a_flood_of_logs_and_holes_leaves_room_for_a_log() {
+    const LINE: &str = "{\"step\":5,\"loss\":2.5}\n";
+    let dir = tempfile::tempdir().unwrap();
+    let logs = dir.path().join("logs");
+    std::fs::create_dir(&logs).unwrap();
+    for n in 0..20_000 {
+        std::fs::write(logs.join(format!("{n}.jsonl")), "{}\n").unwrap();
+    }
+    let mut sparse = std::fs::File::create(logs.join("sparse.jsonl")).unwrap();
+    sparse.set_len(4 << 40).unwrap();
+    sparse.seek(std::io::SeekFrom::End(0)).unwrap();
+    sparse.write_all(LINE.as_bytes()).unwrap();
+    let genuine = logs.join("theirs.jsonl");
+    std::fs::write(&genuine, LINE).unwrap();
+    let written = std::fs::File::options().append(true).open(&genuine).unwrap();
+    let age = Duration::from_mins(2);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&genuine, Some(65_534), None).unwrap();
+        written.set_modified(std::time::SystemTime::now() - age).unwrap();
+    } else {
+        written.set_modified(std::time::SystemTime::now() + age).unwrap();
+    }
+    let tail = format!("sources:\n  - tail: {{path: '{}', from: start}}\n", logs.display());
+    let exporter = Exporter::start(dir.path(), &format!("{QUICK}{tail}"));
+    exporter.wait_for(r#"train_step{run="sparse"}"#, 5.0);
+    exporter.wait_for(r#"train_step{run="theirs"}"#, 5.0);
+    let source = format!(r#"train_source_skipped_bytes_total{{source="{}",kind="tail"}}"#, logs.display());
+    assert!(exporter.page().get(&source).unwrap() > (4_u64 << 40) as f64 - 1e6);
+    is_unharmed(&exporter, 1);
 }

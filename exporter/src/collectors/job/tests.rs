@@ -395,10 +395,15 @@ fn a_run_goes_to_the_pod_of_its_devices_whatever_others_are_called() {
     node.write("proc/13/root/var/run/secrets/kubernetes.io/serviceaccount/namespace", "team-b");
     trains(14, "linked", &["HOSTNAME=worker-0"]);
     node.write("proc/14/root/run/secrets/kubernetes.io/serviceaccount/namespace", "team-a\n");
-    // As it is in most images; followed from outside it leads to the exporter's own.
-    node.write("own/secrets/kubernetes.io/serviceaccount/namespace", "team-b");
+    // As it is in most images; followed from outside it leads to the host's.
     std::fs::create_dir(node.path("proc/14/root/var")).unwrap();
-    symlink(node.path("own"), node.path("proc/14/root/var/run")).unwrap();
+    symlink("/run", node.path("proc/14/root/var/run")).unwrap();
+    for pid in [13, 14] {
+        // In a container of its own.
+        std::fs::create_dir(node.path(&format!("proc/{pid}/ns"))).unwrap();
+        symlink(format!("mnt:[{pid}]"), node.path(&format!("proc/{pid}/ns/mnt"))).unwrap();
+        std::fs::copy("/proc/self/status", node.path(&format!("proc/{pid}/status"))).unwrap();
+    }
     trains(15, "indexed", &["HOSTNAME=idx-0", "NVIDIA_VISIBLE_DEVICES=void"]);
     node.opens(15, "/dev/nvidia2");
     let page = node.bench.collect(&mut node.reader());

@@ -1,23 +1,25 @@
 //! What a checkpoint tells of its model: the `config.json` of Hugging Face in it, or in the directory of checkpoints.
 
-use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use stepwatch_formats::FileReader;
 use stepwatch_wire::Event;
 
+use crate::reach::Reach;
+
 /// Larger than any: a vocabulary of labels may be in it.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-pub(super) fn hello(checkpoint: &Path) -> Option<Event> {
+pub(super) fn hello(checkpoint: &Path, reach: &Reach) -> Option<Event> {
     let places = [Some(checkpoint), checkpoint.parent()];
-    places.into_iter().flatten().find_map(|dir| read(&dir.join("config.json")))
+    places.into_iter().flatten().find_map(|dir| read(&dir.join("config.json"), reach))
 }
 
-fn read(path: &Path) -> Option<Event> {
-    let small = |m: &fs::Metadata| m.is_file() && m.len() <= MAX_BYTES;
-    fs::metadata(path).ok().filter(small)?;
-    let bytes = fs::read(path).ok()?;
+fn read(path: &Path, reach: &Reach) -> Option<Event> {
+    let found = reach.find(path).ok().filter(|found| found.metadata.len() <= MAX_BYTES)?;
+    let mut bytes = Vec::new();
+    found.open().ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     let mut events = Vec::new();
     FileReader::new(path, &bytes)?.push(&bytes, true, &mut events);
     events.pop()

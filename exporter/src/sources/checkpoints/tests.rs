@@ -5,7 +5,10 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::hub::Outcome;
-use crate::source::Sources;
+use crate::source::{DROPPED, NOT_OWNER, Sources};
+
+/// Of a model.
+const CONFIG: &str = r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":32,"architectures":["LlamaForCausalLM"]}"#;
 
 #[derive(Clone, Default)]
 struct List {
@@ -133,7 +136,6 @@ fn a_checkpoint_of_torch_distributed_is_whole_with_its_metadata() {
 
 #[test]
 fn a_checkpoint_tells_of_its_model() {
-    const CONFIG: &str = r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":32,"architectures":["LlamaForCausalLM"]}"#;
     let mut b = Bench::new();
     let checkpoint = b.dir.path().join("checkpoint-100");
     fs::create_dir_all(&checkpoint).unwrap();
@@ -326,4 +328,38 @@ fn mistakes_are_named() {
     for key in ["path:", "interval:", "settle:"] {
         assert!(wrong.contains(key), "{wrong}");
     }
+}
+
+/// Root can make links of others; the links of whoever else runs this are their own, and lead anywhere.
+#[test]
+fn links_of_others_and_pipes_are_no_checkpoints() {
+    let is_root = rustix::process::geteuid().is_root();
+    let private = tempfile::tempdir().unwrap();
+    fs::create_dir(private.path().join("data")).unwrap();
+    fs::write(private.path().join("data/config.json"), CONFIG).unwrap();
+    let mut b = Bench::new();
+    let at = |name: &str| b.dir.path().join(name);
+    std::os::unix::fs::symlink(private.path().join("data"), at("checkpoint-7")).unwrap();
+    fs::create_dir(at("checkpoint-8")).unwrap();
+    std::os::unix::fs::symlink(private.path().join("data/config.json"), at("checkpoint-8/config.json"))
+        .unwrap();
+    if is_root {
+        for link in ["checkpoint-7", "checkpoint-8/config.json"] {
+            std::os::unix::fs::lchown(at(link), Some(65_534), None).unwrap();
+        }
+    }
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        at("latest"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o644),
+        0,
+    )
+    .unwrap();
+    b.write("checkpoint-8/trainer_state.json", 100);
+    b.pass(settle().as_duration() * 2);
+    let hellos = b.list.events.lock().unwrap().iter().filter(|e| e.kind == Kind::Hello).count();
+    assert_eq!(hellos == 0, is_root, "{hellos}");
+    let refused = b.page().get(&DROPPED, &[b.dir.path().to_str().unwrap(), "checkpoints", NOT_OWNER]);
+    assert_eq!(refused, is_root.then_some(1.0));
 }

@@ -2,18 +2,26 @@
 //!
 //! Everything here may vanish between two reads, and what belongs to another user may be refused; either is `None`.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use crate::reach::View;
 use crate::roots::{self, Roots};
+use crate::shares;
 
+/// Processes that are counted in one pass: all that Linux can have, by default.
+const MAX_PIDS: usize = 4 << 20;
 /// Processes looked at in one pass.
 const MAX_PROCESSES: usize = 32_768;
 /// Descriptors of one process that are looked at.
 const MAX_DESCRIPTORS: usize = 4096;
 /// An environment is as long as its user makes it.
-const MAX_ENVIRON_BYTES: usize = 1024 * 1024;
+const MAX_ENVIRON_BYTES: u64 = 1024 * 1024;
+/// A name of Kubernetes.
+const MAX_NAMESPACE_BYTES: u64 = 256;
 /// Generations looked up and down.
 const MAX_GENERATIONS: usize = 8;
 
@@ -36,8 +44,11 @@ pub(crate) struct OpenFile {
 impl Tree {
     pub(crate) fn read(roots: &Roots) -> Self {
         let names = fs::read_dir(&roots.procfs).into_iter().flatten().flatten();
-        let pids = names.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).take(MAX_PROCESSES);
-        Self { processes: pids.filter_map(|pid| Some((pid, parent_and_start(roots, pid)?))).collect() }
+        let pids = names.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).take(MAX_PIDS);
+        let (pids, _) =
+            shares::fair(pids.collect(), MAX_PROCESSES, |pid| user(roots, *pid), |pid| Reverse(*pid));
+        let known = pids.into_iter().filter_map(|pid| Some((pid, parent_and_start(roots, pid)?)));
+        Self { processes: known.collect() }
     }
 
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
@@ -87,18 +98,24 @@ fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     Some((fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
 
-/// The user that a process runs as. Its directory would say root of one that may not be looked at.
-pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {
-    let status = roots::read(&roots.proc(format!("{pid}/status")))?;
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_ascii_whitespace().nth(1)?.parse().ok()
+/// When the process that has this number now started.
+pub(crate) fn started(roots: &Roots, pid: u32) -> Option<u64> {
+    parent_and_start(roots, pid).map(|(_, started)| started)
 }
 
 /// `Err` where we may not look.
 pub(crate) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
-    let mut bytes = fs::read(roots.proc(pid.to_string()).join("environ"))?;
-    bytes.truncate(MAX_ENVIRON_BYTES);
+    let mut bytes = Vec::new();
+    let file = fs::File::open(roots.proc(pid.to_string()).join("environ"))?;
+    file.take(MAX_ENVIRON_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The user that a process runs as; nobody when it is gone. Its directory would say root of one that may not be looked at.
+pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {
+    let status = roots::read(&roots.proc(format!("{pid}/status")))?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Where the process works, as we would find it.
@@ -107,18 +124,20 @@ pub(crate) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
     Some(seen_from_here(roots, pid, &fs::read_link(dir.join("cwd")).ok()?))
 }
 
-/// Regular files that the process has open for writing.
-pub(crate) fn written(roots: &Roots, pid: u32) -> Vec<OpenFile> {
+/// Regular files that the process has open for writing. `left` are the descriptors that may still be looked at.
+pub(crate) fn written(roots: &Roots, pid: u32, left: &mut usize) -> Vec<OpenFile> {
     let dir = roots.proc(pid.to_string());
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().take(MAX_DESCRIPTORS) {
+    for entry in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().take(MAX_DESCRIPTORS.min(*left))
+    {
+        *left -= 1;
         let name = entry.file_name();
         let Some(target) = fs::read_link(entry.path()).ok().filter(|t| is_file_name(t)) else { continue };
         if !writes(&dir.join("fdinfo").join(&name)) {
             continue;
         }
-        let path = seen_from_here(roots, pid, &target);
-        if path.is_file() {
+        if fs::metadata(entry.path()).is_ok_and(|meta| meta.is_file()) {
+            let path = seen_from_here(roots, pid, &target);
             found.push(OpenFile { path, standard: name == "1" || name == "2" });
         }
     }
@@ -156,12 +175,11 @@ fn minor(device: &Path) -> Option<u32> {
 
 /// The namespace of Kubernetes that the process is in, by what the kubelet mounts into every container.
 pub(crate) fn namespace(roots: &Roots, pid: u32) -> Option<String> {
-    let root = roots.proc(pid.to_string()).join("root");
-    // An absolute link leads out of the container, to our own namespace.
-    let run = if root.join("var/run").is_symlink() { "run" } else { "var/run" };
-    let file = root.join(run).join("secrets/kubernetes.io/serviceaccount/namespace");
-    // Whoever opens a pipe that somebody put there waits for its other end.
-    file.is_file().then(|| roots::read(&file)).flatten()
+    const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    let file = View::of(roots, pid)?.find(Path::new(FILE)).ok()?.open().ok()?;
+    let mut text = String::new();
+    file.take(MAX_NAMESPACE_BYTES).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
 }
 
 fn open_devices(roots: &Roots, pid: u32) -> impl Iterator<Item = PathBuf> {

@@ -43,7 +43,7 @@ impl Identity {
     pub(super) fn of(environ: &[u8]) -> Self {
         let env = Environ::parse(environ);
         let mut found = Self {
-            error_file: env.text(ERROR_FILE).map(PathBuf::from),
+            error_file: env.text(ERROR_FILE).map(PathBuf::from).filter(|path| path.is_absolute()),
             silent: env.text(&["STEPWATCH_DISABLED"]).is_some_and(|v| v != "0"),
             ..Self::default()
         };

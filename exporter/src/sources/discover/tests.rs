@@ -1,9 +1,13 @@
 //! A tree of files in place of `/proc` and the cgroups, a real process, and a library in place of NVML.
 
+mod owners;
+
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use super::files::LINGER;
 use super::*;
 use crate::roots::Roots;
 use crate::testing;
@@ -45,6 +49,7 @@ impl Host {
         let rest = "1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4711 0";
         fs::write(dir.join("stat"), format!("{pid} (python3 (a) b) S {parent} {rest}")).unwrap();
         fs::write(dir.join("environ"), environ.join("\0")).unwrap();
+        fs::copy("/proc/self/status", dir.join("status")).unwrap();
         symlink(self.path("work"), dir.join("cwd")).unwrap();
         for (fd, target) in open {
             let target = if target.starts_with("/dev") { target.into() } else { self.path(target) };
@@ -74,7 +79,7 @@ impl Discovery {
     /// Paths below the host's directory, each with its run and rank as its tail was given them.
     fn found(&self, host: &Host) -> Vec<String> {
         let name = |p: &PathBuf| p.strip_prefix(host.dir.path()).unwrap_or(p).to_string_lossy().into_owned();
-        self.followed.keys().map(name).collect()
+        self.files.paths().map(name).collect()
     }
 
     fn published(&self) -> Vec<Event> {
@@ -194,7 +199,7 @@ async fn a_process_that_reports_by_itself_or_was_told_not_to_is_left_alone() {
     host.process(100, 1, environ, &[(5, "/dev/nvidia0"), (6, "logs/metrics.jsonl")]);
     let mut d = host.discovery();
     d.look(Instant::now());
-    assert!(d.followed.is_empty());
+    assert_eq!(d.files.len(), 0);
 }
 
 /// A process of this host, killed when dropped.

@@ -1,7 +1,8 @@
 //! What the configuration says of files to follow, and what is wrong with it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_formats::{MAX_KEYS, Reader, Rule, RuleError};
@@ -10,6 +11,7 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::find::is_pattern;
+use crate::reach::{Reach, View};
 use crate::training::mfu::Model;
 use crate::training::peaks;
 
@@ -42,6 +44,9 @@ pub struct TailConfig {
     /// The run of the process that discovery found to write it.
     #[serde(skip)]
     pub found: Option<String>,
+    /// As far as which process it leads, where the path is not the operator's.
+    #[serde(skip)]
+    pub(crate) view: Option<Arc<View>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// The host that it tells of, where that is not this one.
@@ -102,6 +107,7 @@ impl TailConfig {
             format: auto(),
             run: None,
             found: None,
+            view: None,
             rank: None,
             node: None,
             keys: BTreeMap::new(),
@@ -168,6 +174,15 @@ impl TailConfig {
     /// It may mean several files, of which some may be gone.
     pub(super) fn is_pattern(&self) -> bool {
         is_pattern(&self.path)
+    }
+
+    /// How far its paths may lead.
+    pub(super) fn reach(&self) -> Reach {
+        match &self.view {
+            Some(view) => Reach::Of(Arc::clone(view)),
+            None if self.is_pattern() => Reach::of_pattern(&self.path),
+            None => Reach::Below(PathBuf::from(&self.path)),
+        }
     }
 
     fn check_rules(&self) -> Vec<String> {

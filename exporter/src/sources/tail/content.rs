@@ -10,6 +10,7 @@ use super::open::{self, Begin, How};
 use super::pieces::Counts;
 use super::state::Position;
 use super::whole::Whole;
+use crate::reach::Reach;
 
 pub(super) enum Content {
     Grows(Box<Follower>),
@@ -17,15 +18,15 @@ pub(super) enum Content {
 }
 
 impl Content {
-    pub(super) fn new(config: &TailConfig, path: &Path, begin: Begin) -> Self {
-        let head = if config.recognises() { open::head(path) } else { Vec::new() };
+    pub(super) fn new(config: &TailConfig, path: &Path, reach: &Reach, begin: Begin) -> Self {
+        let head = if config.recognises() { open::head(path, reach) } else { Vec::new() };
         if config.recognises() && kind_of(path, &head) == FileKind::Whole {
             if let Some(reader) = FileReader::new(path, &head) {
-                return Self::Whole(Box::new(Whole::new(path.to_owned(), reader, begin)));
+                return Self::Whole(Box::new(Whole::new(path.to_owned(), reach.clone(), reader, begin)));
             }
         }
         let how = How { begin, recognise: config.recognises() };
-        Self::Grows(Box::new(Follower::new(path.to_owned(), how)))
+        Self::Grows(Box::new(Follower::new(path.to_owned(), reach.clone(), how)))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -13,6 +13,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::again::Again;
 use super::content::Content;
+use super::find::Candidate;
 use super::labels::Labels;
 use super::lines::{Lines, Turn};
 use super::open::{Begin, modified};
@@ -24,6 +25,8 @@ use super::words::last_words;
 use super::writers::{Process, Writer};
 use super::{Context, From, TailConfig};
 use crate::hub::{Origin, Via};
+use crate::reach::{Reach, Refusal};
+use crate::source::{NOT_OWNER, SourceHandle};
 use crate::sources::Sink;
 use crate::stream::Mark;
 use crate::training::Priority;
@@ -39,6 +42,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 pub(super) const RETRY_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct TailedFile {
+    /// Whose share of the files it is of.
+    pub(super) uid: u32,
     content: Content,
     lines: Lines,
     store: Store,
@@ -49,6 +54,8 @@ pub(super) struct TailedFile {
     waiting: Vec<Event>,
     /// When it is offered again.
     retry: Option<Instant>,
+    /// It is not for us; when it is looked at again.
+    refused: Option<Instant>,
     /// When the position was last saved; `None` if it never was.
     saved: Option<Instant>,
     unsaved: bool,
@@ -71,20 +78,23 @@ pub(super) struct TailedFile {
 impl TailedFile {
     pub(super) fn new(
         config: &TailConfig,
-        path: &Path,
+        candidate: &Candidate,
+        reach: &Reach,
         state_dir: &Path,
         sink: &dyn Sink,
         now: Instant,
         unix: f64,
     ) -> Self {
+        let path = candidate.path.as_path();
         let begin = match config.from {
             From::Start => Begin::Start,
             From::End => Begin::End,
-            From::Auto if is_over(path, unix) => Begin::End,
+            From::Auto if is_over(path, reach, unix) => Begin::End,
             From::Auto => Begin::Start,
         };
         let mut file = Self {
-            content: Content::new(config, path, begin),
+            uid: candidate.owner,
+            content: Content::new(config, path, reach, begin),
             lines: Lines::new(config.reader(), unix),
             store: Store::new(state_dir, path),
             labels: Labels::new(config, path),
@@ -92,6 +102,7 @@ impl TailedFile {
             again: Again::default(),
             waiting: Vec::new(),
             retry: None,
+            refused: None,
             saved: None,
             unsaved: true,
             generation: 0,
@@ -165,9 +176,14 @@ impl TailedFile {
         gone && self.saved.is_some() && self.waiting.is_empty()
     }
 
+    /// When it was last written to, in Unix seconds.
+    pub(super) fn modified(&self) -> Option<f64> {
+        self.content.modified()
+    }
+
     /// Nothing was written to it for so long that its job must be over.
     pub(super) fn is_idle(&self, unix: f64) -> bool {
-        self.waiting.is_empty() && self.content.modified().is_none_or(|at| unix - at > OVER_AFTER_SECONDS)
+        self.waiting.is_empty() && self.content.modified().is_none_or(|at| is_idle_since(at, unix))
     }
 
     pub(super) fn forget(&self, sink: &dyn Sink) {
@@ -179,15 +195,23 @@ impl TailedFile {
     }
 
     /// Logs what is wrong once, until it is right again.
-    pub(super) fn complain(&mut self, err: &io::Error) {
-        if !std::mem::replace(&mut self.complained, true) {
-            tracing::warn!(path = %self.labels.path.display(), %err, "cannot read a tailed file");
+    pub(super) fn complain(&mut self, err: &io::Error, now: Instant, health: &SourceHandle) {
+        let refusal = Refusal::of(err);
+        if refusal.is_some() {
+            self.refused = Some(now + RETRY_EVERY);
         }
+        if std::mem::replace(&mut self.complained, true) {
+            return;
+        }
+        if refusal.is_some() {
+            health.dropped(NOT_OWNER, 1);
+        }
+        tracing::warn!(path = %self.labels.path.display(), %err, "cannot read a tailed file");
     }
 
     /// Reads, publishes, and then saves the position: in this order nothing is lost. True if there is more.
     pub(super) fn poll(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
-        if self.retry.is_some_and(|at| now < at) {
+        if self.retry.max(self.refused).is_some_and(|at| now < at) {
             return Ok(false);
         }
         if !self.waiting.is_empty() {
@@ -462,6 +486,7 @@ impl TailedFile {
         let unmatched = lines.saturating_sub(self.unmatched) + (now.unmatched - then.unmatched);
         self.unmatched = lines;
         cx.health.unmatched_lines(unmatched);
+        cx.health.skipped_bytes(now.skipped_bytes - then.skipped_bytes);
         for (reason, n) in [
             ("line_too_long", now.cut_lines - then.cut_lines),
             ("truncated", now.truncations - then.truncations),
@@ -482,7 +507,11 @@ fn is_exact(format: &str) -> bool {
     matches!(format, "jsonl" | "csv")
 }
 
-fn is_over(path: &Path, unix: f64) -> bool {
-    let written = std::fs::metadata(path).ok().as_ref().and_then(modified);
-    written.is_some_and(|at| unix - at > OVER_AFTER_SECONDS)
+pub(super) fn is_idle_since(written: f64, unix: f64) -> bool {
+    unix - written > OVER_AFTER_SECONDS
+}
+
+fn is_over(path: &Path, reach: &Reach, unix: f64) -> bool {
+    let written = reach.find(path).ok().and_then(|found| modified(&found.metadata));
+    written.is_some_and(|at| is_idle_since(at, unix))
 }

@@ -2,53 +2,118 @@
 //! look like something we read.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::name;
+use crate::reach::{Reach, Refusal};
 
 /// Directories inside one another that are searched.
 const MAX_DEPTH: usize = 6;
-/// Entries of directories that are looked at in one search: a directory of checkpoints has thousands.
-const MAX_ENTRIES: usize = 20_000;
+/// Files and directories of one user that are looked at in one search: a directory of checkpoints has thousands.
+const MAX_ENTRIES: usize = 32_768;
+/// Names that are read in one search, and of these in directories of one user: most are of nothing that is looked at.
+const MAX_NAMES: usize = 262_144;
+const MAX_NAMES_OF_USER: usize = MAX_NAMES / 4;
+
+/// A file that may be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::sources) struct Candidate {
+    pub(in crate::sources) path: PathBuf,
+    pub(in crate::sources) written: SystemTime,
+    pub(in crate::sources) owner: u32,
+}
+
+impl Candidate {
+    pub(in crate::sources) fn new(path: PathBuf, metadata: &Metadata) -> Self {
+        let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        Self { path, written, owner: metadata.uid() }
+    }
+}
 
 /// What a search found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::sources) struct Found {
     /// Those written to last come first where there is a choice.
-    pub(in crate::sources) files: Vec<PathBuf>,
+    pub(in crate::sources) files: Vec<Candidate>,
     /// Directories were left out: too deep, or too many entries.
     pub(in crate::sources) cut: bool,
+    /// Nothing was searched, because it is not ours to see.
+    pub(in crate::sources) refused: Option<Refusal>,
 }
 
 /// Files that `path` means now. One that is named need not exist.
-pub(super) fn find(path: &str) -> Found {
+pub(super) fn find(path: &str, reach: &Reach) -> Found {
     if is_pattern(path) {
-        let Ok(paths) = glob::glob(path) else { return Found::default() };
-        let files = paths.flatten().filter(|p| p.is_file() && !name::is_rotated(p));
-        return Found { files: each_once(files), cut: false };
+        return glob::glob(path).map(|paths| fitting(paths.flatten())).unwrap_or_default();
     }
     let path = PathBuf::from(path);
-    if path.is_dir() {
-        return search(&path);
+    match fs::metadata(&path) {
+        Ok(meta) if meta.is_dir() => search(&path, reach),
+        Ok(meta) => Found { files: vec![Candidate::new(path, &meta)], ..Found::default() },
+        Err(_) => {
+            let nothing = Candidate { path, written: SystemTime::UNIX_EPOCH, owner: 0 };
+            Found { files: vec![nothing], ..Found::default() }
+        }
     }
-    Found { files: vec![path], cut: false }
+}
+
+/// Files among what fits a pattern.
+fn fitting(paths: impl Iterator<Item = PathBuf>) -> Found {
+    let (mut found, mut shares) = (Vec::new(), Shares::default());
+    for (names, path) in paths.enumerate() {
+        if names >= MAX_NAMES {
+            shares.cut = true;
+            break;
+        }
+        let Ok(meta) = fs::metadata(&path) else { continue };
+        if meta.is_file() && !name::is_rotated(&path) && shares.has_room(meta.uid()) {
+            found.push(((meta.dev(), meta.ino()), Candidate::new(path, &meta)));
+        }
+    }
+    Found { files: each_once(found), cut: shares.cut, refused: None }
+}
+
+/// How much of a search was for whom.
+#[derive(Default)]
+struct Shares {
+    entries: BTreeMap<u32, usize>,
+    cut: bool,
+}
+
+impl Shares {
+    fn has_room(&mut self, user: u32) -> bool {
+        let entries = self.entries.entry(user).or_default();
+        *entries += 1;
+        let room = *entries <= MAX_ENTRIES;
+        self.cut |= !room;
+        room
+    }
 }
 
 /// Of several paths to one file the one that says where it really is: W&B links its latest run beside the runs.
-fn each_once(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
     let alike = |a: &Path, b: &Path| a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
-    let mut files: Vec<PathBuf> = Vec::new();
+    let mut several: BTreeMap<(u64, u64), usize> = BTreeMap::new();
+    found.iter().for_each(|(file, _)| *several.entry(*file).or_default() += 1);
+    let mut files: Vec<Candidate> = Vec::new();
     let mut places: BTreeMap<PathBuf, usize> = BTreeMap::new();
-    for path in paths {
-        let real = real(&path);
+    for (file, candidate) in found {
+        if several.get(&file) == Some(&1) {
+            files.push(candidate);
+            continue;
+        }
+        let real = real(&candidate.path);
         match places.get(&real) {
-            Some(at) if alike(&path, &real) > alike(&files[*at], &real) => files[*at] = path,
+            Some(at) if alike(&candidate.path, &real) > alike(&files[*at].path, &real) => {
+                files[*at] = candidate
+            }
             Some(_) => {}
             None => {
                 places.insert(real, files.len());
-                files.push(path);
+                files.push(candidate);
             }
         }
     }
@@ -66,38 +131,48 @@ pub(super) fn is_pattern(path: &str) -> bool {
 
 /// Files under a directory that have a name of something we read. Hidden directories and links are left alone: what a link
 /// points to is found at its own place, or belongs to somebody else.
-pub(in crate::sources) fn search(root: &Path) -> Found {
-    let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
-    let mut cut = false;
-    let mut entries = 0;
-    let mut directories = VecDeque::from([(root.to_owned(), 0)]);
-    while let Some((directory, depth)) = directories.pop_front() {
-        let Ok(listing) = fs::read_dir(&directory) else { continue };
+pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
+    let base = match reach.find(root) {
+        Ok(base) => base,
+        Err(err) => return Found { refused: Refusal::of(&err), ..Found::default() },
+    };
+    let (mut found, mut shares) = (Vec::new(), Shares::default());
+    let (mut names, mut names_of) = (0, BTreeMap::<u32, usize>::new());
+    let mut directories = VecDeque::from([(PathBuf::new(), 0)]);
+    while let Some((below, depth)) = directories.pop_front() {
+        let Ok(directory) = reach.directory(&base, &below) else { continue };
+        let of_user = names_of.entry(directory.metadata.uid()).or_default();
+        let Ok(listing) = fs::read_dir(directory.again()) else { continue };
         for entry in listing.flatten() {
-            entries += 1;
-            if entries > MAX_ENTRIES {
-                cut = true;
+            (names, *of_user) = (names + 1, *of_user + 1);
+            if names > MAX_NAMES || *of_user > MAX_NAMES_OF_USER {
+                shares.cut = true;
                 break;
             }
             let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            let path = entry.path();
-            if kind.is_dir() {
-                if depth < MAX_DEPTH {
-                    directories.push_back((path, depth + 1));
-                } else {
-                    cut = true;
-                }
-            } else if kind.is_file() && stepwatch_formats::known_name(&path) && !is_noise(&path) {
-                let written = entry.metadata().and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-                found.push((written, path));
+            let path = root.join(&below).join(&name);
+            let is_known = kind.is_file() && stepwatch_formats::known_name(&path) && !is_noise(&path);
+            if !is_known && !kind.is_dir() {
+                continue;
+            }
+            let Ok(meta) = entry.metadata() else { continue };
+            if !shares.has_room(meta.uid()) {
+                continue;
+            }
+            if is_known {
+                found.push(Candidate::new(path, &meta));
+            } else if depth < MAX_DEPTH {
+                directories.push_back((below.join(&name), depth + 1));
+            } else {
+                shares.cut = true;
             }
         }
     }
-    found.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    Found { files: found.into_iter().map(|(_, path)| path).collect(), cut }
+    found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.path.as_os_str().cmp(b.path.as_os_str())));
+    Found { files: found, cut: shares.cut, refused: None }
 }
 
 /// Logs of tools that are no logs of training, and copies that a rotation left.
@@ -111,6 +186,10 @@ fn is_noise(path: &Path) -> bool {
 mod tests {
     use super::*;
 
+    fn find(path: &str) -> Found {
+        super::find(path, &Reach::Below(path.into()))
+    }
+
     fn tree(files: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for file in files {
@@ -122,7 +201,7 @@ mod tests {
     }
 
     fn names(dir: &Path, found: &Found) -> Vec<String> {
-        let name = |p: &PathBuf| p.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
+        let name = |c: &Candidate| c.path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
         let mut names: Vec<_> = found.files.iter().map(name).collect();
         names.sort();
         names
@@ -163,7 +242,7 @@ mod tests {
         let huge = tree(&["run.log"]);
         let many = huge.path().join("many");
         fs::create_dir(&many).unwrap();
-        for i in 0..=MAX_ENTRIES {
+        for i in 0..=MAX_NAMES_OF_USER {
             fs::hard_link(huge.path().join("run.log"), many.join(i.to_string())).unwrap_or_else(|_| {
                 fs::write(many.join(i.to_string()), "").unwrap();
             });
@@ -174,7 +253,7 @@ mod tests {
 
     #[test]
     fn one_that_is_named_need_not_exist() {
-        assert_eq!(find("/nowhere/run.log").files, [PathBuf::from("/nowhere/run.log")]);
+        assert_eq!(find("/nowhere/run.log").files[0].path, Path::new("/nowhere/run.log"));
         assert_eq!(find("/nowhere/*.log"), Found::default());
         assert_eq!(find("/a/***"), Found::default());
     }
@@ -192,7 +271,7 @@ mod tests {
                 .unwrap();
         }
         let names: Vec<_> = find(dir.path().to_str().unwrap()).files;
-        let names: Vec<_> = names.iter().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
+        let names: Vec<_> = names.iter().map(|c| c.path.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["b.log", "c.log", "a.log"]);
     }
 }

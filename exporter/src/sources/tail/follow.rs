@@ -6,6 +6,7 @@
 //! `copytruncate` keeps them. It polls: inotify is silent on NFS and Lustre.
 
 use std::collections::VecDeque;
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use super::name::is_rotated;
 use super::open::{Begin, How, Open, REST, modified};
 use super::pieces::{Counts, Take};
 use super::state::Position;
+use crate::reach::{Reach, Refusal};
 
 /// How long a file that lost its name is still watched for more. A trainer does not open its log again when somebody renames it,
 /// and a step can take minutes; an open file costs nothing.
@@ -28,6 +30,7 @@ const MAX_RETIRED: usize = 4;
 #[derive(Debug)]
 pub(super) struct Follower {
     path: PathBuf,
+    reach: Reach,
     current: Option<Open>,
     retired: VecDeque<Open>,
     /// Files that were read and are not found for now: of an earlier life, or on a file system that does not answer.
@@ -45,9 +48,10 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(path: PathBuf, how: How) -> Self {
+    pub(super) fn new(path: PathBuf, reach: Reach, how: How) -> Self {
         Self {
             path,
+            reach,
             current: None,
             retired: VecDeque::new(),
             lost: Vec::new(),
@@ -194,20 +198,29 @@ impl Follower {
 
     /// Looks at what is under the name. True if that is another file than before.
     fn look(&mut self, now: Instant) -> io::Result<bool> {
-        let ino = match std::fs::metadata(&self.path) {
-            Ok(meta) => Some(meta.ino()),
+        // Whether it is the one that is open may be seen by its name; what else is there, and whether we may read it, is found.
+        let open = self.current.as_ref().map(Open::identity);
+        let same = |meta: &Metadata| Some((meta.dev(), meta.ino())) == open;
+        if open.is_some() && std::fs::metadata(&self.path).is_ok_and(|meta| same(&meta)) {
+            return Ok(false);
+        }
+        let found = match self.reach.find(&self.path) {
+            Ok(found) => Some(found.metadata),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(e),
+            Err(e) => {
+                if Refusal::of(&e).is_some() {
+                    self.lose_name(now);
+                }
+                return Err(e);
+            }
         };
         let begin = std::mem::replace(&mut self.begin, Begin::Start);
-        if ino.is_some() && ino == self.current.as_ref().map(|o| o.ino) {
+        if open.is_some() && found.as_ref().is_some_and(same) {
             return Ok(false);
         }
         self.moved = true;
-        if let Some(open) = self.current.take() {
-            self.retire(open, now);
-        }
-        if ino.is_none() {
+        self.lose_name(now);
+        if found.is_none() {
             return Ok(false);
         }
         let known = self.lost.iter().enumerate().find_map(|(i, p)| Some((i, self.find(&self.path, p, now)?)));
@@ -216,7 +229,7 @@ impl Follower {
             self.current = Some(open);
         } else {
             let how = How { begin, recognise: self.recognise };
-            self.current = Some(Open::new(&self.path, how, now)?);
+            self.current = Some(Open::new(&self.path, &self.reach, how, now)?);
         }
         self.find_renamed(now);
         self.lost.clear(); // the directory answers, and they are not in it
@@ -224,7 +237,7 @@ impl Follower {
     }
 
     fn find(&self, path: &Path, position: &Position, now: Instant) -> Option<Open> {
-        Open::resume(path, position, self.recognise, self.last_step, now)
+        Open::resume(path, &self.reach, position, self.recognise, self.last_step, now)
     }
 
     /// Looks for lost files under other names in the same directory.
@@ -246,9 +259,17 @@ impl Follower {
         if !old.starts_with(['.', '-']) || !is_rotated(path) {
             return None;
         }
-        let open = Open::new(path, How { begin: Begin::Start, recognise: self.recognise }, now).ok()?;
+        let open =
+            Open::new(path, &self.reach, How { begin: Begin::Start, recognise: self.recognise }, now).ok()?;
         self.counts.truncations += 1;
         Some(open)
+    }
+
+    /// What had the name is read to its end.
+    fn lose_name(&mut self, now: Instant) {
+        if let Some(open) = self.current.take() {
+            self.retire(open, now);
+        }
     }
 
     fn retire(&mut self, mut open: Open, now: Instant) {

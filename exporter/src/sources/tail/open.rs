@@ -2,19 +2,24 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use stepwatch_formats::{FileKind, FileReader, kind_of};
 
 use super::pieces::{Counts, Lines, Records, Take};
 use super::state::{Fingerprint, Position};
+use crate::reach::Reach;
 
 /// Bytes read from one file before the others have their turn, and before what was read is published.
 pub(super) const BUDGET_BYTES: usize = 64 * 1024;
 /// First bytes of a file by which it is recognised.
 pub(super) const HEAD_BYTES: usize = 256;
+/// Zeros that end a line. Fewer within one are what a writer left that died.
+const MIN_HOLE: usize = 4096;
+/// Zeros in a row that are read where nobody tells how many more there are.
+pub(super) const MAX_ZEROS: u64 = 16 << 20;
 /// How long nothing is appended before a step that is being gathered from several records is taken as it is.
 pub(super) const REST: Duration = Duration::from_secs(1);
 
@@ -37,13 +42,15 @@ pub(super) struct How {
 #[derive(Debug)]
 pub(super) struct Open {
     file: File,
-    pub(super) ino: u64,
+    ino: u64,
     dev: u64,
     pub(super) uid: u32,
     /// The first bytes, at most [`HEAD_BYTES`].
     head: Vec<u8>,
     /// The next byte to read.
     offset: u64,
+    /// Zeros that were read last.
+    zeros: u64,
     /// Length of the file when it was opened.
     backlog_end: u64,
     /// When it was last seen to grow.
@@ -58,8 +65,8 @@ enum Content {
 }
 
 impl Open {
-    pub(super) fn new(path: &Path, how: How, now: Instant) -> io::Result<Self> {
-        let file = open(path)?;
+    pub(super) fn new(path: &Path, reach: &Reach, how: How, now: Instant) -> io::Result<Self> {
+        let file = reach.open(path)?;
         let meta = file.metadata()?;
         let (mut head, mut buffer) = (Vec::new(), [0; HEAD_BYTES]);
         head.extend_from_slice(read_head(&file, &mut buffer));
@@ -71,6 +78,7 @@ impl Open {
             uid: meta.uid(),
             head,
             offset: 0,
+            zeros: 0,
             backlog_end: meta.len(),
             grew: now,
             content: reader.map_or_else(
@@ -102,12 +110,13 @@ impl Open {
     /// The file under `path`, if it is the one that was read before.
     pub(super) fn resume(
         path: &Path,
+        reach: &Reach,
         position: &Position,
         recognise: bool,
         last_step: Option<i64>,
         now: Instant,
     ) -> Option<Self> {
-        let mut this = Self::new(path, How { begin: Begin::Start, recognise }, now).ok()?;
+        let mut this = Self::new(path, reach, How { begin: Begin::Start, recognise }, now).ok()?;
         let same = this.ino == position.ino
             && this.backlog_end >= position.offset
             && Fingerprint::of(this.head.get(..position.head.len)?) == position.head;
@@ -207,16 +216,32 @@ impl Open {
         }
         let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.offset) as usize);
         if buffer.len() < budget {
-            buffer.resize(BUDGET_BYTES, 0);
+            buffer.resize(budget, 0);
         }
         let n = self.file.read_at(&mut buffer[..budget], self.offset)?;
         if n > 0 {
             self.grew = now;
         }
         let chunk = &buffer[..n];
+        let nothing = (n >= MIN_HOLE || self.is_between_lines()) && chunk.iter().all(|b| *b == 0);
+        self.zeros = if nothing { self.zeros + n as u64 } else { 0 };
         match &mut self.content {
-            Content::Lines(lines) if lines.partial.is_empty() && chunk.iter().all(|b| *b == 0) => {
-                self.offset = self.data_after(self.offset + n as u64).min(len);
+            Content::Lines(lines) if nothing => {
+                // No line goes on behind a hole.
+                lines.end_line(self.offset <= self.backlog_end, out);
+                let next = self.after_zeros(self.offset + n as u64, len);
+                counts.skipped_bytes += next - self.offset;
+                self.offset = next;
+                return Ok(next < len && n > 0);
+            }
+            Content::Records(records) if self.zeros >= MAX_ZEROS => {
+                tracing::warn!(
+                    offset = self.offset,
+                    "zeros in the place of records: the rest of the file is not read"
+                );
+                records.give_up(counts);
+                counts.skipped_bytes += len - self.offset;
+                return Ok(false);
             }
             Content::Lines(lines) => lines.split(chunk, &mut self.offset, self.backlog_end, counts, out),
             Content::Records(records) => {
@@ -269,10 +294,20 @@ impl Open {
         }
     }
 
-    /// The next byte that was ever written. A writer that does not append leaves a hole of zeros, as long as the file once was,
-    /// when it goes on after `copytruncate`.
-    fn data_after(&self, offset: u64) -> u64 {
-        rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)).unwrap_or(offset)
+    fn is_between_lines(&self) -> bool {
+        matches!(&self.content, Content::Lines(lines) if lines.partial.is_empty() && !lines.skipping)
+    }
+
+    /// Where to read on behind zeros: at the next byte that was ever written. A writer that does not append leaves a hole, as long as
+    /// the file once was, when it goes on after `copytruncate`; and anybody can make one of terabytes. A file system that does not
+    /// tell where its holes are is believed for [`MAX_ZEROS`]; then only the end of the file counts.
+    fn after_zeros(&self, offset: u64, len: u64) -> u64 {
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(data) if data > offset || self.zeros < MAX_ZEROS => data.min(len),
+            Err(rustix::io::Errno::NXIO) => len,
+            Err(_) if self.zeros < MAX_ZEROS => offset,
+            Ok(_) | Err(_) => offset.max(len.saturating_sub(BUDGET_BYTES as u64)),
+        }
     }
 }
 
@@ -288,8 +323,8 @@ fn beginning(file: &File) -> Vec<u8> {
 }
 
 /// The first bytes of a file that may not be there.
-pub(super) fn head(path: &Path) -> Vec<u8> {
-    open(path).map_or_else(|_| Vec::new(), |file| read_head(&file, &mut [0; HEAD_BYTES]).to_vec())
+pub(super) fn head(path: &Path, reach: &Reach) -> Vec<u8> {
+    reach.open(path).map_or_else(|_| Vec::new(), |file| read_head(&file, &mut [0; HEAD_BYTES]).to_vec())
 }
 
 fn read_head<'a>(file: &File, buffer: &'a mut [u8; HEAD_BYTES]) -> &'a [u8] {
@@ -297,18 +332,10 @@ fn read_head<'a>(file: &File, buffer: &'a mut [u8; HEAD_BYTES]) -> &'a [u8] {
     &buffer[..n]
 }
 
-/// Opens for reading without ever waiting for a writer, and only what can be followed.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
-    }
+pub(super) fn modified(meta: &std::fs::Metadata) -> Option<f64> {
+    since_epoch(meta.modified().ok()?)
 }
 
-pub(super) fn modified(meta: &std::fs::Metadata) -> Option<f64> {
-    let since = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(since.as_secs_f64())
+pub(super) fn since_epoch(at: SystemTime) -> Option<f64> {
+    Some(at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64())
 }

@@ -32,6 +32,8 @@ pub(super) struct Counts {
     pub(super) damaged: u64,
     /// Records that say nothing about training.
     pub(super) unmatched: u64,
+    /// Bytes that nobody wrote.
+    pub(super) skipped_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +115,12 @@ impl Records {
         Self { path, reader, pending: Vec::new(), muted_to: 0, rested: true, stopped: false }
     }
 
+    /// Reads no more of it.
+    pub(super) fn give_up(&mut self, counts: &mut Counts) {
+        self.stopped = true;
+        counts.damaged += 1;
+    }
+
     /// Offers everything that is pending, which ends at `offset`.
     pub(super) fn push(
         &mut self,
@@ -132,8 +140,7 @@ impl Records {
             counts.oversized += pushed.oversized;
             if let Some(why) = pushed.stop {
                 tracing::warn!(why, offset, "a tailed file cannot be read any further");
-                self.stopped = true;
-                counts.damaged += 1;
+                self.give_up(counts);
             }
             if pushed.consumed == 0 || self.stopped || done == self.pending.len() {
                 break;
@@ -142,8 +149,7 @@ impl Records {
         self.pending.drain(..done);
         if self.pending.len() > MAX_PENDING_BYTES {
             // The reader promised otherwise; memory is worth more than the rest of the file.
-            self.stopped = true;
-            counts.damaged += 1;
+            self.give_up(counts);
         }
         if self.stopped {
             self.pending = Vec::new();

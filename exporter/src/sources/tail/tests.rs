@@ -17,12 +17,13 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::{Event, Kind};
 
 use super::follow::DRAIN;
+use super::open::MAX_ZEROS;
 use super::pieces::MAX_LINE_BYTES;
 use super::*;
 use crate::drops::Reason;
 use crate::hub::{Origin, Outcome};
 use crate::samples::Samples;
-use crate::source::{DROPPED, LAG, RESOLUTION, Sources, UNMATCHED, UP};
+use crate::source::{DROPPED, LAG, NOT_OWNER, RESOLUTION, SKIPPED, Sources, UNMATCHED, UP};
 use crate::stream::Mark;
 use crate::training::Priority;
 

@@ -1,6 +1,7 @@
 //! A file that is written anew as a whole, read anew when it changed: its size, the time it was written, or the file itself.
 //! One that was caught half written is read once more when it stays as it is.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -8,13 +9,15 @@ use std::time::Instant;
 
 use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES};
 
-use super::open::{Begin, REST, modified, open};
+use super::open::{Begin, REST, modified};
 use super::pieces::{Counts, Take};
 use super::state::{Fingerprint, Position};
+use crate::reach::Reach;
 
 #[derive(Debug)]
 pub(super) struct Whole {
     path: PathBuf,
+    reach: Reach,
     reader: FileReader,
     /// What it looked like when it was last read.
     seen: Option<Looks>,
@@ -29,16 +32,22 @@ pub(super) struct Whole {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Looks {
-    ino: u64,
+    file: (u64, u64),
     uid: u32,
     len: u64,
     modified: Option<f64>,
 }
 
+impl Looks {
+    fn of(meta: &Metadata) -> Self {
+        Self { file: (meta.dev(), meta.ino()), uid: meta.uid(), len: meta.len(), modified: modified(meta) }
+    }
+}
+
 impl Whole {
-    pub(super) fn new(path: PathBuf, reader: FileReader, begin: Begin) -> Self {
+    pub(super) fn new(path: PathBuf, reach: Reach, reader: FileReader, begin: Begin) -> Self {
         let muted = begin == Begin::End;
-        Self { path, reader, seen: None, half: None, muted, there: false, counts: Counts::default() }
+        Self { path, reach, reader, seen: None, half: None, muted, there: false, counts: Counts::default() }
     }
 
     /// Tells only what comes after what an earlier life, or another source, told of the run.
@@ -68,23 +77,29 @@ impl Whole {
     }
 
     pub(super) fn position(&self) -> Position {
-        let ino = self.seen.map_or(0, |s| s.ino);
+        let ino = self.seen.map_or(0, |s| s.file.1);
         Position { ino, head: Fingerprint::of(&[]), offset: self.reader.position(), skipping: false }
     }
 
     pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<()> {
-        let meta = match std::fs::metadata(&self.path) {
-            Ok(meta) => meta,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+        let waits = |half: Option<Instant>| half.is_none_or(|since| now.duration_since(since) < REST);
+        // Whether it changed may be seen by its name; what it is now, and whether we may read it, by what is found there.
+        let unchanged = std::fs::metadata(&self.path).is_ok_and(|meta| self.seen == Some(Looks::of(&meta)));
+        if unchanged && waits(self.half) {
+            self.there = true;
+            return Ok(());
+        }
+        let found = match self.reach.find(&self.path) {
+            Ok(found) => found,
+            Err(e) => {
                 self.there = false;
-                return Ok(());
+                return if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) };
             }
-            Err(e) => return Err(e),
         };
         self.there = true;
-        let looks = Looks { ino: meta.ino(), uid: meta.uid(), len: meta.len(), modified: modified(&meta) };
+        let looks = Looks::of(&found.metadata);
         let at_rest = self.seen == Some(looks);
-        if at_rest && self.half.is_none_or(|since| now.duration_since(since) < REST) {
+        if at_rest && waits(self.half) {
             return Ok(());
         }
         self.half = None;
@@ -93,7 +108,7 @@ impl Whole {
             self.seen = Some(looks);
             return Ok(());
         }
-        let file = open(&self.path)?;
+        let file = found.open()?;
         let mut bytes = vec![0; looks.len as usize];
         // Shorter than it was a moment ago, it is being written: the next look sees that it changed.
         file.read_exact_at(&mut bytes, 0)?;

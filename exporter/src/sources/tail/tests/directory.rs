@@ -107,3 +107,71 @@ fn a_file_that_a_link_leads_to_as_well_is_read_once() {
     b.wait(SCAN_EVERY);
     assert_eq!(b.poll_steps(), range(6..8));
 }
+
+/// Root can give files away, and then only the share of their owner keeps them. Whoever else runs this has one share, and what was
+/// written last stays in it.
+#[test]
+fn twenty_thousand_logs_leave_room_for_one_of_somebody_else() {
+    let mut b = Bench::new("shared");
+    fs::create_dir(b.path("shared")).unwrap();
+    for n in 0..20_000 {
+        b.append(&format!("shared/{n:05}.log"), "flood\n");
+    }
+    assert_eq!(b.poll_steps(), NONE);
+    assert_eq!(b.tail.as_ref().unwrap().files.len(), MAX_FILES);
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        b.wait(Duration::from_mins(2));
+    }
+    b.steps("shared/genuine.log", 7..8);
+    if is_root {
+        std::os::unix::fs::chown(b.path("shared/genuine.log"), Some(65_534), None).unwrap();
+    }
+    b.wait(SCAN_EVERY);
+    assert_eq!(b.poll_steps(), [7]);
+    b.steps("shared/genuine.log", 8..9);
+    b.wait(SCAN_EVERY);
+    assert_eq!(b.poll_steps(), [8]);
+    assert_eq!(b.tail.as_ref().unwrap().files.len(), MAX_FILES);
+    assert!(b.dropped("too_many_files").unwrap() > 0.0);
+}
+
+#[test]
+fn a_link_of_somebody_else_is_not_followed_out_of_what_is_theirs() {
+    let mut b = Bench::new("*.log");
+    let private = b.dir.path().join("private.txt");
+    fs::write(&private, step(777)).unwrap();
+    std::os::unix::fs::symlink(&private, b.path("stolen.log")).unwrap();
+    b.steps("own.log", 1..2);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::lchown(b.path("stolen.log"), Some(65_534), None).unwrap();
+        assert_eq!(b.poll_steps(), [1]);
+        assert_eq!(b.dropped(NOT_OWNER), Some(1.0));
+        // The same where it took the place of a log that is followed.
+        fs::remove_file(b.path("own.log")).unwrap();
+        fs::rename(b.path("stolen.log"), b.path("own.log")).unwrap();
+        assert_eq!(b.poll_steps(), NONE);
+        assert_eq!(b.dropped(NOT_OWNER), Some(2.0));
+        fs::remove_file(b.path("own.log")).unwrap();
+        b.steps("own.log", 2..3);
+        b.wait(Duration::from_secs(5));
+        assert_eq!(b.poll_steps(), [2], "a log again");
+    } else {
+        // Our own links lead where we may read.
+        let mut steps = b.poll_steps();
+        steps.sort_unstable();
+        assert_eq!((steps, b.dropped(NOT_OWNER)), (vec![1, 777], None));
+    }
+}
+
+#[test]
+fn the_operator_may_name_a_link() {
+    let mut b = Bench::new("named.log");
+    let elsewhere = b.dir.path().join("elsewhere.txt");
+    fs::write(&elsewhere, step(1)).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, b.path("named.log")).unwrap();
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::lchown(b.path("named.log"), Some(65_534), None).unwrap();
+    }
+    assert_eq!((b.poll_steps(), b.dropped(NOT_OWNER)), (vec![1], None));
+}

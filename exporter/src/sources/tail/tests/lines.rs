@@ -108,3 +108,49 @@ fn the_time_of_lines_that_were_there_before() {
         "not later than the file was written; in the zone that its last line tells"
     );
 }
+
+/// As much of a file as nobody wrote, and what was skipped of it by now.
+fn skipped(b: &Bench) -> u64 {
+    b.page().get(&SKIPPED, &[&b.config.path, "tail"]).unwrap_or(0.0) as u64
+}
+
+#[test]
+fn holes_of_terabytes_are_skipped() {
+    const HOLE: u64 = 4 << 40;
+    let mut b = Bench::new("run.log");
+    let grow = |b: &Bench, by: u64| {
+        let file = OpenOptions::new().create(true).append(true).open(b.path("run.log")).unwrap();
+        file.set_len(file.metadata().unwrap().len() + by).unwrap();
+    };
+    grow(&b, HOLE);
+    b.append("run.log", &step(1));
+    assert_eq!(b.poll_steps(), [1], "behind a hole that the file begins with");
+    b.append("run.log", "half a line");
+    grow(&b, HOLE);
+    b.append("run.log", &step(2));
+    assert_eq!(b.poll_steps(), [2], "no line goes on behind a hole");
+    grow(&b, HOLE);
+    assert_eq!(b.poll_steps(), NONE, "one at the end");
+    b.append("run.log", &step(3));
+    assert_eq!(b.poll_steps(), [3]);
+    assert!((3 * HOLE - (1 << 20)..=3 * HOLE).contains(&skipped(&b)), "{}", skipped(&b));
+    b.kill();
+    b.append("run.log", &step(4));
+    assert_eq!(b.poll_steps(), [4]);
+}
+
+#[test]
+fn zeros_that_somebody_wrote_are_not_read_for_ever() {
+    let mut b = Bench::new("run.log");
+    b.append("run.log", &step(1));
+    assert_eq!(b.poll_steps(), [1]);
+    let zeros = vec![0; MAX_ZEROS as usize + (8 << 20)];
+    b.append_bytes("run.log", &zeros);
+    b.append("run.log", &step(2));
+    assert_eq!(b.poll_steps(), [2]);
+    assert!(skipped(&b) > MAX_ZEROS);
+    // Fewer are what a writer left within a line.
+    b.append_bytes("run.log", &step(3).replacen(" iteration", " \0\0iteration", 1).into_bytes());
+    b.append("run.log", &step(4));
+    assert_eq!(b.poll_steps().last(), Some(&4));
+}

@@ -218,3 +218,18 @@ fn a_table_caught_while_it_is_written_anew_is_told_once() {
     b.wait(REST);
     assert_eq!(b.poll_steps(), [2]);
 }
+
+#[test]
+fn a_hole_of_terabytes_in_the_place_of_records_ends_the_file() {
+    for (name, head) in [(EVENTS, version()), ("exp1/run-x.wandb", b":W&B\xe1\xbe\x00".to_vec())] {
+        let mut b = Bench::new(name);
+        fs::create_dir(b.path("exp1")).unwrap();
+        b.append_bytes(name, &head);
+        OpenOptions::new().write(true).open(b.path(name)).unwrap().set_len(4 << 40).unwrap();
+        assert!(b.poll().is_empty());
+        b.wait(REST);
+        b.append_bytes(name, b"more");
+        assert!(b.poll().is_empty());
+        assert_eq!(b.dropped("damaged"), Some(1.0), "{name}");
+    }
+}
