@@ -134,6 +134,8 @@ pub struct Event {
     pub t: Metrics,
     /// Host that the event was received on; set by the exporter.
     pub node: Option<String>,
+    /// User whose the run is on that host; written by the exporter, on `hello`.
+    pub uid: Option<u32>,
     /// How often the job has restarted, counted by the exporter: a step is only comparable within an attempt.
     pub attempt: Option<u32>,
     /// Name of the phase, the evaluation set, or the event.
@@ -203,6 +205,7 @@ impl Event {
             q: Metrics::default(),
             t: Metrics::default(),
             node: None,
+            uid: None,
             attempt: None,
             name: None,
             text: None,
@@ -286,6 +289,8 @@ impl Event {
             // A flat `"q":0.7` is somebody's own metric.
             "q" if matches!(v, Value::Map(_)) => self.quanta(&v),
             "t" => self.dropped += metrics("t", v, &mut self.t)?,
+            // What is no number is nobody's uid, and the exporter's own in any case.
+            "uid" => self.uid = small("uid", &v).ok(),
             "node" => self.node = Some(text("node", &v)?),
             "name" => self.name = Some(text("name", &v)?),
             "text" => self.text = Some(text("text", &v)?),
@@ -407,7 +412,9 @@ impl Event {
                 o.text(key, v);
             }
         }
-        for (key, v) in [("rank", self.rank), ("world", self.world), ("attempt", self.attempt)] {
+        for (key, v) in
+            [("rank", self.rank), ("world", self.world), ("attempt", self.attempt), ("uid", self.uid)]
+        {
             if let Some(v) = v {
                 o.number(key, f64::from(v));
             }
