@@ -196,12 +196,15 @@ impl Engine {
                 return Err(Refusal::OtherNode);
             }
         }
+        let many_nodes = s.many_nodes;
         let boot = event.cursor.as_ref().map_or("", |cursor| cursor.boot.as_str());
         if let Some(owner) = self.owner(now, node, source) {
-            let owned_by_same = !owner.answers && !boot.is_empty() && owner.boot == boot;
+            let same = !owner.answers && !boot.is_empty() && owner.boot == boot;
+            // Two collectors may hear the same nodes.
+            let both = many_nodes && owner.many_nodes;
             let named = |source: &str| is_named_after(source, node);
             let other = self.owners.get(node).is_some_and(|owner| named(owner));
-            if !owned_by_same && (other || !named(source)) {
+            if !same && !both && (other || !named(source)) {
                 return Err(Refusal::NodeTaken);
             }
         }
@@ -263,12 +266,17 @@ impl Engine {
         let t = &run.tellers;
         let stranger = !s.many_nodes && !t.is_one(source);
         let Some(rank) = rank_of(event) else {
-            let refused = stranger && self.is_others(now, source, run);
-            return if refused { Err(Refusal::NotOfRun) } else { Ok(()) };
+            if stranger && self.is_others(now, source, run) {
+                return Err(Refusal::NotOfRun);
+            }
+            return self.has_room(now, source, name, out);
         };
         match t.of(rank) {
             Some(of) if of == source => return Ok(()),
-            Some(of) if self.has_rank(now, of, run, rank) => return Err(Refusal::RankTaken),
+            Some(of) if self.has_rank(now, of, run, rank) => {
+                let both = s.many_nodes && self.sources.get(of).is_some_and(|of| of.many_nodes);
+                return if both { Ok(()) } else { Err(Refusal::RankTaken) };
+            }
             Some(_) => {}
             None if stranger && self.is_others(now, source, run) => {
                 let f = &run.facts;
@@ -285,7 +293,13 @@ impl Engine {
         if !s.many_nodes && s.ranks >= RANKS_OF_SOURCE {
             return Err(Refusal::TooManyRanks);
         }
-        let full = !s.many_nodes && s.runs.len() >= RUNS_OF_SOURCE && !s.runs.contains(name);
+        self.has_room(now, source, name, out)
+    }
+
+    /// For one run more that others tell of too.
+    fn has_room(&mut self, now: Ts, source: &str, name: &str, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let more = |s: &Source| !s.many_nodes && s.runs.len() >= RUNS_OF_SOURCE && !s.runs.contains(name);
+        let full = self.sources.get(source).is_some_and(more);
         if full && !self.makes_room(now, source, false, out) {
             return Err(Refusal::TooManyRuns);
         }

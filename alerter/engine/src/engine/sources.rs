@@ -113,6 +113,11 @@ impl Engine {
         about.iter().for_each(|node| self.hear_of(node));
     }
 
+    /// A source is a recording of many, and not one exporter.
+    pub fn speaks_for_many(&mut self, source: &str) {
+        self.sources.entry(source.to_owned()).or_default().many_nodes = true;
+    }
+
     /// Takes note that a source answers, and whether it speaks for more than its own node.
     pub(super) fn is_up(&mut self, now: Ts, source: &str, many_nodes: bool) {
         let s = self.sources.entry(source.to_owned()).or_default();

@@ -266,6 +266,10 @@ fn a_source_that_others_send_to_speaks_for_all_of_them() {
         w.say("gate:1", &format!(r#""k":"step","node":"n{i}","run":"r","rank":{i},"world":50,"step":1"#));
     }
     assert_eq!((w.engine.nodes().count(), w.engine.refused().count()), (50, 0));
+    // Another beside it hears the same.
+    w.input(Input::SourceUp { source: "gate:2", many_nodes: true });
+    w.say("gate:2", r#""k":"step","node":"n7","run":"r","rank":7,"world":50,"step":2"#);
+    assert_eq!(w.engine.refused().count(), 0);
 }
 
 #[test]
