@@ -83,15 +83,18 @@ async fn a_flood_of_invented_runs_hides_no_page_of_a_known_one() {
     clock.set(-660).unwrap();
     let exporter = "runs: {max_runs: 1000}\n".into();
     let options = StackOptions { clock: Some(clock.clone()), exporter, ..StackOptions::default() };
-    let stack = Stack::start_with(options).await.unwrap();
+    let mut stack = Stack::start_with(options).await.unwrap();
     let genuine = stack.warm_run("genuine", 5).unwrap();
     let known = async || {
         let runs = get_json(&format!("{}/api/v1/runs", stack.alerter.url())).await.ok()?;
         runs["runs"].as_array()?.iter().any(|run| run["run"] == "genuine").then_some(())
     };
     poll_until("the genuine run", PATIENCE, known).await.unwrap();
-    // Eleven minutes later.
+    // Eleven minutes later: the clock that judges follows the wall's over a restart.
+    stack.alerter.daemon.terminate().await.unwrap();
     clock.set(0).unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
     for i in 0..120 {
         let rank = Rank::join(&stack.ingest(), &format!("flood-{i}"), 0, 1).unwrap();
         rank.step(1, &[("loss", 2.5)]).unwrap();
