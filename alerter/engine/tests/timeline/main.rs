@@ -502,7 +502,8 @@ fn draining_a_node_that_the_run_has_left_is_not_a_loss() {
     // The run moves to another node.
     let there = |w: &mut World, step| {
         w.forward(Span::secs(1));
-        let e = Event { ts: Some(w.now.as_secs_f64()), ..step_of(0, step) };
+        let (ts, node) = (Some(w.now.as_secs_f64()), Some("node002".into()));
+        let e = Event { ts, node, ..step_of(0, step) };
         w.input(Input::Event { source: "node002:9765", event: &e });
     };
     let mut bye = Event { run: Some("llama".into()), rank: Some(0), ..Event::new(EventKind::Bye) };
