@@ -197,7 +197,12 @@ async fn runs(State(api): State<Arc<Api>>, caller: Caller) -> Json<RunList> {
 )]
 async fn sources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<SourceList>, ApiError> {
     caller.require_everything()?;
-    Ok(Json(SourceList { sources: api.sources.views().into_iter().map(SourceView::from).collect() }))
+    let view = api.runtime.views.get();
+    let judged = |s: crate::ingest::SourceView| {
+        let refused = view.refused.get(s.source.as_ref());
+        SourceView::from(s).judged(refused)
+    };
+    Ok(Json(SourceList { sources: api.sources.views().into_iter().map(judged).collect() }))
 }
 
 /// How the alerter is; a token that is limited counts what it may see.

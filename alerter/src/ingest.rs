@@ -25,7 +25,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use exporters::client_builder;
-pub use exporters::{BasicAuth, Exporters, Scheme, Tls};
+pub use exporters::{BasicAuth, Exporters, Nodes, Scheme, Tls};
 pub use status::{SourceTable, SourceView};
 pub use target::Target;
 
@@ -54,7 +54,10 @@ pub struct Feed {
 #[derive(Debug)]
 pub enum News {
     Events(Vec<Event>),
-    Up,
+    Up {
+        /// The configuration says that others send their events to it.
+        many_nodes: bool,
+    },
     Down {
         reason: String,
     },

@@ -86,6 +86,12 @@ pub struct OpenedLabels {
     pub severity: Word,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RefusedLabels {
+    pub source: Name,
+    pub reason: Word,
+}
+
 /// The streams of the exporters.
 #[derive(Debug, Clone, Default)]
 pub struct IngestMetrics {
@@ -107,6 +113,7 @@ pub struct RuntimeMetrics {
     pub steps: Counter,
     pub runs: Gauge,
     pub over_limit: Counter,
+    pub source_refused: Family<RefusedLabels, Counter>,
     pub signals_over_limit: Counter,
     pub batches_forgotten: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
@@ -169,6 +176,7 @@ impl Default for RuntimeMetrics {
             steps: Counter::default(),
             runs: Gauge::default(),
             over_limit: Counter::default(),
+            source_refused: Family::default(),
             signals_over_limit: Counter::default(),
             batches_forgotten: Counter::default(),
             incidents: Family::default(),
@@ -251,6 +259,11 @@ impl RuntimeMetrics {
             "events_over_limit",
             "Stream records of runs and nodes beyond the most that are watched at once; they are not judged",
             m.over_limit.clone(),
+        );
+        r.register(
+            "source_refused",
+            "Stream records that an exporter is not let to send: of nodes, ranks and runs that are not its own, and too many",
+            m.source_refused.clone(),
         );
         r.register(
             "signals_over_limit",

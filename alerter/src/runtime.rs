@@ -369,7 +369,10 @@ impl Runtime {
                     self.pending.cursors.insert(source.to_owned(), cursor);
                 }
             }
-            News::Up => self.engine.handle(now, Input::SourceUp { source }, &mut self.pending.effects),
+            News::Up { many_nodes } => {
+                let input = Input::SourceUp { source, many_nodes };
+                self.engine.handle(now, input, &mut self.pending.effects);
+            }
             News::Down { reason } => {
                 let input = Input::SourceDown { source, reason: &reason };
                 self.engine.handle(now, input, &mut self.pending.effects);

@@ -148,6 +148,8 @@ pub struct InhibitRule {
 pub struct Storm {
     pub enabled: bool,
     pub incidents: u32,
+    /// The same of one origin: a user of an exporter, or an exporter that names no user.
+    pub per_origin: u32,
     pub within: Span,
 }
 
@@ -163,7 +165,7 @@ impl EngineConfig {
 
 impl Default for Storm {
     fn default() -> Self {
-        Self { enabled: true, incidents: 100, within: Span::secs(300) }
+        Self { enabled: true, incidents: 100, per_origin: 10, within: Span::secs(300) }
     }
 }
 

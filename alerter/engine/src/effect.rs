@@ -16,7 +16,8 @@ pub enum Input<'a> {
     /// A record of a source's stream, in order.
     Event { source: &'a str, event: &'a Event },
     /// The source answers (again).
-    SourceUp { source: &'a str },
+    /// `many_nodes`: the configuration says that it speaks for others too.
+    SourceUp { source: &'a str, many_nodes: bool },
     /// The connection to the source failed or ended.
     SourceDown { source: &'a str, reason: &'a str },
     /// The source left the configuration or the discovery files: it is not lost, it is gone.

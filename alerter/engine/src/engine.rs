@@ -1,5 +1,6 @@
 //! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines to whoever set them.
 
+mod admission;
 mod alerts;
 mod nodes;
 #[cfg(test)]
@@ -42,6 +43,7 @@ const KEEP_ENDED: Span = Span::secs(3600);
 /// A run is looked at no more often than this when nothing happens.
 const LOOK_AGAIN: Span = Span::millis(10);
 
+pub use admission::{Refusal, Refused};
 pub use rehearsal::Rehearsal;
 use sources::{Source, Speakers};
 pub use state::StatePart;
@@ -54,6 +56,10 @@ pub struct Engine {
     fabric: Fabric,
     sources: BTreeMap<String, Source>,
     speakers: Speakers,
+    /// By node, the source whose own it is. Not stored: the sources say so again.
+    owners: BTreeMap<String, String>,
+    /// When room was last looked for among all runs.
+    looked_for_room: Ts,
     book: Book,
     /// Where runs spiked in their data.
     batches: Batches,
@@ -98,8 +104,8 @@ impl Engine {
         let before = out.len();
         match input {
             Input::Event { source, event } => self.event(now, source, event, out),
-            Input::SourceUp { source } => {
-                self.answers(source, true);
+            Input::SourceUp { source, many_nodes } => {
+                self.is_up(now, source, many_nodes);
                 self.each_run_of(now, source, out, |run| run.facts.source_up(now, source))
             }
             Input::SourceDown { source, reason } => {
@@ -141,8 +147,8 @@ impl Engine {
     }
 
     fn event(&mut self, now: Ts, source: &str, event: &Event, out: &mut Vec<Effect>) {
-        if let Some(node) = event.node.as_deref().filter(|node| !node.is_empty()) {
-            self.speaks_for(source, node);
+        if !self.admits(now, source, event, out) {
+            return;
         }
         if matches!(event.kind, EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health) {
             return self.node_event(now, event, out);
@@ -154,7 +160,6 @@ impl Engine {
             _ => None,
         };
         let Some(ended) = ended.or_else(|| self.introduce(now, name, source, event, out)) else { return };
-        self.feeds(source, name);
         if event.kind == EventKind::Step {
             self.back_from_restart(now, name, out);
         }
@@ -188,11 +193,11 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) -> Option<bool> {
         if !self.runs.contains_key(name) {
-            if self.runs.len() >= MAX_RUNS || event.kind == EventKind::Bye {
-                self.dropped_runs += u64::from(event.kind != EventKind::Bye);
+            if event.kind == EventKind::Bye {
                 return None;
             }
             self.runs.insert(name.to_owned(), Run::new(name, now, &self.book.config.detectors));
+            self.told_by(source, name, event);
         }
         if event.kind == EventKind::Event {
             self.planned_restart(now, name, event, out);
@@ -255,6 +260,7 @@ impl Engine {
         let party = Party {
             lost: f.out_of_reach().into_iter().map(owned).collect(),
             dark: f.dark().into_iter().map(|(node, _)| owned(node)).collect(),
+            origin: Some(run.origin()),
             ..Party::new(
                 Scope::Run(name.to_owned()),
                 self.summary(now, run),
@@ -342,14 +348,7 @@ impl Engine {
             run.noted.timer = None;
         }
         if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
-            self.leave(name);
-            let heard = self.runs.remove(name).map_or(now, |run| run.facts.last_heard);
-            self.sources.values_mut().for_each(|s| {
-                s.runs.remove(name);
-            });
-            self.book.forgotten(now, &Scope::Run(name.to_owned()), heard, out);
-            self.dirty.insert(Key::Run(name.to_owned()));
-            return;
+            return self.forget_run(now, name, out);
         }
         // A timer whose deadline has moved is of no meaning: it would not have fired in an engine that was restored meanwhile.
         if let Some(at) = self.runs.get(name).and_then(run_deadline).filter(|at| *at > now) {
@@ -440,6 +439,8 @@ impl Engine {
             self.book.explain_others(now, out);
             self.settle();
         }
+        // Nobody has lost anything while nobody listened.
+        self.sources.values_mut().for_each(|s| s.heard_at = now);
         self.wait_for_steps(now);
         for (name, run) in &mut self.runs {
             run.facts.resume(now);

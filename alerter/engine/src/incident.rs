@@ -3,6 +3,7 @@
 pub mod audit;
 pub(crate) mod book;
 mod closed;
+mod due;
 mod ending;
 mod escalation;
 mod fabric;
@@ -14,6 +15,7 @@ pub mod labels;
 pub(crate) mod ledger;
 mod left;
 mod nature;
+pub(crate) mod origin;
 mod own;
 mod party;
 mod places;
@@ -300,7 +302,9 @@ impl IncidentRecord {
     /// What it is about, in a word or two: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
     pub fn place(&self) -> String {
         match self.kind {
-            Kind::AlertStorm => "many places".into(),
+            Kind::AlertStorm => {
+                self.labels.get(labels::ORIGIN).map_or("many places", String::as_str).to_owned()
+            }
             Kind::AlerterFault => "this alerter".into(),
             _ => crate::message::place(&self.run, &self.nodes),
         }

@@ -30,4 +30,4 @@ pub mod time;
 mod timers;
 pub mod verdict;
 
-pub use engine::{Engine, NO_RUN, Rehearsal, StatePart};
+pub use engine::{Engine, NO_RUN, Refusal, Refused, Rehearsal, StatePart};

@@ -10,6 +10,7 @@ pub mod sections;
 mod setups;
 mod signals;
 mod sources;
+mod tellers;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -29,9 +30,11 @@ pub use pace::Pace;
 pub use reports::{Report, Topic};
 pub use setups::{Setup, Setups, Variant};
 pub use sources::Lost;
+pub(crate) use tellers::Tellers;
 
 use crate::detector::{Detectors, DetectorsConfig};
 use crate::detectors::shared::Standard;
+use crate::incident::origin::Origin;
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use crate::time::{Span, Ts};
 use crate::verdict::Verdict;
@@ -69,6 +72,9 @@ pub struct Run {
     /// The last steps that were no plain ones: what comes late of them must be known as that too.
     classes: VecDeque<(i64, StepClass)>,
     detectors: Detectors,
+    /// Stored beside it.
+    #[serde(skip)]
+    pub(crate) tellers: Tellers,
     #[serde(skip)]
     pub(crate) noted: Noted,
 }
@@ -98,8 +104,21 @@ impl Run {
             class: None,
             classes: VecDeque::new(),
             detectors: Detectors::new(config),
+            tellers: Tellers::default(),
             noted: Noted::default(),
         }
+    }
+
+    pub(crate) fn with_tellers(self, tellers: Tellers) -> Self {
+        Self { tellers, ..self }
+    }
+
+    /// Where what is said of it comes from.
+    pub(crate) fn origin(&self) -> Origin {
+        let Tellers { uid, since, .. } = self.tellers;
+        let source = self.tellers.first().unwrap_or_default().to_owned();
+        let since = since.unwrap_or(self.facts.first_seen);
+        Origin::of_exporter(source, uid).since(since)
     }
 
     /// Takes one event of this run.

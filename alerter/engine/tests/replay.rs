@@ -134,7 +134,11 @@ impl Sim {
                 let input = Input::SourceDown { source: "n:1", reason: "refused" };
                 self.engine.handle(self.now, input, &mut self.out);
             }
-            Op::Up => self.engine.handle(self.now, Input::SourceUp { source: "n:1" }, &mut self.out),
+            Op::Up => self.engine.handle(
+                self.now,
+                Input::SourceUp { source: "n:1", many_nodes: false },
+                &mut self.out,
+            ),
             Op::AckAll => {
                 let ids: Vec<String> = self.engine.open_incidents().map(|r| r.id.clone()).collect();
                 for id in ids {

@@ -33,7 +33,7 @@ impl World {
         let engine = Engine::new(EngineConfig { detectors, receivers, ..config });
         let mut w =
             Self { engine, now: T0, sent: vec![], records: vec![], silences: vec![], history: vec![] };
-        w.input(Input::SourceUp { source: SOURCE });
+        w.input(Input::SourceUp { source: SOURCE, many_nodes: false });
         w
     }
 

@@ -248,6 +248,11 @@ pub struct SourceView {
     pub malformed_records: u64,
     pub gaps: u64,
     pub lost_records: u64,
+    /// Records that it was not let to send: of nodes, ranks and runs that are not its own, or too many; and why the last.
+    #[serde(default)]
+    pub refused_records: u64,
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -477,6 +482,17 @@ impl From<ingest::SourceView> for SourceView {
             malformed_records: s.malformed,
             gaps: s.gaps,
             lost_records: s.lost,
+            refused_records: 0,
+            refused: None,
         }
+    }
+}
+
+impl SourceView {
+    /// With what the engine refused of it.
+    #[must_use]
+    pub fn judged(self, refused: Option<&(u64, &'static str)>) -> Self {
+        let Some((count, why)) = refused else { return self };
+        Self { refused_records: *count, refused: Some((*why).to_owned()), ..self }
     }
 }

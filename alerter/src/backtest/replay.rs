@@ -66,8 +66,10 @@ pub(super) struct Replay {
 
 impl Replay {
     pub(super) fn new(config: EngineConfig) -> Self {
+        let mut engine = Engine::new(config);
+        engine.speaks_for_many(SOURCE);
         Self {
-            engine: Engine::new(config),
+            engine,
             now: Ts(0),
             began: Ts(0),
             timed: false,

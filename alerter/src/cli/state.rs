@@ -84,7 +84,8 @@ pub(super) fn source_table(sources: &[SourceView], now: Ts, out: &mut dyn Write)
     if sources.is_empty() {
         return writeln!(out, "no sources");
     }
-    let mut table = Table::new(&["SOURCE", "STATE", "LAST RECORD", "RECORDS", "MALFORMED", "LOST", "ERROR"]);
+    let mut table =
+        Table::new(&["SOURCE", "STATE", "LAST RECORD", "RECORDS", "MALFORMED", "LOST", "REFUSED", "ERROR"]);
     for s in sources {
         table.row([
             s.source.as_str(),
@@ -93,7 +94,8 @@ pub(super) fn source_table(sources: &[SourceView], now: Ts, out: &mut dyn Write)
             &s.records.to_string(),
             &s.malformed_records.to_string(),
             &s.lost_records.to_string(),
-            s.error.as_deref().unwrap_or_default(),
+            &s.refused_records.to_string(),
+            s.error.as_deref().or(s.refused.as_deref()).unwrap_or_default(),
         ]);
     }
     table.write(out)

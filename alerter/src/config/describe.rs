@@ -105,7 +105,10 @@ fn timing(file: &File) -> String {
         window => format!("pages at once, tickets gathered for {window}"),
     };
     let storm = match &file.storm {
-        storm if storm.enabled => format!("more than {} within {} are one", storm.incidents, storm.within),
+        storm if storm.enabled => format!(
+            "more than {} within {} are one, and more than {} of one origin",
+            storm.incidents, storm.within, storm.per_origin
+        ),
         _ => "storms are not rolled up".to_owned(),
     };
     let ack = file.ack_timeout.map_or(String::new(), |t| format!(", told anew {t} after an acknowledgement"));

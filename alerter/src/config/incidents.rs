@@ -96,8 +96,12 @@ fn timing(file: &File, errors: &mut Vec<String>) {
             "incidents.reopen_after: must be 1s to 1d, got {reopen}; what is to stay quiet for longer is silenced, not resolved"
         ));
     }
-    if !(1..=10_000).contains(&file.storm.incidents) {
-        errors.push(format!("storm.incidents: must be 1 to 10000, got {}", file.storm.incidents));
+    for (key, value) in
+        [("storm.incidents", file.storm.incidents), ("storm.per_origin", file.storm.per_origin)]
+    {
+        if !(1..=10_000).contains(&value) {
+            errors.push(format!("{key}: must be 1 to 10000, got {value}"));
+        }
     }
     let burns = file.policies.iter().enumerate().flat_map(|(i, policy)| {
         let levels = policy.levels.iter().enumerate();

@@ -6,7 +6,7 @@
 //! them: the file says which (`labels`).
 
 use stepwatch_engine::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
-use stepwatch_engine::incident::labels::{ALERTNAME, OURS};
+use stepwatch_engine::incident::labels::{ALERTNAME, ORIGIN, OURS};
 use stepwatch_engine::matcher::{Matcher, Op};
 use stepwatch_engine::verdict::{Kind, Severity};
 
@@ -38,7 +38,7 @@ pub(super) struct Names<'a> {
 impl<'a> Names<'a> {
     pub(super) fn of(file: &'a File) -> Self {
         let declared = file.labels.iter().chain(&file.alerts.group_by).map(String::as_str);
-        let ours = [OURS, &[ALERTNAME], RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS].concat();
+        let ours = [OURS, &[ALERTNAME, ORIGIN], RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS].concat();
         let teams = file.teams.iter().map(|team| team.name.as_str()).collect();
         Self { known: ours.into_iter().chain(declared).collect(), teams }
     }

@@ -28,6 +28,8 @@ pub struct Exporters {
     pub dns: Vec<String>,
     /// How often `http_sd` and `dns` are asked.
     pub refresh: Span,
+    /// Whether the targets speak of their own node only.
+    pub nodes: Nodes,
     pub scheme: Scheme,
     pub basic_auth: Option<BasicAuth>,
     pub tls: Tls,
@@ -39,6 +41,16 @@ pub enum Scheme {
     #[default]
     Http,
     Https,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nodes {
+    /// What it says of other nodes is refused.
+    #[default]
+    Own,
+    /// Others send their events to it.
+    Many,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -67,6 +79,7 @@ impl Default for Exporters {
             http_sd: Vec::new(),
             dns: Vec::new(),
             refresh: Span::secs(30),
+            nodes: Nodes::Own,
             scheme: Scheme::Http,
             basic_auth: None,
             tls: Tls::default(),
@@ -166,7 +179,7 @@ impl Exporters {
             }
             None => None,
         };
-        Ok(Connection { client, scheme: self.scheme, auth })
+        Ok(Connection { client, scheme: self.scheme, auth, many_nodes: self.nodes == Nodes::Many })
     }
 }
 
@@ -176,6 +189,7 @@ pub(crate) struct Connection {
     client: reqwest::Client,
     scheme: Scheme,
     auth: Option<(String, Secret)>,
+    pub(super) many_nodes: bool,
 }
 
 impl Connection {

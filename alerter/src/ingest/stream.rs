@@ -130,7 +130,7 @@ impl Puller {
             tracing::info!(source = %self.target, "reading the exporter");
         }
         *told_down = false;
-        if !self.send(News::Up).await {
+        if !self.send(News::Up { many_nodes: self.connection.load().many_nodes }).await {
             return Ended::Stopping;
         }
         let mut splitter = LineSplitter::new(MAX_RECORD_BYTES);

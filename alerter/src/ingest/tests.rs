@@ -44,7 +44,7 @@ impl Reading {
         let mut words = Vec::new();
         while words.len() < n {
             match self.next().await.news {
-                News::Up => words.push("up".into()),
+                News::Up { .. } => words.push("up".into()),
                 News::Down { .. } => words.push("down".into()),
                 News::Gone => words.push("gone".into()),
                 News::Events(events) => words
@@ -187,7 +187,10 @@ async fn target_files_come_change_break_and_go() {
     let e = Exporters { file_sd: vec![glob], ..Exporters::default() };
     let mut r = Reading::start(&[e], &[], limits());
     let up = r.next().await;
-    assert_eq!((up.source.as_ref(), matches!(up.news, News::Up)), (a.name().as_str(), true));
+    assert_eq!(
+        (up.source.as_ref(), matches!(up.news, News::Up { many_nodes: false })),
+        (a.name().as_str(), true)
+    );
 
     list(&[&a, &b]);
     assert_eq!(r.next().await.source.as_ref(), b.name());
@@ -244,7 +247,7 @@ async fn another_plan_keeps_what_stays_and_tells_what_went() {
     let mut r = Reading::start(&[fixed(&[&a])], &[("old-node:9765", "b9:1")], limits());
     // A source of an earlier life that nothing names any more.
     let mut first = [r.next().await, r.next().await];
-    first.sort_by_key(|f| matches!(f.news, News::Up));
+    first.sort_by_key(|f| matches!(f.news, News::Up { .. }));
     assert_eq!((first[0].source.as_ref(), matches!(first[0].news, News::Gone)), ("old-node:9765", true));
     assert_eq!(first[1].source.as_ref(), a.name());
 

@@ -1,9 +1,9 @@
 //! What the loop shows of itself: copies, so that looking never holds it up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use stepwatch_engine::Engine;
 use stepwatch_engine::effect::Effect;
 use stepwatch_engine::incident::{Hidden, State};
 use stepwatch_engine::matcher::Labels;
@@ -11,10 +11,11 @@ use stepwatch_engine::oncall::OnCall;
 use stepwatch_engine::run::{Facts, Run};
 use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
+use stepwatch_engine::{Engine, Refusal};
 
 use super::Runtime;
 use super::pending::Pending;
-use crate::metrics::{IncidentLabels, OpenedLabels, SeverityLabel, Word};
+use crate::metrics::{IncidentLabels, Name, OpenedLabels, RefusedLabels, SeverityLabel, Word};
 
 /// Runs shown; the rest is counted.
 const MAX_RUNS_SHOWN: usize = 10_000;
@@ -33,6 +34,8 @@ pub struct RuntimeView {
     pub store_refuses: bool,
     /// Why the engine wakes next, and when.
     pub next_deadline: Option<(Ts, &'static str)>,
+    /// What sources were refused: how many records, and why the last.
+    pub refused: BTreeMap<String, (u64, &'static str)>,
     pub oncall: Arc<OnCall>,
 }
 
@@ -98,9 +101,20 @@ impl Runtime {
         ] {
             counter.inc_by(now.saturating_sub(counter.get()));
         }
+        self.count_refused();
         self.count_outside();
         self.count_open();
         self.views.set(view);
+    }
+
+    fn count_refused(&self) {
+        for (source, refused) in self.engine.refused() {
+            for why in Refusal::ALL.into_iter().filter(|why| refused.of(*why) > 0) {
+                let labels = RefusedLabels { source: Name(source.into()), reason: Word(why.as_str()) };
+                let counter = self.metrics.source_refused.get_or_create_owned(&labels);
+                counter.inc_by(refused.of(why).saturating_sub(counter.get()));
+            }
+        }
     }
 
     /// There may be tens of thousands: looked through once.
@@ -150,6 +164,10 @@ impl RuntimeView {
             pending_effects: pending.effects.len(),
             store_refuses,
             next_deadline: engine.next_deadline(),
+            refused: engine
+                .refused()
+                .map(|(source, r)| (source.to_owned(), (r.total(), r.last().map_or("", Refusal::words))))
+                .collect(),
             oncall: Arc::clone(engine.oncall()),
         }
     }

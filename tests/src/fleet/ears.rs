@@ -108,7 +108,7 @@ impl Listener for Watch {
     }
 
     fn found(&mut self, at: Ts, source: &str) {
-        self.feed(at, Input::SourceUp { source });
+        self.feed(at, Input::SourceUp { source, many_nodes: false });
     }
 
     fn mended(&mut self, at: Ts, run: &str) {

@@ -119,7 +119,7 @@ impl Alerter {
     fn start(dir: &std::path::Path, exporters: &[SocketAddr], listen: SocketAddr) -> anyhow::Result<Self> {
         let list: Vec<_> = exporters.iter().map(|a| format!("\"{a}\"")).collect();
         let config = format!(
-            "listen: \"{listen}\"\nstorage: {{sqlite: {}}}\nsources:\n  - exporters: {{static: [{}]}}\nreceivers:\n  - name: out\n    stdout: {{}}\n",
+            "listen: \"{listen}\"\nstorage: {{sqlite: {}}}\nsources:\n  - exporters: {{static: [{}], nodes: many}}\nreceivers:\n  - name: out\n    stdout: {{}}\n",
             dir.join("alerter.db").display(),
             list.join(", ")
         );

@@ -9,6 +9,7 @@ use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, node_of};
 use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, Taken, Told};
 use crate::incident::Scope;
 use crate::incident::book::Party;
+use crate::incident::origin::Origin;
 use crate::matcher::Labels;
 use crate::time::Ts;
 use crate::verdict::{Change, Suspect, Verdict};
@@ -123,7 +124,10 @@ impl Engine {
         };
         let nodes = group.nodes.keys().cloned().collect();
         let came = group.came.iter().map(|(alert, _)| *alert).collect();
-        Some((Party { came, ..Party::new(scope, summary, nodes, now) }, verdict))
+        Some((
+            Party { came, origin: Some(Origin::of_others()), ..Party::new(scope, summary, nodes, now) },
+            verdict,
+        ))
     }
 
     /// The run and the node that labels name, as we know them.

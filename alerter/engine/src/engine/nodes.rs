@@ -12,6 +12,7 @@ use crate::detectors::gpu_fault;
 use crate::effect::Effect;
 use crate::incident::Scope;
 use crate::incident::book::Party;
+use crate::incident::origin::Origin;
 use crate::message::RunSummary;
 use crate::node::vitals::VITALS;
 use crate::node::words;
@@ -22,7 +23,7 @@ use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Verdict};
 
 /// Nodes watched at once; events of further ones are counted and dropped.
-const MAX_NODES: usize = 50_000;
+pub(super) const MAX_NODES: usize = 50_000;
 /// A run that nothing was heard of for this long uses no node.
 const USES_FOR: Span = Span::secs(3600);
 /// What killed a run may be told only so long after it: a driver that hangs answers late.
@@ -152,6 +153,8 @@ impl Engine {
             let hit = tenants.first().and_then(|t| self.runs.get(&t.run));
             let run = hit.map(|run| self.summary(now, run)).unwrap_or_default();
             let mut party = Party::new(Scope::Node(name.to_owned()), run, [name.to_owned()].into(), now);
+            let exporter = self.owners.get(name).cloned();
+            party.origin = exporter.map(|source| Origin::of_exporter(source, None));
             for v in &mut verdicts {
                 party.well_at = v.ts;
                 let link = v.kind == Kind::LinkFault;

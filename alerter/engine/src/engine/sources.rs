@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::admission::Refused;
 use super::{Engine, Key, NO_RUN};
 use crate::effect::Effect;
 use crate::run::Run;
@@ -17,13 +18,37 @@ const FEEDS_FOR: Span = Span::secs(900);
 pub(super) struct Source {
     pub(super) runs: BTreeSet<String>,
     /// The nodes whose events came over it: one, unless others send theirs to it.
-    nodes: BTreeSet<String>,
+    pub(super) nodes: BTreeSet<String>,
     /// It answered anew, and may have another node by now.
     #[serde(skip)]
-    anew: bool,
+    pub(super) anew: bool,
     /// It answers, as far as is known.
     #[serde(skip)]
-    answers: bool,
+    pub(super) answers: bool,
+    /// The configuration says that others send theirs to it.
+    #[serde(skip)]
+    pub(super) many_nodes: bool,
+    /// The node that it names is its own; or was, until another source took it over.
+    #[serde(skip)]
+    pub(super) owns: bool,
+    #[serde(skip)]
+    pub(super) displaced: bool,
+    /// Of the exporter that answers there.
+    #[serde(skip)]
+    pub(super) boot: String,
+    /// When it last said anything.
+    #[serde(skip)]
+    pub(super) heard_at: Ts,
+    /// When it named another node than before.
+    #[serde(skip)]
+    pub(super) moves: Vec<Ts>,
+    /// Ranks that it reports, of all runs.
+    #[serde(skip)]
+    pub(super) ranks: u32,
+    #[serde(skip)]
+    pub(super) looked_for_room: Ts,
+    #[serde(skip)]
+    pub(super) refused: Refused,
 }
 
 /// By node, the sources that tell of it. Not stored: it follows from the sources.
@@ -42,6 +67,10 @@ impl Speakers {
         for node in &s.nodes {
             self.0.entry(node.clone()).or_default().insert(source.to_owned());
         }
+    }
+
+    pub(super) fn of(&self, node: &str) -> impl Iterator<Item = &String> {
+        self.0.get(node).into_iter().flatten()
     }
 
     fn forget(&mut self, source: &str, nodes: &BTreeSet<String>) {
@@ -84,6 +113,18 @@ impl Engine {
         about.iter().for_each(|node| self.hear_of(node));
     }
 
+    /// A source is a recording of many, and not one exporter.
+    pub fn speaks_for_many(&mut self, source: &str) {
+        self.sources.entry(source.to_owned()).or_default().many_nodes = true;
+    }
+
+    /// Takes note that a source answers, and whether it speaks for more than its own node.
+    pub(super) fn is_up(&mut self, now: Ts, source: &str, many_nodes: bool) {
+        let s = self.sources.entry(source.to_owned()).or_default();
+        (s.many_nodes, s.heard_at) = (many_nodes, now);
+        self.answers(source, true);
+    }
+
     /// Takes note that a source answers, or does not.
     pub(super) fn answers(&mut self, source: &str, answers: bool) {
         let Some(s) = self.sources.get_mut(source) else { return };
@@ -97,6 +138,7 @@ impl Engine {
     pub(super) fn forget_source(&mut self, source: &str) {
         if let Some(s) = self.sources.remove(source) {
             self.speakers.forget(source, &s.nodes);
+            self.owners.retain(|_, owner| owner != source);
             s.nodes.iter().for_each(|node| self.hear_of(node));
         }
         self.dirty.insert(Key::Source(source.to_owned()));

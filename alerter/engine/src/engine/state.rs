@@ -13,13 +13,14 @@ use crate::incident::Scope;
 use crate::incident::Subject;
 use crate::incident::book::Incident;
 use crate::incident::ledger::LedgerRow;
+use crate::incident::origin::Origin;
 use crate::incident::stored::Later;
 use crate::incident::v4::IncidentV4;
 use crate::node::Node;
-use crate::run::Run;
+use crate::run::{Run, Tellers};
 
 /// Version of the stored form of every part; a part of another version is not restored.
-const STATE_VERSION: u8 = 10;
+const STATE_VERSION: u8 = 11;
 /// Since when the ledger has its form.
 const LEDGER_SINCE: u8 = 4;
 /// Since when all have theirs but runs and nodes, which learn again.
@@ -29,6 +30,10 @@ const OTHERS_SINCE: u8 = 5;
 const GREW_AT: u8 = 9;
 /// Since when what came to it later stands after that.
 const GREW_AGAIN_AT: u8 = 10;
+/// Since when a run ends with who told of it, and an incident with where it comes from.
+const ORIGINS_SINCE: u8 = 11;
+/// Since when runs and nodes have had their form but for that.
+const RUNS_SINCE: u8 = 10;
 /// How that is written where there is none of it: both are sets.
 const EMPTY: u8 = 0;
 /// What the names of the parts of memories begin with.
@@ -65,7 +70,7 @@ impl Engine {
             Key::Alerts | Key::Silence(_) => None,
             Key::Incident(id) => {
                 let kept = self.book.open.get(id).or_else(|| self.book.closed.get(id));
-                kept.and_then(|i| encode(&(i, &i.summary.remedies, Later::of(i))))
+                kept.and_then(|i| encode(&(i, &i.summary.remedies, Later::of(i), &i.origin)))
             }
             Key::Batches => encode(&self.batches),
             Key::Storms => encode(&self.book.storms),
@@ -73,7 +78,7 @@ impl Engine {
             Key::Ledger => encode(&self.book.ledger.row()),
             Key::Memory(subject) => self.book.ledger.memory(subject).and_then(encode),
             Key::Node(name) => self.nodes.get(name).and_then(encode),
-            Key::Run(name) => self.runs.get(name).and_then(encode),
+            Key::Run(name) => self.runs.get(name).and_then(|run| encode(&(run, &run.tellers))),
             Key::Source(name) => self.sources.get(name).and_then(encode),
             Key::Standard(key) => self.standards.get(key).and_then(encode),
         }
@@ -102,12 +107,12 @@ impl Engine {
                 Some(Key::Ledger) => {
                     decode_since::<LedgerRow>(LEDGER_SINCE, &bytes).map(|row| engine.book.ledger.restore(row))
                 }
-                Some(Key::Run(run)) => decode::<Run>(&bytes).map(|mut r| {
+                Some(Key::Run(run)) => decode_run(&bytes).map(|mut r| {
                     r.configure(&engine.book.config.detectors);
                     engine.timers.set(&Key::Run(run.clone()), run_deadline(&r));
                     engine.runs.insert(run, r);
                 }),
-                Some(Key::Node(node)) => decode::<Node>(&bytes).map(|mut n| {
+                Some(Key::Node(node)) => decode_since::<Node>(RUNS_SINCE, &bytes).map(|mut n| {
                     n.configure(&engine.book.config.detectors);
                     engine.timers.set(&Key::Node(node.clone()), Some(n.deadline()));
                     engine.nodes.insert(node, n);
@@ -148,6 +153,7 @@ impl Engine {
         for (name, source) in &self.sources {
             self.speakers.note(name, source);
         }
+        self.count_ranks();
         for (name, node) in &self.nodes {
             self.placement.set_clock(name, node.facts.gpus.loaded_clock("").map(|(clock, _)| clock));
             self.fabric.note(&node.facts);
@@ -211,8 +217,13 @@ fn encode<T: Serialize>(part: &T) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    decode_since(STATE_VERSION, bytes)
+/// What was learned of a run before it was known who told of it stays learned.
+fn decode_run(bytes: &[u8]) -> Option<Run> {
+    if bytes.first().is_some_and(|version| *version < ORIGINS_SINCE) {
+        return decode_since(RUNS_SINCE, bytes);
+    }
+    let (run, tellers) = decode_since::<(Run, Tellers)>(ORIGINS_SINCE, bytes)?;
+    Some(run.with_tellers(tellers))
 }
 
 /// Of a part whose form has been the same since a version.
@@ -234,6 +245,14 @@ fn decode_grown<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 fn decode_incident(bytes: &[u8]) -> Option<Incident> {
     match bytes.split_first()? {
         (4, rest) => postcard::from_bytes::<IncidentV4>(rest).ok().map(Incident::from),
+        (ORIGINS_SINCE.., _) => {
+            let (mut incident, remedies, later, origin): (Incident, Remedies, Later, Option<Origin>) =
+                decode_since(ORIGINS_SINCE, bytes)?;
+            incident.summary.remedies = remedies;
+            incident.origin = origin;
+            later.give_to(&mut incident);
+            Some(incident)
+        }
         (GREW_AGAIN_AT.., _) => {
             let (mut incident, remedies, later): (Incident, Remedies, Later) =
                 decode_since(GREW_AGAIN_AT, bytes)?;
@@ -279,15 +298,21 @@ mod tests {
             engine.take_dirty().into_iter().filter_map(|(key, part)| Some((key, part?))).collect();
         let remedies = postcard::to_stdvec(&engine.book.open[&id].summary.remedies).unwrap().len();
         let later = postcard::to_stdvec(&Later::of(&engine.book.open[&id])).unwrap().len();
+        let origin = postcard::to_stdvec(&engine.book.open[&id].origin).unwrap().len();
+        let tellers = postcard::to_stdvec(&engine.runs["llama-70b"].tellers).unwrap().len();
         for version in OTHERS_SINCE..STATE_VERSION {
             let mut before = parts.clone();
             for (name, part) in &mut before {
                 part[0] = version;
-                // Then an incident ended before the runs and nodes that paged, one run here, and before what has to be done, and a source before
-                // its nodes, of which there is none.
+                // Then an incident ended before the runs and nodes that paged, one run here, before what has to be done, and before where it
+                // comes from; a source before its nodes, of which there is none; and a run before who tells of it.
                 let grown = match name.split('/').next() {
-                    Some("incident") if version < GREW_AT => 3 + "llama-70b".len() + remedies + later,
-                    Some("incident") => later,
+                    Some("incident") if version < GREW_AT => {
+                        3 + "llama-70b".len() + remedies + later + origin
+                    }
+                    Some("incident") if version < GREW_AGAIN_AT => later + origin,
+                    Some("incident") => origin,
+                    Some("run") => tellers,
                     Some("source") if version < GREW_AT => 1,
                     _ => 0,
                 };
@@ -297,7 +322,8 @@ mod tests {
             let open: Vec<_> =
                 restored.open_incidents().map(|i| (i.id.as_str(), i.acked_by.as_deref())).collect();
             assert_eq!(open, [(id.as_str(), Some("sam"))], "of version {version}");
-            assert_eq!(unusable, ["run/llama-70b"], "it learns again");
+            let learns_again = if version < RUNS_SINCE { vec!["run/llama-70b"] } else { Vec::new() };
+            assert_eq!(unusable, learns_again, "of version {version}");
         }
     }
 

@@ -15,6 +15,7 @@ use super::escalation::Ladders;
 use super::inhibition::Inhibition;
 use super::ledger::{FLAP_MEMORY, Ledger};
 use super::nature::{MAX_ALERTS, is_news};
+use super::origin::Origin;
 pub(crate) use super::party::Party;
 use super::places::Places;
 use super::record::worse;
@@ -72,6 +73,8 @@ pub(crate) struct Incident {
     /// Its run ended, and it waits whether anybody answers.
     #[serde(skip)]
     pub(super) outlived_its_run: bool,
+    #[serde(skip)]
+    pub(crate) origin: Option<Origin>,
 }
 
 #[derive(Debug, Default)]
@@ -251,6 +254,7 @@ impl Book {
             node_at: party.is_node().then_some(now),
             paged: (v.severity == Severity::Page).then(|| party.scope.clone()).into_iter().collect(),
             alerts: party.came.iter().copied().take(MAX_ALERTS).collect(),
+            origin: party.origin.clone(),
             ..Incident::new(record, party.run.clone(), BTreeSet::from([subject]))
         };
         self.restore(id.clone(), incident);
@@ -526,27 +530,6 @@ impl Book {
         self.tell_news(now, id, out);
     }
 
-    /// How long an acknowledgement is worth something.
-    fn ack_ends(&self, i: &Incident) -> Option<Ts> {
-        Some(i.record.acked_at? + self.config.ack_timeout?)
-    }
-
-    /// When an acknowledgement that led to no end is worth nothing any more; what is over at last needs none.
-    fn ack_expires(&self, i: &Incident) -> Option<Ts> {
-        self.ack_ends(i).filter(|_| !i.raised.is_empty())
-    }
-
-    pub(crate) fn deadline(&self, id: &str) -> Option<(Ts, &'static str)> {
-        let Some(i) = self.open.get(id) else {
-            return self.closed.get(id)?.record.reopens_at().map(|at| (at, "resolved by hand"));
-        };
-        let resolve = i.resolve_at.map(|at| (at, "resolve hold"));
-        let climb = i.record.next_at.map(|at| (at, "escalation"));
-        let news = i.news.as_ref().filter(|_| i.record.quiet.is_none()).map(|news| (news.at, "news"));
-        let ack = self.ack_expires(i).map(|at| (at, "acknowledgement"));
-        [resolve, climb, news, ack].into_iter().flatten().min()
-    }
-
     pub(super) fn finish(&mut self, id: &str, out: &mut Vec<Effect>) {
         self.relabel(id);
         if let Some(i) = self.open.get(id) {
@@ -583,6 +566,7 @@ impl Incident {
             silent: BTreeMap::new(),
             alerts: BTreeSet::new(),
             outlived_its_run: false,
+            origin: None,
         }
     }
 }

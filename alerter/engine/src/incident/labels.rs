@@ -12,6 +12,9 @@ use crate::verdict::Kind;
 /// The label that alerts are known by: an incident has one too, so that a silence made of what Alertmanager's API shows fits it.
 pub const ALERTNAME: &str = "alertname";
 
+/// Of a storm: the one origin of all that is in it.
+pub const ORIGIN: &str = "origin";
+
 /// The names that are ours, whatever an incident is about.
 pub const OURS: &[&str] = &["severity", "kind", "cause", "run", "node", "signal", "team"];
 

@@ -124,6 +124,7 @@ impl Incident {
 
     /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it was taken.
     pub(super) fn hears_of(&mut self, party: &Party) {
+        self.follow_origin(party);
         let new = party.came.iter().filter(|alert| !self.alerts.contains(alert)).count();
         let new = new as u32 + u32::from(party.apart);
         if new > 0 && (self.record.state == State::Acknowledged || self.record.named.is_some()) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Scope;
 use super::book::MAX_SUSPECTS;
+use super::origin::Origin;
 use crate::message::RunSummary;
 use crate::time::Ts;
 use crate::verdict::{Cause, Kind, Verdict};
@@ -28,6 +29,8 @@ pub(crate) struct Party {
     pub(crate) device: Option<String>,
     /// Of alerts of other programs: those that came since they were looked at before, by what makes each one.
     pub(crate) came: Vec<u64>,
+    /// Who told of it first.
+    pub(crate) origin: Option<Origin>,
     /// It has no more in common with the incident that it joins than the labels of `group_by`.
     pub(crate) apart: bool,
 }
@@ -45,6 +48,7 @@ impl Party {
             dark: none(),
             device: None,
             came: Vec::new(),
+            origin: None,
             apart: false,
         }
     }

@@ -4,12 +4,18 @@
 //! `storm.incidents` of them were announced within `storm.within`, each further one is rolled up into an incident of kind
 //! `alert_storm`, which takes the way that they would have taken, so that pages in a storm do page, once. It ends when the last of
 //! them does; whoever takes it has taken them all.
+//!
+//! Incidents of one origin are counted by themselves first, against `storm.per_origin`, so that a flood from one exporter or one of its
+//! users is a storm of its own. A page of a run that has been known for a while is neither counted nor rolled up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use super::book::{Book, Incident, timeline};
+use super::labels::ORIGIN;
+use super::origin::Teller;
+use super::places::Place;
 use super::{Hidden, IncidentRecord, Quiet, Scope, State, Subject, id};
 use crate::config::Storm;
 use crate::effect::{Action, Effect};
@@ -20,8 +26,11 @@ use crate::verdict::{Kind, Severity, Suspect};
 
 /// Incidents that a roll-up names one by one.
 const NAMED: usize = 8;
-/// Ways that are counted at once: a way is a route and a severity.
-const MAX_WAYS: usize = 1024;
+/// Ways that are counted at once: a way is a route and a severity, and perhaps an origin.
+const MAX_WAYS: usize = 16_384;
+/// Users of one exporter that may each have as many incidents as one origin has, before all of them are told as one. An exporter that is
+/// not honest names as many users as it likes.
+const USERS: u32 = 3;
 
 /// What an incident that stands for many knows of them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -33,32 +42,82 @@ pub(super) struct Tally {
     joined_at: Ts,
 }
 
-/// When incidents were announced, by severity and way; no more of them than make a storm.
+/// Those that are too many together: by what they are counted, and how many are told one by one.
+#[derive(Debug, Clone)]
+struct Crowd {
+    key: String,
+    limit: u32,
+    /// Where all of them come from, in words.
+    origin: Option<String>,
+}
+
+/// When incidents were announced, by severity, way and origin; no more of them than make a storm.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Storms {
     recent: BTreeMap<String, VecDeque<Ts>>,
 }
 
 impl Storms {
+    /// Counts one more; the crowd that it is too many of, if it is. What is too many of one origin counts against no other.
+    fn crowd(&mut self, now: Ts, way: &str, teller: Option<&Teller>, config: &Storm) -> Option<Crowd> {
+        let from = |origin: String, limit| Crowd {
+            key: format!("{way} from {origin}"),
+            limit,
+            origin: Some(origin),
+        };
+        match teller {
+            Some(Teller::Others) => {
+                let crowd = from(Teller::Others.to_string(), config.incidents);
+                return self.count(now, &crowd, config).then_some(crowd);
+            }
+            Some(teller @ Teller::Exporter { source, uid }) => {
+                let users =
+                    from(format!("users of exporter {source}"), config.per_origin.saturating_mul(USERS));
+                if uid.is_some() && self.is_full(now, &users, config) {
+                    self.count(now, &users, config);
+                    return Some(users);
+                }
+                let own = from(teller.to_string(), config.per_origin);
+                if self.count(now, &own, config) {
+                    return Some(own);
+                }
+                if uid.is_some() {
+                    self.count(now, &users, config);
+                }
+            }
+            None => {}
+        }
+        let all = Crowd { key: way.to_owned(), limit: config.incidents, origin: None };
+        self.count(now, &all, config).then_some(all)
+    }
+
+    /// Whether one more would be too many.
+    fn is_full(&self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
+        let times = self.recent.get(&crowd.key);
+        let recent = times.map_or(0, |times| times.iter().filter(|at| now - **at <= config.within).count());
+        recent >= crowd.limit as usize
+    }
+
     /// Counts one more; true if there are too many.
-    fn count(&mut self, now: Ts, key: &str, config: &Storm) -> bool {
-        if self.recent.len() >= MAX_WAYS {
+    fn count(&mut self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
+        if self.recent.len() >= MAX_WAYS && !self.recent.contains_key(&crowd.key) {
             let fresh = |times: &VecDeque<Ts>| times.back().is_some_and(|at| now - *at <= config.within);
             self.recent.retain(|_, times| fresh(times));
+            if self.recent.len() >= MAX_WAYS && crowd.origin.is_some() {
+                return false;
+            }
         }
-        let times = self.recent.entry(key.to_owned()).or_default();
+        let (times, limit) = (self.recent.entry(crowd.key.clone()).or_default(), crowd.limit as usize);
         times.push_back(now);
-        while times.len() > config.incidents as usize + 1
-            || times.front().is_some_and(|at| now - *at > config.within)
-        {
+        while times.len() > limit + 1 || times.front().is_some_and(|at| now - *at > config.within) {
             times.pop_front();
         }
-        times.len() > config.incidents as usize
+        times.len() > limit
     }
 }
 
 impl Tally {
-    fn words(&self, within: Span) -> String {
+    fn words(&self, within: Span, origin: Option<&str>) -> String {
         let mut kinds: Vec<_> = self.kinds.iter().map(|(kind, n)| (*n, kind.title())).collect();
         kinds.sort_by_key(|(n, title)| (core::cmp::Reverse(*n), *title));
         let kinds: Vec<_> = kinds.iter().map(|(n, title)| format!("{n} × {title}")).collect();
@@ -67,8 +126,9 @@ impl Tally {
         } else {
             String::new()
         };
+        let from = origin.map(|origin| format!(" from {origin}")).unwrap_or_default();
         format!(
-            "{} incidents more than are told one by one within {within}{so_far}: {}",
+            "{} incidents{from} more than are told one by one within {within}{so_far}: {}",
             self.total,
             kinds.join(", ")
         )
@@ -87,26 +147,26 @@ impl Book {
             && !i.counted
             && !i.ladders.is_empty()
             && !matches!(i.record.kind, Kind::AlertStorm | Kind::AlerterFault);
-        if !counts {
+        if !counts || i.is_page_of_known_run(now) {
             return None;
         }
         let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
-        let key = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
+        let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
+        let teller = i.origin.as_ref().map(|origin| &origin.teller);
+        let crowd = self.storms.crowd(now, &way, teller, &self.config.storm);
         self.open.get_mut(id)?.counted = true;
-        if !self.storms.count(now, &key, &self.config.storm) {
-            return None;
-        }
-        let by = self.roll_up(now, id, &key, out)?;
+        let by = self.roll_up(now, id, &crowd?, out)?;
         Some(Quiet { why: Hidden::RolledUp, by, until: None, words: "told as one of many".into() })
     }
 
-    /// Puts an incident into the storm of its way, which begins with it if there is none.
-    fn roll_up(&mut self, now: Ts, id: &str, key: &str, out: &mut Vec<Effect>) -> Option<String> {
-        let subject = Subject { scope: Scope::Storm(key.to_owned()), cause: Kind::AlertStorm.cause() };
+    /// Puts an incident into the storm of its crowd, which begins with it if there is none.
+    fn roll_up(&mut self, now: Ts, id: &str, crowd: &Crowd, out: &mut Vec<Effect>) -> Option<String> {
+        let key = &crowd.key;
+        let subject = Subject { scope: Scope::Storm(key.clone()), cause: Kind::AlertStorm.cause() };
         let within = self.config.storm.within;
         let (storm, begins) = match self.find(&subject) {
             Some(storm) => (storm, false),
-            None => (self.begin_storm(now, id, &subject)?, true),
+            None => (self.begin_storm(now, id, crowd, &subject)?, true),
         };
         let (kind, place) = self.open.get(id).map(|i| (i.record.kind, i.record.place()))?;
         let i = self.open.get_mut(&storm)?;
@@ -117,7 +177,7 @@ impl Book {
         (tally.total, tally.open, tally.joined_at) = (tally.total + 1, tally.open + 1, now);
         *tally.kinds.entry(kind).or_default() += 1;
         i.record.value = f64::from(tally.total);
-        i.record.summary = tally.words(within);
+        i.record.summary = tally.words(within, crowd.origin.as_deref());
         if i.record.suspects.len() < NAMED {
             i.record.suspects.push(Suspect { what: place, why: format!("{} ({id})", kind.title()) });
         }
@@ -139,15 +199,16 @@ impl Book {
     }
 
     /// For the people of `first`, and as urgent.
-    fn begin_storm(&mut self, now: Ts, first: &str, subject: &Subject) -> Option<String> {
+    fn begin_storm(&mut self, now: Ts, first: &str, crowd: &Crowd, subject: &Subject) -> Option<String> {
         let i = self.open.get(first)?;
         let (severity, ladders) = (i.record.severity, i.ladders.clone());
         let team = i.record.labels.get("team").map(|team| ("team".to_owned(), team.clone()));
+        let origin = crowd.origin.clone().map(|origin| (ORIGIN.to_owned(), origin));
         self.ledger.counter += 1;
-        let limit = f64::from(self.config.storm.incidents);
         let id = id::new(now, subject.scope.name(), subject.cause, self.ledger.counter);
-        let record = storm_record(now, id.clone(), severity, limit);
-        let summary = RunSummary { labels: team.into_iter().collect(), ..RunSummary::default() };
+        let record = storm_record(now, id.clone(), severity, f64::from(crowd.limit));
+        let summary =
+            RunSummary { labels: team.into_iter().chain(origin).collect(), ..RunSummary::default() };
         let incident = Incident {
             ladders,
             storm: Some(Tally::default()),
@@ -163,13 +224,20 @@ impl Book {
         let Some(i) = self.open.get_mut(storm) else { return };
         let Some(tally) = &mut i.storm else { return };
         tally.open = tally.open.saturating_sub(1);
-        i.record.summary = tally.words(within);
+        i.record.summary = tally.words(within, i.record.labels.get(ORIGIN).map(String::as_str));
         if tally.open == 0 {
             i.raised.clear();
             i.resolve_at = Some(now + hold);
             out.push(timeline(now, storm, format!("every incident of it is over; resolves in {hold}")));
         }
         self.finish(storm, out);
+    }
+
+    /// Whether somebody is told of an open incident of a run by its name; `None` if there is none.
+    pub(crate) fn is_told_of(&self, run: &str) -> Option<bool> {
+        let open = self.places.at(&Place::Run(run.to_owned())).filter_map(|id| self.open.get(id));
+        let alone = open.map(|i| i.record.quiet.as_ref().is_none_or(|quiet| quiet.why != Hidden::RolledUp));
+        alone.reduce(|a, b| a || b)
     }
 
     /// Whoever takes a storm takes what is in it.

@@ -11,6 +11,8 @@ use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_wire::{Cursor, Event, Kind as EventKind, Value};
 
 pub(crate) const START: Ts = Ts(1_795_227_416_000);
+/// The version of a form of runs and nodes that is not read any more.
+const OTHER_FORM: u8 = 9;
 pub(crate) const UUID: &str = "GPU-2f3c9a51-0000-0000-0000-000000000003";
 
 pub(crate) struct Bench {
@@ -119,7 +121,7 @@ impl Bench {
     }
 
     pub(crate) fn find_at(&mut self, source: &str) {
-        self.answer(Input::SourceUp { source });
+        self.answer(Input::SourceUp { source, many_nodes: false });
     }
 
     /// Stops the program and starts it again.
@@ -139,7 +141,7 @@ impl Bench {
     /// The program is replaced by one that stores runs and nodes in another form.
     pub(crate) fn upgrade(&mut self) {
         let is_learned = |name: &str| name.starts_with("run/") || name.starts_with("node/");
-        self.parts.iter_mut().filter(|(name, _)| is_learned(name)).for_each(|(_, part)| part[0] -= 1);
+        self.parts.iter_mut().filter(|(name, _)| is_learned(name)).for_each(|(_, part)| part[0] = OTHER_FORM);
         let (engine, unusable) = Engine::restore(config(), self.parts.clone());
         assert!(!unusable.is_empty() && unusable.iter().all(|name| is_learned(name)), "{unusable:?}");
         self.engine = engine;

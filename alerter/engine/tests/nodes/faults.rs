@@ -69,7 +69,7 @@ fn an_application_that_breaks_itself_is_nobodys_ticket_until_the_gpu_is_the_only
     for (run, nth) in [("b", 2), ("c", 3)] {
         let mut bye =
             Event { run: Some(if nth == 2 { "a" } else { "b" }.into()), ..Event::new(EventKind::Bye) };
-        bye.code = Some(0);
+        (bye.code, bye.node) = (Some(0), Some("gpu-7".into()));
         b.feed(bye);
         b.steps(run, &["gpu-7"], 20);
         b.feed(fault("info"));

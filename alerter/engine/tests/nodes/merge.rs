@@ -120,7 +120,8 @@ fn a_fault_of_yesterday_does_not_explain_the_hang_of_today() {
 fn the_run_ends_and_the_node_stays_sick() {
     let mut b = Bench::with_run("llama", &["gpu-7"]);
     b.feed(gpu_lost("gpu-7", true));
-    b.feed(Event { run: Some("llama".into()), code: Some(143), ..Event::new(EventKind::Bye) });
+    let node = Some("gpu-7".to_owned());
+    b.feed(Event { run: Some("llama".into()), code: Some(143), node, ..Event::new(EventKind::Bye) });
     assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)]);
     assert_eq!(b.last().next_at, None, "whoever stopped the run knows");
     b.feed(gpu_lost("gpu-7", false));

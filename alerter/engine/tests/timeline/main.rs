@@ -208,7 +208,7 @@ fn a_lost_source_is_a_ticket_then_a_page_and_hides_the_hang() {
     assert_eq!((w.only().kind, w.only().severity), (Kind::SourceLost, Severity::Ticket));
     w.forward(Span::secs(240));
     assert_eq!(w.only().severity, Severity::Page);
-    w.input(Input::SourceUp { source: SOURCE });
+    w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
     w.train(41, 70, 2);
     assert_eq!(w.only().state, State::Resolved, "{:?}", w.history);
 }
@@ -293,7 +293,7 @@ fn a_restart_of_ours_neither_forgets_nor_invents() {
     let mut w = World::new(two_levels());
     w.train(1, 40, 8);
     w.kill_and_restore(Span::secs(3600));
-    w.input(Input::SourceUp { source: SOURCE });
+    w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
     w.forward(Span::secs(30));
     w.train(41, 40, 8);
     assert!(w.sent.is_empty(), "{:?}", w.history);
@@ -345,7 +345,7 @@ fn a_condition_that_comes_and_goes_is_one_incident() {
     for _ in 0..6 {
         w.input(Input::SourceDown { source: SOURCE, reason: "timeout" });
         w.forward(Span::secs(65));
-        w.input(Input::SourceUp { source: SOURCE });
+        w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
         w.train(step, 20, 1);
         step += 20;
     }
@@ -502,9 +502,15 @@ fn draining_a_node_that_the_run_has_left_is_not_a_loss() {
     // The run moves to another node.
     let there = |w: &mut World, step| {
         w.forward(Span::secs(1));
-        let e = Event { ts: Some(w.now.as_secs_f64()), ..step_of(0, step) };
+        let (ts, node) = (Some(w.now.as_secs_f64()), Some("node002".into()));
+        let e = Event { ts, node, ..step_of(0, step) };
         w.input(Input::Event { source: "node002:9765", event: &e });
     };
+    let mut bye = Event { run: Some("llama".into()), rank: Some(0), ..Event::new(EventKind::Bye) };
+    bye.code = Some(143);
+    w.event(bye);
+    let hello = Event { run: Some("llama".into()), rank: Some(0), ..Event::new(EventKind::Hello) };
+    w.input(Input::Event { source: "node002:9765", event: &hello });
     (41..1100).for_each(|step| there(&mut w, step));
     w.input(Input::SourceDown { source: SOURCE, reason: "refused" });
     (1100..1190).for_each(|step| there(&mut w, step));

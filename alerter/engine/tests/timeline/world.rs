@@ -33,7 +33,7 @@ impl World {
             history: vec![],
             parts: std::collections::BTreeMap::default(),
         };
-        w.input(Input::SourceUp { source: SOURCE });
+        w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
         w
     }
 

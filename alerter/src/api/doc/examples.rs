@@ -69,7 +69,7 @@ pub(crate) fn source() -> Value {
     json!({
         "source": "gpu-001:9765", "up": true, "since": "2026-11-20T18:00:00.000Z", "error": null, "cursor": "b1:81234",
         "last_record_at": "2026-11-21T02:16:57.200Z", "records": 81234, "malformed_records": 0, "gaps": 0,
-        "lost_records": 0,
+        "lost_records": 0, "refused_records": 0, "refused": null,
     })
 }
 

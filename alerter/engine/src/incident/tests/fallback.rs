@@ -207,7 +207,7 @@ fn what_belongs_to_no_team_is_told_all_the_same() {
 fn a_storm_is_of_one_team() {
     let mut config = two_teams("", "");
     config.routes = vec![Route { notify: names("ops"), ..Route::default() }];
-    config.storm = crate::config::Storm { incidents: 1, within: Span::secs(300), enabled: true };
+    config.storm = crate::config::Storm { incidents: 1, within: Span::secs(300), ..Default::default() };
     let mut w = World::new(config);
     for run in ["a-1", "b-1", "a-2", "b-2"] {
         w.raise(run, Kind::Hang, Page);
