@@ -45,6 +45,8 @@ fn hub() -> Hub {
         ring: Limits { records: 16, bytes: 1 << 20 },
         training: Options {
             max_runs: 1,
+            new_per_minute: 1.0,
+            shared: Vec::new(),
             max_ranks: 1,
             max_custom: 1,
             forget_after: 1.0,
