@@ -255,26 +255,7 @@ impl RuntimeMetrics {
         r.register("events", "Stream records fed to the engine", m.events.clone());
         r.register("steps", "Step records fed to the engine", m.steps.clone());
         r.register("runs", "Runs heard of and not yet forgotten", m.runs.clone());
-        r.register(
-            "events_over_limit",
-            "Stream records of runs and nodes beyond the most that are watched at once; they are not judged",
-            m.over_limit.clone(),
-        );
-        r.register(
-            "source_refused",
-            "Stream records that an exporter is not let to send: of nodes, ranks and runs that are not its own, and too many",
-            m.source_refused.clone(),
-        );
-        r.register(
-            "signals_over_limit",
-            "Numbers of series beyond the most that are known of one run; they are not judged",
-            m.signals_over_limit.clone(),
-        );
-        r.register(
-            "batches_forgotten",
-            "Spikes whose place in the data was forgotten for want of room",
-            m.batches_forgotten.clone(),
-        );
+        m.register_limits(r);
         r.register("incidents", "Incidents that are not resolved", m.incidents.clone());
         r.register(
             "incidents_resolved_still_firing",
@@ -324,6 +305,30 @@ impl RuntimeMetrics {
             m.template_failures.clone(),
         );
         m
+    }
+
+    /// What was told and is not judged.
+    fn register_limits(&self, r: &mut Registry) {
+        r.register(
+            "events_over_limit",
+            "Stream records of runs and nodes beyond the most that are watched at once; they are not judged",
+            self.over_limit.clone(),
+        );
+        r.register(
+            "source_refused",
+            "Stream records that an exporter is not let to send: of nodes, ranks and runs that are not its own, and too many",
+            self.source_refused.clone(),
+        );
+        r.register(
+            "signals_over_limit",
+            "Numbers of series beyond the most that are known of one run; they are not judged",
+            self.signals_over_limit.clone(),
+        );
+        r.register(
+            "batches_forgotten",
+            "Spikes whose place in the data was forgotten for want of room",
+            self.batches_forgotten.clone(),
+        );
     }
 
     /// What people and other programs ask of the engine.

@@ -152,17 +152,8 @@ impl Training {
 
     /// Takes an event in; `out` receives what to publish, in order.
     pub fn apply(&mut self, now: f64, origin: &Origin, mut event: Event, out: &mut Vec<Event>) -> Outcome {
-        if event.kind == Kind::Gap {
-            let reason = "gap is written by the exporter alone".into();
-            return Outcome::Rejected(EventError { field: "k".into(), reason });
-        }
-        if matches!(event.kind, Kind::Xid | Kind::Link | Kind::Hw | Kind::Health) && *origin != Origin::Node {
-            let reason = format!("{} is told by the exporter alone", event.kind.as_str());
-            return Outcome::Rejected(EventError { field: "k".into(), reason });
-        }
-        if event.step.is_some_and(|step| step < 0) {
-            let reason = "must be an integer of at least 0".into();
-            return Outcome::Rejected(EventError { field: "step".into(), reason });
+        if let Err(why) = may_say(&event, origin) {
+            return Outcome::Rejected(why);
         }
         let repaired = sane::repair(&mut event, now);
         self.drops.add(Reason::Timestamp, repaired.times);
@@ -384,6 +375,19 @@ impl Rank {
 fn phase(rank: &mut Rank, event: &Event, now: f64) {
     if let (Some(name), Some(edge)) = (&event.name, event.edge) {
         rank.phases.edge(name, edge, event.ts.unwrap_or(now).min(now));
+    }
+}
+
+/// What only the exporter tells of, and numbers that no step has.
+fn may_say(event: &Event, origin: &Origin) -> Result<(), EventError> {
+    let refused = |field: &str, reason: &str| Err(EventError { field: field.into(), reason: reason.into() });
+    match event.kind {
+        Kind::Gap => refused("k", "gap is written by the exporter alone"),
+        Kind::Xid | Kind::Link | Kind::Hw | Kind::Health if *origin != Origin::Node => {
+            refused("k", &format!("{} is told by the exporter alone", event.kind.as_str()))
+        }
+        _ if event.step.is_some_and(|step| step < 0) => refused("step", "must be an integer of at least 0"),
+        _ => Ok(()),
     }
 }
 

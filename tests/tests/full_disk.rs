@@ -179,7 +179,7 @@ async fn what_is_answered_between_full_disks_survives_them() {
     let answered = answered.lock().unwrap().clone();
     let lost: Vec<&String> = answered.difference(&kept).collect();
     assert!(lost.is_empty(), "{lost:?} of {answered:?}");
-    let told = |pd: &stepwatch_fakes::PagerDuty| {
+    let told = |pd: &PagerDuty| {
         answered.iter().all(|name| pd.pages.iter().any(|page| page.summary.contains(name.as_str())))
     };
     stack.pagerduty.wait_for(told, PATIENCE).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     let sent = http::client().post(format!("{url}/api/v2/alerts")).json(&over).send().await.unwrap();
     assert_eq!(sent.status(), 200);
     let resolved =
-        |pd: &stepwatch_fakes::PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
+        |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
     let pd = stack.pagerduty.wait_for(resolved, PATIENCE).await.unwrap();
     let alerts: Vec<&Alert> = pd.alerts.iter().filter(|a| a.summary.contains("LateAlert")).collect();
     assert_eq!((pages(&pd, "LateAlert").count(), alerts.len()), (1, 1), "{:#?}", pd.alerts);

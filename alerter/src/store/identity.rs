@@ -150,7 +150,7 @@ mod tests {
                         drop(fs::File::create(entry.path()).unwrap())
                     } else if let Err(err) = fs::remove_file(entry.path()) {
                         // SQLite removes the files beside the database when its last connection closes, which may be now.
-                        assert_eq!(err.kind(), std::io::ErrorKind::NotFound, "{}", entry.path().display());
+                        assert_eq!(err.kind(), io::ErrorKind::NotFound, "{}", entry.path().display());
                     }
                 }
             }
