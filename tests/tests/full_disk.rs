@@ -217,8 +217,7 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
         "endsAt": "2020-01-01T00:00:00Z"}]);
     let sent = http::client().post(format!("{url}/api/v2/alerts")).json(&over).send().await.unwrap();
     assert_eq!(sent.status(), 200);
-    let resolved =
-        |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
+    let resolved = |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
     let pd = stack.pagerduty.wait_for(resolved, PATIENCE).await.unwrap();
     let alerts: Vec<&Alert> = pd.alerts.iter().filter(|a| a.summary.contains("LateAlert")).collect();
     assert_eq!((pages(&pd, "LateAlert").count(), alerts.len()), (1, 1), "{:#?}", pd.alerts);
