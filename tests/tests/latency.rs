@@ -38,7 +38,7 @@ async fn round(stack: &Stack, round: usize) -> Vec<Duration> {
 async fn packet_to_page() {
     crowd::raise_file_limit().unwrap();
     // Hundreds of runs in a minute are more than a node has in a month.
-    let exporter = "runs: {max_runs: 1000}\n".into();
+    let exporter = "runs: {max_runs: 1000, new_per_minute: 100000}\n".into();
     // And hundreds of pages would be a storm.
     let alerter = "storm: {enabled: false}\n".into();
     let options = StackOptions { exporter, alerter, ..StackOptions::default() };

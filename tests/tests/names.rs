@@ -29,6 +29,7 @@ const NO_METRICS: &[&str] = &[
     "node_name",
     "gpu_fault",
     "node_fault",
+    "node_taken",
     "gpu_throttled",
     "mount_stuck",
     "disk_filling",

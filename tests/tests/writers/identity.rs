@@ -153,7 +153,7 @@ async fn two_jobs_of_one_name_are_two_runs() {
     let names: Vec<_> = rows.iter().map(|r| (r.run.as_str(), r.attempt)).collect();
     assert_eq!(names, [("pretrain-101", 1), ("pretrain-102", 1)]);
     let text = runs(&exporter, "text").await;
-    assert!(text.contains("pretrain-101  attempt 1  step 6  job 101\n"), "{text}");
+    assert!(text.contains("pretrain-101  attempt 1  step 6  uid ") && text.contains("  job 101\n"), "{text}");
     assert!(text.contains("writes it: job 102 (SLURM_JOB_ID), named pretrain"), "{text}");
 }
 
