@@ -183,7 +183,7 @@ async fn into_exporter(stack: &Stack, statsd: &std::path::Path) {
                 datagrams.send_to(what.replace('H', &text).as_bytes(), statsd).map(drop).unwrap();
             }
             Way::Kubeflow => {
-                let encoded: String = hostile(name).bytes().map(|b| format!("%{b:02X}")).collect();
+                let encoded = hostile(name).bytes().map(|b| format!("%{b:02X}")).collect::<Vec<_>>().concat();
                 let status = json!({"trainerStatus": {"metrics": [{"name": "loss", "value": "2.5"}, {"name": "step", "value": "1"}],
                     "progressPercentage": 1, "lastUpdatedTime": "2026-01-01T00:00:00Z"}});
                 drop(post(&format!("/v1/kubeflow/{encoded}"), status.to_string()).await);

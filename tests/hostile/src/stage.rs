@@ -29,7 +29,7 @@ const WARM: i64 = 300;
 const KNOWN: i64 = 11 * 60;
 /// Of the attack before the genuine run breaks.
 const LASTS: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const NOBODY: u32 = 65_534;
 
 #[derive(Debug)]

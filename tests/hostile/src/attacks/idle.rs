@@ -14,7 +14,7 @@ fn idle(addr: SocketAddr, connections: usize) -> anyhow::Result<()> {
     loop {
         for place in &mut held {
             place.set_nonblocking(true)?;
-            let closed = matches!(place.read(&mut [0; 64]), Ok(_)) || place.take_error()?.is_some();
+            let closed = place.read(&mut [0; 64]).is_ok() || place.take_error()?.is_some();
             if closed && let Ok(again) = open(addr) {
                 *place = again;
             }

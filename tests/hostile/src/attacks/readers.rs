@@ -9,6 +9,7 @@ pub(crate) const ATTACK: Attack = Attack::new("stream-readers", act);
 const READERS: usize = 32;
 
 fn act(target: &Target) -> anyhow::Result<()> {
+    open(target.exporter)?;
     std::thread::scope(|threads| {
         for _ in 0..READERS {
             threads.spawn(|| {
