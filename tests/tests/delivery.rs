@@ -29,7 +29,8 @@ async fn every_receiver_is_told_the_whole_story() {
         stack.slack.wait_for(|s| s.top().any(|p| resolved(&p.visible_text())), PATIENCE).await.unwrap();
     assert_eq!(slack.top().count(), 1, "edited in place");
     let top = slack.top().next().unwrap();
-    assert!(slack.replies(&top.ts).count() >= 1, "the thread tells what happened since");
+    // The thread tells what happened since, after the message was edited.
+    stack.slack.wait_for(|s| s.replies(&top.ts).count() >= 1, PATIENCE).await.unwrap();
     for part in ["story", "NaN", "step 4"] {
         assert!(top.visible_text().contains(part), "no {part:?} in {}", top.visible_text());
     }
