@@ -23,7 +23,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// [`line`] of a text that nobody else has: mostly it is moved, and not copied.
+/// [`line()`] of a text that nobody else has: mostly it is moved, and not copied.
 pub fn into_line(text: String) -> String {
     match line(&text) {
         Cow::Borrowed(_) => text,

@@ -82,6 +82,14 @@ const TABLE: &[Words] = &[
     // PyTorch, clip_grad.py and the detection of anomalies of autograd.
     gradient("for gradients from `parameters` is non-finite"),
     gradient("returned nan values in its"),
+    // JAX with jax_debug_nans or jax_debug_infs, dispatch.py.
+    loss("floatingpointerror: invalid value (nan) encountered in"),
+    loss("floatingpointerror: invalid value (inf) encountered in"),
+    // verl, and loops that people write.
+    gradient("grad_norm is not finite"),
+    gradient("gradient norm is not finite"),
+    gradient("non-finite gradient norm"),
+    gradient("gradient norm is nan"),
     // Loops that people write.
     loss("loss is not finite"),
     loss("loss is non-finite"),
@@ -237,6 +245,13 @@ mod tests {
                 (20, "loss"),
             ),
             (
+                "FloatingPointError: invalid value (nan) encountered in jit(train_step). Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.",
+                (13, "loss"),
+            ),
+            ("WARN: rank 0 grad_norm is not finite: nan", (13, "gradient")),
+            ("RuntimeError: Non-finite gradient norm at step 41", (41, "gradient")),
+            ("ValueError: Gradient norm is not finite", (13, "gradient")),
+            (
                 "I0706 16:50:26.230209 140110937163584 max_logging.py:37] Aborting training due to NaN loss.",
                 (13, "loss"),
             ),
@@ -286,6 +301,11 @@ mod tests {
                 (30, "loss"),
             ),
             ("training: 30it [00:03, 3.50it/s, train_loss=nan]", (30, "loss")),
+            (
+                "Epoch 0:  12%|█▏        | 30/100 [00:03<00:25, 3.50it/s, v_num=0, train_loss=nan.0]",
+                (30, "loss"),
+            ),
+            ("Epoch 0:   3%|  | 30/1000 [00:30<10:00, v_num=5, reduced_train_loss=nan.0]", (30, "loss")),
         ] {
             assert_eq!(said(line), Some(want), "{line}");
         }

@@ -21,7 +21,8 @@ pub(crate) fn lex(text: &str) -> Option<Number<'_>> {
     let sign = usize::from(matches!(b.first(), Some(b'-' | b'+')));
     if let Some(len) = word(&b[sign..]) {
         let value = stepwatch_wire::num::parse(&t[..sign + len])?;
-        return Some(Number { value, quantum: None, rest: &t[sign + len..] });
+        let rest = &t[sign + len..];
+        return Some(Number { value, quantum: None, rest: &rest[padding(rest.as_bytes())..] });
     }
     let whole = integer_part(&b[sign..]);
     let mut at = sign + whole;
@@ -169,6 +170,13 @@ fn word(b: &[u8]) -> Option<usize> {
     (is(b"nan") || is(b"inf") || is(b"infinity")).then_some(len)
 }
 
+/// Length of the `.0` that Lightning's bar fills `nan` and `inf` up with, as every other number.
+fn padding(rest: &[u8]) -> usize {
+    let Some((b'.', rest)) = rest.split_first() else { return 0 };
+    let zeros = rest.iter().take_while(|c| **c == b'0').count();
+    if zeros == 0 || rest.get(zeros).is_some_and(u8::is_ascii_alphanumeric) { 0 } else { 1 + zeros }
+}
+
 /// How finely each metric is printed: below this step, detectors see noise of the printer and not of the training.
 ///
 /// Frameworks that drop trailing zeros sometimes look coarser than they are, and a number of four significant
@@ -267,6 +275,11 @@ mod tests {
             let n = lex(text).unwrap();
             assert!(n.value.is_nan() && n.quantum.is_none() && n.rest == rest, "{text}");
         }
+        for (text, rest) in [("nan.0, lr", ", lr"), ("nan.00", ""), ("nan.", "."), ("nan.0b", ".0b")] {
+            let n = lex(text).unwrap();
+            assert!(n.value.is_nan() && n.rest == rest, "{text}");
+        }
+        assert_eq!(lex("-inf.0").unwrap().value, f64::NEG_INFINITY);
         assert_eq!(lex("-1.#INF00").unwrap().value, f64::NEG_INFINITY);
         for text in ["", "-", "N/A", "nano", "infinite", ".", "e5", "None", "é"] {
             assert_eq!(lex(text), None, "{text}");

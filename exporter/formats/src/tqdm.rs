@@ -54,11 +54,16 @@ pub(crate) fn endless(text: &str) -> Option<Bar<'_>> {
     })
 }
 
-/// What follows the rate, which is the first part with a `/` in it: `00:03<00:25, 3.50it/s, loss=2.34`.
+/// What follows the rate, which is the first part with a `/` in it: `00:03<00:25, 3.50it/s, loss=2.34`. NeMo's bar has none; there the
+/// postfix begins with the first part that has a name: `00:30<10:00, v_num=5, reduced_train_loss=2.9`.
 fn postfix(timing: &str) -> &str {
     let mut parts = timing.match_indices([',', '<']).map(|(i, _)| i + 1);
-    let rate = parts.find(|at| timing[*at..].split(',').next().is_some_and(|part| part.contains('/')));
-    rate.and_then(|at| timing[at..].split_once(',')).map_or("", |(_, postfix)| postfix.trim())
+    let part = |at: usize| timing[at..].split(',').next().unwrap_or_default();
+    match parts.find(|at| part(*at).contains(['/', '='])) {
+        Some(at) if part(at).contains('=') => timing[at..].trim(),
+        Some(at) => timing[at..].split_once(',').map_or("", |(_, postfix)| postfix.trim()),
+        None => "",
+    }
 }
 
 /// `08:10`, `1:02:03`, `2 days, 1:02:03` (only the clock of the last).
@@ -96,6 +101,8 @@ mod tests {
         assert_eq!((b.n, b.total, b.postfix), (0, 94, ""));
         let b = bar("Epoch 0:  12%|█▏        | 12/100 [00:03<00:25, 3.50it/s, v_num=0, loss=2.34]").unwrap();
         assert_eq!((b.description, b.n, b.postfix), ("Epoch 0", 12, "v_num=0, loss=2.34"));
+        let b = bar("Epoch 0:   1%|  | 5/1000 [00:30<10:00, v_num=5, reduced_train_loss=2.9]").unwrap();
+        assert_eq!((b.n, b.postfix), (5, "v_num=5, reduced_train_loss=2.9"));
         for text in
             ["", "%|", "50%|", "50%||", "50%|#| 1/2", "50%|#| 1k/2k [00:01<00:01]", "12it [00:10, 1.1it/s]"]
         {
