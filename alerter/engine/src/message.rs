@@ -245,6 +245,8 @@ pub(crate) struct About<'a> {
     pub(crate) alert: Option<&'a Alert>,
     /// Nothing of it holds any more.
     pub(crate) over: bool,
+    /// Or nobody says so any more.
+    pub(crate) silent: bool,
 }
 
 /// The message as it is at `now`.
@@ -255,7 +257,7 @@ pub(crate) fn compose(
     why: &Why,
     config: &EngineConfig,
 ) -> Message {
-    let About { record: r, run, alert, over } = about;
+    let About { record: r, run, alert, over, silent } = about;
     Message {
         incident: r.id.clone(),
         run: r.run.clone(),
@@ -265,7 +267,7 @@ pub(crate) fn compose(
         status,
         ended: r.end.as_ref().map(|end| end.how),
         title: title(r, status),
-        summary: if over { in_the_past(r) } else { sentence(&r.summary) },
+        summary: if over { in_the_past(r, silent) } else { sentence(&r.summary) },
         marked_up: false,
         facts: facts(now, about, config),
         details: Details::of(now, r, run, config),
@@ -319,10 +321,11 @@ fn sentence(text: &str) -> String {
 }
 
 /// What was, and is no more. What followed from it, after the first clause, does not follow any more.
-fn in_the_past(r: &IncidentRecord) -> String {
+fn in_the_past(r: &IncidentRecord, silent: bool) -> String {
+    let over = if silent { "nothing is heard of it any more" } else { "over" };
     let since = r.end_step.filter(|_| r.has_steps()).map(|step| format!(" since step {step}"));
     let was = r.summary.split_once("; ").map_or(r.summary.as_str(), |(first, _)| first);
-    sentence(&format!("over{}; it was: {was}", since.unwrap_or_default()))
+    sentence(&format!("{over}{}; it was: {was}", since.unwrap_or_default()))
 }
 
 fn facts(now: Ts, about: About<'_>, config: &EngineConfig) -> Vec<Fact> {

@@ -134,7 +134,7 @@ impl fmt::Display for What {
                 f.write_str(match value {
                     Some(v) if v.is_nan() => "loss is NaN",
                     Some(_) => "loss is infinite",
-                    None => "the line carries no loss: this trainer leaves it out when it is NaN",
+                    None => "the trainer gives no number for the loss, as trainers do when it is not finite",
                 })?;
                 if samples > 1 {
                     write!(f, " for {samples} samples")?;

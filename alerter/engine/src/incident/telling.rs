@@ -305,7 +305,9 @@ impl Book {
             _ => None,
         });
         let over = i.raised.is_empty() && i.record.end_step.is_some() && i.storm.is_none();
-        let about = About { record: &i.record, run: &i.summary, alert: alert.map(AsRef::as_ref), over };
+        let silent = i.record.is_stale() || !i.silent.is_empty();
+        let alert = alert.map(AsRef::as_ref);
+        let about = About { record: &i.record, run: &i.summary, alert, over, silent };
         Some(message::compose(now, about, status, why, &self.config))
     }
 

@@ -55,6 +55,8 @@ fn the_sender_fell_silent() {
         format!("stale after 6m 30s: nothing has been heard of it since {last}; it may still hold")
     );
     assert!(w.has_said(&format!("Prometheus alert stale: nothing has been heard of it since {last}")));
+    let summary = &w.sent.last().unwrap().message.summary;
+    assert!(summary.starts_with("Nothing is heard of it any more; it was: "), "{summary}");
 }
 
 #[test]
