@@ -86,13 +86,14 @@ async fn news_that_pile_up_become_one() {
     for seq in 2..=9 {
         bench.post([page("chat", seq, Action::Update)]).await;
     }
-    // Attempts that were under way have read an older row.
-    while chat.attempts().last().is_none_or(|(key, _)| !key.ends_with("/9")) {
-        chat.attempted(chat.attempts().len() + 1).await;
-    }
     up.store(true, SeqCst);
-    assert_eq!(bench.feedback().await.idem_key, format!("{ID}/chat/9"));
-    assert_eq!(chat.seen().len(), 2);
+    // One whose attempt was under way when the next came in is told before the last.
+    let mut told = bench.feedback().await.idem_key;
+    if !told.ends_with("/9") {
+        told = bench.feedback().await.idem_key;
+    }
+    assert_eq!(told, format!("{ID}/chat/9"));
+    assert!(chat.seen().len() <= 3, "of eight pieces of news: {:?}", chat.seen());
 }
 
 #[tokio::test(start_paused = true)]
