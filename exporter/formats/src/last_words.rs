@@ -85,11 +85,11 @@ const TABLE: &[Words] = &[
     // JAX with jax_debug_nans or jax_debug_infs, dispatch.py.
     loss("floatingpointerror: invalid value (nan) encountered in"),
     loss("floatingpointerror: invalid value (inf) encountered in"),
-    // verl, and loops that people write.
-    gradient("grad_norm is not finite"),
-    gradient("gradient norm is not finite"),
-    gradient("non-finite gradient norm"),
-    gradient("gradient norm is nan"),
+    // Exceptions of loops that people write. As a warning it tells of an update that was skipped, which is no end.
+    gradient("valueerror: gradient norm is not finite"),
+    gradient("runtimeerror: gradient norm is not finite"),
+    gradient("valueerror: non-finite gradient norm"),
+    gradient("runtimeerror: non-finite gradient norm"),
     // Loops that people write.
     loss("loss is not finite"),
     loss("loss is non-finite"),
@@ -248,7 +248,6 @@ mod tests {
                 "FloatingPointError: invalid value (nan) encountered in jit(train_step). Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.",
                 (13, "loss"),
             ),
-            ("WARN: rank 0 grad_norm is not finite: nan", (13, "gradient")),
             ("RuntimeError: Non-finite gradient norm at step 41", (41, "gradient")),
             ("ValueError: Gradient norm is not finite", (13, "gradient")),
             (
@@ -321,6 +320,8 @@ mod tests {
             "the loss is nan_to_num'd",
             "NaN loss detection enabled",
             "no non-finite loss so far",
+            "WARN: rank 0 grad_norm is not finite: nan",
+            "non-finite gradient norm, skipping the update",
             "Evaluating:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan]",
             "Downloading:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s]",
             "1:5: loss is information",
