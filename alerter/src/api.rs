@@ -48,6 +48,9 @@ pub use auth::Scope;
 use error::ApiError;
 use view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use alertmanager::{fuzz_alerts, fuzz_queries};
+
 /// What the handlers share.
 #[derive(Debug, Clone)]
 pub struct Api {

@@ -321,3 +321,15 @@ impl Drop for Hearing<'_> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
+
+/// A word from Slack or PagerDuty. The first byte chooses the service and the form; the rest is body and, for signatures, header.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let Some((first, body)) = data.split_first() else { return };
+    match first % 4 {
+        0 => slack::fuzz(body, false),
+        1 => slack::fuzz(body, true),
+        2 => pagerduty::fuzz(body),
+        _ => signature::fuzz(&String::from_utf8_lossy(body)),
+    }
+}

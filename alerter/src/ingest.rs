@@ -25,7 +25,11 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use exporters::client_builder;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use discovery::fuzz as fuzz_groups;
 pub use exporters::{BasicAuth, Exporters, Nodes, Scheme, Tls};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use lines::LineSplitter;
 pub use status::{SourceTable, SourceView};
 pub use target::Target;
 

@@ -21,6 +21,8 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 mod errors;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod ingest;
 mod markup;
 pub mod metrics;

@@ -20,6 +20,10 @@ use std::sync::Arc;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
+#[cfg(any(test, feature = "fuzz"))]
+use stepwatch_engine::external::Told;
+#[cfg(any(test, feature = "fuzz"))]
+use stepwatch_engine::time::Ts;
 use stepwatch_kit::build_info;
 use utoipa::openapi::RefOr;
 use utoipa::{IntoResponses as _, PartialSchema as _};
@@ -67,6 +71,25 @@ impl IntoResponse for Refused {
         response.extensions_mut().insert(reason);
         response
     }
+}
+
+/// The alerts that a body brings.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz_alerts(body: &[u8], now: Ts) -> Vec<Told> {
+    alerts::fuzz(body, now)
+}
+
+/// A query of a list, and the body of a silence.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz_queries(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(filter) = filter::Filter::parse(&text) {
+        let labels = filter.matchers.iter().map(|m| (m.label().to_owned(), m.value().to_owned())).collect();
+        let _ = (filter.wants(&labels, false, false), filter.wants_receiver(&text));
+    }
+    let posted = serde_json::from_slice::<wire::PostableSilence>(data);
+    let wanted = posted.map_err(|_| ()).and_then(|posted| silences::wanted(posted).map_err(|_| ()));
+    let _ = wanted.map(|w| w.matchers.iter().map(|m| m.holds_of(&text)).count());
 }
 
 /// Whom it does not let in, and when it takes nothing, as the document tells of it.

@@ -57,12 +57,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Each<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let body = body(request, state).await?;
-        match serde_json::from_slice::<Vec<T>>(&body) {
+        Self::read(&body(request, state).await?)
+    }
+}
+
+impl<T: DeserializeOwned> Each<T> {
+    pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        match serde_json::from_slice::<Vec<T>>(body) {
             Ok(all) => Ok(Self(all.into_iter().map(Ok).collect())),
             Err(e) if e.is_data() => {
-                let all: Vec<serde_json::Value> =
-                    serde_json::from_slice(&body).map_err(|e| unreadable(&e))?;
+                let all: Vec<serde_json::Value> = serde_json::from_slice(body).map_err(|e| unreadable(&e))?;
                 let read = |value: serde_json::Value| T::deserialize(&value).map_err(|e| (value, e));
                 Ok(Self(all.into_iter().map(read).collect()))
             }

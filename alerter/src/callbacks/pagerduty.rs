@@ -191,6 +191,15 @@ fn meaning(said: &Said) -> Meaning {
     }
 }
 
+/// The body of a webhook.
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(body: &[u8]) {
+    let Ok(mut body) = serde_json::from_slice::<Value>(body) else { return };
+    if let Some(said) = said(&body["event"].take()) {
+        meaning(&said);
+    }
+}
+
 /// `None` for what is not about an incident.
 fn said(event: &Value) -> Option<Said> {
     let short = |v: &Value| v.as_str().filter(|s| (1..=ID_MAX).contains(&s.len())).map(str::to_owned);

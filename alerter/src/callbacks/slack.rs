@@ -254,6 +254,17 @@ fn read(body: &[u8], is_json: bool) -> Read {
     found.unwrap_or(Read::Nothing)
 }
 
+/// A request, or what comes over a socket: the same payload.
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(body: &[u8], is_json: bool) {
+    if let Read::Payload(payload) = read(body, is_json) {
+        clicks(&payload).iter().for_each(|click| assert!(actor(click, None).len() < 1024));
+    }
+    if is_json {
+        clicks(&serde_json::from_slice(body).unwrap_or_default());
+    }
+}
+
 /// The clicks on our buttons in a payload; those on links and on others' buttons are nothing to us.
 pub(super) fn clicks(payload: &Value) -> Vec<Click> {
     if payload["type"] != "block_actions" {

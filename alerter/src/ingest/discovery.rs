@@ -292,6 +292,17 @@ fn read_groups(path: &Path) -> Result<Vec<Target>, String> {
     flatten(&groups)
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(text: &str) {
+    let json: Option<Vec<TargetGroup>> = serde_json::from_str(text).ok();
+    let yaml: Option<Vec<TargetGroup>> = stepwatch_kit::config::parse("targets.yml", text).ok();
+    for groups in json.into_iter().chain(yaml) {
+        let Ok(targets) = flatten(&groups) else { continue };
+        // An address that is shown is the address that was meant.
+        targets.iter().for_each(|t| assert_eq!(Target::discovered(&t.to_string()).as_ref(), Ok(t)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

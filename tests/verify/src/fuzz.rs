@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::report::Closing;
 use crate::shell::{Workspace, cargo};
@@ -15,7 +16,7 @@ const DOCUMENT: &str = "docs/openapi.json";
 pub(crate) const API_TEST: &str = "the_answers_are_those_of_the_document";
 
 /// Packages of fuzz targets.
-const TARGETS: &[&str] = &["exporter/formats/fuzz", "exporter/fuzz"];
+const TARGETS: &[&str] = &["exporter/formats/fuzz", "exporter/fuzz", "alerter/fuzz"];
 /// Seconds that each target is fuzzed for, beyond its corpus, and where another number is told.
 const SECONDS: u32 = 10;
 const SECONDS_VARIABLE: &str = "STEPWATCH_FUZZ_SECONDS";
@@ -31,27 +32,62 @@ pub(crate) fn targets(w: &Workspace) -> Result<Closing, String> {
     let told = std::env::var(SECONDS_VARIABLE).ok();
     let seconds =
         told.map_or(Ok(SECONDS), |n| n.parse().map_err(|e| format!("{SECONDS_VARIABLE}={n}: {e}")))?;
-    let mut closing = Vec::new();
+    let mut all = Vec::new();
     for package in TARGETS {
         let built = build(w, package, &host)?;
-        for target in names(&w.root.join(package).join("fuzz_targets"))? {
-            let (corpus, found) =
-                (w.root.join(package).join("corpus").join(&target), built.join(format!("{target}-found")));
-            std::fs::create_dir_all(&found).map_err(|e| format!("{}: {e}", found.display()))?;
-            let mut fuzz = Command::new(built.join(&target));
-            // New inputs go to the first directory; what breaks it into the second place.
-            fuzz.arg(&found).arg(&corpus).arg(format!("-max_total_time={seconds}"));
-            fuzz.args(["-rss_limit_mb=2048", "-timeout=25"])
-                .arg(format!("-artifact_prefix={}/", found.display()));
-            let out = w.run(&format!("fuzz-{target}"), &mut fuzz)?;
-            let done = out.lines(|l| l.starts_with("Done ")).pop();
-            closing.push(format!(
-                "{target:<14} {}",
-                done.ok_or(format!("{target} did not say how much it did"))?
-            ));
+        for name in names(&w.root.join(package).join("fuzz_targets"))? {
+            let corpus = w.root.join(package).join("corpus").join(&name);
+            all.push(Target {
+                program: built.join(&name),
+                found: built.join(format!("{name}-found")),
+                corpus,
+                name,
+            });
         }
     }
+    // One target uses one core.
+    let next = AtomicUsize::new(0);
+    let fuzz_next = || {
+        let mut said = Vec::new();
+        while let Some(target) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            said.push(target.fuzz(w, seconds));
+        }
+        said
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let said = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(fuzz_next)).collect();
+        workers
+            .into_iter()
+            .map(|w| w.join().map_err(|_| "a fuzzing thread panicked".to_owned()))
+            .collect::<Result<Vec<_>, _>>()
+    })?;
+    let mut closing = said.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+    closing.sort();
     Ok(closing)
+}
+
+struct Target {
+    name: String,
+    program: PathBuf,
+    corpus: PathBuf,
+    /// New inputs, and those that break it.
+    found: PathBuf,
+}
+
+impl Target {
+    fn fuzz(&self, w: &Workspace, seconds: u32) -> Result<String, String> {
+        let found = &self.found;
+        std::fs::create_dir_all(found).map_err(|e| format!("{}: {e}", found.display()))?;
+        let mut fuzz = Command::new(&self.program);
+        // New inputs go to the first directory.
+        fuzz.arg(found).arg(&self.corpus).arg(format!("-max_total_time={seconds}"));
+        fuzz.args(["-rss_limit_mb=2048", "-timeout=25"])
+            .arg(format!("-artifact_prefix={}/", found.display()));
+        let out = w.run(&format!("fuzz-{}", self.name), &mut fuzz)?;
+        let done = out.lines(|l| l.starts_with("Done ")).pop();
+        Ok(format!("{:<14} {}", self.name, done.ok_or(format!("{} did not say how much it did", self.name))?))
+    }
 }
 
 /// The directory of the programs.
@@ -63,7 +99,8 @@ fn build(w: &Workspace, package: &str, host: &str) -> Result<PathBuf, String> {
         std::fs::copy(w.root.join("Cargo.lock"), &lock).map_err(|e| format!("{}: {e}", lock.display()))?;
     }
     let log = format!("fuzz-build-{}", package.replace('/', "-"));
-    let into = w.scratch.join("fuzz").join(package);
+    // One directory for all packages: they share most of what they are built of.
+    let into = w.scratch.join("fuzz");
     let mut cargo = cargo(&["build", "--release", "--bins", "--target", host]);
     // Debug assertions find what a release build would pass over.
     cargo

@@ -67,7 +67,7 @@ pub(super) async fn take(
 ) -> Result<StatusCode> {
     let Each(posted) = posted?;
     let Read { told, cut, invalid, mistakes, foreign } =
-        Read::of(posted, &caller, &api.runtime.board.routing());
+        Read::of(posted, &caller, &api.runtime.board.routing(), wall());
     api.runtime.metrics.alerts_invalid.inc_by(invalid + foreign);
     api.runtime.metrics.alerts_cut.inc_by(cut);
     let beyond = caller.reach().filter(|_| foreign > 0).map(|reach| {
@@ -110,9 +110,17 @@ struct Read {
     foreign: u64,
 }
 
+/// The alerts that would be taken of a body. The mistakes are put into words as well.
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(body: &[u8], now: Ts) -> Vec<Told> {
+    let Ok(Each(posted)) = Each::<PostableAlert>::read(body) else { return Vec::new() };
+    let caller = Caller::service(crate::audit::Door::Alertmanager);
+    Read::of(posted, &caller, &Routing::default(), now).told
+}
+
 impl Read {
-    fn of(posted: Vec<Posted>, caller: &Caller, routing: &Routing) -> Self {
-        let (now, limits) = (wall(), Limits::default());
+    fn of(posted: Vec<Posted>, caller: &Caller, routing: &Routing, now: Ts) -> Self {
+        let limits = Limits::default();
         let mut all = Self { told: Vec::with_capacity(posted.len()), ..Self::default() };
         for (number, posted) in (1..).zip(posted) {
             let posted = match posted {

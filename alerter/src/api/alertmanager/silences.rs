@@ -105,13 +105,19 @@ pub(super) async fn put(
     posted: core::result::Result<Sent<PostableSilence>, ApiError>,
 ) -> Result<Json<SilenceId>> {
     let Sent(posted) = posted?;
+    let silence = api.silence(&caller, wanted(posted)?).await?;
+    Ok(Json(SilenceId { silence_id: silence.id.clone() }))
+}
+
+/// What is asked for, in our own types.
+pub(super) fn wanted(posted: PostableSilence) -> Result<Wanted> {
     let matchers: core::result::Result<Vec<Matcher>, String> = posted
         .matchers
         .into_iter()
         .map(|m| Matcher::new(m.name, Op::of(m.is_regex, m.is_equal), m.value))
         .collect();
     let ends_at = posted.ends_at.0.ok_or_else(|| Refused::bad("endsAt in body is required"))?;
-    let wanted = Wanted {
+    Ok(Wanted {
         id: Some(posted.id).filter(|id| !id.is_empty()),
         matchers: matchers.map_err(Refused::bad)?,
         starts_at: posted.starts_at.0,
@@ -119,9 +125,7 @@ pub(super) async fn put(
         created_by: posted.created_by,
         comment: posted.comment,
         expire_on_resolve: false,
-    };
-    let silence = api.silence(&caller, wanted).await?;
-    Ok(Json(SilenceId { silence_id: silence.id.clone() }))
+    })
 }
 
 /// Ends a silence. Durable when it is answered.

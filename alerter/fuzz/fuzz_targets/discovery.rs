@@ -1,0 +1,4 @@
+//! Lists of exporters.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stepwatch_alerter::fuzz::discovery(data));

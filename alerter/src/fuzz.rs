@@ -1,0 +1,164 @@
+//! What the fuzz targets run, one function for each way in of outside bytes; `alerter/fuzz` has the targets and their corpora.
+//!
+//! The module is here because the parsers are private. An ordinary test runs the same functions over the corpora, so that what a
+//! fuzzer once broke stays mended without a fuzzer. It is compiled in tests and with the feature `fuzz` only.
+
+use stepwatch_engine::Engine;
+use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::effect::{Effect, Input};
+use stepwatch_engine::external::Told;
+use stepwatch_engine::oncall::Zone;
+use stepwatch_engine::oncall::ical::Calendar;
+use stepwatch_engine::time::{Span, Ts};
+use stepwatch_wire::MAX_RECORD_BYTES;
+
+use crate::ingest::{LineSplitter, fuzz_groups};
+use crate::{api, callbacks};
+
+const NOW: Ts = Ts(1_795_227_416_000);
+/// Timers that may be due within one stretch of time. An engine that sets the same timer again and again passes it.
+const MAX_TICKS: usize = 100_000;
+/// Occurrences of one event within ten years, of one a minute at most.
+const MAX_OCCURRENCES: usize = 6_000_000;
+
+/// The stream of an exporter, cut into chunks where a byte of 0xff stands, into the whole engine.
+///
+/// A line `~N` lets N minutes pass; `!` takes the connection away and `+` brings it back.
+pub fn stream(data: &[u8]) {
+    let mut engine = Running::new();
+    let mut lines = LineSplitter::new(MAX_RECORD_BYTES);
+    for chunk in data.split(|b| *b == 0xff) {
+        lines.feed(chunk, |line| engine.line(line.unwrap_or_default()));
+    }
+    engine.check();
+}
+
+/// What another program posts as alerts; the engine is told of those that are taken, and time passes until all have ended.
+pub fn alerts(data: &[u8]) {
+    let mut engine = Running::new();
+    let told: Vec<Told> = api::fuzz_alerts(data, NOW);
+    engine.handle(Input::Alerts { told: &told });
+    engine.pass(Span::secs(3600));
+    engine.check();
+}
+
+/// Queries and silences of Alertmanager's API.
+pub fn queries(data: &[u8]) {
+    api::fuzz_queries(data);
+}
+
+/// What Slack and PagerDuty send us, and the headers by which they sign it.
+pub fn callbacks(data: &[u8]) {
+    callbacks::fuzz(data);
+}
+
+/// Calendars of people on call.
+pub fn calendar(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(zone) = Zone::named("Europe/Berlin") else { return };
+    let Ok(calendar) = Calendar::parse(&text, &zone) else { return };
+    for event in calendar.events() {
+        let _ = event.holds(NOW);
+        let seen = event.occurrences(NOW, NOW + Span::secs(10 * 366 * 86_400)).take(MAX_OCCURRENCES).count();
+        assert!(seen < MAX_OCCURRENCES, "an event occurs more than once a minute");
+    }
+}
+
+/// Lists of exporters, as JSON and as YAML.
+pub fn discovery(data: &[u8]) {
+    fuzz_groups(&String::from_utf8_lossy(data));
+}
+
+/// An engine, its clock, and what a runtime would do with its effects.
+struct Running {
+    engine: Engine,
+    now: Ts,
+    out: Vec<Effect>,
+}
+
+impl Running {
+    fn new() -> Self {
+        let receivers = vec!["chat".into(), "pager".into()];
+        let config = EngineConfig { receivers, waking: vec!["pager".into()], ..EngineConfig::default() };
+        let mut running = Self { engine: Engine::new(config), now: NOW, out: Vec::new() };
+        running.handle(Input::SourceUp { source: "node1:9765", many_nodes: false });
+        running
+    }
+
+    fn handle(&mut self, input: Input<'_>) {
+        self.engine.handle(self.now, input, &mut self.out);
+        self.out.clear();
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        let source = "node1:9765";
+        match line {
+            [b'~', minutes, ..] => self.pass(Span::secs(60 * i64::from(*minutes))),
+            [b'!', ..] => self.handle(Input::SourceDown { source, reason: "connection refused" }),
+            [b'+', ..] => self.handle(Input::SourceUp { source, many_nodes: line.len() > 1 }),
+            _ => {
+                let Ok(mut event) = stepwatch_wire::Event::parse_record(line) else { return };
+                event.clean();
+                self.now = self.now + Span::millis(100);
+                self.handle(Input::Event { source, event: &event });
+            }
+        }
+    }
+
+    fn pass(&mut self, by: Span) {
+        let until = self.now + by;
+        let mut ticks = 0;
+        while let Some((at, why)) = self.engine.next_deadline().filter(|(at, _)| *at <= until) {
+            self.now = at.max(self.now);
+            self.engine.tick(self.now, &mut self.out);
+            self.out.clear();
+            ticks += 1;
+            assert!(ticks < MAX_TICKS, "{why} is due for ever");
+        }
+        self.now = until;
+    }
+
+    /// Nobody is forgotten, and what is stored reads back.
+    fn check(mut self) {
+        self.pass(Span::secs(600));
+        let flaws = self.engine.audit(self.now);
+        assert!(flaws.is_empty(), "{flaws:?}");
+        let parts = self.engine.take_dirty();
+        let stored = parts.into_iter().filter_map(|(name, part)| Some((name, part?)));
+        let (mut restored, unread) = Engine::restore(EngineConfig::default(), stored);
+        assert!(unread.is_empty(), "{unread:?}");
+        restored.resume(self.now, &mut self.out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Target = fn(&[u8]);
+    const TARGETS: &[(&str, Target)] = &[
+        ("stream", stream),
+        ("alerts", alerts),
+        ("queries", queries),
+        ("callbacks", callbacks),
+        ("calendar", calendar),
+        ("discovery", discovery),
+    ];
+
+    #[test]
+    fn corpora() {
+        for (name, target) in TARGETS {
+            let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+            let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+            assert!(files.len() > 2, "the corpus of {name} is there");
+            files.iter().for_each(|file| target(&std::fs::read(file).unwrap()));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(bytes: Vec<u8>) {
+            TARGETS.iter().for_each(|(_, target)| target(&bytes));
+        }
+    }
+}
