@@ -24,9 +24,9 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use exporters::client_builder;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use discovery::fuzz as fuzz_groups;
+pub(crate) use exporters::client_builder;
 pub use exporters::{BasicAuth, Exporters, Nodes, Scheme, Tls};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use lines::LineSplitter;

@@ -26,20 +26,22 @@ use stepwatch_kit::web_config::WebConfig;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use crate::clock::unix_now;
 use crate::collectors::COLLECTORS;
 use crate::collectors::kernel::catalogue;
 use crate::config::{Config, SourceConfig};
-use crate::hub::{Hub, Keep, Parts, unix_now};
+use crate::hub::{Hub, Keep, Parts};
 use crate::ingest::kubeflow::Kubeflow;
 use crate::ingest::otlp::Otlp;
-use crate::ingest::{self, Sockets};
+use crate::ingest::{self, Intake, Sockets};
+use crate::nvml::Nvml;
 use crate::page::{Contents, Pages};
 use crate::roots::{self, Roots};
 use crate::schedule::Schedule;
 use crate::sources::Surroundings;
 use crate::stream::{self, StreamState};
 use crate::training::Archive;
-use crate::{identity, nvml, reply, sources, state};
+use crate::{nvml, reply, runs, sources, state};
 
 /// Name of the file that keeps the stream, beside the ingest socket.
 const JOURNAL: &str = "stream.journal";
@@ -117,8 +119,10 @@ impl App {
         setup.roots.state = persistent.then(|| config.state_dir.clone());
         let hub = hub(&config, keep(&setup, &config))?;
         let (sockets, _files) = sockets.into_parts();
-        let counts = ingest::serve(sockets, &hub, config.ingest.max_connections, &shutdown);
-        let contents = contents(&setup, &config, &hub, counts, &shutdown);
+        let nvml = Nvml::default();
+        let intake = Intake::new(hub.clone());
+        let counts = ingest::serve(sockets, &intake, config.ingest.max_connections, &shutdown);
+        let contents = contents(&setup, &config, (&hub, &nvml), counts, &shutdown);
         let (admin, reloads) = Admin::new(log);
         let latch = admin.latch("the first page");
         let pages = Arc::new(Pages::start(Arc::clone(&contents), config.page.interval.into())?);
@@ -130,9 +134,10 @@ impl App {
             .then(|| tokio::spawn(state::keep(hub.clone(), config.state_dir.clone(), shutdown.clone())));
         let otlp = Otlp::new(hub.clone(), &config.ingest.metrics, setup.roots.clone());
         let kubeflow = kubeflow.routes(&hub, &setup.roots, &config.ingest.metrics, &shutdown);
-        let events = ingest::routes(hub.clone(), otlp.clone(), &setup.roots);
-        let live = Live::new(setup, config, hub.clone(), Arc::clone(&contents), Arc::clone(&pages));
-        let router = router(&hub, events, &contents, pages, &admin).merge(kubeflow);
+        let events = ingest::routes(intake, otlp.clone(), &setup.roots);
+        let live =
+            Live::new(setup, config, (hub.clone(), nvml.clone()), Arc::clone(&contents), Arc::clone(&pages));
+        let router = router((&hub, &nvml), events, &contents, pages, &admin).merge(kubeflow);
         let limits = live.limits();
         tokio::spawn(reload_on_request(live, reloads, shutdown.clone()));
         tokio::spawn(give_back());
@@ -146,7 +151,7 @@ impl App {
         if let Some(saving) = saving {
             saving.await?;
         }
-        hub.nvml().close(NVML_WAIT);
+        nvml.close(NVML_WAIT);
         Ok(())
     }
 }
@@ -176,16 +181,21 @@ fn hub(config: &Config, keep: Option<Keep>) -> anyhow::Result<Hub> {
 fn contents(
     setup: &Setup,
     config: &Config,
-    hub: &Hub,
+    (hub, nvml): (&Hub, &Nvml),
     counts: Arc<ingest::Counts>,
     shutdown: &Shutdown,
 ) -> Arc<Contents> {
     let roots = Arc::new(setup.roots.clone());
-    let schedule = Schedule::start(COLLECTORS, &config.collectors, &roots, hub);
+    let schedule = Schedule::start(COLLECTORS, &config.collectors, &roots, hub, nvml);
     schedule.wait_first_pass();
     Arc::new(Contents {
         hub: hub.clone(),
-        stream: StreamState::new(hub.clone(), config.readers(), shutdown.clone()),
+        stream: StreamState::new(
+            Arc::clone(hub.ring()),
+            hub.node().to_owned(),
+            config.readers(),
+            shutdown.clone(),
+        ),
         ingest: counts,
         collectors: ArcSwap::from_pointee(schedule),
         serve: ServeMetrics::default(),
@@ -197,18 +207,25 @@ fn contents(
 /// One page from a standing start, for `--once`.
 pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
     let (_trigger, shutdown) = Shutdown::manual();
-    let contents = contents(setup, config, &hub(config, None)?, Arc::default(), &shutdown);
+    let contents =
+        contents(setup, config, (&hub(config, None)?, &Nvml::default()), Arc::default(), &shutdown);
     Ok(crate::page::once(&contents).text())
 }
 
-fn router(hub: &Hub, events: Router, contents: &Contents, pages: Arc<Pages>, admin: &Admin) -> Router {
+fn router(
+    (hub, nvml): (&Hub, &Nvml),
+    events: Router,
+    contents: &Contents,
+    pages: Arc<Pages>,
+    admin: &Admin,
+) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics).with_state(pages))
         .merge(events)
         .merge(stream::routes(contents.stream.clone()))
-        .merge(admin.router().merge(nvml::routes(hub.nvml().clone())).layer(from_fn(operators_only)))
-        .merge(identity::routes(hub.clone()))
+        .merge(admin.router().merge(nvml::routes::routes(nvml.clone())).layer(from_fn(operators_only)))
+        .merge(runs::routes(hub.clone()))
         .fallback(|uri: Uri| async move {
             reply::error(StatusCode::NOT_FOUND, &format!("there is no {}", uri.path()))
         })
@@ -244,15 +261,22 @@ struct Live {
     setup: Setup,
     config: Config,
     hub: Hub,
+    nvml: Nvml,
     contents: Arc<Contents>,
     pages: Arc<Pages>,
     sources: Vec<(SourceConfig, Trigger)>,
 }
 
 impl Live {
-    fn new(setup: Setup, config: Config, hub: Hub, contents: Arc<Contents>, pages: Arc<Pages>) -> Self {
+    fn new(
+        setup: Setup,
+        config: Config,
+        (hub, nvml): (Hub, Nvml),
+        contents: Arc<Contents>,
+        pages: Arc<Pages>,
+    ) -> Self {
         let sources = config.sources.clone();
-        let mut live = Self { setup, config, hub, contents, pages, sources: Vec::new() };
+        let mut live = Self { setup, config, hub, nvml, contents, pages, sources: Vec::new() };
         live.run_sources(&sources);
         live
     }
@@ -283,7 +307,7 @@ impl Live {
         self.contents.max_series.store(new.page.max_series, Ordering::Relaxed);
         if new.collectors != self.config.collectors {
             let roots = Arc::new(self.setup.roots.clone());
-            let schedule = Schedule::start(COLLECTORS, &new.collectors, &roots, &self.hub);
+            let schedule = Schedule::start(COLLECTORS, &new.collectors, &roots, &self.hub, &self.nvml);
             self.contents.collectors.store(Arc::new(schedule));
         }
         self.run_sources(&new.sources);
@@ -298,6 +322,7 @@ impl Live {
         }
         let around = Surroundings {
             hub: self.hub.clone(),
+            nvml: self.nvml.clone(),
             roots: self.setup.roots.clone(),
             state_dir: self.config.state_dir.clone(),
         };

@@ -8,6 +8,7 @@ use stepwatch_kit::serve::ListenAddr;
 use crate::app::Setup;
 use crate::commands::check;
 use crate::commands::emit::Emit;
+use crate::commands::format::Format;
 use crate::commands::runs::Runs;
 use crate::roots::Roots;
 
@@ -83,13 +84,6 @@ pub enum ConfigCommand {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    #[default]
-    Text,
-    Json,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]

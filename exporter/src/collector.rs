@@ -6,9 +6,15 @@
 
 use std::time::Duration;
 
+use stepwatch_kit::config::Period;
+
 use crate::hub::Hub;
+use crate::nvml::Nvml;
 use crate::roots::Roots;
 use crate::samples::Samples;
+
+/// The shortest period of anything that is done again and again.
+pub(crate) const MIN_PERIOD: Period = Period::millis(10);
 
 pub trait Collector: Send {
     /// Whether this node has what the collector reads. Asked again when it was unsupported: drivers come late.
@@ -31,6 +37,8 @@ pub enum Support {
 pub struct Context<'a> {
     pub roots: &'a Roots,
     pub hub: &'a Hub,
+    /// The one thread that talks to NVML.
+    pub nvml: &'a Nvml,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -55,4 +63,41 @@ impl CollectError {
 pub struct Rhythm {
     pub interval: Duration,
     pub deadline: Duration,
+}
+
+/// What the types do not show to be wrong in a collector's configuration, each mistake behind the key that it is about.
+#[derive(Debug, Default)]
+pub struct Mistakes(Vec<String>);
+
+impl Mistakes {
+    /// Shorter periods would make a thread spin.
+    pub(crate) fn period(self, key: &str, period: Period) -> Self {
+        self.unless(period >= MIN_PERIOD, &format!("{key}: must be at least {MIN_PERIOD}"))
+    }
+
+    pub(crate) fn patterns(mut self, key: &str, patterns: &[String]) -> Self {
+        for pattern in patterns {
+            if let Err(e) = glob::Pattern::new(pattern) {
+                self.0.push(format!("{key}: {pattern:?} is not a pattern: {e}"));
+            }
+        }
+        self
+    }
+
+    pub(crate) fn unless(mut self, right: bool, mistake: &str) -> Self {
+        if !right {
+            self.0.push(mistake.to_owned());
+        }
+        self
+    }
+
+    pub(crate) fn all(mut self, key: &str, mistakes: Vec<String>) -> Self {
+        self.0.extend(mistakes.into_iter().map(|mistake| format!("{key}: {mistake}")));
+        self
+    }
+
+    /// Each behind the path of its configuration.
+    pub(crate) fn under(self, path: &str) -> impl Iterator<Item = String> {
+        self.0.into_iter().map(move |mistake| format!("{path}.{mistake}"))
+    }
 }

@@ -16,7 +16,7 @@ pub struct Entry {
 /// A collector, and how often to run it.
 pub type Built = (Box<dyn Collector>, Rhythm);
 
-/// One line a collector: its module must offer `Config` (with `enabled`), `Collector::new(&Config)`, `ABOUT`, `FAMILIES`
+/// One line a collector: its module must offer `Config` (with `enabled` and `check`), `Collector::new(&Config)`, `ABOUT`, `FAMILIES`
 /// and `rhythm(&Config)`. One that must know what another is told has that one in brackets, and is given its configuration too.
 macro_rules! collectors {
     ($($name:ident $(($other:ident))?)*) => {
@@ -27,6 +27,15 @@ macro_rules! collectors {
         #[serde(default, deny_unknown_fields)]
         pub struct CollectorsConfig {
             $(pub $name: $name::Config,)*
+        }
+
+        impl CollectorsConfig {
+            /// What is wrong with it, each behind the path of its value.
+            pub(crate) fn check(&self) -> Vec<String> {
+                let mut wrong = Vec::new();
+                $(wrong.extend(self.$name.check().under(concat!("collectors.", stringify!($name))));)*
+                wrong
+            }
         }
 
         pub static COLLECTORS: &[Entry] = &[$(Entry {

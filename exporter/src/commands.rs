@@ -2,5 +2,6 @@
 
 pub mod check;
 pub mod emit;
+pub mod format;
 pub mod reference;
 pub mod runs;

@@ -11,7 +11,7 @@ use stepwatch_wire::{Event, Value};
 
 use crate::collector::Context;
 use crate::drops::Reason;
-use crate::hub::Origin;
+use crate::origin::Origin;
 
 /// A condition that still holds is told again this often.
 const AGAIN: Duration = Duration::from_mins(10);

@@ -3,46 +3,38 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
 //! for a reader of the stream, a scrape or a disk.
 
-mod origin;
-
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stepwatch_wire::names::hello;
 use stepwatch_wire::run_name::By;
-use stepwatch_wire::{Event, EventError, Kind, Value, words};
+use stepwatch_wire::{Event, Kind, Value, words};
 
+use crate::clock::unix_now;
 use crate::drops::{Drops, Reason};
 use crate::family::Family;
 use crate::identity::{Claim, Registry, RunRow};
-use crate::ingest::output::{self, Outputs};
 use crate::lock::Locked as _;
-use crate::nvml::Nvml;
+use crate::origin::{Origin, Outcome, Via};
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
-use crate::state::SAVE_FAILURES;
 use crate::stream::{Limits, Mark, Ring};
 use crate::training::{Archive, CheckpointPlace, Options, ProcessFate, Training, TrainingProcess};
 use crate::voice::Voice;
 
-pub use origin::{Origin, Peer, Via};
-
 pub static EVENTS: Family =
     Family::counter("stepwatch_exporter_ingest_events_total", "", &["via"], "Events taken in");
 
-pub static FAMILIES: &[&Family] = &[&EVENTS];
+pub static SAVE_FAILURES: Family = Family::counter(
+    "stepwatch_exporter_state_save_failures_total",
+    "",
+    &[],
+    "Times that what must survive a restart could not be saved: attempts and file positions are forgotten by one now",
+);
 
-/// What became of an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    Accepted,
-    Dropped(Reason),
-    /// Not acceptable, and this is why.
-    Rejected(EventError),
-}
+pub static FAMILIES: &[&Family] = &[&EVENTS, &SAVE_FAILURES];
 
 /// Clones share one state.
 #[derive(Debug, Clone)]
@@ -52,18 +44,16 @@ pub struct Hub(Arc<Inner>);
 struct Inner {
     node: String,
     training: Mutex<Training>,
-    ring: Ring,
+    ring: Arc<Ring>,
     sources: Sources,
     /// Whose each source is.
     identity: Registry,
     drops: Arc<Drops>,
-    outputs: Outputs,
     taken: [AtomicU64; Via::ALL.len()],
     connections: AtomicU64,
     save_failures: AtomicU64,
     /// Wakes whoever saves the state.
     urgent: tokio::sync::Notify,
-    nvml: Nvml,
 }
 
 /// What a hub is made of.
@@ -108,16 +98,14 @@ impl Hub {
         Self(Arc::new(Inner {
             node: parts.node,
             training: Mutex::new(training),
-            ring,
+            ring: Arc::new(ring),
             sources: Sources::default(),
             identity: Registry::default(),
             drops,
-            outputs: Outputs::default(),
             taken: Default::default(),
             connections: AtomicU64::new(0),
             save_failures: AtomicU64::new(0),
             urgent: tokio::sync::Notify::new(),
-            nvml: Nvml::default(),
         }))
     }
 
@@ -128,26 +116,14 @@ impl Hub {
 
     pub fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
         let voice = origin.voice();
-        if output::is_output(&event) {
-            // Lines are read as they came; what they say comes by here again.
-            return match self.stranger(now, voice, &mut event) {
-                Some(outcome) => outcome,
-                None => self.0.outputs.take(self, now, voice, &event),
-            };
-        }
         self.receive(origin, &mut event);
-        if (event.kind == Kind::Hello || output::is_end(&event))
-            && let Some(outcome) = self.stranger(now, voice, &mut event)
-        {
-            return outcome;
-        }
         if event.kind == Kind::Hello {
+            if let Some(outcome) = self.stranger(now, voice, &mut event) {
+                return outcome;
+            }
             self.introduce(now, origin, &event);
         }
         self.rename(voice, &mut event);
-        if output::is_end(&event) {
-            self.0.outputs.end(self, now, origin, &event);
-        }
         let mut out = Vec::with_capacity(1);
         let mut training = self.0.training.locked();
         let outcome = training.apply(now, origin, event, &mut out);
@@ -185,7 +161,7 @@ impl Hub {
     }
 
     /// What becomes of an event of somebody who may not speak for its run, before anything is learned from it.
-    fn stranger(&self, now: f64, voice: Voice, event: &mut Event) -> Option<Outcome> {
+    pub(crate) fn stranger(&self, now: f64, voice: Voice, event: &mut Event) -> Option<Outcome> {
         self.rename(voice, event);
         let run = event.run.as_deref()?;
         let mut training = self.0.training.locked();
@@ -391,7 +367,7 @@ impl Hub {
         self.0.training.locked().last_step(&run, rank)
     }
 
-    pub fn ring(&self) -> &Ring {
+    pub fn ring(&self) -> &Arc<Ring> {
         &self.0.ring
     }
 
@@ -446,11 +422,6 @@ impl Hub {
         self.0.urgent.notified().await;
     }
 
-    /// The one thread that talks to NVML.
-    pub fn nvml(&self) -> &Nvml {
-        &self.0.nvml
-    }
-
     /// Writes everything that the hub knows.
     pub fn write(&self, out: &mut Samples) {
         let now = unix_now();
@@ -466,14 +437,4 @@ impl Hub {
             out.set(&EVENTS, &[via.as_str()], taken.load(Ordering::Relaxed));
         }
     }
-}
-
-/// A heartbeat of the exporter itself, for readers of an idle stream.
-pub fn heartbeat(node: &str) -> Event {
-    Event { ts: Some(unix_now()), node: Some(node.to_owned()), ..Event::new(Kind::Hb) }
-}
-
-/// Unix seconds, to the microsecond: what is finer says nothing, and is longer.
-pub fn unix_now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_micros() as f64 / 1e6
 }

@@ -8,8 +8,8 @@ mod bind;
 pub(crate) mod datagram;
 mod http;
 pub mod kubeflow;
+mod launcher;
 pub mod otlp;
-pub(crate) mod output;
 mod seats;
 mod seqpacket;
 
@@ -19,13 +19,13 @@ use std::sync::Arc;
 
 use axum::Router;
 pub use bind::{BindError, Sockets};
+pub(crate) use launcher::Intake;
 pub use seats::Counts;
 
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
 
 use crate::family::Family;
-use crate::hub::Hub;
 use crate::readings;
 use crate::roots::Roots;
 use kubeflow::KubeflowConfig;
@@ -92,12 +92,17 @@ impl IngestConfig {
 }
 
 /// Serves both sockets until `shutdown`.
-pub fn serve(sockets: Sockets, hub: &Hub, max_connections: usize, shutdown: &Shutdown) -> Arc<Counts> {
+pub(crate) fn serve(
+    sockets: Sockets,
+    intake: &Intake,
+    max_connections: usize,
+    shutdown: &Shutdown,
+) -> Arc<Counts> {
     let counts = Arc::new(Counts::default());
-    tokio::spawn(datagram::serve(sockets.datagram, hub.clone(), shutdown.clone()));
+    tokio::spawn(datagram::serve(sockets.datagram, intake.clone(), shutdown.clone()));
     tokio::spawn(seqpacket::serve(
         sockets.seqpacket,
-        hub.clone(),
+        intake.clone(),
         Arc::clone(&counts),
         max_connections,
         shutdown.clone(),
@@ -106,6 +111,6 @@ pub fn serve(sockets: Sockets, hub: &Hub, max_connections: usize, shutdown: &Shu
 }
 
 /// Everything that is taken in over HTTP on the exporter's own port.
-pub fn routes(hub: Hub, otlp: Otlp, roots: &Roots) -> Router {
-    http::routes(hub, roots.clone()).merge(otlp::routes(otlp))
+pub(crate) fn routes(intake: Intake, otlp: Otlp, roots: &Roots) -> Router {
+    http::routes(intake, roots.clone()).merge(otlp::routes(otlp))
 }

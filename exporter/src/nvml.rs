@@ -7,10 +7,11 @@
 //! NVML can be [released](Nvml::release): nothing of the driver stays open, so that a GPU can be reset or partitioned anew.
 
 mod ears;
+mod gpu;
 mod heartbeat;
 mod numbering;
 mod patience;
-mod routes;
+pub mod routes;
 mod session;
 mod standing;
 
@@ -20,22 +21,19 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 pub use ears::{Heard, Xid};
+pub use gpu::{Gpu, Identity, Mig};
 pub use heartbeat::{Call, Cost, Spent};
 pub use patience::Aside;
-pub use routes::routes;
-pub use session::{Computing, Gpu, Identity, Live, Mig, OpenError, Session};
+pub use session::{Computing, Live, OpenError, Session};
 
-use crate::hub::unix_now;
+use crate::clock::unix_now;
 use crate::lock::Locked as _;
-use heartbeat::Heartbeat;
+use heartbeat::{Heartbeat, SLOW_CALL, SLOW_CALLS};
 
 /// A release that says nothing else ends by itself after this long, so that one that is forgotten costs little.
 pub const RELEASE: Duration = Duration::from_mins(15);
 /// No release lasts longer.
 pub const MAX_RELEASE: Duration = Duration::from_hours(4);
-/// Bringing up GPUs that nobody else holds takes seconds each.
-const SLOW_CALL: Duration = Duration::from_mins(1);
-const SLOW_CALLS: &[&str] = &["dlopen", "nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlShutdown"];
 
 /// Handle of the thread; the last one that is dropped ends it.
 #[derive(Debug, Clone, Default)]

@@ -25,8 +25,9 @@ use blocks::Blocks;
 use rhythm::Rhythm;
 
 use crate::background;
+use crate::clock::unix_now;
 use crate::family::Family;
-use crate::hub::{Hub, unix_now};
+use crate::hub::Hub;
 use crate::lock::Locked as _;
 use crate::samples::{Chunk, Sample, Samples};
 use crate::schedule::Schedule;

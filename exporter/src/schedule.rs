@@ -11,11 +11,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::background;
+use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::collectors::{CollectorsConfig, Entry};
 use crate::family::Family;
-use crate::hub::{Hub, unix_now};
+use crate::hub::Hub;
 use crate::lock::Locked as _;
+use crate::nvml::Nvml;
 use crate::roots::Roots;
 use crate::samples::Samples;
 use ticks::Ticks;
@@ -156,6 +158,7 @@ impl Schedule {
         config: &CollectorsConfig,
         roots: &Arc<Roots>,
         hub: &Hub,
+        nvml: &Nvml,
     ) -> Self {
         let stop = Arc::new(Stop::default());
         let start = |(i, entry): (usize, &'static Entry)| {
@@ -172,6 +175,7 @@ impl Schedule {
                 found: String::new(),
                 roots: Arc::clone(roots),
                 hub: hub.clone(),
+                nvml: nvml.clone(),
                 ticks: Ticks::new(rhythm.interval, i, Instant::now()),
                 slot: Arc::clone(&slot),
                 stop: Arc::clone(&stop),
@@ -290,6 +294,7 @@ struct Worker {
     found: String,
     roots: Arc<Roots>,
     hub: Hub,
+    nvml: Nvml,
     ticks: Ticks,
     slot: Arc<Slot>,
     stop: Arc<Stop>,
@@ -323,7 +328,7 @@ impl Worker {
     }
 
     fn pass(&mut self) -> Result<Pass, CollectError> {
-        let cx = Context { roots: &self.roots, hub: &self.hub };
+        let cx = Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml };
         if !self.supported {
             match self.collector.probe(&cx)? {
                 Support::Unsupported(why) => return Ok(Pass::Unsupported(why)),

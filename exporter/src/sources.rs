@@ -1,33 +1,23 @@
 //! Places that training metrics are fetched from, as opposed to those that bring them. One kind takes one file and one line here.
 
 mod poll;
-
-use std::path::PathBuf;
+mod sink;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::shutdown::Shutdown;
-use stepwatch_wire::Event;
 
-use crate::drops::Reason;
 use crate::family::Family;
-use crate::hub::{Hub, Origin, Outcome};
-use crate::identity::Claim;
-use crate::roots::Roots;
-use crate::source::SourceHandle;
-use crate::stream::Mark;
-use crate::voice::Voice;
 
 pub use checkpoints::CheckpointsConfig;
 pub(crate) use checkpoints::tell_last as tell_last_checkpoint;
 pub use discover::DiscoverConfig;
-pub(crate) use discover::processes;
 pub use scrape::ScrapeConfig;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use scrape::fuzz as fuzz_scrape;
+pub use sink::{Sink, Surroundings};
 pub use statsd::StatsdConfig;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use statsd::fuzz as fuzz_statsd;
-pub(crate) use tail::Zone;
 pub use tail::{From, TailConfig};
 
 /// Entries of the configuration; each has a thread of its own.
@@ -76,116 +66,6 @@ sources! {
     statsd: Statsd(StatsdConfig),
     /// Whatever the processes that train here are found to write.
     discover: Discover(DiscoverConfig),
-}
-
-/// What a source finds itself in.
-#[derive(Debug, Clone)]
-pub struct Surroundings {
-    pub hub: Hub,
-    pub roots: Roots,
-    /// Where sources keep what must outlive this process.
-    pub state_dir: PathBuf,
-}
-
-/// Where sources put what they read: the hub.
-pub trait Sink: Send {
-    fn publish(&self, origin: Origin, event: Event) -> Outcome;
-
-    /// Publishes what was read at a time, and keeps with it how far the source has read, if it can: then it returns true. What must
-    /// wait for room among the runs is left in `events`.
-    fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
-        let _ = mark;
-        while let Some(event) = events.first().cloned() {
-            if matches!(self.publish(origin.clone(), event), Outcome::Dropped(Reason::Runs | Reason::NewRuns))
-            {
-                break;
-            }
-            events.remove(0);
-        }
-        false
-    }
-
-    /// What was last kept under this key, by this process or one before it.
-    fn mark(&self, key: &str) -> Option<String> {
-        let _ = key;
-        None
-    }
-
-    /// Whether this run is known.
-    fn follows(&self, run: &str) -> bool {
-        let _ = run;
-        true
-    }
-
-    /// Whether `voice` may speak for this run.
-    fn hears(&self, voice: Voice, run: &str) -> bool {
-        let _ = (voice, run);
-        true
-    }
-
-    /// The last step known of a rank: what a source reads again after a crash is recognised by it.
-    fn last_step(&self, run: &str, rank: u32) -> Option<i64>;
-
-    fn source(&self, name: &str, kind: &str) -> SourceHandle;
-
-    /// Takes down whose a source is, and returns what its run is called.
-    fn claim(&self, now: f64, claim: Claim) -> String {
-        let _ = now;
-        claim.run
-    }
-
-    /// What was told of one run turns out to be of another, as `voice` says.
-    fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
-        let _ = (now, voice, from, to);
-    }
-
-    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule calls its run.
-    fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
-        let _ = voice;
-        Vec::new()
-    }
-}
-
-impl Sink for Hub {
-    fn claim(&self, now: f64, claim: Claim) -> String {
-        Hub::claim(self, now, claim)
-    }
-
-    fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
-        Hub::join(self, now, voice, from, to);
-    }
-
-    fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
-        Hub::jobs(self, voice)
-    }
-
-    fn publish(&self, origin: Origin, event: Event) -> Outcome {
-        Hub::publish(self, origin, event)
-    }
-
-    fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
-        Hub::publish_all(self, origin, events, mark)
-    }
-
-    fn mark(&self, key: &str) -> Option<String> {
-        Hub::mark(self, key)
-    }
-
-    fn follows(&self, run: &str) -> bool {
-        Hub::follows(self, run)
-    }
-
-    fn hears(&self, voice: Voice, run: &str) -> bool {
-        Hub::hears(self, voice, run)
-    }
-
-    fn last_step(&self, run: &str, rank: u32) -> Option<i64> {
-        Hub::last_step(self, run, rank)
-    }
-
-    fn source(&self, name: &str, kind: &str) -> SourceHandle {
-        Hub::source(self, name, kind)
-    }
 }
 
 /// What is wrong with the entries, each named by its place.

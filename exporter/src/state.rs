@@ -5,22 +5,12 @@ use std::time::Duration;
 
 use stepwatch_kit::shutdown::Shutdown;
 
-use crate::family::Family;
 use crate::hub::Hub;
 use crate::training::Archive;
 
 /// Steps of this long may be forgotten by a crash, which costs nothing: they only went forward. Each time costs the disk a flush, and
 /// as much as hundreds of steps.
 const INTERVAL: Duration = Duration::from_secs(15);
-
-pub static SAVE_FAILURES: Family = Family::counter(
-    "stepwatch_exporter_state_save_failures_total",
-    "",
-    &[],
-    "Times that what must survive a restart could not be saved: attempts and file positions are forgotten by one now",
-);
-
-pub static FAMILIES: &[&Family] = &[&SAVE_FAILURES];
 
 /// Makes the directory; without one, says what that costs and goes on.
 pub fn prepare(dir: &std::path::Path) -> bool {

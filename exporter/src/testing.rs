@@ -6,6 +6,7 @@ use stepwatch_wire::Event;
 
 use crate::collector::{Collector, Context};
 use crate::hub::{Hub, Parts};
+use crate::nvml::Nvml;
 use crate::roots::Roots;
 use crate::samples::Samples;
 use crate::stream::{Limits, Read};
@@ -50,16 +51,17 @@ pub(crate) fn published(hub: &Hub) -> Vec<Event> {
 pub(crate) struct Bench {
     roots: Roots,
     pub(crate) hub: Hub,
+    pub(crate) nvml: Nvml,
     seen: RefCell<usize>,
 }
 
 impl Bench {
     pub(crate) fn new(roots: Roots) -> Self {
-        Self { roots, hub: hub(), seen: RefCell::new(0) }
+        Self { roots, hub: hub(), nvml: Nvml::default(), seen: RefCell::new(0) }
     }
 
     pub(crate) fn context(&self) -> Context<'_> {
-        Context { roots: &self.roots, hub: &self.hub }
+        Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml }
     }
 
     pub(crate) fn collect(&self, collector: &mut dyn Collector) -> Samples {

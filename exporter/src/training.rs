@@ -35,11 +35,10 @@ use stepwatch_wire::{Event, EventError, Kind};
 pub use archive::Archive;
 pub use checkpoint::CheckpointPlace;
 pub use death::ProcessFate;
-pub use epoch::Priority;
 pub use families::FAMILIES;
 
 use crate::drops::{Drops, Reason};
-use crate::hub::{Origin, Outcome};
+use crate::origin::{Origin, Outcome};
 use crate::voice::Voice;
 use mfu::Convention;
 use rank::Rank;

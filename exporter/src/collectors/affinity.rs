@@ -13,10 +13,10 @@ use std::time::Duration;
 use self::rails::Rails;
 use super::rdma::{self, Role};
 
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
 use crate::gpus::inventory;
-use crate::hub::unix_now;
 use crate::memory;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
@@ -56,6 +56,12 @@ pub struct Config {
     pub rails: Vec<String>,
     /// NICs that are not of the fabric: storage, management. `*` stands for anything.
     pub exclude: Vec<String>,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().patterns("exclude", &self.exclude)
+    }
 }
 
 impl Default for Config {

@@ -10,10 +10,10 @@ use stepwatch_kit::config::Period;
 use stepwatch_sys::adjtimex::{self, Clock};
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
-use crate::hub::unix_now;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
@@ -82,6 +82,12 @@ pub struct Config {
     /// How long the clock must be undisciplined, or off by more than `max_offset`, to be told of.
     pub grace: Period,
     pub max_offset: Period,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval)
+    }
 }
 
 impl Default for Config {

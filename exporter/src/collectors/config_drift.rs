@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::config::Period;
 
 use super::process::read_stat;
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
 use crate::memory;
 use crate::samples::Samples;
@@ -96,6 +96,12 @@ pub struct Config {
     pub node_files: Vec<PathBuf>,
     /// Files of the run whose contents are compared, beside those that its command line names.
     pub run_files: Vec<PathBuf>,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval)
+    }
 }
 
 impl Default for Config {
@@ -253,7 +259,7 @@ impl Collector for Reader {
 impl Changes {
     fn note(&mut self) {
         self.count += 1;
-        self.last = Some(crate::hub::unix_now());
+        self.last = Some(crate::clock::unix_now());
     }
 }
 

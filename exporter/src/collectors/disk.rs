@@ -17,7 +17,7 @@ use self::fill::{Fill, Rate};
 use self::rooms::{Look, Room};
 use super::mounts::prober::Prober;
 use super::mounts::table::{self, Mount};
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
 use crate::samples::Samples;
@@ -131,6 +131,17 @@ pub struct Config {
 const TYPES: [&str; 6] = ["ext*", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"];
 /// The root of a container, and what NCCL and data loaders put their shared memory in.
 const INCLUDED: [&str; 3] = ["/", "/dev/shm", "/tmp"];
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("window", self.window)
+            .patterns("types", &self.types)
+            .patterns("include", &self.include)
+            .patterns("exclude", &self.exclude)
+    }
+}
 
 impl Default for Config {
     fn default() -> Self {

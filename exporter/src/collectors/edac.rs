@@ -10,9 +10,10 @@ use std::time::Duration;
 use stepwatch_kit::config::Period;
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
-use crate::hub::{Origin, unix_now};
+use crate::origin::Origin;
 use crate::roots;
 use crate::samples::Samples;
 
@@ -66,6 +67,12 @@ const MAX_MODULES: usize = 64;
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval)
+    }
 }
 
 impl Default for Config {

@@ -29,15 +29,16 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::config::Period;
 
 pub use decode::GFM_DISCONNECTED;
+use events::Useless;
 pub use families::*;
 use known::Known;
 pub use ours::Devices;
 use pass::{Answer, Passed, Plan, Reading};
 
 use super::kernel;
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::gpus::{self, driver_version, inventory};
-use crate::hub::unix_now;
 use crate::nvml::{Call, Identity, Nvml, OpenError, Refused, Ticket};
 use crate::samples::Samples;
 
@@ -72,6 +73,15 @@ pub struct Config {
     pub expected_nvlinks: Option<u32>,
     /// Whether to tell of each NVLink of the fifth generation how many blocks had how many errors corrected: 288 series a GPU.
     pub fec_history: bool,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("slow_interval", self.slow_interval)
+            .period("stuck_after", self.stuck_after)
+    }
 }
 
 impl Default for Config {
@@ -127,15 +137,6 @@ pub struct Reader {
     health: health::Health,
     resets: resets::Resets,
     xids: xid::Xids,
-}
-
-/// Why none of the GPUs can be used.
-#[derive(Debug)]
-enum Useless {
-    /// The kernel has no driver for them.
-    Driverless,
-    /// The driver that is loaded and its library are of different versions.
-    Mismatch(String),
 }
 
 /// What the kernel driver lists, without being asked for more than files.
@@ -215,7 +216,7 @@ impl Reader {
 
     /// Leaves a question with the thread of NVML, and takes an answer that is there.
     fn ask(&mut self, cx: &Context<'_>) -> Option<Refused> {
-        let nvml = cx.hub.nvml();
+        let nvml = cx.nvml;
         if self.pending.is_none() {
             let every = self.config.slow_interval.as_duration();
             let slow = self.slow_asked.is_none_or(|asked| asked.elapsed() >= every);
@@ -392,15 +393,6 @@ impl Reader {
     }
 }
 
-impl Useless {
-    fn mismatch(self) -> Option<String> {
-        match self {
-            Self::Driverless => None,
-            Self::Mismatch(why) => Some(why),
-        }
-    }
-}
-
 impl Collector for Reader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         self.listed.read = None;
@@ -429,7 +421,7 @@ impl Collector for Reader {
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
-        let nvml = cx.hub.nvml();
+        let nvml = cx.nvml;
         self.remember(cx);
         self.list(cx);
         let refused = self.ask(cx);

@@ -14,12 +14,13 @@ use stepwatch_wire::names::exporter_event;
 use stepwatch_wire::{Event, Kind, Value, words};
 
 use super::process::read_stat;
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
-use crate::hub::{Origin, Via, unix_now};
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
 use crate::roots::Roots;
 use crate::samples::Samples;
-use crate::training::Priority;
 use crate::voice::Voice;
 
 pub const ABOUT: &str = "heartbeat pages of training processes, in shared memory";
@@ -61,6 +62,12 @@ const UNSEEN_SECONDS: f64 = 900.0;
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval)
+    }
 }
 
 impl Default for Config {

@@ -6,8 +6,10 @@
 //!
 //! It is no accounting: how long a job may run and what it used is the scheduler's to tell.
 
+mod config;
 mod devices;
 mod environ;
+mod families;
 mod found;
 mod groups;
 mod grpc;
@@ -18,156 +20,19 @@ mod proto;
 mod survey;
 mod tell;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use stepwatch_kit::config::Period;
-
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
-use crate::family::Family;
 use crate::samples::Samples;
+pub use config::{Config, KubeletConfig};
+pub use families::FAMILIES;
+use families::{DROPPED, GPU_POD, RUNNING, SOURCE_FAILURES, SOURCE_UP, UNREADABLE, UNRESOLVED};
 use found::Job;
 use kubelet::{Kubelet, REASONS};
 use survey::Survey;
 use tell::Teller;
 
 pub const ABOUT: &str = "jobs of Slurm, Kubernetes, PBS and LSF, and the GPUs that they hold";
-
-const JOB: &[&str] = &["job"];
-
-pub static INFO: Family = Family::gauge(
-    "job_info",
-    "",
-    &["job", "name", "user", "account", "partition", "qos", "nodes", "array", "scheduler"],
-    "Job of a scheduler that has processes or GPUs on this node; always 1",
-);
-pub static GPU_JOB: Family = Family::gauge(
-    "gpu_job_info",
-    "",
-    &["gpu", "gi", "job"],
-    "GPU, or GPU instance of MIG, that a job was given; always 1",
-);
-pub static GPU_POD: Family = Family::gauge(
-    "gpu_pod_info",
-    "",
-    &["gpu", "gi", "namespace", "pod", "container"],
-    "GPU, or GPU instance of MIG, that a container of Kubernetes was given; always 1",
-);
-pub static RUN_JOB: Family =
-    Family::gauge("train_job_info", "", &["run", "job"], "Job that the run is part of; always 1");
-pub static START: Family = Family::gauge(
-    "job_start_timestamp_seconds",
-    "seconds",
-    JOB,
-    "Unix time at which the job started, as the scheduler says, or else at which its oldest process on this node did",
-);
-pub static LIMIT: Family = Family::gauge(
-    "job_time_limit_timestamp_seconds",
-    "seconds",
-    JOB,
-    "Unix time at which the scheduler will end the job",
-);
-pub static PROCESSES: Family =
-    Family::gauge("job_processes", "", JOB, "Processes of the job on this node, by its control group");
-pub static GPUS: Family =
-    Family::gauge("job_gpus", "", JOB, "GPUs, or parts of GPUs, of this node that the job was given");
-pub static RUNNING: Family =
-    Family::gauge("job_running", "", &["scheduler"], "Jobs on this node, by their scheduler");
-pub static SOURCE_UP: Family = Family::gauge(
-    "job_source_up",
-    "",
-    &["source"],
-    "Whether a source of job identity could be read; absent where it is not used",
-);
-pub static SOURCE_FAILURES: Family = Family::counter(
-    "job_source_failures_total",
-    "",
-    &["source", "reason"],
-    "Failures to read a source of job identity",
-);
-pub static UNREADABLE: Family = Family::gauge(
-    "job_unreadable_processes",
-    "",
-    &[],
-    "Processes of jobs whose environment this exporter may not read: it needs CAP_SYS_PTRACE for those of others",
-);
-pub static UNRESOLVED: Family = Family::gauge(
-    "job_unresolved_devices",
-    "",
-    &["source"],
-    "Devices that jobs or pods hold under a name that is none of a GPU of this node",
-);
-pub static DROPPED: Family = Family::counter(
-    "job_dropped_total",
-    "",
-    &["what"],
-    "Jobs and containers left out because there were too many at a time",
-);
-
-pub static FAMILIES: &[&Family] = &[
-    &INFO,
-    &GPU_JOB,
-    &GPU_POD,
-    &RUN_JOB,
-    &START,
-    &LIMIT,
-    &PROCESSES,
-    &GPUS,
-    &RUNNING,
-    &SOURCE_UP,
-    &SOURCE_FAILURES,
-    &UNREADABLE,
-    &UNRESOLVED,
-    &DROPPED,
-];
-
-#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    pub enabled: bool,
-    pub interval: Period,
-    /// Control groups of jobs of Slurm; patterns that end in `job_*`, relative to where control groups are mounted, or absolute.
-    pub cgroups: Vec<String>,
-    /// Directory in which a prolog leaves one file for each GPU, called by its index in `nvidia-smi`, with one job a line.
-    pub prolog_dir: Option<PathBuf>,
-    pub kubelet: KubeletConfig,
-    /// Jobs at a time; those beyond are left out and counted.
-    pub max_jobs: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KubeletConfig {
-    pub enabled: bool,
-    pub socket: PathBuf,
-    pub timeout: Period,
-    /// Names of resources that are GPUs; `*` stands for anything.
-    pub resources: Vec<String>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            interval: Period::secs(15),
-            cgroups: groups::PATTERNS.iter().map(|p| (*p).to_owned()).collect(),
-            prolog_dir: None,
-            kubelet: KubeletConfig::default(),
-            max_jobs: 128,
-        }
-    }
-}
-
-impl Default for KubeletConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            socket: "/var/lib/kubelet/pod-resources/kubelet.sock".into(),
-            timeout: Period::secs(5),
-            resources: vec!["nvidia.com/*".into()],
-        }
-    }
-}
 
 pub fn rhythm(config: &Config) -> Rhythm {
     let deadline = config.kubelet.timeout.as_duration() + Duration::from_secs(10);

@@ -12,6 +12,7 @@ mod aside;
 pub mod catalogue;
 mod clock;
 mod counts;
+mod families;
 mod imports;
 mod lines;
 mod log;
@@ -34,104 +35,22 @@ use stepwatch_kit::config::Period;
 use self::aside::Aside;
 use self::clock::Clock;
 use self::counts::{Counts, Said};
+use self::families::KNOWN;
+pub use self::families::{EVENTS, FAMILIES, LAST_XID, MIG_XIDS, NONFATAL_XIDS, SXIDS, XIDS};
 use self::imports::Imports;
 use self::log::{Log, Next};
 use self::novel::Known;
 use self::tracker::{NOBODY, Tracker};
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
-use crate::family::Family;
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::gpus::{self, Gpu};
-use crate::hub::{Origin, unix_now};
 use crate::memory;
+use crate::origin::Origin;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::stream::Mark;
 
 pub const ABOUT: &str = "kernel log: XIDs, SXIDs, OOM kills, PCIe, disk, file system and network trouble";
-
-pub static XIDS: Family = Family::counter(
-    "gpu_xid_errors_total",
-    "",
-    &["gpu", "xid"],
-    "XID errors since the boot, those of MIG instances included; 0 from the beginning for every GPU and known code. The PCI address stands for a GPU whose UUID nobody knows",
-);
-pub static NONFATAL_XIDS: Family = Family::counter(
-    "gpu_xid_nonfatal_errors_total",
-    "",
-    &["gpu", "xid"],
-    "XID errors of NVLink 5 (144 to 150) since the boot whose line says Nonfatal, from the first one on; gpu_xid_errors_total counts them too, and from 0",
-);
-pub static LAST_XID: Family = Family::gauge(
-    "gpu_xid_last_timestamp_seconds",
-    "seconds",
-    &["gpu", "xid"],
-    "Unix time of the last XID error of this code since the boot, those that say Nonfatal aside; what is before gpu_last_reset_timestamp_seconds is history",
-);
-pub static MIG_XIDS: Family = Family::counter(
-    "gpu_mig_xid_errors_total",
-    "",
-    &["gpu", "gi", "ci", "xid"],
-    "XID errors since the boot that the driver attributes to a MIG instance, from the first one on; gpu_xid_errors_total counts them too, and from 0",
-);
-pub static SXIDS: Family = Family::counter(
-    "gpu_nvswitch_sxid_errors_total",
-    "",
-    &["nvswitch", "sxid", "severity"],
-    "SXID errors of NVSwitches since the boot, from the first one on; `severity` is what the line says: fatal, non_fatal, correctable, or unknown where it says nothing. kernel_events_total counts them from 0, but for what was corrected and what is a mere note",
-);
-pub static EVENTS: Family = Family::counter(
-    "kernel_events_total",
-    "",
-    &["event"],
-    "Signs of trouble in the kernel log since the boot, by what they are",
-);
-pub static UNKNOWN: Family = Family::counter(
-    "kernel_unknown_messages_total",
-    "",
-    &["priority"],
-    "Messages of the kernel, warning or worse, that this node has never seen before, numbers and names aside",
-);
-pub static KNOWN: Family = Family::gauge(
-    "kernel_known_messages",
-    "",
-    &[],
-    "Messages that the node has learned, at most 8192: beyond it a new one counts as unknown each time",
-);
-pub static READ: Family =
-    Family::counter("kernel_log_records_total", "", &[], "Records of the kernel log read since the boot");
-pub static LOST: Family = Family::counter(
-    "kernel_log_lost_records_total",
-    "",
-    &[],
-    "Records of the kernel log that were overwritten before they were read: there may have been XIDs among them",
-);
-pub static MALFORMED: Family = Family::counter(
-    "kernel_log_malformed_records_total",
-    "",
-    &[],
-    "Records of the kernel log that could not be read as such",
-);
-pub static SUPPRESSED: Family = Family::counter(
-    "stepwatch_exporter_kernel_events_suppressed_total",
-    "",
-    &[],
-    "Events of the kernel log that were counted and not told in the stream, because many of the same were within a minute",
-);
-
-pub static FAMILIES: &[&Family] = &[
-    &XIDS,
-    &NONFATAL_XIDS,
-    &LAST_XID,
-    &MIG_XIDS,
-    &SXIDS,
-    &EVENTS,
-    &UNKNOWN,
-    &KNOWN,
-    &READ,
-    &LOST,
-    &MALFORMED,
-    &SUPPRESSED,
-];
 
 /// Under which the collector keeps its memory and the stream its position.
 const NAME: &str = "kernel";
@@ -159,6 +78,15 @@ pub struct Config {
     pub known_messages: Option<PathBuf>,
     /// A table of XIDs like the one that is built in; its rows are added to it, or replace those of the same code.
     pub xids: Option<PathBuf>,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval).all(
+            "xids",
+            self.xids.as_deref().and_then(|path| catalogue::check(path).err()).unwrap_or_default(),
+        )
+    }
 }
 
 impl Default for Config {

@@ -23,10 +23,10 @@ use self::choice::{Choice, Wanted};
 use self::prober::{Prober, Told};
 use self::table::Mount;
 use super::disk;
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
-use crate::hub::unix_now;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "network file systems: whether they answer, NFS and Lustre clients";
@@ -150,6 +150,16 @@ const TYPES: [&str; 16] = [
 ];
 /// Daemons of desktops and containers, which no training waits for.
 const EXCLUDED_TYPES: [&str; 4] = ["fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse"];
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("timeout", self.timeout)
+            .patterns("types", &self.types)
+            .patterns("exclude", &self.exclude)
+    }
+}
 
 impl Default for Config {
     fn default() -> Self {

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use stepwatch_kit::config::Period;
 
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
-use crate::hub::unix_now;
 use crate::link::is_set_up;
 use crate::link::rates::{self, Threshold};
 use crate::link::watch::Rule;
@@ -114,6 +114,15 @@ pub struct Config {
     pub drop_after: Period,
     /// Errors that are too many, by name of the driver's counter, where the defaults do not fit.
     pub thresholds: BTreeMap<String, Threshold>,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("ethtool_interval", self.ethtool_interval)
+            .patterns("exclude", &self.exclude)
+    }
 }
 
 impl Default for Config {

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use stepwatch_kit::config::Period;
 
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
 use crate::gpus;
-use crate::hub::unix_now;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::topology::{self, Place};
@@ -91,6 +91,12 @@ pub struct Config {
     pub interval: Period,
     /// Addresses to leave out; `*` stands for anything.
     pub exclude: Vec<String>,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval).patterns("exclude", &self.exclude)
+    }
 }
 
 impl Default for Config {

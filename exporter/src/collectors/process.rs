@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
@@ -163,6 +163,12 @@ pub struct Config {
     pub interval: Period,
     /// A training process one of whose threads has waited in the kernel for this long is told of.
     pub blocked_after: Period,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval).period("blocked_after", self.blocked_after)
+    }
 }
 
 impl Default for Config {
@@ -341,7 +347,7 @@ pub(crate) fn fuzz(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::{Origin, Peer};
+    use crate::origin::{Origin, Peer};
     use crate::testing;
     use stepwatch_wire::Event;
 

@@ -23,10 +23,10 @@ use self::client::PollError;
 use self::jobs::Jobs;
 use self::status::{Communicator, Format, Status};
 use self::watch::Stuck;
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
-use crate::hub::unix_now;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "hangs of collectives, from NCCL's RAS";
@@ -166,6 +166,15 @@ pub struct Config {
     pub addresses: Vec<String>,
     /// Poll at the full rate whatever node has the first rank.
     pub every_node: bool,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("timeout", self.timeout)
+            .period("stuck_after", self.stuck_after)
+    }
 }
 
 impl Default for Config {

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::condition::Conditions;
-use crate::hub::unix_now;
 use crate::link::rates::{Limit, Rates};
 use crate::link::watch::{Rule, Watch};
 use crate::memory;

@@ -15,7 +15,7 @@ use stepwatch_kit::config::Period;
 use stepwatch_kit::exposition::read::{self, Dialect};
 
 use self::families::Block;
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::{Family, Kind};
 use crate::roots;
 use crate::samples::Samples;
@@ -59,6 +59,12 @@ pub struct Config {
     pub directories: Vec<PathBuf>,
     /// Series of all files together.
     pub max_series: usize,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval)
+    }
 }
 
 impl Default for Config {

@@ -12,6 +12,7 @@ mod collectors;
 mod conditions;
 mod disk;
 mod gpu;
+mod item;
 mod kernel;
 mod learned;
 mod memory;
@@ -29,16 +30,17 @@ use std::time::Instant;
 
 use stepwatch_kit::config::Period;
 
-use crate::cli::Format;
+use crate::clock::unix_now;
+use crate::commands::format::Format;
 use crate::config::Config;
-use crate::hub::unix_now;
 use crate::roots::Roots;
+use item::Check;
 use node::Node;
-use report::Findings;
-pub use report::{Finding, Report, SCHEMA, Verdict};
+use report::Strictness;
+pub use report::{Facts, Finding, Report, SCHEMA, Verdict};
 
 pub use child::{answer, supervised};
-pub use reference::{Facts, Reference};
+pub use reference::Reference;
 
 /// Together with what starting and printing take, it is over within two seconds.
 const TIMEOUT: Period = Period::millis(1500);
@@ -62,16 +64,6 @@ static CHECKS: &[&Check] = &[
     &conditions::CHECK,
     &reference::CHECK,
 ];
-
-/// One check.
-struct Check {
-    name: &'static str,
-    /// What is as it should be when it finds nothing.
-    about: &'static str,
-    /// Collectors whose values it looks at; without one of them that reads, there is nothing for it to say.
-    needs: &'static [&'static str],
-    run: fn(&Node<'_>) -> Findings,
-}
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -129,6 +121,10 @@ impl Default for Options {
 }
 
 impl Options {
+    fn strictness(&self) -> Strictness {
+        Strictness { strict: self.strict, lenient: self.lenient }
+    }
+
     fn chosen(&self) -> Vec<&'static Check> {
         let named = |list: &[String], check: &Check| list.iter().any(|name| name == check.name);
         let wanted = |c: &&&Check| (self.only.is_empty() || named(&self.only, c)) && !named(&self.skip, c);
@@ -142,7 +138,13 @@ pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
     let chosen = options.chosen();
     let needed: BTreeSet<&str> = chosen.iter().flat_map(|check| check.needs).copied().collect();
     let needed: Vec<&str> = needed.into_iter().collect();
-    let node = Node::look(config, roots, options, &needed, began + options.timeout.as_duration());
+    let node = Node::look(
+        config,
+        roots,
+        options.reference.as_deref(),
+        &needed,
+        began + options.timeout.as_duration(),
+    );
     let facts = reference::facts(&node);
     let mut findings: Vec<Finding> = collectors::findings(&node, &chosen).named(collectors::NAME).collect();
     for check in chosen {
@@ -156,17 +158,7 @@ pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    Report { facts, ..Report::new(config.node_name(), unix_now(), seconds, findings, options) }
-}
-
-/// `a, b and c`.
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.collect();
-    match names.split_last() {
-        None => "anything".into(),
-        Some((only, [])) => (*only).to_owned(),
-        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
-    }
+    Report { facts, ..Report::new(config.node_name(), unix_now(), seconds, findings, options.strictness()) }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 pub use self::sources::{NEEDS, Needs, OMISSIONS, Omission};
 use crate::collectors::{COLLECTORS, CollectorsConfig};
 use crate::family::Family;
-use crate::{drops, hub, ingest, page, schedule, source, state, stream, training};
+use crate::{drops, hub, ingest, page, schedule, source, stream, training};
 
 /// A family and where it comes from.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -64,11 +64,10 @@ static KIT: &[Family] = &[
 
 /// Every family of every source, in the order of sources.
 pub fn entries() -> Vec<Entry> {
-    let own: [(&str, &[&Family]); 9] = [
+    let own: [(&str, &[&Family]); 8] = [
         ("training", training::FAMILIES),
         ("training", source::FAMILIES),
         ("ingest", hub::FAMILIES),
-        ("state", state::FAMILIES),
         ("ingest", drops::FAMILIES),
         ("ingest", ingest::FAMILIES),
         ("stream", stream::FAMILIES),

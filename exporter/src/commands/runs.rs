@@ -9,8 +9,9 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::serve::ListenAddr;
 
-use crate::cli::Format;
-use crate::identity::{self, RunRow};
+use crate::commands::format::Format;
+use crate::identity::RunRow;
+use crate::runs::RUNS;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// More than the largest answer.
@@ -92,11 +93,7 @@ impl Answer {
 /// One HTTP request without a client library.
 fn get(url: &str) -> anyhow::Result<String> {
     let Some(rest) = url.strip_prefix("http://") else {
-        bail!(
-            "{url:?} is not an http:// URL; over TLS, ask {}{} with curl",
-            url.trim_end_matches('/'),
-            identity::RUNS
-        )
+        bail!("{url:?} is not an http:// URL; over TLS, ask {}{} with curl", url.trim_end_matches('/'), RUNS)
     };
     let host = rest.split('/').next().unwrap_or(rest);
     let address = if host.contains(':') { host.to_owned() } else { format!("{host}:9765") };
@@ -104,7 +101,7 @@ fn get(url: &str) -> anyhow::Result<String> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     // Of HTTP/1.0, so that the answer comes in one piece.
-    write!(stream, "GET {} HTTP/1.0\r\nhost: {host}\r\n\r\n", identity::RUNS)?;
+    write!(stream, "GET {} HTTP/1.0\r\nhost: {host}\r\n\r\n", RUNS)?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));

@@ -5,8 +5,8 @@ use std::fs;
 
 use stepwatch_wire::run_name::{self, By, Named, Process};
 
+use crate::processes;
 use crate::roots::{self, Roots};
-use crate::sources::processes;
 
 /// Ancestors looked at: as many as the Python client looks at.
 const MAX_GENERATIONS: usize = 8;

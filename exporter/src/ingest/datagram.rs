@@ -11,11 +11,12 @@ use stepwatch_wire::{Event, MAX_EVENT_BYTES};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
+use super::launcher::Intake;
 use crate::drops::Reason;
-use crate::hub::{Hub, Origin};
+use crate::origin::Origin;
 use crate::voice::Voice;
 
-pub(super) async fn serve(socket: OwnedFd, hub: Hub, shutdown: Shutdown) {
+pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
     let socket = match UnixDatagram::from_std(StdDatagram::from(socket)) {
         Ok(socket) => socket,
         Err(error) => return tracing::error!(%error, "cannot serve the datagram socket"),
@@ -31,11 +32,11 @@ pub(super) async fn serve(socket: OwnedFd, hub: Hub, shutdown: Shutdown) {
             received = receive(&socket, &mut packet) => received,
         };
         match received {
-            Ok((n, _)) if n > MAX_EVENT_BYTES => hub.drops().count(Reason::Oversize),
+            Ok((n, _)) if n > MAX_EVENT_BYTES => intake.hub.drops().count(Reason::Oversize),
             Ok((n, uid)) => match Event::parse(&packet[..n]) {
-                Ok(event) => drop(hub.publish(Origin::Datagram(Voice::of(uid)), event)),
+                Ok(event) => drop(intake.publish(&Origin::Datagram(Voice::of(uid)), event)),
                 Err(error) => {
-                    hub.drops().count(Reason::Malformed);
+                    intake.hub.drops().count(Reason::Malformed);
                     tracing::debug!(%error, "malformed datagram");
                 }
             },

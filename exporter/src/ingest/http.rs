@@ -17,9 +17,10 @@ use axum::{Extension, Router};
 use serde_json::json;
 use stepwatch_wire::{Event, EventError, Value};
 
+use super::launcher::Intake;
 use crate::drops::Reason;
-use crate::hub::{Hub, Origin, Outcome};
 use crate::identity::peer;
+use crate::origin::{Origin, Outcome};
 use crate::reply;
 use crate::roots::Roots;
 
@@ -32,15 +33,15 @@ const BURST: usize = 256;
 
 #[derive(Debug, Clone)]
 struct Door {
-    hub: Hub,
+    intake: Intake,
     roots: Arc<Roots>,
 }
 
-pub(super) fn routes(hub: Hub, roots: Roots) -> Router {
+pub(super) fn routes(intake: Intake, roots: Roots) -> Router {
     Router::new()
         .route("/v1/events", post(events))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(Door { hub, roots: Arc::new(roots) })
+        .with_state(Door { intake, roots: Arc::new(roots) })
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +53,7 @@ struct Tally {
 }
 
 async fn events(
-    State(Door { hub, roots }): State<Door>,
+    State(Door { intake, roots }): State<Door>,
     peer: Option<Extension<ConnectInfo<SocketAddr>>>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -60,7 +61,7 @@ async fn events(
     let body = match body {
         Ok(body) => body,
         Err(error) => {
-            hub.drops().count(Reason::Body);
+            intake.hub.drops().count(Reason::Body);
             let text = format!("{}; a body has at most {MAX_BODY_BYTES} bytes", error.body_text());
             return reply::error(error.status(), &text);
         }
@@ -76,12 +77,12 @@ async fn events(
     let mut tally = Tally::default();
     // One value over several lines is one event, written for people.
     if !text.contains(&b'\n') || Value::parse(text).is_ok() {
-        tally.take(&hub, &origin, 1, text);
+        tally.take(&intake, &origin, 1, text);
     } else {
         for (i, line) in body.split(|b| *b == b'\n').enumerate() {
             let line = line.trim_ascii();
             if !line.is_empty() {
-                tally.take(&hub, &origin, i + 1, line);
+                tally.take(&intake, &origin, i + 1, line);
             }
             if i % BURST == BURST - 1 {
                 tokio::task::yield_now().await;
@@ -92,14 +93,14 @@ async fn events(
 }
 
 impl Tally {
-    fn take(&mut self, hub: &Hub, origin: &Origin, line: usize, text: &[u8]) {
-        let outcome = Event::parse(text).map(|event| hub.publish(origin.clone(), event));
+    fn take(&mut self, intake: &Intake, origin: &Origin, line: usize, text: &[u8]) {
+        let outcome = Event::parse(text).map(|event| intake.publish(origin, event));
         match outcome {
             Ok(Outcome::Accepted) => self.accepted += 1,
             Ok(Outcome::Dropped(_)) => self.dropped += 1,
             Ok(Outcome::Rejected(error)) => self.reject(line, error),
             Err(error) => {
-                hub.drops().count(Reason::Malformed);
+                intake.hub.drops().count(Reason::Malformed);
                 self.reject(line, error);
             }
         }

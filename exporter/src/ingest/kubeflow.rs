@@ -29,13 +29,15 @@ use stepwatch_kit::config::Secret;
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::hub::{Hub, Origin, Via, unix_now};
+use crate::clock::unix_now;
+use crate::hub::Hub;
 use crate::identity::peer;
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
 use crate::readings::{Names, Readings};
 use crate::reply;
 use crate::roots::Roots;
 use crate::source::SourceHandle;
-use crate::training::Priority;
 use crate::voice::Voice;
 use forward::Forward;
 use report::Status;

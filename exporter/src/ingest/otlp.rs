@@ -31,14 +31,16 @@ use serde::de::DeserializeOwned;
 use stepwatch_wire::Event;
 use tokio::sync::Semaphore;
 
+use crate::clock::unix_now;
 use crate::drops::Reason;
-use crate::hub::{Hub, Origin, Outcome, Via, unix_now};
+use crate::hub::Hub;
 use crate::identity::peer;
 use crate::lock::Locked as _;
+use crate::origin::Priority;
+use crate::origin::{Origin, Outcome, Via};
 use crate::readings::{Names, Readings};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
-use crate::training::Priority;
 use crate::voice::Voice;
 
 pub use http::routes;

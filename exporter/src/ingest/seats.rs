@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::hub::Peer;
 use crate::lock::Locked as _;
+use crate::origin::Peer;
 use crate::samples::Samples;
 
 /// Nobody gives a connection up who holds no more than one part in so many of all.

@@ -17,10 +17,11 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::launcher::Intake;
 use super::seats::{Counts, Seat};
 use crate::collectors::process;
 use crate::drops::Reason;
-use crate::hub::{Hub, Origin, Peer};
+use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
 use crate::training::ProcessFate;
 
@@ -37,7 +38,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Flag of a process that has begun to exit, whatever its state says.
 const PF_EXITING: u64 = 0x4;
 
-pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: usize, shutdown: Shutdown) {
+pub(super) async fn serve(
+    socket: OwnedFd,
+    intake: Intake,
+    counts: Arc<Counts>,
+    max: usize,
+    shutdown: Shutdown,
+) {
     // A listening packet socket accepts as a stream one does, and so do the connections: what differs is that a read
     // returns one packet.
     let listener = match UnixListener::from_std(StdListener::from(socket)) {
@@ -51,13 +58,13 @@ pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: u
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = Connection::new(stream, &hub);
+                let connection = Connection::new(stream, &intake);
                 let Some(seat) = Seat::take(&counts, &connection.peer, max) else {
-                    hub.drops().count(Reason::Connections);
+                    intake.hub.drops().count(Reason::Connections);
                     continue;
                 };
                 if seat.evicted {
-                    hub.drops().count(Reason::Share);
+                    intake.hub.drops().count(Reason::Share);
                 }
                 tokio::spawn(connection.run(seat, shutdown.clone()));
             }
@@ -71,7 +78,7 @@ pub(super) async fn serve(socket: OwnedFd, hub: Hub, counts: Arc<Counts>, max: u
 
 struct Connection {
     stream: UnixStream,
-    hub: Hub,
+    intake: Intake,
     peer: Peer,
     /// What `hello` said, for packets that do not repeat it.
     said: Event,
@@ -86,12 +93,18 @@ enum Closed {
 }
 
 impl Connection {
-    fn new(stream: UnixStream, hub: &Hub) -> Self {
+    fn new(stream: UnixStream, intake: &Intake) -> Self {
         let credentials = stream.peer_cred().ok();
         let pid = credentials.and_then(|c| c.pid()).and_then(|p| u32::try_from(p).ok()).filter(|p| *p > 0);
         let uid = credentials.map_or(u32::MAX, |c| c.uid());
-        let peer = Peer { connection: hub.connection(), pid, uid };
-        Self { stream, hub: hub.clone(), peer, said: Event::new(Kind::Hello), identities: BTreeSet::new() }
+        let peer = Peer { connection: intake.hub.connection(), pid, uid };
+        Self {
+            stream,
+            intake: intake.clone(),
+            peer,
+            said: Event::new(Kind::Hello),
+            identities: BTreeSet::new(),
+        }
     }
 
     async fn run(mut self, seat: Seat, shutdown: Shutdown) {
@@ -101,7 +114,7 @@ impl Connection {
             closed = self.read(&seat) => closed,
         };
         if closed == Closed::ByPeer && !shutdown.is_set() {
-            self.hub.closed(self.peer.connection, fate(self.peer.pid));
+            self.intake.hub.closed(self.peer.connection, fate(self.peer.pid));
         }
     }
 
@@ -162,12 +175,12 @@ impl Connection {
 
     fn packet(&mut self, packet: &[u8]) {
         if packet.len() > MAX_EVENT_BYTES {
-            return self.hub.drops().count(Reason::Oversize);
+            return self.intake.hub.drops().count(Reason::Oversize);
         }
         match Event::parse(packet) {
             Ok(event) => self.event(event),
             Err(error) => {
-                self.hub.drops().count(Reason::Malformed);
+                self.intake.hub.drops().count(Reason::Malformed);
                 tracing::debug!(pid = self.peer.pid, %error, "malformed packet");
             }
         }
@@ -191,12 +204,12 @@ impl Connection {
             let identity = (run.clone(), event.rank.unwrap_or(0));
             if !self.identities.contains(&identity) {
                 if self.identities.len() >= MAX_IDENTITIES {
-                    return self.hub.drops().count(Reason::Identities);
+                    return self.intake.hub.drops().count(Reason::Identities);
                 }
                 self.identities.insert(identity);
             }
         }
-        self.hub.publish(Origin::Peer(self.peer), event);
+        self.intake.publish(&Origin::Peer(self.peer), event);
     }
 }
 

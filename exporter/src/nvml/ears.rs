@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_sys::nvml::{Nvml as Library, XidEvent, XidEvents};
 
-use super::session::{Gpu, Identity, REFUSED_FOR};
+use super::gpu::{Gpu, Identity, REFUSED_FOR};
 
 /// XID errors that are taken at a time; more wait.
 const MAX_XIDS: usize = 64;

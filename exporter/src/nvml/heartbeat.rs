@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use stepwatch_sys::nvml::Watch;
 
-use super::{SLOW_CALL, SLOW_CALLS};
 use crate::lock::Locked as _;
 
+/// Bringing up GPUs that nobody else holds takes seconds each.
+pub(super) const SLOW_CALL: Duration = Duration::from_mins(1);
+pub(super) const SLOW_CALLS: &[&str] =
+    &["dlopen", "nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlShutdown"];
 /// The longest call is the longest of the last one to two of these.
 const WINDOW: Duration = Duration::from_mins(1);
 

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::heartbeat::Spent;
-use crate::hub::unix_now;
+use crate::clock::unix_now;
 
 /// The first sign of life is asked for after as many times the limit: after 30 seconds, of 5.
 const FIRST: u32 = 6;

@@ -90,7 +90,7 @@ mod tests {
             (status, text.as_str()),
             (StatusCode::OK, "released; taken back in 5m, or by POST /-/nvml/acquire\n")
         );
-        let left = nvml.released().unwrap().until - crate::hub::unix_now();
+        let left = nvml.released().unwrap().until - crate::clock::unix_now();
         assert!((0.0..=300.0).contains(&left), "{left}");
         assert_eq!(call(&nvml, "POST", "/-/nvml/acquire").await.1, "taken back\n");
         assert_eq!(call(&nvml, "POST", "/-/nvml/acquire").await.1, "it was not released\n");

@@ -8,24 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stepwatch_sys::nvml::{Ask, Device, Error, GpmSample, Nvml as Library};
-use stepwatch_sys::nvml::{Number, Watch};
+use stepwatch_sys::nvml::{Error, Nvml as Library, Watch};
 
 use super::ears::{Ears, Heard};
+use super::gpu::Gpu;
 use super::heartbeat::Heartbeat;
 use super::numbering::Numbering;
-use super::patience::Patience;
-use super::standing::Tally;
-use crate::samples::Samples;
 
 /// More GPUs than any node has.
 const MAX_GPUS: u32 = 64;
 /// An attempt to open NVML may take a while, and disturbs a driver that is coming up.
 const RETRY: Duration = Duration::from_secs(10);
-/// What was refused is asked again after this time: some of it depends on the state that a GPU is in.
-pub(super) const REFUSED_FOR: Duration = Duration::from_hours(1);
-/// Processes of a GPU that are looked at.
-const MAX_PROCESSES: u32 = 256;
 /// What one GPU may take of a pass, where nobody has said.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A GPU that could not be used, and took long to say so, is left alone for as many times what it took.
@@ -83,67 +76,6 @@ pub struct Live {
     let_be: BTreeMap<u32, Instant>,
     beat: Arc<Heartbeat>,
     library: Library,
-}
-
-/// What a GPU is, for as long as NVML is open.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Identity {
-    pub index: u32,
-    pub uuid: String,
-    pub name: String,
-    /// `0000:1b:00.0`
-    pub pci: String,
-    pub serial: String,
-    pub vbios: String,
-    pub minor: String,
-    pub gsp_firmware: String,
-}
-
-/// A GPU, and what it has refused: asking again costs as much as an answer.
-#[derive(Debug)]
-pub struct Gpu {
-    pub id: Arc<Identity>,
-    /// It fell off the bus, or answers nothing but errors: nothing more is asked, but for a sign of life.
-    pub lost: bool,
-    /// The error that it was lost with.
-    pub lost_with: Option<String>,
-    /// It answers nothing until it is reset.
-    pub needs_reset: bool,
-    /// Answers that were errors, and not for want of support.
-    pub failures: u64,
-    pub instances: Vec<Mig>,
-    /// The last sample of the GPU, or of each of its instances.
-    pub(crate) samples: BTreeMap<Option<u32>, (Instant, GpmSample)>,
-    /// What was told of it the last time.
-    pub(crate) told: Samples,
-    pub(super) device: Device,
-    refused: BTreeSet<(&'static str, u32)>,
-    refused_fields: BTreeSet<Ask>,
-    /// Functions of what it refuses for want of permission: others are told it.
-    pub denied: BTreeSet<&'static str>,
-    /// When it began to refuse what it refuses.
-    refused_since: Instant,
-    /// NVLinks that were up at the last look.
-    links_up: BTreeSet<u32>,
-    numbering: Numbering,
-    /// NVML itself said that it is not there any more.
-    pub(super) down: bool,
-    pub(super) patience: Patience,
-    pub(super) beat: Arc<Heartbeat>,
-    pub(super) tally: Tally,
-    /// Not all of its identity was asked for.
-    pub(super) half_known: bool,
-}
-
-/// A compute instance of a partitioned GPU.
-#[derive(Debug, Clone)]
-pub struct Mig {
-    pub gpu_instance: u32,
-    pub compute_instance: u32,
-    pub uuid: String,
-    /// `1g.10gb`
-    pub profile: String,
-    pub device: Device,
 }
 
 impl Session {
@@ -317,247 +249,9 @@ impl Live {
         self.ears.hear(&self.library, &mut self.gpus)
     }
 }
-
-impl Gpu {
-    fn new(
-        device: Device,
-        numbering: Numbering,
-        beat: &Arc<Heartbeat>,
-        patience: Duration,
-    ) -> Result<Self, Error> {
-        let index = device.index();
-        let (id, half_known) = Identity::of(&device, || beat.spent(Some(index)).total > patience)?;
-        let mut gpu = Self {
-            id: Arc::new(id),
-            lost: false,
-            lost_with: None,
-            needs_reset: false,
-            failures: 0,
-            instances: Vec::new(),
-            samples: BTreeMap::new(),
-            told: Samples::default(),
-            device,
-            refused: BTreeSet::new(),
-            refused_fields: BTreeSet::new(),
-            denied: BTreeSet::new(),
-            refused_since: Instant::now(),
-            links_up: BTreeSet::new(),
-            numbering,
-            down: false,
-            patience: Patience::new(patience),
-            beat: Arc::clone(beat),
-            tally: Tally::default(),
-            half_known,
-        };
-        gpu.judge();
-        Ok(gpu)
-    }
-
-    /// The answer to a question that this GPU has not refused; `what` and `which` are what it is remembered by.
-    pub fn ask<T>(
-        &mut self,
-        what: &'static str,
-        which: u32,
-        ask: impl FnOnce(&Device) -> Result<T, Error>,
-    ) -> Option<T> {
-        let answer = self.ask_for(what, which, ask);
-        // What the library knows by itself, and samples that it keeps, say nothing of the GPU.
-        self.tally.answers += u32::from(answer.is_some() && !what.starts_with("gpm"));
-        answer
-    }
-
-    /// As [`Self::ask`]; whether it was an answer is for who asks to say.
-    fn ask_for<T>(
-        &mut self,
-        what: &'static str,
-        which: u32,
-        ask: impl FnOnce(&Device) -> Result<T, Error>,
-    ) -> Option<T> {
-        if !self.may_be_asked() || self.refused.contains(&(what, which)) {
-            return None;
-        }
-        let answer = ask(&self.device);
-        self.judge();
-        match answer {
-            Ok(answer) => Some(answer),
-            Err(error) => {
-                self.denied.extend(error.no_permission());
-                if error.unsupported() {
-                    self.tally.answers += u32::from(!error.is_missing());
-                    self.refused.insert((what, which));
-                } else {
-                    self.failed(&error);
-                }
-                None
-            }
-        }
-    }
-
-    /// Values of fields in the order of `asked`, in one call for those that this GPU has not refused.
-    pub fn fields(&mut self, asked: &[Ask]) -> Vec<Option<Number>> {
-        let open = asked.iter().copied().filter(|a| !self.refused_fields.contains(a));
-        let (open, wire): (Vec<Ask>, Vec<Ask>) =
-            open.filter_map(|ask| Some((ask, self.numbering.wire(ask)?))).unzip();
-        let answers = if open.is_empty() {
-            Vec::new()
-        } else {
-            self.ask_for("fields", 0, |device| device.fields(&wire)).unwrap_or_default()
-        };
-        let mut values: BTreeMap<Ask, Number> = BTreeMap::new();
-        for (ask, answer) in open.into_iter().zip(answers) {
-            match answer {
-                Ok(number) => {
-                    self.tally.answers += 1;
-                    values.insert(ask, number);
-                }
-                Err(error) if error.unsupported() => {
-                    self.tally.answers += 1;
-                    self.denied.extend(error.no_permission());
-                    self.refused_fields.insert(ask);
-                }
-                Err(error) => self.failed(&error),
-            }
-        }
-        asked.iter().map(|ask| values.get(ask).copied()).collect()
-    }
-
-    /// Processes that compute on it, or on the instances that it is partitioned into.
-    pub fn processes(&mut self) -> Option<Vec<u32>> {
-        if self.instances.is_empty() {
-            return self.ask("processes", 0, |device| device.compute_processes(MAX_PROCESSES));
-        }
-        let instances: Vec<_> = self.instances.iter().map(|i| (i.key(), i.device.clone())).collect();
-        let mut all: Option<BTreeSet<u32>> = None;
-        for (key, device) in instances {
-            let pids = self.ask("MIG processes", key, |_| device.compute_processes(MAX_PROCESSES));
-            all = pids.map(|pids| pids.into_iter().chain(all.take().into_iter().flatten()).collect()).or(all);
-        }
-        all.map(|pids| pids.into_iter().collect())
-    }
-
-    /// Asks everything anew that it has refused for long enough.
-    pub fn ask_again(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.refused_since) >= REFUSED_FOR {
-            self.refused_since = now;
-            self.refused.clear();
-            self.refused_fields.clear();
-            self.denied.clear();
-        }
-    }
-
-    /// What a link refuses while it is down is no word on what it tells when it is up.
-    pub fn link_is(&mut self, link: u32, up: bool, fields: impl Iterator<Item = u32>) {
-        if !up {
-            self.links_up.remove(&link);
-        } else if self.links_up.insert(link) {
-            for field in fields {
-                self.refused_fields.remove(&Ask::scoped(field, link));
-            }
-        }
-    }
-
-    /// Looks which instances the GPU is partitioned into; none when it is not.
-    pub fn find_instances(&mut self) {
-        let before = std::mem::take(&mut self.instances);
-        self.look_for_instances();
-        let uuids = |instances: &[Mig]| instances.iter().map(|i| i.uuid.clone()).collect::<Vec<_>>();
-        if uuids(&before) != uuids(&self.instances) {
-            // Others have the numbers now of those that refused.
-            self.refused.retain(|(what, _)| !OF_INSTANCES.contains(what));
-        }
-    }
-
-    fn look_for_instances(&mut self) {
-        if self.ask("MIG mode", 0, Device::mig_enabled) != Some(true) {
-            return;
-        }
-        for slot in 0..self.ask("MIG slots", 0, Device::mig_slots).unwrap_or(0).min(MAX_INSTANCES) {
-            let found = self.ask("MIG device", slot, |gpu| gpu.mig_device(slot)).flatten();
-            self.instances.extend(found.and_then(|device| Mig::new(device).ok()));
-            self.judge();
-        }
-    }
-
-    pub(super) fn failed(&mut self, error: &Error) {
-        self.failures += 1;
-        self.tally.errors += 1;
-        self.tally.last_error = Some(error.to_string());
-        if error.lost() && !self.lost {
-            tracing::error!(gpu = self.id.uuid, pci = self.id.pci, %error, "GPU lost");
-            self.lose(None);
-        }
-        self.needs_reset |= error.needs_reset();
-        self.down |= error.down();
-    }
-}
-
-impl Identity {
-    /// What a GPU says of itself, and whether that is less than all: nothing more is asked once it is `late`.
-    pub(super) fn of(device: &Device, late: impl Fn() -> bool) -> Result<(Self, bool), Error> {
-        let mut half = false;
-        let uuid = device.uuid()?;
-        let mut told = |ask: &dyn Fn(&Device) -> Result<String, Error>| {
-            half |= late();
-            if half { String::new() } else { ask(device).unwrap_or_default() }
-        };
-        let id = Self {
-            index: device.index(),
-            uuid,
-            pci: told(&|d| Ok(short_address(&d.pci()?.bus_id))),
-            name: told(&Device::name),
-            serial: told(&Device::serial),
-            vbios: told(&Device::vbios),
-            minor: told(&|d| Ok(d.minor_number()?.to_string())),
-            gsp_firmware: told(&Device::gsp_firmware),
-        };
-        Ok((id, half))
-    }
-}
-
-/// Questions that are asked of instances.
-const OF_INSTANCES: &[&str] = &["MIG device", "MIG memory", "MIG processes", "gpm sample", "gpm metrics"];
-
-/// A GPU can be divided by seven.
-const MAX_INSTANCES: u32 = 16;
-
-impl Mig {
-    /// Tells it from the other instances of its GPU.
-    pub fn key(&self) -> u32 {
-        self.gpu_instance << 8 | self.compute_instance
-    }
-
-    fn new(device: Device) -> Result<Self, Error> {
-        let name = device.name().unwrap_or_default();
-        Ok(Self {
-            gpu_instance: device.gpu_instance()?,
-            compute_instance: device.compute_instance()?,
-            uuid: device.uuid()?,
-            // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
-            profile: name.rsplit_once("MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned(),
-            device,
-        })
-    }
-}
-
-/// `00000000:1B:00.0`, as NVML writes an address, the way the kernel does: `0000:1b:00.0`.
-fn short_address(bus_id: &str) -> String {
-    let lower = bus_id.to_ascii_lowercase();
-    let parts = lower.split_once(':').and_then(|(d, rest)| Some((u32::from_str_radix(d, 16).ok()?, rest)));
-    parts.map_or_else(|| lower.clone(), |(domain, rest)| format!("{domain:04x}:{rest}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_written_as_the_kernel_does() {
-        assert_eq!(short_address("00000000:1B:00.0"), "0000:1b:00.0");
-        assert_eq!(short_address("00010000:1B:00.0"), "10000:1b:00.0", "a domain that needs its digits");
-        assert_eq!(short_address("?:1B:00.0"), "?:1b:00.0");
-        assert_eq!(short_address("0000:1B:00.0"), "0000:1b:00.0");
-        assert_eq!(short_address(""), "");
-    }
 
     #[test]
     fn why_it_does_not_open() {
@@ -569,12 +263,5 @@ mod tests {
         assert!(matches!(open(Error::Code { function: "nvmlInit_v2", code: 9 }), OpenError::NoDriver(_)));
         assert!(matches!(open(Error::Mismatch { library: "550.1".into() }), OpenError::Mismatch(_)));
         assert!(matches!(open(Error::Code { function: "nvmlInit_v2", code: 999 }), OpenError::Other(_)));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_address(text: String) {
-            let _ = short_address(&text);
-        }
     }
 }

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use stepwatch_sys::nvml::{Error, XidEvents};
 
+use super::gpu::{Gpu, Identity};
 use super::heartbeat::Spent;
 use super::patience::Aside;
-use super::session::{Gpu, Identity};
 
 /// Passes without one answer before a GPU that did answer is given up. Errors come and go while a driver is busy.
 const SILENT_PASSES: u32 = 3;

@@ -2,6 +2,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
 use crate::collectors::Built;
+use crate::nvml::Nvml;
 use crate::samples::Value;
 use crate::testing;
 
@@ -79,8 +80,13 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 
 #[test]
 fn each_collector_shows_its_own_fate_and_harms_no_other() {
-    let schedule =
-        Schedule::start(ENTRIES, &CollectorsConfig::default(), &Arc::new(Roots::default()), &testing::hub());
+    let schedule = Schedule::start(
+        ENTRIES,
+        &CollectorsConfig::default(),
+        &Arc::new(Roots::default()),
+        &testing::hub(),
+        &Nvml::default(),
+    );
     schedule.wait_first_pass();
     let states = || schedule.status().iter().map(|s| (s.name, s.state)).collect::<Vec<_>>();
     let want = [

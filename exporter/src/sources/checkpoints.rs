@@ -22,13 +22,14 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use super::poll::{self, Poll};
-use super::{Sink, Surroundings};
+use super::sink::{Sink, Surroundings};
 use crate::family::Family;
-use crate::hub::{Hub, Origin, Via};
+use crate::hub::Hub;
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
 use crate::reach::{Located, Reach, Refusal};
 use crate::samples::Samples;
 use crate::source::{NOT_OWNER, SourceHandle};
-use crate::training::Priority;
 
 /// Checkpoints of one directory that are looked at, the latest of them.
 const MAX_CHECKPOINTS: usize = 256;

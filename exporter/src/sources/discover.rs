@@ -5,8 +5,8 @@
 //! counted and left alone. What is found becomes tails like those of the configuration, which end some minutes after their process.
 
 mod files;
-pub(crate) mod processes;
 mod rank;
+mod trainer;
 mod trainers;
 
 use std::cmp::Reverse;
@@ -18,24 +18,27 @@ use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::names::hello;
-use stepwatch_wire::run_name::Named;
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::Surroundings;
 use super::poll::{self, Poll};
+use super::sink::Surroundings;
+use crate::clock::unix_now;
 use crate::family::Family;
-use crate::hub::{Origin, Via, unix_now};
 use crate::identity::{self, Claim};
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
+use crate::processes;
+use crate::processes::Tree;
 use crate::reach::View;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
-use crate::training::Priority;
 use crate::voice::Voice;
 use files::{Files, SLACK};
-use processes::Tree;
+
 use rank::Identity;
+use trainer::Trainer;
 use trainers::Trainers;
 
 /// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
@@ -113,27 +116,10 @@ struct Discovery {
     dumped: BTreeSet<(u32, u64)>,
 }
 
-/// A process that trains.
-#[derive(Debug)]
-struct Trainer {
-    pid: u32,
-    started: u64,
-    /// The same by the clock.
-    begun: Option<SystemTime>,
-    /// What it may read; `None` for a program that runs with the rights of two users.
-    view: Option<Arc<View>>,
-    identity: Identity,
-    named: Named,
-    /// What its run is called.
-    run: String,
-    /// Whose process it is.
-    voice: Voice,
-}
-
 impl Discovery {
     fn new(config: DiscoverConfig, around: Surroundings) -> Self {
         let health = around.hub.source("discover", "discover");
-        let trainers = Trainers::new(&config.cgroups, around.hub.nvml().clone());
+        let trainers = Trainers::new(&config.cgroups, around.nvml.clone());
         let files = Files::new(around.clone(), health.clone());
         Self { config, around, health, trainers, files, greeted: BTreeSet::new(), dumped: BTreeSet::new() }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_kit::shutdown::Shutdown;
 
-use crate::hub::unix_now;
+use crate::clock::unix_now;
 use crate::source::SourceHandle;
 
 /// A poll that takes this long is stuck in the file system.

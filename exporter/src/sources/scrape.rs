@@ -20,12 +20,13 @@ use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 
-use super::{Sink, Surroundings};
+use super::sink::{Sink, Surroundings};
+use crate::clock::unix_now;
 use crate::family::Family;
-use crate::hub::{Origin, Via, unix_now};
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
 use crate::readings::{self, Names, Readings};
 use crate::source::SourceHandle;
-use crate::training::Priority;
 use client::{Client, Fetched};
 use preset::Preset;
 

@@ -22,15 +22,16 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, words};
 use tokio::net::{UdpSocket, UnixDatagram};
 
-use super::{Sink, Surroundings};
+use super::sink::{Sink, Surroundings};
+use crate::clock::unix_now;
 use crate::family::Family;
-use crate::hub::{Origin, Via, unix_now};
 use crate::identity::peer;
 use crate::ingest::datagram;
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
 use crate::readings::{self, Meaning, Names, Reading, Readings, Report, Value, Who, whole};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
-use crate::training::Priority;
 use crate::voice::Voice;
 use packet::{Kind, Line};
 

@@ -24,7 +24,6 @@ mod watch;
 mod whole;
 mod words;
 mod writers;
-mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,7 +33,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::Event;
 
 use super::poll::{self, Poll};
-use super::{Sink, Surroundings};
+use super::sink::{Sink, Surroundings};
 use crate::family::Family;
 use crate::reach::Reach;
 use crate::roots::Roots;
@@ -47,7 +46,6 @@ use writers::Processes;
 
 pub use config::{From, TailConfig};
 pub(super) use find::{Candidate, search};
-pub(crate) use zone::Zone;
 
 /// Files that one entry follows.
 const MAX_FILES: usize = 256;

@@ -20,12 +20,12 @@ use axum::{Extension, Router};
 use bytes::Bytes;
 use stepwatch_kit::serve::{Authenticated, Client};
 use stepwatch_kit::shutdown::Shutdown;
-use stepwatch_wire::Cursor;
+use stepwatch_wire::{Cursor, Event, Kind};
 use tokio::sync::mpsc;
 
-use super::ring::{Read, Start};
+use super::ring::{Read, Ring, Start};
 use super::seats::{Seat, Seats};
-use crate::hub::{Hub, heartbeat};
+use crate::clock::unix_now;
 use crate::reply;
 use crate::samples::Samples;
 
@@ -42,7 +42,8 @@ pub struct StreamConfig {
 
 #[derive(Debug, Clone)]
 pub struct StreamState {
-    hub: Hub,
+    ring: Arc<Ring>,
+    node: String,
     config: StreamConfig,
     shutdown: Shutdown,
     readers: Arc<Readers>,
@@ -75,12 +76,12 @@ enum End {
 }
 
 impl StreamState {
-    pub fn new(hub: Hub, config: StreamConfig, shutdown: Shutdown) -> Self {
-        Self { hub, config, shutdown, readers: Arc::default() }
+    pub fn new(ring: Arc<Ring>, node: String, config: StreamConfig, shutdown: Shutdown) -> Self {
+        Self { ring, node, config, shutdown, readers: Arc::default() }
     }
 
     pub fn write(&self, out: &mut Samples) {
-        let (stats, readers) = (self.hub.ring().stats(), &self.readers);
+        let (stats, readers) = (self.ring.stats(), &self.readers);
         out.set(&super::READERS, &[], readers.seats.taken());
         out.set(&super::RECORDS, &[], stats.published);
         out.set(&super::EVICTED, &[], stats.evicted);
@@ -122,7 +123,7 @@ async fn stream(
         let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
         return (again, reply::error(StatusCode::SERVICE_UNAVAILABLE, text)).into_response();
     };
-    let start = state.hub.ring().start(cursor.as_ref());
+    let start = state.ring.start(cursor.as_ref());
     let (chunks, body) = mpsc::channel(1);
     tokio::spawn(serve(state, start, chunks, seat));
     let body = futures_util::stream::unfold(body, |mut body| async {
@@ -154,13 +155,13 @@ async fn serve(state: StreamState, start: Start, chunks: mpsc::Sender<Bytes>, se
 }
 
 async fn follow(state: &StreamState, start: Start, chunks: &mpsc::Sender<Bytes>) -> End {
-    let ring = state.hub.ring();
+    let ring = &state.ring;
     let mut head = ring.watch();
     let mut after = start.after;
     if let Some(gap) = start.gap {
         state.readers.gaps.fetch_add(1, Ordering::Relaxed);
         let mut event = gap.event();
-        event.node = Some(state.hub.node().to_owned());
+        event.node = Some(state.node.clone());
         if let Err(end) = send(state, chunks, ring.aside(after, &event)).await {
             return end;
         }
@@ -179,7 +180,7 @@ async fn follow(state: &StreamState, start: Start, chunks: &mpsc::Sender<Bytes>)
                     () = state.shutdown.wait() => return End::Shutdown,
                     () = chunks.closed() => return End::Left,
                     () = tokio::time::sleep(state.config.heartbeat) => {
-                        ring.aside(after, &heartbeat(state.hub.node()))
+                        ring.aside(after, &heartbeat(&state.node))
                     }
                 }
             }
@@ -188,6 +189,11 @@ async fn follow(state: &StreamState, start: Start, chunks: &mpsc::Sender<Bytes>)
             return end;
         }
     }
+}
+
+/// A heartbeat of the exporter itself, for readers of an idle stream.
+fn heartbeat(node: &str) -> Event {
+    Event { ts: Some(unix_now()), node: Some(node.to_owned()), ..Event::new(Kind::Hb) }
 }
 
 async fn send(state: &StreamState, chunks: &mpsc::Sender<Bytes>, chunk: Bytes) -> Result<(), End> {

@@ -9,7 +9,7 @@ use super::archive::PastRun;
 use super::run::{Gpu, Run};
 use super::shares::Newcomer;
 use crate::drops::Reason;
-use crate::hub::Outcome;
+use crate::origin::Outcome;
 use crate::voice::Voice;
 
 impl Training {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::epoch::Priority;
+use crate::origin::Priority;
 use crate::voice::Voice;
 
 const FILE: &str = "runs.json";

@@ -9,22 +9,8 @@
 //! still tells of the life before is known by its time. While the trainer itself speaks, only it begins an attempt: it is
 //! never late and never read twice.
 
+use crate::origin::Priority;
 use std::sync::Arc;
-
-/// How exact a source is: when two tell of the same step, the smaller wins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Priority {
-    /// The trainer itself, by socket or HTTP.
-    Client,
-    /// A file of records, which keeps every digit: JSONL, TensorBoard, W&B, CSV.
-    #[serde(alias = "jsonl")]
-    File,
-    /// What the trainer measures for others, as of an interval: OTLP, statsd, a Prometheus endpoint.
-    Telemetry,
-    /// A log for people.
-    Log,
-}
 
 /// A source that is silent for this long no longer leads: the next exact one does.
 const LEAD_SECONDS: f64 = 300.0;

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use stepwatch_wire::names::{hello, metric};
 use stepwatch_wire::{Event, Metrics, Value};
 
-use super::epoch::{Priority, RankEpoch};
+use super::epoch::RankEpoch;
 use super::histogram::Durations;
 use super::phases::Phases;
 use super::stale::Stale;
 use super::told::Told;
-use crate::hub::Origin;
+use crate::origin::Origin;
+use crate::origin::Priority;
 
 #[derive(Debug, Clone)]
 pub(super) struct Rank {

@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::archive::{PastRank, PastRun};
 use super::checkpoint::Checkpoints;
-use super::epoch::{Observed, Priority, RankEpoch, RunEpoch, Speaker, is_jump};
+use super::epoch::{Observed, RankEpoch, RunEpoch, Speaker, is_jump};
 use super::families::{ELSEWHERE, GAUGES};
 use super::gauge::{At, Gauge};
 use super::mfu::{self, Convention, Model, Setting};
@@ -18,6 +18,7 @@ use super::rank::Rank;
 use super::told::{Names, Sifted, Told};
 use super::window::WindowMax;
 use crate::drops::Reason;
+use crate::origin::Priority;
 use crate::voice::Voice;
 
 /// Distinct evaluation sets of a run on the page.

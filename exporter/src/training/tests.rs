@@ -1,7 +1,8 @@
 use super::families as f;
 use super::*;
 
-use crate::hub::{Peer, Via};
+use crate::origin::Priority;
+use crate::origin::{Peer, Via};
 use crate::samples::Samples;
 
 mod owners;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Metrics};
 
-use super::epoch::Priority;
+use crate::origin::Priority;
 
 /// Ranges remembered a rank; the ones that ended first go first.
 const MAX_RANGES: usize = 128;

@@ -9,6 +9,7 @@ use stepwatch_exporter::collector::{Collector as _, Context};
 use stepwatch_exporter::collectors::gpu::{Config, Reader};
 use stepwatch_exporter::collectors::kernel;
 use stepwatch_exporter::hub::{Hub, Parts};
+use stepwatch_exporter::nvml::Nvml;
 use stepwatch_exporter::roots::Roots;
 use stepwatch_exporter::samples::Samples;
 use stepwatch_exporter::stream::Limits;
@@ -80,6 +81,7 @@ fn worlds() -> Vec<Script> {
 
 struct Day {
     hub: Hub,
+    nvml: Nvml,
     roots: Roots,
     reader: Reader,
     stage: Stage,
@@ -97,12 +99,12 @@ impl Day {
             self.stage.set(&self.worlds[turn]).unwrap();
         }
         if self.passes.is_multiple_of(self.reopen) {
-            assert!(self.hub.nvml().release(PATIENCE, PATIENCE));
+            assert!(self.nvml.release(PATIENCE, PATIENCE));
             self.collect(&mut out);
-            self.hub.nvml().acquire();
+            self.nvml.acquire();
         }
         // One that found the thread busy was none.
-        let asked = |day: &Self| day.hub.nvml().costs().iter().map(|(_, cost)| cost.total).sum::<Duration>();
+        let asked = |day: &Self| day.nvml.costs().iter().map(|(_, cost)| cost.total).sum::<Duration>();
         let before = asked(self);
         for _ in 0..TRIES {
             self.collect(&mut out);
@@ -118,7 +120,7 @@ impl Day {
     fn collect(&mut self, out: &mut Samples) {
         *out = Samples::default();
         // A failure is one of the things that happen.
-        let _ = self.reader.collect(&Context { roots: &self.roots, hub: &self.hub }, out);
+        let _ = self.reader.collect(&Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml }, out);
     }
 
     fn run(&mut self, passes: usize) -> u64 {
@@ -146,6 +148,7 @@ fn memory_is_flat() {
     let config = Config { slow_interval: "5ms".parse().unwrap(), ..Config::default() };
     let mut day = Day {
         hub: hub(),
+        nvml: Nvml::default(),
         roots,
         reader: Reader::new(&config, &kernel::Config::default()),
         stage,

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::value::{Settings, shown};
+use crate::processes;
 use crate::roots::{self, Roots};
-use crate::sources::processes;
 
 /// A library that is looked for.
 struct Library {

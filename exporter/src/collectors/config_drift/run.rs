@@ -13,8 +13,8 @@ use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 
 use super::file::{Named, Starter, contents_of};
 use super::value::{Settings, is_secret, is_secret_value, shown};
+use crate::processes;
 use crate::roots::Roots;
-use crate::sources::processes;
 
 /// Variables that change how training runs begin with one of these.
 const PREFIXES: &[&str] = &[

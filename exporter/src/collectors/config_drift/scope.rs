@@ -6,8 +6,9 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::value::{Settings, fingerprint};
 use super::{FINGERPRINT, VALUE};
+use crate::clock::unix_now;
 use crate::collector::Context;
-use crate::hub::{Origin, unix_now};
+use crate::origin::Origin;
 use crate::samples::Samples;
 
 const AGAIN: Duration = Duration::from_mins(10);

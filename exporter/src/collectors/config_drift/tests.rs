@@ -5,7 +5,7 @@ use std::path::Path;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::*;
-use crate::hub::{Origin, Peer};
+use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
 use crate::testing::Bench;
 

@@ -7,9 +7,9 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::devices::Controller;
 use super::{CHECKPOINTS_LAST, CHECKPOINTS_LEFT, DIRECTORY, Disk, READ_ONLY, Reader, rooms};
+use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::collectors::mounts::table::Mount;
-use crate::hub::unix_now;
 use crate::memory;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;

@@ -1,6 +1,7 @@
 use super::*;
-use crate::hub::{Origin, unix_now};
+use crate::clock::unix_now;
 use crate::lock::Locked as _;
+use crate::origin::Origin;
 use crate::roots::Roots;
 use crate::testing;
 use std::path::{Path, PathBuf};

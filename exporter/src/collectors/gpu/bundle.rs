@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::events::of;
+use super::families::of;
 use super::families::{EXPECTED_NVLINKS, MIG_INFO, NVLINK_UP};
 use super::nvlink;
 use super::pass::Reading;

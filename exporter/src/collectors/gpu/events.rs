@@ -8,16 +8,16 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::{
     CLOCK, ECC, FABRIC_HEALTH, FABRIC_STATE, MIG_INFO, NVLINK_UP, RECOVERY, REMAP_FAILED, REMAP_PENDING,
-    SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION,
+    SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION, of,
 };
 use super::known::Known;
 use super::pass::{GpuReading, Reading};
-use super::{Useless, decode, nvlink};
+use super::{decode, nvlink};
 use crate::collector::Context;
 use crate::condition::Conditions;
 use crate::family::Family;
-use crate::hub::Origin;
 use crate::nvml::{Call, Identity};
+use crate::origin::Origin;
 use crate::samples::{Labels, Samples};
 
 /// A GPU that is held back for a shorter time is not worth a word.
@@ -33,6 +33,24 @@ const AGAIN: Duration = Duration::from_mins(10);
 /// The hardware's own reasons to slow down: broken cooling, a power supply that cannot. A power cap is everyday life.
 const HARDWARE: &[&str] = &["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
 const HEALTHY_FABRIC: &str = "completed";
+
+/// Why none of the GPUs can be used.
+#[derive(Debug)]
+pub(super) enum Useless {
+    /// The kernel has no driver for them.
+    Driverless,
+    /// The driver that is loaded and its library are of different versions.
+    Mismatch(String),
+}
+
+impl Useless {
+    pub(super) fn mismatch(self) -> Option<String> {
+        match self {
+            Self::Driverless => None,
+            Self::Mismatch(why) => Some(why),
+        }
+    }
+}
 
 /// Remembers what was told.
 #[derive(Debug, Default)]
@@ -447,15 +465,4 @@ fn is(samples: &Samples, family: &'static Family) -> bool {
 fn in_sram(samples: &Samples) -> bool {
     let sram = ["uncorrected", "volatile", "sram"];
     of(samples, &ECC).any(|(labels, errors)| errors > 0.0 && labels.iter().skip(1).eq(sram))
-}
-
-/// Values of one family.
-pub(super) fn of<'a>(
-    samples: &'a Samples,
-    family: &'static Family,
-) -> impl Iterator<Item = (&'a Labels, f64)> {
-    samples.iter().filter(|s| s.family.name == family.name).filter_map(|s| match s.value {
-        crate::samples::Value::Number(value) => Some((&s.labels, value)),
-        crate::samples::Value::Histogram(_) => None,
-    })
 }

@@ -1,6 +1,7 @@
 //! Every family of a GPU. One label `gpu`, its UUID, joins them with `gpu_info`, which has everything else.
 
 use crate::family::Family;
+use crate::samples::{Labels, Samples};
 
 const GPU: &[&str] = &["gpu"];
 const LINK: &[&str] = &["gpu", "link"];
@@ -126,4 +127,15 @@ families! {
         "How often the driver could not be listened to for XID errors, some of which may be missing then; only where the kernel log is not read";
     RELEASED gauge "stepwatch_exporter_nvml_released" "" &[], "Whether NVML was given back on request, so that GPUs can be reset or partitioned";
     RELEASED_UNTIL gauge "stepwatch_exporter_nvml_released_until_timestamp_seconds" "seconds" &[], "Unix time at which the exporter takes NVML back by itself";
+}
+
+/// Values of one family.
+pub(super) fn of<'a>(
+    samples: &'a Samples,
+    family: &'static Family,
+) -> impl Iterator<Item = (&'a Labels, f64)> {
+    samples.iter().filter(|s| s.family.name == family.name).filter_map(|s| match s.value {
+        crate::samples::Value::Number(value) => Some((&s.labels, value)),
+        crate::samples::Value::Histogram(_) => None,
+    })
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::events::of;
+use super::families::of;
 use super::families::{
     CLOCK, CLOCK_MAX, ECC, MARGIN, NVLINK_ERRORS, PCIE_ERRORS, POWER, POWER_LIMIT, REMAPPED, SM, TEMPERATURE,
     TENSOR, THROTTLE, THROTTLED, UTILIZATION,
@@ -13,7 +13,7 @@ use super::families::{
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
 use crate::family::Family;
-use crate::hub::Origin;
+use crate::origin::Origin;
 use crate::samples::{Labels, Samples};
 
 const EVERY: Duration = Duration::from_secs(10);

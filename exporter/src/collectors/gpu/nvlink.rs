@@ -9,7 +9,7 @@ use stepwatch_sys::nvml::field as id;
 use stepwatch_sys::nvml::{Ask, Device, LinkError, Number};
 
 use super::decode;
-use super::events::of;
+use super::families::of;
 use super::families::{
     NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_FEC, NVLINK_RX, NVLINK_SPEED, NVLINK_SWITCHED,
     NVLINK_TX, NVLINK_UP,

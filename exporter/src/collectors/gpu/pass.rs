@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use stepwatch_sys::nvml::Error;
 
 use super::{nvlink, read};
-use crate::hub::unix_now;
+use crate::clock::unix_now;
 use crate::nvml::{Aside, Gpu, Heard, Identity, OpenError, Session};
 use crate::samples::Samples;
 

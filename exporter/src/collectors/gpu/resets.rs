@@ -13,8 +13,8 @@ use super::events::Subject;
 use super::families::{ENERGY, LAST_RESET, PERSISTENCE, POWER};
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
-use crate::hub::Origin;
 use crate::memory;
+use crate::origin::Origin;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 

@@ -3,7 +3,7 @@ mod reader;
 use super::events::Watcher;
 use super::pass::GpuReading;
 use super::*;
-use crate::hub::unix_now;
+use crate::clock::unix_now;
 use crate::roots::Roots;
 use crate::testing;
 use stepwatch_wire::{Event, Kind, Value};

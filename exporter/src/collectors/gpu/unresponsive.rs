@@ -11,8 +11,8 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::events::{Subject, Watcher};
 use super::pass::{GpuReading, Reading};
+use crate::clock::unix_now;
 use crate::collector::Context;
-use crate::hub::unix_now;
 use crate::nvml::{Aside, Call, Identity};
 
 const NAME: &str = "nvml_stuck";

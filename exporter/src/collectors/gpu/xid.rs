@@ -11,8 +11,8 @@ use super::families::EVENT_FAILURES;
 use crate::collector::Context;
 use crate::collectors::kernel::{MIG_XIDS, XIDS, catalogue};
 use crate::drops::Reason;
-use crate::hub::Origin;
 use crate::nvml::{Heard, Xid};
+use crate::origin::Origin;
 use crate::samples::Samples;
 
 /// Kinds of errors, of all GPUs together, that are counted.

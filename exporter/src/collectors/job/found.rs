@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::devices::Device;
 use super::environ::{Identity, Scheduler};
-use super::{GPU_JOB, GPUS, INFO, LIMIT, PROCESSES, RUN_JOB, START};
+use super::families::{GPU_JOB, GPUS, INFO, LIMIT, PROCESSES, RUN_JOB, START};
 use crate::samples::Samples;
 
 #[derive(Debug)]

@@ -43,7 +43,7 @@ impl Instances {
             };
             Some(live.gpus.iter().flat_map(of_gpu).collect())
         };
-        let answer = cx.hub.nvml().ask(cx.roots.nvml_library.as_deref(), NVML_WAIT, instances).flatten();
+        let answer = cx.nvml.ask(cx.roots.nvml_library.as_deref(), NVML_WAIT, instances).flatten();
         self.known = answer.unwrap_or_default();
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 use stepwatch_wire::words;
 
-use super::KubeletConfig;
+use super::config::KubeletConfig;
 use super::devices::{Device, Known, is_pci_address};
 use super::grpc::{self, CallError};
 use super::proto::{ContainerResources, DynamicResource, ListResponse};

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::config::Config;
 use super::devices::{Device, Known};
 use super::environ::{Facts, Identity, Scheduler};
 use super::found::{Found, Job, Pod, name_runs, pod_of};
 use super::instances::Instances;
 use super::kubelet::Container;
-use super::{Config, groups, prolog};
+use super::{groups, prolog};
 use crate::collector::Context;
 use crate::collectors::process::read_stat;
 use crate::gpus::inventory;
+use crate::processes;
 use crate::roots::{self, Roots};
-use crate::sources::processes;
 use crate::training::TrainingProcess;
 
 /// Processes of one job whose environment is looked at: ranks come before the many workers that they start.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::found::Job;
+use crate::clock::unix_now;
 use crate::collector::Context;
-use crate::hub::{Origin, unix_now};
+use crate::origin::Origin;
 
 const AGAIN: Duration = Duration::from_mins(10);
 /// Devices and runs that are named of one job.

@@ -1,12 +1,15 @@
 //! Nodes of Slurm and Kubernetes as trees of files.
 
+use std::path::PathBuf;
+
 use std::os::unix::fs::symlink;
 use stepwatch_wire::{Event, Value};
 
 use super::devices::tests::uuid;
+use super::families::*;
 use super::kubelet::tests::{Answer, Fake, pod, pods};
 use super::*;
-use crate::hub::{Origin, Peer};
+use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
 use crate::testing::Bench;
 

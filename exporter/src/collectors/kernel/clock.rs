@@ -1,6 +1,6 @@
 //! From the microseconds since the boot that a record carries to Unix time.
 
-use crate::hub::unix_now;
+use crate::clock::unix_now;
 use crate::roots::{self, Roots};
 
 /// The kernel's clock drifts from ours by seconds in a month; what is known for certain of when a record was written bounds it.

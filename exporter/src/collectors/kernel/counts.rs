@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue;
+use super::families::{
+    EVENTS, LAST_XID, LOST, MALFORMED, MIG_XIDS, NONFATAL_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS,
+};
 use super::nvidia::{Sxid, Xid};
 use super::record::PRIORITIES;
 use super::signs::Sign;
-use super::{
-    EVENTS, LAST_XID, LOST, MALFORMED, MIG_XIDS, NONFATAL_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS,
-};
 use crate::samples::Samples;
 
 /// Series of one family that the log can make; beyond it the code is counted as `other`.

@@ -1,5 +1,6 @@
 use std::io::Write as _;
 
+use super::families::*;
 use super::nvidia::tests::written;
 use super::*;
 use crate::testing::Bench;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind, Value};
 
+use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::condition::Conditions;
 use crate::family::Family;
-use crate::hub::unix_now;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 

@@ -11,12 +11,12 @@ use stepwatch_wire::Event;
 use super::driver::Answer;
 use super::{Link, MAX_DEVICES};
 use crate::collector::Context;
-use crate::hub::Origin;
 use crate::link::pace::{Pace, is_slower};
 use crate::link::rates::{Limit, Rates};
 use crate::link::watch::{Rule, Seen, Watch};
 use crate::link::{Level, Medium, Standing, State, Subject};
 use crate::memory;
+use crate::origin::Origin;
 
 const MEMORY: &str = "nic";
 const SAVE_SECONDS: f64 = 600.0;

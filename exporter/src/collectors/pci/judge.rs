@@ -16,9 +16,9 @@ use stepwatch_wire::{Event, Kind as EventKind, Value};
 use super::aer::Severity;
 use super::{Device, Kind, Link};
 use crate::collector::Context;
-use crate::hub::Origin;
 use crate::link::rates::{self, Limit, Rates};
 use crate::link::{Change, Level, Medium, Standing, State, Subject};
+use crate::origin::Origin;
 
 /// A link trains for a moment when it comes up, and a GPU takes one to speed up.
 const LASTING_SECONDS: f64 = 60.0;

@@ -3,7 +3,7 @@ use std::os::unix::fs::symlink;
 use stepwatch_wire::{Event, Value};
 
 use super::*;
-use crate::hub::{Origin, Peer};
+use crate::origin::{Origin, Peer};
 use crate::testing;
 
 const ROOT: &str = "pci0000:15/0000:15:01.0";

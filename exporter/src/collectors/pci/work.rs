@@ -12,7 +12,7 @@ use stepwatch_sys::nvml::Device;
 use crate::collector::Context;
 use crate::gpus;
 use crate::nvml::Session;
-use crate::sources::processes;
+use crate::processes;
 
 /// Below this much of the time somebody only looks at the GPU.
 const BUSY_PERCENT: u32 = 10;
@@ -90,5 +90,5 @@ fn ask_nvml(cx: &Context<'_>) -> Busy {
         };
         Some(live.gpus.iter_mut().filter_map(of_gpu).collect())
     };
-    cx.hub.nvml().ask(cx.roots.nvml_library.as_deref(), NVML_WAIT, busy).flatten().unwrap_or_default()
+    cx.nvml.ask(cx.roots.nvml_library.as_deref(), NVML_WAIT, busy).flatten().unwrap_or_default()
 }

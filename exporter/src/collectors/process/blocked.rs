@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::{Stat, UNINTERRUPTIBLE_THREADS, line_number, parse_stat};
+use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::condition::Conditions;
-use crate::hub::unix_now;
 use crate::roots;
 use crate::samples::Samples;
 use crate::training::TrainingProcess;

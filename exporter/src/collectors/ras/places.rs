@@ -82,7 +82,7 @@ pub(super) fn leads(cx: &Context<'_>, status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::{Origin, Peer};
+    use crate::origin::{Origin, Peer};
     use crate::testing;
     use stepwatch_wire::Event;
 

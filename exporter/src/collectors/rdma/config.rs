@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use stepwatch_kit::config::Period;
 
+use crate::collector::Mistakes;
 use crate::link::rates::Threshold;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
@@ -41,6 +42,15 @@ pub struct Expectation {
     pub bandwidth_gbps: Option<(f64, f64)>,
     /// Devices that this is said of; all when empty.
     pub devices: Vec<String>,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval).unless(
+            self.expected.bandwidth_gbps.is_none_or(|(low, high)| low > 0.0 && low <= high),
+            "expected.bandwidth_gbps: must be two numbers, from and to",
+        )
+    }
 }
 
 impl Default for Config {

@@ -6,10 +6,10 @@ use super::band::{self, Band, Peak};
 use super::expect::{Expected, Known};
 use super::{HEALTH_SECONDS, Look, Memory, Reader, counters};
 use crate::collector::Context;
-use crate::hub::Origin;
 use crate::link::pace::is_slower;
 use crate::link::watch::Seen;
 use crate::link::{Change, Level, Medium, State, Subject, is_set_up};
+use crate::origin::Origin;
 use crate::roots;
 
 /// A port must be slow for this long: right after it comes up it may tell the rate of before.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::report::Findings;
 use super::{Options, Report, collectors, learned, run};
+use crate::clock::unix_now;
 use crate::config::Config;
-use crate::hub::unix_now;
 use crate::roots::Roots;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
@@ -63,5 +63,5 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
     let mut found = Findings::default();
     found.unknown(format!("the process that looks gave no answer: {why}"));
     let findings = found.named(collectors::NAME).collect();
-    Report::new(config.node_name(), unix_now(), began.elapsed().as_secs_f64(), findings, options)
+    Report::new(config.node_name(), unix_now(), began.elapsed().as_secs_f64(), findings, options.strictness())
 }

@@ -1,10 +1,10 @@
 //! The clock: what steps of different nodes are compared by, and what every step reads many times.
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
+use crate::clock::unix_now;
 use crate::collectors::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED, is_tended};
-use crate::hub::unix_now;
 
 pub(super) const CHECK: Check = Check {
     name: "clock",

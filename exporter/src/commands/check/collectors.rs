@@ -1,8 +1,8 @@
 //! Whether what the checks look at could be looked at.
 
+use super::item::{Check, listed};
 use super::node::Node;
 use super::report::Findings;
-use super::{Check, listed};
 use crate::schedule::State;
 
 /// Under this name stand the collectors that were asked; it cannot be left out, because what they did not see is not healthy.

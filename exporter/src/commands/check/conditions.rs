@@ -4,7 +4,7 @@
 
 use stepwatch_wire::{Event, Kind};
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
 

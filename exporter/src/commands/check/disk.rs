@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfs;
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
 use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, FREE_INODES, READ_ONLY, SIZE};

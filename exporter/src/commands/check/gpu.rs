@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
 use crate::collectors::gpu::{self, GFM_DISCONNECTED};

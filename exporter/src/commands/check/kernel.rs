@@ -1,6 +1,6 @@
 //! The kernel log since the boot, as far back as it goes: hardware errors that no reset of the GPU has cured since.
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
 use crate::collectors::gpu::LAST_RESET;

@@ -1,6 +1,6 @@
 //! Host memory.
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
 use crate::collectors::edac::{ERRORS, MODULE_ERRORS};

@@ -1,6 +1,6 @@
 //! Network file systems that a job would wait for.
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
 use crate::collectors::mounts::{INFO, RESPONSIVE, UNWATCHED};

@@ -1,6 +1,6 @@
 //! Ethernet interfaces that are meant to be up: those that have been. Network managers set every port up to see whether it is cabled.
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
 use crate::collectors::nic::{ADMIN_UP, CONDITION, UP};

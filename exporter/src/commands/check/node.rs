@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::Event;
 
-use super::Options;
 use super::learned::Learned;
 use crate::collectors::mounts::table::{self, Mount};
 use crate::collectors::{COLLECTORS, CollectorsConfig, disk, gpu};
 use crate::config::{Config, SourceConfig};
 use crate::family::Family;
 use crate::hub::{Hub, Parts};
+use crate::nvml::Nvml;
 use crate::nvml::Spent;
 use crate::roots::Roots;
 use crate::samples::{Row, Samples};
@@ -46,7 +46,7 @@ impl<'a> Node<'a> {
     pub(super) fn look(
         config: &'a Config,
         roots: &Roots,
-        options: &'a Options,
+        reference: Option<&'a Path>,
         wanted: &[&str],
         end: Instant,
     ) -> Self {
@@ -67,13 +67,13 @@ impl<'a> Node<'a> {
         let roots = Roots { state: learned.dir(), ..roots.clone() };
         let entries = COLLECTORS.iter().filter(|entry| wanted.contains(&entry.name));
         let collectors = for_a_job(&config.collectors);
-        let schedule = Schedule::start(entries, &collectors, &Arc::new(roots), &hub);
+        let nvml = Nvml::default();
+        let schedule = Schedule::start(entries, &collectors, &Arc::new(roots), &hub, &nvml);
         schedule.wait_first_pass_until(Some(end));
         let mut samples = Samples::default();
         schedule.write(&mut samples, &mut Samples::default());
         let collectors = schedule.status();
-        let reference = options.reference.as_deref();
-        let slowest = hub.nvml().slowest();
+        let slowest = nvml.slowest();
         let events = published(&hub);
         Self { config, reference, samples, collectors, events, mounts, unsized_checkpoints, slowest, end }
     }
@@ -82,11 +82,10 @@ impl<'a> Node<'a> {
     #[cfg(test)]
     pub(super) fn seen(
         config: &'a Config,
-        options: &'a Options,
+        reference: Option<&'a Path>,
         samples: Samples,
         events: Vec<Event>,
     ) -> Self {
-        let reference = options.reference.as_deref();
         let unsized_checkpoints = Vec::new();
         Self {
             config,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Check;
+use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
 use crate::collectors::rdma::{EXPECTED_RATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP, RATE, UP};

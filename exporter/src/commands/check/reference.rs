@@ -9,14 +9,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::item::Check;
 use super::node::Node;
-use super::report::Findings;
-use super::{Check, Report, Verdict};
+use super::report::{Facts, Findings, Report, Verdict};
 use crate::collectors::{config_drift, gpu, mounts, nic, pci, rdma};
 use crate::family::Family;
-
-/// By name; values are words, because some facts are.
-pub type Facts = BTreeMap<String, String>;
 
 pub(super) const CHECK: Check = Check {
     name: "reference",

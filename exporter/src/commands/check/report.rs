@@ -3,11 +3,22 @@
 //! The JSON is a contract (`docs/check.md`): keys are added, never renamed, and [`SCHEMA`] grows when one changes its meaning.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::words;
 
-use super::{Facts, Options};
+/// By name; values are words, because some facts are.
+pub type Facts = BTreeMap<String, String>;
+
+/// Which findings fail a check beside those of an unhealthy node.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Strictness {
+    /// Warnings do.
+    pub(super) strict: bool,
+    /// What could not be told does not.
+    pub(super) lenient: bool,
+}
 
 /// Of the JSON.
 pub const SCHEMA: u32 = 1;
@@ -73,15 +84,15 @@ impl Report {
         ts: f64,
         seconds: f64,
         findings: Vec<Finding>,
-        options: &Options,
+        strictness: Strictness,
     ) -> Self {
         // Nothing was looked at: nothing is known.
         let verdict = findings.iter().map(|f| f.verdict).max().unwrap_or(Verdict::Unknown);
         let warned = findings.iter().any(|f| f.verdict == Verdict::Warning);
         let exit = match verdict {
             Verdict::Unhealthy => 1,
-            Verdict::Warning | Verdict::Unknown if options.strict && warned => 1,
-            Verdict::Unknown if !options.lenient => 2,
+            Verdict::Warning | Verdict::Unknown if strictness.strict && warned => 1,
+            Verdict::Unknown if !strictness.lenient => 2,
             Verdict::Ok | Verdict::Warning | Verdict::Unknown => 0,
         };
         Self { schema: SCHEMA, verdict, exit, node, ts, seconds, findings, facts: Facts::new() }
@@ -185,8 +196,13 @@ mod tests {
     use super::*;
 
     fn report(findings: Findings, strict: bool, lenient: bool) -> Report {
-        let options = Options { strict, lenient, ..Options::default() };
-        Report::new("n1".into(), 1.5, 0.25, findings.named("gpu_count").collect(), &options)
+        Report::new(
+            "n1".into(),
+            1.5,
+            0.25,
+            findings.named("gpu_count").collect(),
+            Strictness { strict, lenient },
+        )
     }
 
     #[test]

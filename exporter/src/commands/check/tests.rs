@@ -1,5 +1,7 @@
 use stepwatch_wire::Event;
 
+use super::item::listed;
+use super::report::Findings;
 use super::*;
 use crate::samples::Samples;
 
@@ -73,9 +75,9 @@ pub(super) fn heard(check: &Check, events: Vec<Event>) -> String {
 /// The same of both.
 pub(super) fn says(check: &Check, samples: Samples, events: Vec<Event>) -> String {
     let (config, options) = (Config::default(), Options::default());
-    let node = Node::seen(&config, &options, samples, events);
+    let node = Node::seen(&config, options.reference.as_deref(), samples, events);
     let findings: Vec<Finding> = (check.run)(&node).named(check.name).collect();
-    Report::new("n1".into(), 0.0, 0.0, findings, &options).text(false)
+    Report::new("n1".into(), 0.0, 0.0, findings, options.strictness()).text(false)
 }
 
 const UP: &[(&str, &str)] = &[
@@ -145,7 +147,7 @@ fn a_node_that_cannot_be_read_or_lost_its_clock() {
 #[test]
 fn nothing_that_hangs_is_waited_for() {
     let tree = Tree::new(&[]).only(&["disk"]);
-    let node = Node::look(&tree.config, &tree.roots, &tree.options, &[], Instant::now());
+    let node = Node::look(&tree.config, &tree.roots, tree.options.reference.as_deref(), &[], Instant::now());
     let (sender, never) = std::sync::mpsc::channel::<()>();
     assert_eq!(node.in_time(move || never.recv().is_err()), None);
     assert_eq!(node.in_time(|| 1), Some(1), "what is quick is done, however late it is");
@@ -220,7 +222,7 @@ fn the_page_of_the_documentation_has_every_check_and_every_key() {
     found.unhealthy("x").device("x").action("x");
     let findings = found.named("x").collect();
     let facts = Facts::from([("x".to_owned(), "x".to_owned())]);
-    let report = Report { facts, ..Report::new("n".into(), 0.0, 0.0, findings, &Options::default()) };
+    let report = Report { facts, ..Report::new("n".into(), 0.0, 0.0, findings, Strictness::default()) };
     let json: serde_json::Value = serde_json::from_str(&report.json(false)).unwrap();
     for key in json.as_object().unwrap().keys() {
         assert!(PAGE.contains(&format!("| `{key}` |")), "{key}");

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Mutex;
 
 use super::*;
-use crate::hub::Outcome;
+use crate::origin::Outcome;
 use crate::source::{DROPPED, NOT_OWNER, Sources};
 
 /// Of a model.
@@ -96,7 +96,7 @@ impl Bench {
 }
 
 fn now_unix() -> f64 {
-    crate::hub::unix_now()
+    crate::clock::unix_now()
 }
 
 /// Sets when a file and its directory were last written.

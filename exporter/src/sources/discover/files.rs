@@ -7,15 +7,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 
-use super::Trainer;
-use super::processes::{self, OpenFile, Tree};
 use super::rank::Identity;
+use super::trainer::Trainer;
+use crate::processes::{self, OpenFile, Tree};
 use crate::reach::{Reach, Refusal, View};
 use crate::roots::Roots;
 use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
-use crate::sources::tail::{self, Candidate};
-use crate::sources::{Surroundings, TailConfig};
+use crate::sources::sink::Surroundings;
+use crate::sources::tail::{self, Candidate, TailConfig};
 
 /// Files followed at once.
 pub(super) const MAX_FILES: usize = 256;

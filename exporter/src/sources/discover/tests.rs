@@ -71,7 +71,10 @@ impl Host {
         let config: DiscoverConfig = serde_json::from_str(config).unwrap();
         assert!(config.check().is_empty());
         let state_dir = self.path("state");
-        Discovery::new(config, Surroundings { hub: testing::hub(), roots, state_dir })
+        Discovery::new(
+            config,
+            Surroundings { hub: testing::hub(), nvml: crate::nvml::Nvml::default(), roots, state_dir },
+        )
     }
 }
 

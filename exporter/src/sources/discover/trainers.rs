@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::processes::{self, Tree};
 use crate::nvml::{Computing, Nvml};
+use crate::processes::{self, Tree};
 use crate::roots::Roots;
 
 /// Control groups that patterns may mean, and those within them.

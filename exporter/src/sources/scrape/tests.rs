@@ -199,6 +199,7 @@ async fn an_endpoint_comes_goes_and_is_bounded() {
     let hub = hub();
     let around = Surroundings {
         hub: hub.clone(),
+        nvml: crate::nvml::Nvml::default(),
         roots: crate::roots::Roots::default(),
         state_dir: "/nowhere".into(),
     };

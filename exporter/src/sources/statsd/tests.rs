@@ -145,7 +145,12 @@ async fn a_socket_of_the_file_system() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deep/statsd.sock");
     let (hub, listen) = (hub(), format!("unix:{}", path.display()));
-    let around = Surroundings { hub: hub.clone(), roots: Roots::default(), state_dir: "/nowhere".into() };
+    let around = Surroundings {
+        hub: hub.clone(),
+        nvml: crate::nvml::Nvml::default(),
+        roots: Roots::default(),
+        state_dir: "/nowhere".into(),
+    };
     let up = |hub: &Hub| {
         let mut page = Samples::default();
         hub.write(&mut page);

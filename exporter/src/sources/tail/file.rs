@@ -24,12 +24,12 @@ use super::watch::Watch;
 use super::words::last_words;
 use super::writers::{Process, Writer};
 use super::{Context, From, TailConfig};
-use crate::hub::{Origin, Via};
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
 use crate::reach::{Reach, Refusal};
 use crate::source::{NOT_OWNER, SourceHandle};
-use crate::sources::Sink;
+use crate::sources::sink::Sink;
 use crate::stream::Mark;
-use crate::training::Priority;
 use crate::voice::Voice;
 
 /// A file that nobody wrote to for this long when it is first seen belongs to a job that is over.

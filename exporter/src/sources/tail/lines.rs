@@ -4,7 +4,7 @@ use stepwatch_formats::Reader;
 use stepwatch_wire::Event;
 
 use super::pieces::Take;
-use super::zone::Zone;
+use crate::zone::Zone;
 
 /// A stamp further in the future than this is of another time zone, or of a wrong clock.
 const FUTURE_SECONDS: f64 = 60.0;

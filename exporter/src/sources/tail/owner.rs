@@ -9,7 +9,7 @@ use super::writers::{Process, Processes};
 use super::{TailConfig, name};
 use crate::identity::{self, Claim};
 use crate::roots::Roots;
-use crate::sources::Sink;
+use crate::sources::sink::Sink;
 use crate::voice::Voice;
 
 /// Writers of one file that are asked about.

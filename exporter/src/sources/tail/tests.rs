@@ -21,11 +21,11 @@ use super::open::MAX_ZEROS;
 use super::pieces::MAX_LINE_BYTES;
 use super::*;
 use crate::drops::Reason;
-use crate::hub::{Origin, Outcome};
+use crate::origin::Priority;
+use crate::origin::{Origin, Outcome};
 use crate::samples::Samples;
 use crate::source::{DROPPED, LAG, NOT_OWNER, RESOLUTION, SKIPPED, Sources, UNMATCHED, UP};
 use crate::stream::Mark;
-use crate::training::Priority;
 
 const UNIX: f64 = 4_000_000_000.0;
 const NO_MISTAKES: [&str; 0] = [];

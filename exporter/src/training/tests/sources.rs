@@ -1,5 +1,6 @@
 //! Several sources of one run.
 
+use crate::origin::Priority;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;

@@ -78,12 +78,12 @@ fn released_is_neither_failed_nor_stuck() {
     let (_dir, bench) = listed(&[("0000:1b:00.0", "GPU-a")]);
     let mut reader = reader_of(&Config::default());
     reader.probe(&bench.context()).unwrap();
-    assert!(bench.hub.nvml().release(crate::nvml::RELEASE, LONG));
+    assert!(bench.nvml.release(crate::nvml::RELEASE, LONG));
     let out = bench.collect(&mut reader);
     assert_eq!(out.get(&RELEASED, &[]), Some(1.0));
     assert!(out.get(&RELEASED_UNTIL, &[]).is_some_and(|until| until > unix_now()));
     assert!(out.iter().any(|s| s.family.name == INFO.name));
-    assert!(bench.hub.nvml().acquire());
+    assert!(bench.nvml.acquire());
     let mut out = Samples::default();
     assert!(reader.collect(&bench.context(), &mut out).is_err(), "back to what it was");
     assert_eq!(out.get(&RELEASED, &[]), Some(0.0));
@@ -100,13 +100,12 @@ fn a_call_that_does_not_return_is_stuck_and_the_inventory_stays() {
     let config = Config { stuck_after: Period::millis(10), ..Config::default() };
     let mut reader = reader_of(&config);
     let (go, wait) = std::sync::mpsc::channel::<()>();
-    let beat = bench.hub.nvml().clone();
+    let beat = bench.nvml.clone();
     let ticket = bench
-        .hub
-        .nvml()
+        .nvml
         .submit(None, move |_| beat.pretend("nvmlDeviceGetTemperature", Some(3), || wait.recv().is_ok()));
     let deadline = Instant::now() + LONG;
-    while bench.hub.nvml().stuck(Duration::from_millis(10)).is_none() {
+    while bench.nvml.stuck(Duration::from_millis(10)).is_none() {
         assert!(Instant::now() < deadline);
         std::thread::yield_now();
     }

@@ -8,7 +8,7 @@ use super::*;
 impl Bench {
     /// One in the present: a file's own times are real.
     fn today(path: &str) -> Self {
-        Self { unix: crate::hub::unix_now(), ..Self::new(path) }
+        Self { unix: crate::clock::unix_now(), ..Self::new(path) }
     }
 
     /// A process that has the file open, and writes what it is told to.

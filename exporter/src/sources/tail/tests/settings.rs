@@ -175,7 +175,7 @@ fn a_log_alone_is_enough_for_mfu() {
     assert_eq!(config.check(), NO_MISTAKES);
     let hub = crate::testing::hub();
     let mut tail = Tail::new(config, Box::new(hub.clone()), dir.path(), Path::new("/proc"));
-    while tail.poll(Instant::now(), crate::hub::unix_now()) {}
+    while tail.poll(Instant::now(), crate::clock::unix_now()) {}
     let events = crate::testing::published(&hub);
     let step = events.last().unwrap();
     assert_eq!(step.m.get("tokens_per_second"), Some(76_000.0), "of all processes");

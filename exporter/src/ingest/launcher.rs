@@ -11,12 +11,14 @@ use stepwatch_formats::Reader;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::hub::{Hub, Origin, Outcome, Via};
+use crate::clock::unix_now;
+use crate::hub::Hub;
 use crate::lock::Locked as _;
+use crate::origin::Priority;
+use crate::origin::{Origin, Outcome, Via};
 use crate::source::SourceHandle;
-use crate::sources::Zone;
-use crate::training::Priority;
 use crate::voice::Voice;
+use crate::zone::Zone;
 
 /// Streams that are read at once; the one that was silent for longest makes room.
 const MAX_STREAMS: usize = 256;
@@ -33,7 +35,7 @@ type Key = (String, u32, String);
 
 /// The streams of every launcher.
 #[derive(Debug, Default)]
-pub(crate) struct Outputs(Mutex<BTreeMap<Key, Arc<Mutex<Stream>>>>);
+struct Outputs(Mutex<BTreeMap<Key, Arc<Mutex<Stream>>>>);
 
 #[derive(Debug)]
 struct Stream {
@@ -48,18 +50,53 @@ struct Stream {
 }
 
 /// Whether an event is a batch of lines.
-pub(crate) fn is_output(event: &Event) -> bool {
+fn is_output(event: &Event) -> bool {
     event.kind == Kind::Event && event.name.as_deref() == Some(OUTPUT) && event.extra.contains_key("lines")
 }
 
 /// Whether a launcher says that its command has ended.
-pub(crate) fn is_end(event: &Event) -> bool {
+fn is_end(event: &Event) -> bool {
     event.kind == Kind::Bye && event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
+}
+
+/// Where trainers and launchers bring their events: batches of a launcher's lines are read here, everything else is for the hub.
+#[derive(Debug, Clone)]
+pub(crate) struct Intake {
+    pub(crate) hub: Hub,
+    outputs: Arc<Outputs>,
+}
+
+impl Intake {
+    pub(crate) fn new(hub: Hub) -> Self {
+        Self { hub, outputs: Arc::default() }
+    }
+
+    pub(crate) fn publish(&self, origin: &Origin, event: Event) -> Outcome {
+        self.publish_at(unix_now(), origin, event)
+    }
+
+    fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
+        let voice = origin.voice();
+        if is_output(&event) {
+            // Lines are read as they came.
+            let refused = self.hub.stranger(now, voice, &mut event);
+            return refused.unwrap_or_else(|| self.outputs.take(&self.hub, now, voice, &event));
+        }
+        if is_end(&event) {
+            let mut bye = event.clone();
+            bye.clean();
+            if let Some(refused) = self.hub.stranger(now, voice, &mut bye) {
+                return refused;
+            }
+            self.outputs.end(&self.hub, now, origin, &bye);
+        }
+        self.hub.publish_at(now, origin, event)
+    }
 }
 
 impl Outputs {
     /// Reads a batch of lines and publishes what they say.
-    pub(crate) fn take(&self, hub: &Hub, now: f64, voice: Voice, batch: &Event) -> Outcome {
+    fn take(&self, hub: &Hub, now: f64, voice: Voice, batch: &Event) -> Outcome {
         let Some(run) = batch.run.clone() else { return Outcome::Accepted };
         let key = (run, batch.rank.unwrap_or(0), text(batch, "stream"));
         let stream = self.stream(hub, now, key);
@@ -102,7 +139,7 @@ impl Outputs {
     }
 
     /// The command has ended: gives out what was gathered, and says goodbye for the ranks that only its lines told of.
-    pub(crate) fn end(&self, hub: &Hub, now: f64, origin: &Origin, bye: &Event) {
+    fn end(&self, hub: &Hub, now: f64, origin: &Origin, bye: &Event) {
         let Some(run) = &bye.run else { return };
         let own = bye.rank.unwrap_or(0);
         let mut ended = Vec::new();
@@ -202,7 +239,7 @@ fn text(event: &Event, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::Peer;
+    use crate::origin::Peer;
     use crate::samples::Samples;
     use crate::source::{DROPPED, UNMATCHED, UP};
     use crate::testing::{hub, published};
@@ -210,18 +247,22 @@ mod tests {
     const NOW: f64 = 1_795_227_416.0;
     const PEER: Origin = Origin::Peer(Peer { connection: 1, pid: None, uid: 0 });
 
-    fn send(hub: &Hub, text: &str) -> Outcome {
-        let mut event = Event::parse(text.as_bytes()).unwrap();
-        event.ts = event.ts.or(Some(NOW));
-        hub.publish_at(NOW, &PEER, event)
+    fn intake() -> Intake {
+        Intake::new(hub())
     }
 
-    fn output(hub: &Hub, stream: &str, lines: &[&str]) {
+    fn send(intake: &Intake, text: &str) -> Outcome {
+        let mut event = Event::parse(text.as_bytes()).unwrap();
+        event.ts = event.ts.or(Some(NOW));
+        intake.publish_at(NOW, &PEER, event)
+    }
+
+    fn output(intake: &Intake, stream: &str, lines: &[&str]) {
         let lines = serde_json::to_string(lines).unwrap();
         let text = format!(
             r#"{{"k":"event","name":"output","role":"launcher","run":"r","rank":0,"world":8,"stream":"{stream}","lines":{lines}}}"#
         );
-        assert_eq!(send(hub, &text), Outcome::Accepted);
+        assert_eq!(send(intake, &text), Outcome::Accepted);
     }
 
     const HELLO: &str = r#"{"k":"hello","role":"launcher","run":"r","rank":0,"command":"torchrun"}"#;
@@ -233,92 +274,92 @@ mod tests {
 
     #[test]
     fn lines_become_events_and_go_no_further() {
-        let hub = hub();
-        send(&hub, HELLO);
-        output(&hub, "stdout", &["hello", &line(7, 2.5)]);
-        output(&hub, "stderr", &["a warning"]);
-        output(&hub, "stdout", &[&line(8, 2.25)]);
-        let events = published(&hub);
+        let intake = intake();
+        send(&intake, HELLO);
+        output(&intake, "stdout", &["hello", &line(7, 2.5)]);
+        output(&intake, "stderr", &["a warning"]);
+        output(&intake, "stdout", &[&line(8, 2.25)]);
+        let events = published(&intake.hub);
         assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello, Kind::Step, Kind::Step]);
         let step = &events[2];
         assert_eq!((step.run.as_deref(), step.rank, step.world), (Some("r"), Some(0), Some(8)));
         assert_eq!((step.step, step.m.get("loss"), step.ts), (Some(8), Some(2.25), Some(NOW)));
         let mut page = Samples::default();
-        hub.write(&mut page);
+        intake.hub.write(&mut page);
         assert_eq!(page.get(&UP, &["r/0/stdout", "launcher"]), Some(1.0));
         assert_eq!(page.get(&UNMATCHED, &["r/0/stderr", "launcher"]), Some(1.0));
     }
 
     #[test]
     fn a_client_in_the_script_is_believed_before_its_output() {
-        let hub = hub();
-        send(&hub, r#"{"k":"step","run":"r","rank":0,"step":7,"m":{"loss":2.4999}}"#);
-        output(&hub, "stdout", &[&line(7, 2.5)]);
-        let losses: Vec<_> = published(&hub).iter().filter_map(|e| e.m.get("loss")).collect();
+        let intake = intake();
+        send(&intake, r#"{"k":"step","run":"r","rank":0,"step":7,"m":{"loss":2.4999}}"#);
+        output(&intake, "stdout", &[&line(7, 2.5)]);
+        let losses: Vec<_> = published(&intake.hub).iter().filter_map(|e| e.m.get("loss")).collect();
         assert_eq!(losses, [2.4999]);
     }
 
     #[test]
     fn zones_are_found_out() {
-        let hub = hub();
+        let intake = intake();
         // Two hours ahead of UTC.
-        output(&hub, "stdout", &[&format!(" [2026-11-21 04:16:55.5] {}", line(7, 2.5))]);
-        assert_eq!(published(&hub)[0].ts, Some(1_795_227_415.5));
+        output(&intake, "stdout", &[&format!(" [2026-11-21 04:16:55.5] {}", line(7, 2.5))]);
+        assert_eq!(published(&intake.hub)[0].ts, Some(1_795_227_415.5));
     }
 
     #[test]
     fn the_end_is_that_of_every_rank_that_was_heard_through_it() {
-        let hub = hub();
-        send(&hub, HELLO);
+        let intake = intake();
+        send(&intake, HELLO);
         output(
-            &hub,
+            &intake,
             "stdout",
             &[&format!("[rank3]: {}", line(7, 2.5)), &format!("[rank0]: {}", line(7, 2.5))],
         );
-        send(&hub, BYE);
-        let events = published(&hub);
+        send(&intake, BYE);
+        let events = published(&intake.hub);
         let byes: Vec<_> = events.iter().filter(|e| e.kind == Kind::Bye).map(|e| (e.rank, e.code)).collect();
         assert_eq!(byes, [(Some(3), Some(1)), (Some(0), Some(1))]);
         assert_eq!(events.last().unwrap().text.as_deref(), Some("ValueError: no"));
         let mut page = Samples::default();
-        hub.write(&mut page);
+        intake.hub.write(&mut page);
         assert_eq!(page.get(&UP, &["r/0/stdout", "launcher"]), None, "its streams are over");
     }
 
     #[test]
     fn what_was_lost_on_the_way_is_counted() {
-        let hub = hub();
+        let intake = intake();
         let text = r#"{"k":"event","name":"output","run":"r","rank":0,"stream":"stdout","lines":["x"],"cut":2,"lost_bytes":500}"#;
-        send(&hub, text);
+        send(&intake, text);
         let mut page = Samples::default();
-        hub.write(&mut page);
+        intake.hub.write(&mut page);
         assert_eq!(page.get(&DROPPED, &["r/0/stdout", "launcher", "line_cut"]), Some(2.0));
         assert_eq!(page.get(&DROPPED, &["r/0/stdout", "launcher", "launcher_bytes"]), Some(500.0));
     }
 
     #[test]
     fn streams_are_bounded() {
-        let hub = hub();
+        let intake = intake();
         for i in 0..MAX_STREAMS + 10 {
-            output(&hub, &i.to_string(), &["x"]);
+            output(&intake, &i.to_string(), &["x"]);
         }
         let mut page = Samples::default();
-        hub.write(&mut page);
+        intake.hub.write(&mut page);
         assert_eq!(page.iter().filter(|s| s.family == &UP).count(), MAX_STREAMS);
     }
 
     proptest::proptest! {
         #[test]
         fn never_panics(lines: Vec<String>, stream: String) {
-            let hub = hub();
+            let intake = intake();
             let extra = [
                 ("lines".to_owned(), Value::List(lines.into_iter().map(Value::Text).collect())),
                 ("stream".to_owned(), Value::Text(stream)),
             ];
             let name = Some(OUTPUT.to_owned());
             let event = Event { run: Some("r".into()), name, extra: extra.into(), ..Event::new(Kind::Event) };
-            hub.publish_at(NOW, &PEER, event);
-            send(&hub, BYE);
+            intake.publish_at(NOW, &PEER, event);
+            send(&intake, BYE);
         }
     }
 }

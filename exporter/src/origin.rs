@@ -1,8 +1,10 @@
-//! Where events come from, and whose word they are.
+//! Where events come from, whose word they are, and what became of them.
 
 use std::sync::Arc;
 
-use crate::training::Priority;
+use stepwatch_wire::EventError;
+
+use crate::drops::Reason;
 use crate::voice::Voice;
 
 /// Where an event comes from.
@@ -25,7 +27,22 @@ pub enum Origin {
     Node,
 }
 
-/// By what way an event came in; the label of [`super::EVENTS`].
+/// How exact a source is: when two tell of the same step, the smaller wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// The trainer itself, by socket or HTTP.
+    Client,
+    /// A file of records, which keeps every digit: JSONL, TensorBoard, W&B, CSV.
+    #[serde(alias = "jsonl")]
+    File,
+    /// What the trainer measures for others, as of an interval: OTLP, statsd, a Prometheus endpoint.
+    Telemetry,
+    /// A log for people.
+    Log,
+}
+
+/// By what way an event came in; the label of [`crate::hub::EVENTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     Seqpacket,
@@ -54,6 +71,15 @@ pub struct Peer {
     /// As the kernel says; unknown across a process namespace.
     pub pid: Option<u32>,
     pub uid: u32,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Accepted,
+    Dropped(Reason),
+    /// Not acceptable, and this is why.
+    Rejected(EventError),
 }
 
 impl Via {
