@@ -38,9 +38,9 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     for (i, team) in file.teams.iter().enumerate() {
         let of_team = router.ways(&engine, &labels(&[("team", &team.name), ("severity", "ticket")]));
         let own = format!("team {}", team.name);
-        ways.extend(of_team.into_iter().map(|way| match way.route == own {
-            true => Way { route: format!("teams[{i}]"), ..way },
-            false => way,
+        ways.extend(of_team.into_iter().map(|way| {
+            let route = if way.route == own { format!("teams[{i}]") } else { way.route };
+            Way { route, ..way }
         }));
     }
     let mut seen = BTreeSet::new();
