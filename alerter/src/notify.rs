@@ -218,7 +218,7 @@ macro_rules! notifiers {
         }
 
         impl ReceiverConfig {
-            /// Whether somebody may be woken by it.
+            /// Whether somebody may be woken by it: at each call, unless something else goes on about it ([`Self::repeated_by`]).
             pub fn wakes(&self) -> bool {
                 self.wakes.unwrap_or(self.pagerduty.is_some())
             }
@@ -234,11 +234,6 @@ macro_rules! notifiers {
                     (_, Some(_)) => Some("the Alertmanager's own route"),
                     _ => None,
                 }
-            }
-
-            /// Whether it rings somebody, each time that it is called unless something else goes on about it.
-            pub fn rings(&self) -> bool {
-                self.pagerduty.is_some()
             }
 
             /// Whether it shows what becomes of an incident beside its first message.

@@ -19,6 +19,7 @@ mod filesystem;
 mod identity;
 mod lock;
 mod open;
+mod outcome;
 mod read;
 mod rows;
 #[cfg(test)]
@@ -40,7 +41,8 @@ use self::write::{Durability, Refusal, Who, Writer};
 pub use audit::{AuditFilter, Audited};
 pub(crate) use callbacks::Counterpart;
 pub use commit::Commit;
-pub(crate) use delivery::{Claim, DeliveryOutcome};
+pub(crate) use delivery::Claim;
+pub(crate) use outcome::DeliveryOutcome;
 pub use read::{Delivery, DeliveryState, Filter};
 
 /// A handle to the open store; clones share it.

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use stepwatch_engine::config::{EngineConfig, Route};
 use stepwatch_engine::effect::{Action, Effect, Input};
 use stepwatch_engine::oncall::{Moment, Zone};
+use stepwatch_engine::route::{Router, STORE, Way};
 use stepwatch_engine::time::{Span, Ts};
 use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_engine::{Engine, Rehearsal};
@@ -77,8 +78,18 @@ struct Story {
     node: Option<String>,
     policy: Option<String>,
     entries: Vec<Entry>,
+    /// Of a fault of the alerter: which way a fault of its store takes, whatever the routes say of all others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    of_the_store: Vec<Told>,
     /// What could not be looked at.
     missing: Vec<String>,
+}
+
+/// Whom a way leads to, on any of its levels.
+#[derive(Debug, Serialize)]
+struct Told {
+    route: String,
+    notify: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -158,7 +169,8 @@ fn config(args: &SimulateArgs, file: &File) -> Result<EngineConfig, CliError> {
 }
 
 fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> {
-    let mut engine = Engine::new(config(args, file)?);
+    let config = config(args, file)?;
+    let mut engine = Engine::new(config.clone());
     let mut missing = Vec::new();
     for s in &file.schedules {
         match s.calendar_text() {
@@ -221,8 +233,41 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
         node: args.node.clone(),
         policy: args.policy.clone(),
         entries,
+        of_the_store: of_the_store(args, &config),
         missing,
     })
+}
+
+/// The ways of a store that takes nothing.
+fn of_the_store(args: &SimulateArgs, config: &EngineConfig) -> Vec<Told> {
+    if args.kind != Kind::AlerterFault {
+        return Vec::new();
+    }
+    let (kind, severity) = (args.kind, Severity::Page);
+    let cause = kind.cause();
+    let labels = [
+        ("kind", kind.as_str()),
+        ("cause", cause.as_str()),
+        ("severity", severity.as_str()),
+        ("signal", STORE),
+    ];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    // A configuration that passed has routes that can be read.
+    let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
+    let told = |way: Way| {
+        let mut notify = Vec::new();
+        for name in way.levels.into_iter().flat_map(|level| level.notify) {
+            if !notify.contains(&name) {
+                notify.push(name);
+            }
+        }
+        let route = match &args.policy {
+            Some(policy) if way.route == OUR_ROUTE => format!("--policy {policy}"),
+            _ => way.route,
+        };
+        Told { route, notify }
+    };
+    router.ways(config, &labels).into_iter().map(told).collect()
 }
 
 impl Entry {
@@ -267,7 +312,7 @@ fn count_rings(file: &File, entries: &mut [Entry]) {
         else {
             continue;
         };
-        if file.receivers.iter().any(|r| r.name == *receiver && r.rings()) {
+        if file.receivers.iter().any(|r| r.name == *receiver && r.wakes()) {
             let count = rung.entry(receiver.clone()).or_default();
             *count += 1;
             *ring = Some(*count);
@@ -333,6 +378,10 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
     }
     if !story.entries.iter().any(|e| matches!(e.what, What::Told { .. })) {
         writeln!(out, "\nnobody is told")?;
+    }
+    for Told { route, notify } in &story.of_the_store {
+        let whom = if notify.is_empty() { "nobody".to_owned() } else { notify.join(", ") };
+        writeln!(out, "\na database that takes nothing is told to {} ({})", plain(&whom), plain(route))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use serde_json::Value;
-use stepwatch_engine::config::{Condition, InhibitRule, Level, Policy, Route, Team};
+use stepwatch_engine::config::{Condition, EngineConfig, InhibitRule, Level, Policy, Route, Team};
 use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::incident::inhibition;
 use stepwatch_engine::time::Span;
@@ -39,7 +39,7 @@ impl Config {
         let receivers = file.receivers.iter().map(|r| format!("{}: {}{}", r.name, kind(r), rings(r)));
         let mut all_routes = Vec::new();
         routes(&mut all_routes, file, &file.routes, "");
-        all_routes.push(rest(file));
+        all_routes.push(rest(file, &self.engine));
         let built_in = inhibition::built_in().filter(|r| !file.inhibit_off.contains(&r.name));
         let mut sections = vec![
             ("listen", vec![file.listen.to_string()]),
@@ -59,11 +59,11 @@ impl Config {
     }
 }
 
-/// What comes of calling somebody again.
+/// What comes of calling somebody again. Whom the engine takes to be woken is woken.
 fn rings(receiver: &ReceiverConfig) -> String {
     match receiver.repeated_by() {
         Some(who) => format!(", told once: {who} repeats"),
-        None if receiver.rings() => ", rings at each call".into(),
+        None if receiver.wakes() => ", rings at each call".into(),
         None => String::new(),
     }
 }
@@ -213,13 +213,17 @@ fn as_written(value: &Value) -> String {
 }
 
 /// What happens to what no route matches.
-fn rest(file: &File) -> String {
+fn rest(file: &File, engine: &EngineConfig) -> String {
     if file.routes.iter().any(|r| r.matchers.is_empty()) {
         return "info -> nobody, whatever the routes say".into();
     }
+    let fallback = |name: &String| {
+        // What is not a page never falls back to whoever is woken by it.
+        if engine.wakes(name) { format!("{name} (pages)") } else { name.clone() }
+    };
     let names: Vec<_> = match file.fallback.as_slice() {
-        [] => file.receivers.iter().map(|r: &ReceiverConfig| r.name.as_str()).collect(),
-        named => named.iter().map(String::as_str).collect(),
+        [] => file.receivers.iter().map(|r: &ReceiverConfig| r.name.clone()).collect(),
+        named => named.iter().map(fallback).collect(),
     };
     let everyone = if names.is_empty() { "nobody".into() } else { names.join(", ") };
     let other = if file.routes.is_empty() { "" } else { "any other " };

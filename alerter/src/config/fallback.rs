@@ -1,10 +1,13 @@
 //! What of routes, teams and `fallback` is allowed and probably not meant.
 
+use std::collections::BTreeSet;
+
 use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::route::Router;
+use stepwatch_engine::route::{Router, Way};
 use stepwatch_engine::verdict::{Kind, Severity};
 
 use super::File;
+use super::teams::levels_of;
 
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let engine = file.engine();
@@ -30,20 +33,25 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
             ));
         }
     }
-    let tickets = labels(&[("severity", "ticket")]);
-    for way in router.ways(&engine, &tickets) {
-        let of_tickets = way.levels.iter().filter(|level| level.condition.severity != Some(Severity::Page));
-        let mut pagers: Vec<&str> = of_tickets
-            .flat_map(|level| &level.notify)
-            .map(String::as_str)
-            .filter(|item| engine.wakes(item))
-            .collect();
-        pagers.sort_unstable();
-        pagers.dedup();
+    // Of whoever has no team, and of each team: what no route takes goes the way of its team.
+    let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
+    for (i, team) in file.teams.iter().enumerate() {
+        let of_team = router.ways(&engine, &labels(&[("team", &team.name), ("severity", "ticket")]));
+        let own = format!("team {}", team.name);
+        ways.extend(of_team.into_iter().map(|way| {
+            let route = if way.route == own { format!("teams[{i}]") } else { way.route };
+            Way { route, ..way }
+        }));
+    }
+    let mut seen = BTreeSet::new();
+    for way in ways.iter().filter(|way| seen.insert(&way.route)) {
+        let items = levels_of(way, Severity::Ticket).into_iter().flat_map(|level| &level.notify);
+        let pagers: BTreeSet<&str> = items.map(String::as_str).filter(|item| engine.wakes(item)).collect();
         if !pagers.is_empty() {
-            let (route, pagers) = (&way.route, pagers.join(" and "));
+            let pagers = pagers.into_iter().collect::<Vec<_>>().join(" and ");
             warnings.push(format!(
-                "{route}: leads to {pagers} with tickets too, which wakes somebody unless urgency there follows severity"
+                "{}: leads to {pagers} with tickets too, which wakes somebody unless urgency there follows severity",
+                way.route
             ));
         }
     }

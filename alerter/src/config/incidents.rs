@@ -136,7 +136,10 @@ fn inhibit_rules(file: &File, errors: &mut Vec<String>) {
 /// What is allowed and probably not meant.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let names = Names::of(file);
-    each_matchers(file, &mut |at, list, _| matchers::unknown_teams(at, list, &names, warnings));
+    each_matchers(file, &mut |at, list, of_alerts| {
+        matchers::unknown_teams(at, list, &names, warnings);
+        matchers::nearly_ours(at, list, &names, of_alerts, warnings);
+    });
     shadowed("routes", &file.routes, warnings);
     if let Some(i) = file.teams.iter().position(|team| team.matchers.is_empty())
         && i + 1 < file.teams.len()
@@ -159,8 +162,9 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
         warnings.push(format!("policies: {:?} is used by no route", policy.name));
     }
     for (at, name) in common_labels(file).filter(|(_, name)| !names.has(name)) {
+        let nearest = names.nearest(name, ";");
         warnings.push(format!(
-            "{at}: no incident has the label {name:?} unless its run declares it or an alert brings it"
+            "{at}: no incident has the label {name:?} unless its run declares it or an alert brings it{nearest}"
         ));
     }
     let burns = file.policies.iter().flat_map(|p| &p.levels).any(|l| l.condition.burn_over.is_some());

@@ -14,6 +14,14 @@ use super::File;
 
 /// Of a name, when it is compared with others.
 const MAX_LETTERS: usize = 64;
+/// A name with more wrong letters than one in so many, or than so many, is another name.
+const LETTERS_A_SLIP: usize = 3;
+const MAX_SLIPS: usize = 3;
+
+/// What our own incidents have. `origin` is of storms.
+const OF_INCIDENTS: &[&[&str]] = &[OURS, &[ALERTNAME, ORIGIN]];
+/// Labels that alerts do have, a letter away from `node`.
+const NO_SLIPS: &[&str] = &["code", "mode"];
 
 /// Every value of a label, for those that have a fixed set of them.
 fn values(label: &str) -> Option<Vec<&'static str>> {
@@ -38,7 +46,7 @@ pub(super) struct Names<'a> {
 impl<'a> Names<'a> {
     pub(super) fn of(file: &'a File) -> Self {
         let declared = file.labels.iter().chain(&file.alerts.group_by).map(String::as_str);
-        let ours = [OURS, &[ALERTNAME, ORIGIN], RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS].concat();
+        let ours = [OF_INCIDENTS, &[RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS]].concat().concat();
         let teams = file.teams.iter().map(|team| team.name.as_str()).collect();
         Self { known: ours.into_iter().chain(declared).collect(), teams }
     }
@@ -47,12 +55,17 @@ impl<'a> Names<'a> {
         self.known.contains(&label)
     }
 
+    /// The name that was meant, if any is like it, in words that begin with `and`.
+    pub(super) fn nearest(&self, label: &str, and: &str) -> String {
+        let nearest = nearest(label, self.known.iter().copied());
+        nearest.map_or(String::new(), |name| format!("{and} the nearest that one may have is {name:?}"))
+    }
+
     /// What to say of a label that no incident has.
     fn unknown(&self, label: &str) -> String {
-        let nearest = nearest(label, self.known.iter().copied()).unwrap_or_default();
         format!(
-            "no incident has the label {label:?}, the nearest that one may have is {nearest:?}; if runs declare it or \
-             alerts bring it, name it in `labels`"
+            "no incident has the label {label:?}{}; if runs declare it or alerts bring it, name it in `labels`",
+            self.nearest(label, ",")
         )
     }
 }
@@ -121,24 +134,52 @@ pub(super) fn are_of_alerts(matchers: &[String]) -> bool {
     matchers.iter().filter_map(|text| Matcher::parse(text).ok()).any(is_of_alerts)
 }
 
+/// Labels that alerts from outside may have, and that are nearly ones of ours: probably those are meant.
+pub(super) fn nearly_ours(
+    at: &str,
+    matchers: &[String],
+    names: &Names<'_>,
+    of_alerts: bool,
+    warnings: &mut Vec<String>,
+) {
+    if !of_alerts && !are_of_alerts(matchers) {
+        return;
+    }
+    let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
+    for (i, matcher) in parsed {
+        let label = matcher.label();
+        if names.has(label) || NO_SLIPS.contains(&label) {
+            continue;
+        }
+        let Some(ours) = nearest(label, OF_INCIDENTS.iter().copied().flatten().copied()) else { continue };
+        warnings.push(format!(
+            "{at}[{i}]: no incident has the label {label:?} unless an alert brings it; the nearest of our own is {ours:?}"
+        ));
+    }
+}
+
 /// Teams that nobody has: a run may declare another, or somebody has misspelt one.
 pub(super) fn unknown_teams(at: &str, matchers: &[String], names: &Names<'_>, warnings: &mut Vec<String>) {
     let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
     for (i, matcher) in parsed.filter(|(_, m)| m.label() == "team" && m.op() == Op::Equal) {
         let team = matcher.value();
-        if team.is_empty() || names.teams.contains(&team) {
+        if team.is_empty() || names.teams.is_empty() || names.teams.contains(&team) {
             continue;
         }
-        let Some(nearest) = nearest(team, names.teams.iter().copied()) else { continue };
+        let nearest = nearest(team, names.teams.iter().copied());
+        let nearest = nearest.map_or(String::new(), |name| format!(", the nearest is {name:?}"));
         warnings.push(format!(
-            "{at}[{i}]: `teams` has no {team:?}, the nearest is {nearest:?}; only what declares that team of itself has it"
+            "{at}[{i}]: `teams` has no {team:?}{nearest}; only what declares that team of itself has it"
         ));
     }
 }
 
-/// The name with the fewest letters to change, the first of several.
+/// The name with the fewest letters to change, the first of several; none if all are other names.
 fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    names.into_iter().min_by_key(|name| distance(wanted, name))
+    let letters = |text: &str| text.chars().count();
+    let slips = |name: &str| (letters(wanted).max(letters(name)) / LETTERS_A_SLIP).min(MAX_SLIPS);
+    let near = names.into_iter().map(|name| (distance(wanted, name), name));
+    near.filter(|(far, name)| *far <= slips(name)).min_by_key(|(far, _)| *far).map(|(_, name)| name)
 }
 
 /// Letters to insert, leave out, replace or swap with the next; capitals count as the small ones.
@@ -228,6 +269,24 @@ mod tests {
             found(&["owner=\"x\"", "rack=\"r1\""], "labels: [owner]\nalerts: {group_by: [rack]}").len(),
             0
         );
+    }
+
+    #[test]
+    fn a_name_that_is_nothing_like_it_is_not_the_nearest() {
+        let nearest = |wanted: &str| nearest(wanted, OURS.iter().copied());
+        for (wanted, found) in [
+            ("rnu", Some("run")),
+            ("nod", Some("node")),
+            ("SEVERITY", Some("severity")),
+            ("sverty", Some("severity")),
+            ("x", None),
+            ("name", None),
+            ("rule", None),
+            ("datacentre", None),
+            ("sixteen_letters_", None),
+        ] {
+            assert_eq!(nearest(wanted), found, "{wanted}");
+        }
     }
 
     #[test]

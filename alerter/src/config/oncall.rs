@@ -19,7 +19,7 @@ const MIN_REFRESH: Span = Span::secs(30);
 /// How far ahead gaps are looked for.
 const LOOK_AHEAD: Span = Span::secs(28 * 86_400);
 /// Who is told when nobody is on call and there is no fallback: a level never tells nobody.
-pub(crate) const NO_FALLBACK: &str = "the others of the level, or every receiver if it names no others";
+pub(crate) const NO_FALLBACK: &str = "the others of the level, or whoever is nearest if it names no others";
 /// Gaps told one by one.
 const GAPS_TOLD: usize = 10;
 

@@ -3,10 +3,12 @@
 //! The router itself is asked. A route may also ask for what is not known beforehand (a kind, a run, a node);
 //! then there is a line for each answer, and the first that holds decides.
 
+use std::collections::BTreeSet;
+
 use stepwatch_engine::config::{EngineConfig, Level};
 use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::oncall::{SCHEDULE, USER};
-use stepwatch_engine::route::{Possible, Router};
+use stepwatch_engine::route::{Possible, Router, Way};
 use stepwatch_engine::verdict::Severity;
 
 use super::describe::{condition, when};
@@ -30,7 +32,8 @@ pub(super) fn table(config: &EngineConfig) -> Vec<String> {
             lines.extend(found.iter().map(|possible| {
                 let head = format!("{whose}, {}{}", severity.as_str(), given(possible, one_of_many));
                 let more = if possible.goes_on { ", and on" } else { "" };
-                format!("{head} -> {}{more}", destination(config, possible, severity))
+                let instead = instead(&router, config, &labels, &possible.way, severity);
+                format!("{head} -> {}{more}{instead}", destination(config, &possible.way, severity))
             }));
         }
     }
@@ -45,15 +48,19 @@ fn given(possible: &Possible, one_of_many: bool) -> String {
     }
 }
 
-fn destination(config: &EngineConfig, possible: &Possible, severity: Severity) -> String {
-    let way = &possible.way;
-    // What is told by severity is settled here. A page or ticket that every level passes over is told to the
-    // last one.
+/// The levels for what is so severe. A page that all of them would pass over is told to the last one all the same; anything else
+/// waits in the list of incidents.
+pub(super) fn levels_of(way: &Way, severity: Severity) -> Vec<&Level> {
     let asked = |level: &&Level| level.condition.severity.is_none_or(|s| s == severity);
     let mut levels: Vec<&Level> = way.levels.iter().filter(asked).collect();
-    if levels.is_empty() {
+    if levels.is_empty() && severity == Severity::Page {
         levels.extend(way.levels.last());
     }
+    levels
+}
+
+fn destination(config: &EngineConfig, way: &Way, severity: Severity) -> String {
+    let levels = levels_of(way, severity);
     let policy = way.policy.as_ref().map(|name| format!("policy {name}: ")).unwrap_or_default();
     let words: Vec<String> = levels.into_iter().map(|l| level(config, l, way.policy.is_some())).collect();
     let told = if words.iter().all(String::is_empty) { "nobody".to_owned() } else { words.join("; ") };
@@ -71,12 +78,49 @@ fn level(config: &EngineConfig, level: &Level, of_policy: bool) -> String {
     format!("{} {whom}{again}{}", when(level), condition(&asked))
 }
 
+/// Who is told in the place of those who do not take it, nearest first and each once, as the engine has it. What is not a page never
+/// goes to a receiver that wakes.
+fn instead(router: &Router, config: &EngineConfig, labels: &Labels, way: &Way, severity: Severity) -> String {
+    let levels = levels_of(way, severity);
+    if levels.is_empty() {
+        // Nobody is told, so that nobody can fail.
+        return String::new();
+    }
+    let oncall = &config.oncall;
+    let mut named: BTreeSet<&str> = levels.into_iter().flat_map(|l| &l.notify).map(String::as_str).collect();
+    // Of a schedule one is told, and nobody knows now who.
+    let surely = |item: &&str| !item.starts_with(SCHEDULE);
+    let mut told: BTreeSet<&str> =
+        named.iter().copied().filter(surely).flat_map(|item| oncall.reachable(item)).collect();
+    let mut places = Vec::new();
+    for stage in router.instead(config, labels, way.levels.iter()) {
+        let may = |name: &str| !told.contains(name) && (severity == Severity::Page || !config.wakes(name));
+        let meant = |item: &&str| !named.contains(item) && oncall.reachable(item).into_iter().any(may);
+        let mut items: Vec<&str> = stage.names.into_iter().filter(meant).collect();
+        items.sort_unstable();
+        items.dedup();
+        if !items.is_empty() {
+            let words: Vec<String> = items.iter().map(|item| whom_of(config, item, &may)).collect();
+            places.push(words.join(" and "));
+        }
+        told.extend(items.iter().copied().filter(surely).flat_map(|item| oncall.reachable(item)));
+        named.extend(items);
+    }
+    if places.is_empty() { String::new() } else { format!("; if that fails: {}", places.join(", then ")) }
+}
+
 /// An item of a level, with the receivers of a person and who is told where nobody is on call.
 fn whom(config: &EngineConfig, item: &str) -> String {
+    whom_of(config, item, &|_| true)
+}
+
+/// The same by those receivers of a person that `may` be told.
+fn whom_of(config: &EngineConfig, item: &str, may: &dyn Fn(&str) -> bool) -> String {
     let oncall = &config.oncall;
     if let Some(user) = item.strip_prefix(USER).and_then(|name| oncall.users.iter().find(|u| u.name == name))
     {
-        let by = if user.notify.is_empty() { "no receiver".to_owned() } else { user.notify.join(", ") };
+        let by: Vec<&str> = user.notify.iter().map(String::as_str).filter(|name| may(name)).collect();
+        let by = if by.is_empty() { "no receiver".to_owned() } else { by.join(", ") };
         return format!("{item} (by {by})");
     }
     let schedule =

@@ -400,3 +400,148 @@ fn a_missing_heartbeat_and_a_team_of_nobody_are_warnings() {
     let routed = "routes: [{match: ['severity=\"ticket\"'], notify: [chat]}]\n";
     assert!(!told(&format!("{pager}{routed}"), "with tickets too"));
 }
+
+/// Where the pages of a team go when those who are told do not take them.
+#[test]
+fn the_fallback_of_a_team_and_of_all_is_shown_as_a_place_where_pages_go() {
+    let lines = |text: &str| {
+        let c = parse(text).unwrap();
+        c.sections().into_iter().find(|(heading, _)| *heading == "teams").unwrap().1
+    };
+    let all = format!("{TWO_TEAMS}fallback: [chat, c-pager]\n")
+        .replace("teams:", "  - {name: c-pager, wakes: true, stdout: {}}\nteams:")
+        .replace("fallback: [user:ann]", "fallback: ['user:ann', 'user:bob']")
+        .replace("users: [", "users: [{name: bob, notify: [chat, c-pager]}, ");
+    assert_snapshot!(lines(&all).join("\n"));
+    let routes =
+        parse(&all).unwrap().sections().into_iter().find(|(heading, _)| *heading == "routes").unwrap().1;
+    assert_eq!(
+        routes,
+        ["page and ticket -> whoever its team names, else chat, c-pager (pages); info -> nobody"]
+    );
+    // Whoever is not on call now is somebody else.
+    let bob = "users: [{name: bob, notify: [b-pager]}, ";
+    let turns = format!("{TWO_TEAMS}fallback: [chat]\n")
+        .replace("notify: [chat, a-pager]", "notify: ['schedule:s']")
+        .replace("users: [", &format!("schedules: [{{name: s, time_zone: UTC, layers: [{{users: [ann, bob], start: 2026-01-05T09:00}}]}}]\n{bob}"));
+    assert_eq!(
+        lines(&turns)[0],
+        "a, page -> schedule:s (if nobody is on call: the others of the level, or whoever is nearest if it names no others); if that fails: user:ann (by a-pager), then chat"
+    );
+    let own = TWO_TEAMS.replace("notify: [chat, a-pager], fallback", "fallback");
+    assert_snapshot!(lines(&format!("{own}fallback: [chat]\n")).join("\n"));
+}
+
+/// As the engine has it: a page is told to the last level all the same, a ticket waits in the list.
+#[test]
+fn a_ticket_that_no_level_is_for_is_told_to_nobody() {
+    let text = r#"
+receivers: [{name: phone, stdout: {}}]
+policies: [{name: p, levels: [{after: 0s, notify: [phone], if: {severity: page}}]}]
+teams: [{name: a, match: ['run="a"'], policy: p}]
+"#;
+    let c = parse(text).unwrap();
+    let table = c.sections().into_iter().find(|(heading, _)| *heading == "teams").unwrap().1;
+    assert_eq!(table[..2], ["a, page -> policy p: at once phone", "a, ticket -> policy p: nobody"]);
+}
+
+#[test]
+fn whatever_wakes_is_said_to_ring() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("key"), PAGERDUTY_KEY).unwrap();
+    let text = r#"
+receivers:
+  - {name: hook, wakes: true, webhook: {url: "https://example.org/ring"}}
+  - {name: quiet, webhook: {url: "https://example.org/log"}}
+  - {name: pager, pagerduty: {routing_key_file: key}}
+  - {name: low, wakes: false, pagerduty: {routing_key_file: key}}
+  - {name: once, pagerduty: {routing_key_file: key, repeats: service}}
+"#;
+    let c = Config::parse(&dir.path().join("alerter.yml"), text).unwrap();
+    let all = c.sections().into_iter().find(|(heading, _)| *heading == "receivers").unwrap().1;
+    assert_eq!(
+        all,
+        [
+            "hook: webhook, rings at each call",
+            "quiet: webhook",
+            "pager: pagerduty, rings at each call",
+            "low: pagerduty",
+            "once: pagerduty, told once: PagerDuty's own escalation policy repeats",
+        ]
+    );
+    assert_eq!(c.engine.waking, ["hook", "pager", "once"]);
+}
+
+#[test]
+fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
+    let told = |text: &str, of: &str| {
+        let all = parse(text).unwrap().warnings;
+        all.iter().filter(|w| w.contains("with tickets too") && w.starts_with(of)).count()
+    };
+    let routed = "routes: [{match: ['team=\"\"'], notify: [chat]}]\n";
+    assert_eq!(told(&format!("{TWO_TEAMS}{routed}"), ""), 2);
+    assert_eq!(told(TWO_TEAMS, "teams[0]: leads to a-pager"), 1);
+    assert_eq!(told(TWO_TEAMS, "teams[1]: leads to b-pager"), 1);
+    // A route is one route, whichever teams it is for; and one that is for a team is found by asking for it.
+    let one = "routes: [{match: ['severity=\"ticket\"', 'team=~\"a|b\"'], notify: [b-pager]}]\n";
+    assert_eq!(told(&format!("{TWO_TEAMS}{one}"), "routes[0]: leads to b-pager"), 1);
+    assert_eq!(told(&format!("{TWO_TEAMS}{one}"), "teams"), 0);
+    // What asks for the severity wakes nobody with tickets, nor does a fallback.
+    let asked = TWO_TEAMS
+        .replace("notify: [chat, a-pager]", "policy: p")
+        .replace("notify: [b-pager]", "fallback: [b-pager]");
+    let policy = "policies: [{name: p, levels: [{after: 0s, notify: [a-pager], if: {severity: page}}]}]\n";
+    assert_eq!(told(&format!("{asked}{policy}"), "teams"), 0);
+}
+
+#[test]
+fn labels_that_are_nearly_ours_are_warnings_with_the_name() {
+    let told = |text: &str| -> Vec<String> {
+        let named = |w: &String| w.contains("label");
+        parse(&format!("receivers: [{{name: out, stdout: {{}}}}]\n{text}"))
+            .unwrap()
+            .warnings
+            .into_iter()
+            .filter(named)
+            .collect()
+    };
+    let route = |matchers: &str| told(&format!("routes: [{{match: [{matchers}], notify: [out]}}]\n"));
+    let mistyped = route(r#"'alertname="X"', 'severty="page"'"#);
+    assert_eq!(
+        mistyped,
+        [
+            "routes[0].match[1]: no incident has the label \"severty\" unless an alert brings it; the nearest of our own is \"severity\""
+        ]
+    );
+    for label in
+        ["datacentre", "code", "mode", "name", "le", "quantile", "role", "state", "type", "user", "path"]
+    {
+        assert_eq!(route(&format!("'alertname=\"X\"', '{label}=\"y\"'")), [""; 0], "{label}");
+    }
+    assert_eq!(route(r#"'alertname="X"', 'severity="page"', 'instance="y"'"#), [""; 0]);
+    let below = told(
+        "routes: [{match: ['alertname=\"X\"'], notify: [out], routes: [{match: ['teem=\"a\"', 'Severity=\"page\"']}]}]\n",
+    );
+    assert_eq!(below.len(), 2, "{below:?}");
+    assert!(
+        below[1].starts_with("routes[0].routes[0].match[1]") && below[1].contains("\"severity\""),
+        "{below:?}"
+    );
+    let common = told(
+        "group_by: [nod, colour]\ninhibit_rules: [{source_matchers: ['kind=\"hang\"'], target_matchers: ['cause=\"speed\"'], equal: [rnu]}]\n",
+    );
+    let told_of = |label: &str| common.iter().find(|w| w.contains(&format!("{label:?}"))).unwrap().clone();
+    assert!(told_of("nod").ends_with("; the nearest that one may have is \"node\""), "{common:?}");
+    assert!(told_of("rnu").ends_with("; the nearest that one may have is \"run\""), "{common:?}");
+    assert!(!told_of("colour").contains("nearest"), "{common:?}");
+}
+
+#[test]
+fn a_name_that_is_nothing_like_it_is_not_suggested() {
+    let text = error("routes: [{match: ['colour=\"red\"']}]\n");
+    assert!(text.contains("no incident has the label \"colour\"; if runs declare it"), "{text}");
+    let teams = "teams: [{name: research, match: ['run=\"a\"']}]\nroutes: [{match: ['team=\"X\"']}]\n";
+    let warnings = parse(teams).unwrap().warnings;
+    let told = warnings.iter().find(|w| w.contains("`teams` has no \"X\"")).unwrap();
+    assert!(!told.contains("research"), "{told}");
+}

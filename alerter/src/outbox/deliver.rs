@@ -281,14 +281,16 @@ impl Courier {
 
     async fn conclude(&self, claim: &Claim, result: Result<Receipt, Failure>) {
         let n = &claim.notification;
+        // However long the store refuses to take it.
+        let at = (self.clock)();
         let (outcome, memory) = self.weigh(claim, result).await;
-        while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), (self.clock)()).await {
+        while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), at).await {
             self.store_error("mark a message", &err);
             // Its row says that it is being sent, and goes on saying so. What follows in its lane need not wait for that, and a page
             // that did not arrive is tried again.
             if self.store.fails_open()
                 && n.page
-                && self.store.hold_outcome(claim, &outcome, memory.as_deref())
+                && self.store.hold_outcome(claim, &outcome, memory.as_deref(), at)
             {
                 break;
             }

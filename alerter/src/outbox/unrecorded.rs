@@ -19,7 +19,7 @@ impl Scheduler {
         let clock = (courier.clock)();
         match courier.store.refused_for() {
             None => {
-                if let Err(err) = courier.store.reconcile(clock).await {
+                if let Err(err) = courier.store.reconcile().await {
                     courier.store_error("write down what was sent while the store refused", &err);
                 }
                 return;
@@ -84,8 +84,9 @@ impl Courier {
                 }
                 None => Err(Failure::permanent("the receiver is not in the configuration any more")),
             };
+            let at = (self.clock)();
             let (outcome, memory) = self.weigh(&claim, result).await;
-            self.store.end_unrecorded(&claim.notification, &outcome, memory.as_deref());
+            self.store.end_unrecorded(&claim.notification, &outcome, memory.as_deref(), at);
             self.metrics.unrecorded(&claim.notification.receiver);
             self.tell(&claim, outcome).await;
         }

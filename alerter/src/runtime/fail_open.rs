@@ -95,7 +95,9 @@ impl Pending {
             let why = format!("Not recorded: the store refuses writes since {since}.");
             n.message.summary = format!("{} {why}", n.message.summary).trim_start().into();
             let (incident, actor) = (n.incident.clone(), n.receiver.clone());
-            let (action, taken) = (n.action.as_str(), store.hold(n, now));
+            // It was made when it was decided, which was before it was handed over.
+            let created_at = n.message.at;
+            let (action, taken) = (n.action.as_str(), store.hold(n, created_at));
             let what = if taken {
                 format!("{action} told from memory, not recorded: the store refuses writes since {since}")
             } else {

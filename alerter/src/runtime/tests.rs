@@ -469,9 +469,13 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
     let lanes = wait_for("both pages", async || Some(due()).filter(|lanes| lanes.len() == 2)).await;
     let waited = rig.store.refused_for().unwrap();
     assert!(waited >= FAIL_OPEN_AFTER && waited < FAIL_OPEN_AFTER + Duration::from_secs(1), "{waited:?}");
+    let told = Ts(wall().0 + 3_600_000);
+    let mut created = BTreeMap::new();
     for lane in &lanes {
         let (held, _) = rig.store.begin_unrecorded(lane, Ts(i64::MAX)).await.unwrap();
         let n = held.notification;
+        assert_eq!(held.created_at, n.message.at, "when it was decided, not when it was handed over");
+        created.insert(n.incident.clone(), held.created_at);
         let summary = &n.message.summary;
         assert!(summary.contains("Not recorded: the store refuses writes since 20"), "{summary}");
         let key = format!("{}/chat/1", n.incident);
@@ -479,7 +483,7 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
             (n.action, n.receiver.as_str(), n.idem_key.as_str()),
             (Action::Trigger, "chat", key.as_str())
         );
-        rig.store.end_unrecorded(&n, &store::DeliveryOutcome::Delivered, None);
+        rig.store.end_unrecorded(&n, &store::DeliveryOutcome::Delivered, None, told);
     }
 
     rig.sql(MEND).await;
@@ -489,6 +493,9 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
     assert!(lanes.iter().any(|(_, id)| *id == incident.id));
     let deliveries = rig.store.deliveries(&incident.id).await.unwrap();
     assert_eq!(deliveries.iter().map(|d| d.state).collect::<Vec<_>>(), [DeliveryState::Delivered]);
+    assert_eq!(deliveries[0].created_at, created[&incident.id]);
+    let done: jiff::Timestamp = deliveries[0].done_at.as_ref().unwrap().parse().unwrap();
+    assert_eq!(done.as_millisecond(), told.0);
     let timeline = rig.store.timeline(&incident.id).await.unwrap();
     assert!(
         timeline.iter().any(|e| e.what.starts_with("trigger told from memory, not recorded")),

@@ -58,7 +58,7 @@ impl Store {
             put_incidents(tx, &commit.effects, commit.at).await?;
             append_timelines(tx, &commit.effects).await?;
             post_all(tx, &posts, commit.at).await?;
-            put_written(tx, &early, commit.at).await?;
+            put_written(tx, &early).await?;
             for effect in &commit.effects {
                 if let Effect::Silence(silence) = effect {
                     put_silence(tx, silence).await?;

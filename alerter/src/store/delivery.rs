@@ -8,6 +8,7 @@ use stepwatch_engine::incident::State;
 use stepwatch_engine::time::{Span, Ts};
 
 use super::commit::{json, put_alive};
+use super::outcome::DeliveryOutcome;
 use super::read::word;
 use super::{DeliveryState, Result, Store, StoreError, Who, text_of};
 use crate::notify::Ring;
@@ -49,22 +50,6 @@ pub(crate) struct Claim {
     /// As in [`crate::notify::Attempt`].
     pub ring: Option<Ring>,
     pub unsure: Vec<Ring>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum DeliveryOutcome {
-    Delivered,
-    Failed {
-        error: String,
-    },
-    Retry {
-        next: Ts,
-        ambiguous: bool,
-        /// Until when the receiver, which is well, asked to be left alone. Such an attempt does not count against those after which a row
-        /// may be given up.
-        pause: Option<Ts>,
-        error: String,
-    },
 }
 
 /// An outcome that the engine may not have learned of.
@@ -324,16 +309,16 @@ impl Store {
         .await
     }
 
-    /// Records what became of a claimed row, and what its notifier wants to remember.
+    /// Records what became, at `at`, of a claimed row, and what its notifier wants to remember.
     pub(crate) async fn settle(
         &self,
         n: &Notification,
         outcome: &DeliveryOutcome,
         memory: Option<&str>,
-        now: Ts,
+        at: Ts,
     ) -> Result<()> {
         let row = RowKey { incident: &n.incident, receiver: &n.receiver, idem_key: &n.idem_key };
-        self.write(Who::InTurn, async |tx| settle_row(tx, row, outcome, memory, now).await).await
+        self.write(Who::InTurn, async |tx| settle_row(tx, row, outcome, memory, at).await).await
     }
 
     /// Keeps other words of a message that is being sent.
@@ -446,25 +431,25 @@ pub(super) async fn settle_row(
     row: RowKey<'_>,
     outcome: &DeliveryOutcome,
     memory: Option<&str>,
-    now: Ts,
+    at: Ts,
 ) -> Result<()> {
     if let Some(memory) = memory {
         let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory, \
                    updated_ms = excluded.updated_ms";
         let insert = sqlx::query(sql).bind(row.incident).bind(row.receiver);
-        insert.bind(memory).bind(now.0).execute(&mut *tx).await?;
+        insert.bind(memory).bind(at.0).execute(&mut *tx).await?;
     }
     if let DeliveryOutcome::Retry { pause: Some(until), .. } = outcome {
         let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
         sqlx::query(sql).bind(pause_of(row.receiver)).bind(until.0.to_string()).execute(&mut *tx).await?;
     }
-    let (state, next, counts, error) = match outcome {
-        DeliveryOutcome::Delivered => ("delivered", None, true, None),
-        DeliveryOutcome::Failed { error } => ("failed", None, true, Some(error)),
-        DeliveryOutcome::Retry { next, ambiguous, pause, error } => {
+    let (state, next, error) = match outcome {
+        DeliveryOutcome::Delivered => ("delivered", None, None),
+        DeliveryOutcome::Failed { error } => ("failed", None, Some(error)),
+        DeliveryOutcome::Retry { next, ambiguous, error, .. } => {
             let state = if *ambiguous { "ambiguous" } else { "pending" };
-            (state, Some(next.0), pause.is_none(), Some(error))
+            (state, Some(next.0), Some(error))
         }
     };
     let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
@@ -473,9 +458,9 @@ pub(super) async fn settle_row(
         .bind(row.idem_key)
         .bind(state)
         .bind(next.unwrap_or(0))
-        .bind(i64::from(counts))
+        .bind(i64::from(outcome.counts()))
         .bind(error)
-        .bind(next.is_none().then(|| text_of(now)))
+        .bind(next.is_none().then(|| text_of(at)))
         .execute(&mut *tx)
         .await?;
     Ok(())

@@ -5,15 +5,18 @@
 //! is not sent again: sent, on its way (as if it had been claimed), or still to be sent, which is the outbox's from then on. What a
 //! crash takes from here was never recorded: it is decided anew from the streams, and may ring once more.
 
+mod written;
+
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use sqlx::sqlite::SqliteConnection;
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::time::Ts;
 
-use super::delivery::{self, DeliveryOutcome};
+pub(super) use self::written::put_written;
+use super::delivery;
+use super::outcome::DeliveryOutcome;
 use super::{Result, Store, Who};
 use crate::notify::Ring;
 
@@ -29,6 +32,7 @@ pub(crate) struct Held {
     pub notification: Notification,
     pub created_at: Ts,
     pub ambiguous: bool,
+    /// As its row counts them.
     pub attempts: u32,
     /// Its number, from the first attempt on, if its receiver rings once a number.
     pub ring: Option<Ring>,
@@ -44,10 +48,17 @@ enum Progress {
     /// To be sent from then on, and what came of the last attempt.
     Waits {
         next: Ts,
-        last: Option<DeliveryOutcome>,
+        last: Option<Ended>,
     },
     Sending,
-    Done(DeliveryOutcome),
+    Done(Ended),
+}
+
+/// An attempt that is over.
+#[derive(Debug, Clone, PartialEq)]
+struct Ended {
+    outcome: DeliveryOutcome,
+    at: Ts,
 }
 
 #[derive(Debug, Default)]
@@ -67,12 +78,16 @@ pub(super) struct Unrecorded {
     left_out: u64,
 }
 
-/// What one transaction writes down of a message.
+/// What one transaction writes down of a message: as it was, whenever that transaction is.
 #[derive(Debug)]
 pub(super) struct Written {
     lane: (String, String),
     seq: u32,
     idem_key: String,
+    created_at: Ts,
+    attempts: u32,
+    /// It is for somebody to be woken, of an incident that nothing hid when it was created.
+    waits_loud: bool,
     ring: Option<Ring>,
     progress: Progress,
     memory: Option<String>,
@@ -135,17 +150,17 @@ impl Unrecorded {
         Some((head.clone(), memory))
     }
 
-    fn end(&mut self, n: &Notification, outcome: DeliveryOutcome, memory: Option<String>) {
+    fn end(&mut self, n: &Notification, outcome: DeliveryOutcome, memory: Option<String>, at: Ts) {
         let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else { return };
         lane.memory = memory.or(lane.memory.take());
         let Some(held) = lane.queue.get_mut(&n.seq) else { return };
-        held.attempts += 1;
+        held.attempts += u32::from(outcome.counts());
         held.progress = match outcome {
             DeliveryOutcome::Retry { next, ambiguous, .. } => {
                 held.ambiguous = ambiguous;
-                Progress::Waits { next, last: Some(outcome) }
+                Progress::Waits { next, last: Some(Ended { outcome, at }) }
             }
-            outcome => Progress::Done(outcome),
+            outcome => Progress::Done(Ended { outcome, at }),
         };
     }
 
@@ -154,10 +169,14 @@ impl Unrecorded {
         for (key, lane) in &mut self.lanes {
             for (seq, held) in lane.queue.iter_mut().filter(|(_, held)| !held.writing && wanted(held)) {
                 held.writing = true;
+                let n = &held.notification;
                 all.push(Written {
                     lane: key.clone(),
                     seq: *seq,
-                    idem_key: held.notification.idem_key.clone(),
+                    idem_key: n.idem_key.clone(),
+                    created_at: held.created_at,
+                    attempts: held.attempts,
+                    waits_loud: n.action == Action::Trigger && !n.despite_quiet,
                     ring: held.ring,
                     progress: held.progress.clone(),
                     memory: lane.memory.clone(),
@@ -200,7 +219,7 @@ impl Unrecorded {
             held.ring = Some(Ring { number: *last, ..ring });
         }
         let ring = held.ring;
-        let arrived = |held: &Held| held.progress == Progress::Done(DeliveryOutcome::Delivered);
+        let arrived = |held: &Held| matches!(&held.progress, Progress::Done(e) if e.outcome == DeliveryOutcome::Delivered);
         let others = lane.queue.values().filter(|other| other.notification.seq != n.seq && !arrived(other));
         (ring, others.filter_map(|other| other.ring).collect())
     }
@@ -224,8 +243,8 @@ impl Store {
     }
 
     /// A message that no row tells of yet, to be sent all the same; false if there are too many.
-    pub(crate) fn hold(&self, n: Notification, now: Ts) -> bool {
-        let held = self.unrecorded(|all| all.hold(Held::new(n, now)));
+    pub(crate) fn hold(&self, n: Notification, created_at: Ts) -> bool {
+        let held = self.unrecorded(|all| all.hold(Held::new(n, created_at)));
         self.post();
         held
     }
@@ -244,19 +263,20 @@ impl Store {
         Ok(())
     }
 
-    /// What came of a message whose row says that it is being sent.
+    /// What came, at `at`, of a message whose row says that it is being sent.
     pub(crate) fn hold_outcome(
         &self,
         claim: &delivery::Claim,
         outcome: &DeliveryOutcome,
         memory: Option<&str>,
+        at: Ts,
     ) -> bool {
         let n = &claim.notification;
         let held = Held::recorded(n.clone(), claim.created_at, claim.ambiguous, claim.attempts, claim.ring);
         self.unrecorded(|all| {
             let held = Held { progress: Progress::Sending, ..held };
             let taken = all.hold(held);
-            all.end(n, outcome.clone(), memory.map(str::to_owned));
+            all.end(n, outcome.clone(), memory.map(str::to_owned), at);
             taken
         })
     }
@@ -292,8 +312,15 @@ impl Store {
         (ring, unsure)
     }
 
-    pub(crate) fn end_unrecorded(&self, n: &Notification, outcome: &DeliveryOutcome, memory: Option<&str>) {
-        self.unrecorded(|all| all.end(n, outcome.clone(), memory.map(str::to_owned)));
+    /// What came, at `at`, of a message that was begun.
+    pub(crate) fn end_unrecorded(
+        &self,
+        n: &Notification,
+        outcome: &DeliveryOutcome,
+        memory: Option<&str>,
+        at: Ts,
+    ) {
+        self.unrecorded(|all| all.end(n, outcome.clone(), memory.map(str::to_owned), at));
     }
 
     /// Messages that found no room here.
@@ -347,47 +374,16 @@ impl Store {
     }
 
     /// Writes down what became of rows while the store refused.
-    pub(crate) async fn reconcile(&self, now: Ts) -> Result<()> {
+    pub(crate) async fn reconcile(&self) -> Result<()> {
         let all = self
             .unrecorded(|all| all.begin_writing(|held| held.recorded && held.progress != Progress::Sending));
         if all.is_empty() {
             return Ok(());
         }
-        let done = self.write(Who::InTurn, async |tx| put_written(tx, &all, now).await).await;
+        let done = self.write(Who::InTurn, async |tx| put_written(tx, &all).await).await;
         self.end_writing(&all, done.is_ok());
         done
     }
-}
-
-/// Marks rows as their messages stand.
-pub(super) async fn put_written(tx: &mut SqliteConnection, all: &[Written], now: Ts) -> Result<()> {
-    for Written { lane: (receiver, incident), idem_key, ring, progress, memory, .. } in all {
-        if let Some(ring) = ring {
-            let sql = "UPDATE outbox SET ring = $2 WHERE idem_key = $1";
-            sqlx::query(sql).bind(idem_key).bind(i64::from(ring.number)).execute(&mut *tx).await?;
-        }
-        let outcome = match progress {
-            Progress::Done(outcome) => Some(outcome),
-            Progress::Waits { last, .. } => last.as_ref(),
-            Progress::Sending => None,
-        };
-        let Some(outcome) = outcome else {
-            if *progress == Progress::Sending {
-                let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
-                sqlx::query(sql).bind(idem_key).execute(&mut *tx).await?;
-            }
-            continue;
-        };
-        // What a later word has replaced is not sent again.
-        let sql = "SELECT state FROM outbox WHERE idem_key = $1";
-        let state: Option<String> = sqlx::query_scalar(sql).bind(idem_key).fetch_optional(&mut *tx).await?;
-        let again = matches!(outcome, DeliveryOutcome::Retry { .. });
-        if !(again && state.as_deref() == Some("superseded")) {
-            let row = delivery::RowKey { incident, receiver, idem_key };
-            delivery::settle_row(tx, row, outcome, memory.as_deref(), now).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Whether a message is one that wakes somebody, or tells of the answer to or the end of what did.
@@ -423,10 +419,10 @@ mod tests {
         let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
         assert_eq!(first.notification.seq, 1);
         assert!(all.begin(&lane(), Ts(0)).is_none(), "one at a time");
-        all.end(&first.notification, DeliveryOutcome::Delivered, Some("memory".into()));
+        all.end(&first.notification, DeliveryOutcome::Delivered, Some("memory".into()), Ts(1));
         let (second, memory) = all.begin(&lane(), Ts(0)).unwrap();
         assert_eq!((second.notification.seq, memory.as_deref()), (2, Some("memory")));
-        all.end(&second.notification, retry(Ts(5)), None);
+        all.end(&second.notification, retry(Ts(5)), None, Ts(2));
         assert_eq!(all.due(Ts(4)), (vec![], Some(Ts(5))));
         let (again, _) = all.begin(&lane(), Ts(5)).unwrap();
         assert_eq!((again.ambiguous, again.attempts), (true, 1));
@@ -442,11 +438,12 @@ mod tests {
         let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
         // Recorded while it is on its way: what comes of it is written down after that.
         let written = all.begin_writing(|held| !held.recorded);
-        all.end(&first.notification, DeliveryOutcome::Delivered, None);
+        all.end(&first.notification, DeliveryOutcome::Delivered, None, Ts(7));
         all.end_writing(&written, true);
         let rest = all.begin_writing(|held| held.recorded && held.progress != Progress::Sending);
         assert_eq!(rest.len(), 1);
-        assert_eq!((rest[0].seq, &rest[0].progress), (1, &Progress::Done(DeliveryOutcome::Delivered)));
+        let ended = Ended { outcome: DeliveryOutcome::Delivered, at: Ts(7) };
+        assert_eq!((rest[0].seq, &rest[0].progress), (1, &Progress::Done(ended)));
         all.end_writing(&rest, true);
         assert!(all.lanes.is_empty());
     }

@@ -102,18 +102,7 @@ impl Book {
 
     /// Who may be told in the place of others, nearest first.
     fn stages<'a>(&'a self, i: &'a Incident) -> Vec<Rest<'a>> {
-        let rest = self.router.rest(&self.config, &i.record.labels);
-        if rest.everybody {
-            return vec![rest];
-        }
-        let team = self.router.team_of(&i.record.labels);
-        let policy =
-            team.and_then(|team| self.config.policies.iter().find(|p| Some(&p.name) == team.policy.as_ref()));
-        let levels = i.ladders.levels().chain(policy.into_iter().flat_map(|p| &p.levels));
-        let own =
-            levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
-        let own = Rest::new(own, "its other receivers");
-        [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten().collect()
+        self.router.instead(&self.config, &i.record.labels, i.ladders.levels())
     }
 
     /// Open pages of teams that name nobody, where nobody else may be told of them either.

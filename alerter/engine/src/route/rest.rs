@@ -93,6 +93,28 @@ impl Router {
         everybody
     }
 
+    /// Who may be told in the place of others of what has these labels and climbs these levels, nearest first: its own receivers,
+    /// the `fallback` of its team, then whoever is left.
+    pub fn instead<'a>(
+        &'a self,
+        config: &'a EngineConfig,
+        labels: &Labels,
+        levels: impl Iterator<Item = &'a Level>,
+    ) -> Vec<Rest<'a>> {
+        let rest = self.rest(config, labels);
+        if rest.everybody {
+            return vec![rest];
+        }
+        let team = self.team_of(labels);
+        let policy =
+            team.and_then(|team| config.policies.iter().find(|p| Some(&p.name) == team.policy.as_ref()));
+        let levels = levels.chain(policy.into_iter().flat_map(|p| &p.levels));
+        let own =
+            levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
+        let own = Rest::new(own, "its other receivers");
+        [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten().collect()
+    }
+
     /// The receivers that belong to teams: whom these name, and whom routes lead to that are for a team.
     fn owned<'a>(&'a self, config: &'a EngineConfig) -> BTreeSet<&'a str> {
         let mut items: BTreeSet<&str> = BTreeSet::new();

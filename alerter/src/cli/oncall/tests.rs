@@ -37,7 +37,7 @@ fn whoever_is_told_when_nobody_is_on_call_is_named() {
     view.schedules[0].fallback = vec!["chat".into()];
     assert!(line(&view).unwrap().ends_with("; told instead: chat"), "{view:?}");
     view.schedules[0].fallback.clear();
-    let told = "; told instead: the others of the level, or every receiver if it names no others";
+    let told = "; told instead: the others of the level, or whoever is nearest if it names no others";
     assert!(line(&view).unwrap().ends_with(told), "{view:?}");
 }
 

@@ -11,9 +11,13 @@ struct Line {
 }
 
 fn simulate(words: &[&str]) -> Result<String, String> {
+    simulate_with(SAMPLE, words)
+}
+
+fn simulate_with(config: &str, words: &[&str]) -> Result<String, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("alerter.yml");
-    std::fs::write(&path, SAMPLE).unwrap();
+    std::fs::write(&path, config).unwrap();
     let path = path.display().to_string();
     let line = ["simulate", "--config", &path].into_iter().chain(words.iter().copied());
     let mut out = Vec::new();
@@ -43,6 +47,29 @@ fn a_ticket_by_its_route_as_json() {
     let told: Vec<&str> =
         story["entries"].as_array().unwrap().iter().filter_map(|e| e["receiver"].as_str()).collect();
     assert_eq!(told, ["chat"]);
+}
+
+/// Whatever the routes say of such a fault, of a store that takes nothing everybody is told who can be woken.
+#[test]
+fn a_fault_of_the_alerter_says_whom_one_of_the_store_is_told() {
+    let words = ["--kind", "alerter_fault", "--at", "2026-10-26T15:00:00Z", "--for", "5m"];
+    let as_json = |config: &str| -> serde_json::Value {
+        let words = [&words[..], &["--format", "json"]].concat();
+        let mut story =
+            serde_json::from_str::<serde_json::Value>(&simulate_with(config, &words).unwrap()).unwrap();
+        story["of_the_store"].take()
+    };
+    let waking = SAMPLE.replace("-phone, stdout", "-phone, wakes: true, stdout");
+    assert_snapshot!(simulate_with(&waking, &words).unwrap());
+    let all =
+        serde_json::json!([{"route": "every receiver that wakes", "notify": ["alice-phone", "bob-phone"]}]);
+    assert_eq!(as_json(&waking), all);
+    // Where none wakes it goes the way of any other.
+    let policy = serde_json::json!([{"route": "routes[0]", "notify": [
+        "schedule:primary", "schedule:office", "user:alice", "user:bob", "chat"
+    ]}]);
+    assert_eq!(as_json(SAMPLE), policy);
+    assert!(!simulate(&["--kind", "hang"]).unwrap().contains("database"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
+use stepwatch_engine::time::Span;
 
 use super::*;
 use crate::store::busy::Busy;
@@ -113,6 +114,91 @@ async fn a_receiver_that_is_down_too_is_tried_again_from_memory_and_from_the_sto
     }
 }
 
+fn moment(text: &str) -> Ts {
+    Ts(text.parse::<jiff::Timestamp>().unwrap().as_millisecond())
+}
+
+impl Bench {
+    fn now(&self) -> Ts {
+        self.time_of(Instant::now())
+    }
+
+    fn time_of(&self, at: Instant) -> Ts {
+        Ts(START.0 + (at - self.began).as_millis() as i64)
+    }
+
+    /// Of the first message: when it was created, how often it was tried, and when it was done.
+    async fn times(&mut self) -> (Ts, u32, Option<Ts>) {
+        let all = self.life().store.deliveries(ID).await.unwrap();
+        (all[0].created_at, all[0].attempts, all[0].done_at.as_deref().map(moment))
+    }
+}
+
+/// Whatever is recorded late says when it was, and how often it was tried.
+#[tokio::test(start_paused = true)]
+async fn a_page_told_from_memory_is_recorded_with_its_own_times_and_attempts() {
+    let pager = Scripted::new(|n| match n {
+        0 => transient(),
+        // Who asks to be left alone was not tried in vain.
+        1 => Answer::Fail(Failure::rate_limited("429", Some(secs(5)))),
+        2 => transient(),
+        _ => Answer::Take,
+    })
+    .waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    sql(&bench, FULL).await;
+    let commit = decide(&mut bench, &[page("pager", 1, Action::Trigger)]).await;
+    pager.attempted(4).await;
+    let told = bench.time_of(pager.attempts()[3].1);
+    idle().await;
+    sql(&bench, ROOM).await;
+    let at = bench.now();
+    assert!(at - told > Span::secs(500), "recorded much later");
+    bench.life().store.commit(&Commit { at, ..commit }).await.unwrap();
+    assert_eq!(bench.times().await, (START, 3, Some(told)));
+}
+
+/// It still waits when it can be recorded: it waits since it was created, and its attempts count on.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_waits_in_memory_goes_on_waiting_in_the_store() {
+    let pager = Scripted::new(|_| transient()).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    sql(&bench, FULL).await;
+    let commit = decide(&mut bench, &[page("pager", 1, Action::Trigger)]).await;
+    pager.attempted(4).await;
+    idle().await;
+    sql(&bench, ROOM).await;
+    let at = bench.now();
+    let tried = pager.attempts().len() as u32;
+    bench.life().store.commit(&Commit { at, ..commit }).await.unwrap();
+    assert_eq!(bench.times().await, (START, tried, None));
+    let waiting = bench.life().store.unreached(START).await.unwrap();
+    assert_eq!(waiting.iter().map(|page| page.since).collect::<Vec<_>>(), [START]);
+}
+
+/// What was sent and could not be marked was sent when it was, also if that took less than ten seconds.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_marked_late_was_told_when_it_was() {
+    for refused in [secs(6), secs(600)] {
+        let gate = Arc::new(Notify::new());
+        let answer = Answer::TakeAt(Arc::clone(&gate));
+        let pager = Scripted::new(move |_| answer.clone()).waking();
+        let mut bench = Bench::new(&[("pager", &pager)]).await;
+        bench.incident(ID, State::Open).await;
+        bench.post([page("pager", 1, Action::Trigger)]).await;
+        let created = bench.times().await.0;
+        pager.attempted(1).await;
+        sql(&bench, FULL).await;
+        tokio::time::sleep(secs(3)).await;
+        gate.notify_one();
+        let told = bench.now();
+        tokio::time::sleep(refused).await;
+        sql(&bench, ROOM).await;
+        tokio::time::sleep(secs(60)).await;
+        assert_eq!(bench.times().await, (created, 1, Some(told)), "{refused:?}");
+    }
+}
+
 /// It was recorded just before, and its row can be read, but not claimed.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_was_recorded_and_cannot_be_claimed_rings_once() {
@@ -125,12 +211,14 @@ async fn a_page_that_was_recorded_and_cannot_be_claimed_rings_once() {
         CREATE TRIGGER no3 BEFORE INSERT ON meta BEGIN SELECT RAISE(FAIL, 'no room'); END";
     sql(&bench, full).await;
     pager.attempted(1).await;
+    let (created, told) = (bench.times().await.0, bench.time_of(pager.attempts()[0].1));
     idle().await;
     assert_eq!(bench.states(ID).await, [DeliveryState::Pending], "nothing can be written down");
     assert_eq!(pager.attempts().len(), 1);
     sql(&bench, ROOM).await;
     idle().await;
     assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
+    assert_eq!(bench.times().await, (created, 1, Some(told)));
     assert_eq!(pager.attempts().len(), 1, "told once in all");
 }
 
@@ -147,9 +235,11 @@ async fn a_page_that_was_claimed_and_did_not_arrive_is_tried_again() {
     idle().await;
     assert_eq!(pager.attempts().len(), 2);
     assert_eq!(bench.states(ID).await, [DeliveryState::Attempting]);
+    let (created, told) = (bench.times().await.0, bench.time_of(pager.attempts()[1].1));
     sql(&bench, ROOM).await;
     idle().await;
     assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
+    assert_eq!(bench.times().await, (created, 2, Some(told)));
     assert_eq!(pager.attempts().len(), 2);
 }
 

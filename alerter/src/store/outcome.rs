@@ -1,0 +1,26 @@
+//! What an attempt to send a message came to.
+
+use stepwatch_engine::time::Ts;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum DeliveryOutcome {
+    Delivered,
+    Failed {
+        error: String,
+    },
+    Retry {
+        next: Ts,
+        ambiguous: bool,
+        /// Until when the receiver, which is well, asked to be left alone. Such an attempt does not count against those after which a row
+        /// may be given up.
+        pause: Option<Ts>,
+        error: String,
+    },
+}
+
+impl DeliveryOutcome {
+    /// Whether the attempt is one of those after which a row may be given up.
+    pub(super) fn counts(&self) -> bool {
+        !matches!(self, Self::Retry { pause: Some(_), .. })
+    }
+}

@@ -1,0 +1,56 @@
+//! The record of what was told without one.
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::{Progress, Written};
+use crate::store::outcome::DeliveryOutcome;
+use crate::store::{Result, delivery};
+
+/// Marks rows as their messages stand, and stood: they say when each was created, how often it was tried and when that ended, and
+/// nothing of when they were written.
+pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Written]) -> Result<()> {
+    for written in all {
+        let (receiver, incident) = &written.lane;
+        let idem_key = &written.idem_key;
+        match &written.progress {
+            Progress::Sending => {
+                let sql = "UPDATE outbox SET state = 'attempting' WHERE idem_key = $1";
+                sqlx::query(sql).bind(idem_key).execute(&mut *tx).await?;
+            }
+            Progress::Done(ended) | Progress::Waits { last: Some(ended), .. } => {
+                // What a later word has replaced is not sent again.
+                let sql = "SELECT state FROM outbox WHERE idem_key = $1";
+                let state: Option<String> =
+                    sqlx::query_scalar(sql).bind(idem_key).fetch_optional(&mut *tx).await?;
+                let again = matches!(ended.outcome, DeliveryOutcome::Retry { .. });
+                if !(again && state.as_deref() == Some("superseded")) {
+                    let row = delivery::RowKey { incident, receiver, idem_key };
+                    delivery::settle_row(tx, row, &ended.outcome, written.memory.as_deref(), ended.at)
+                        .await?;
+                }
+            }
+            Progress::Waits { last: None, .. } => {}
+        }
+        put_story(tx, written).await?;
+    }
+    Ok(())
+}
+
+/// When a message was created, how often it was tried (of which the row has counted the last one at most) and its number.
+async fn put_story(tx: &mut SqliteConnection, written: &Written) -> Result<()> {
+    let sql =
+        "UPDATE outbox SET created_ms = $2, attempts = $3, ring = COALESCE($4, ring) WHERE idem_key = $1";
+    sqlx::query(sql)
+        .bind(&written.idem_key)
+        .bind(written.created_at.0)
+        .bind(i64::from(written.attempts))
+        .bind(written.ring.map(|ring| i64::from(ring.number)))
+        .execute(&mut *tx)
+        .await?;
+    if written.waits_loud {
+        // It waits since then, and not since it was recorded.
+        let sql = "UPDATE incidents SET loud_ms = $2 WHERE id = $1 AND loud_ms > $2";
+        sqlx::query(sql).bind(&written.lane.1).bind(written.created_at.0).execute(tx).await?;
+    }
+    Ok(())
+}
