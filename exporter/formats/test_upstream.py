@@ -124,6 +124,23 @@ class Upstream(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertIn("ended upstream: prints JSON since 2026", said)
 
+    def test_what_has_no_place_is_counted_and_named(self):
+        with open(self.table, "a", encoding="utf-8") as f:
+            f.write('\n[[grammar]]\nformat = "last-words"\nwords = [\n  "loss is lost",\n]\nunverified = "in no public source"\n')
+        status, said = self.run_it()
+        self.assertEqual(status, 0, said)
+        self.assertIn("NOT VERIFIED (loss is lost): in no public source", said)
+        self.assertIn("1 places compared, 0 different, 0 without a checkout, 1 not verified", said)
+
+    def test_a_last_word_that_changed(self):
+        with open(self.table, encoding="utf-8") as f:
+            table = f.read()
+        self.write_table(table.replace('format = "tiny"', 'format = "last-words"\nwords = "done"'))
+        self.commit("train.py", TRAIN.replace("done", "over"))
+        status, said = self.run_it("last-words")
+        self.assertEqual(status, 1, said)
+        self.assertIn('changed: print("done\\n")', said)
+
     def test_nothing_to_compare_is_not_nothing_changed(self):
         with tempfile.TemporaryDirectory() as other:
             status, said = self.run_it(checkouts=other)
@@ -141,6 +158,11 @@ class Upstream(unittest.TestCase):
             ('file = "train.py"', "", "line 2: file is missing"),
             ('file = "train.py"', 'fiel = "train.py"', "line 5: expected [[grammar]] or one of commit, ended"),
             ("someone/tiny", "tiny", "line 2: repository: owner/name"),
+            ('format = "tiny"', 'format = "last-words"', "line 2: words is missing"),
+            ('format = "tiny"', 'format = "tiny"\ntells = "step, stop"', "line 2: tells: stop is none of checkpoint, end"),
+            ('file = "train.py"', 'file = [', "line 5: not a string: ["),
+            ("none =", 'file = "train.py"\nunverified =', "line 12: unverified stands in place of a repository"),
+            ("none =", 'none = "a"\nunverified =', "line 12: none stands in place of a repository"),
         ):
             self.write_table(good.replace(old, new, 1))
             status, found = self.run_it()
@@ -157,8 +179,8 @@ class Upstream(unittest.TestCase):
 
             for entry, full in zip(entries, tomllib.loads(text)["grammar"]):
                 full["line"] = entry["line"]
-                if isinstance(full.get("text"), str):
-                    full["text"] = [full["text"]]
+                for key in upstream.LISTS & set(full):
+                    full[key] = [full[key]] if isinstance(full[key], str) else full[key]
                 self.assertEqual(entry, full)
 
 

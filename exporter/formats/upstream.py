@@ -2,7 +2,8 @@
 """Reads again what the grammars follow, and reports where it changed.
 
 `upstream.toml` names for each grammar the file of a trainer's source that prints what it reads, the commit at which that was
-looked at, and the text that must stand there. This script looks for the same text in a checkout of today. A repository is a
+looked at, and the text that must stand there. This script looks for the same text in a checkout of today. What is told to be
+not verified has no place that could be looked at, and is counted. A repository is a
 work tree, a bare git directory or an unpacked package, below CHECKOUTS as `owner/name`, `owner+name`, `name`, or `repo` in one of these.
 
     python3 exporter/formats/upstream.py CHECKOUTS [FORMAT...]
@@ -19,7 +20,15 @@ import subprocess
 import sys
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "upstream.toml")
-KEYS = {"format", "repository", "file", "commit", "release", "text", "ended", "none"}
+KEYS = {"format", "tells", "words", "repository", "file", "commit", "release", "text", "ended", "none", "unverified"}
+#: Keys that hold strings, one or a list of them.
+LISTS = {"text", "words"}
+#: The format whose entries name rows of the table of last words.
+WORDS = "last-words"
+#: What a line of a grammar may tell.
+TELLS = {"step", "eval", "checkpoint", "end", "hello"}
+#: Keys that stand in place of a repository.
+INSTEAD = ("none", "unverified")
 #: Below this likeness another line is another line, and not the same one after a change.
 ALIKE = 0.6
 #: Lines of a file that are compared with a text that is gone: a generated file may have a million.
@@ -62,29 +71,43 @@ def read(lines):
             key, equals, value = (part.strip() for part in line.partition("="))
             if not equals or not entries or key not in KEYS or key in entries[-1]:
                 raise Wrong("line %d: expected [[grammar]] or one of %s, each once" % (number, ", ".join(sorted(KEYS))))
-            if value == "[":
+            if value == "[" and key in LISTS:
                 entries[-1][key] = texts = []
             else:
-                entries[-1][key] = [string(value, number)] if key == "text" else string(value, number)
+                entries[-1][key] = [string(value, number)] if key in LISTS else string(value, number)
     for entry in entries:
         check(entry)
     return entries
 
 
 def check(entry):
-    wanted = {"format", "none"} if "none" in entry else {"format", "repository", "file", "text"}
+    instead = [key for key in INSTEAD if key in entry]
+    wanted = {"format", instead[0]} if instead else {"format", "repository", "file", "text"}
+    if entry.get("format") == WORDS:
+        wanted.add("words")
     lacking = wanted - set(entry)
     if lacking:
         raise Wrong("line %d: %s is missing" % (entry["line"], ", ".join(sorted(lacking))))
-    if "none" not in entry:
-        if ("commit" in entry) == ("release" in entry):
-            raise Wrong("line %d: give either commit or release" % entry["line"])
-        if not re.fullmatch("[0-9a-f]{40}", entry.get("commit", "0" * 40)):
-            raise Wrong("line %d: commit: 40 hexadecimal digits" % entry["line"])
-        if not re.fullmatch("[^/ ]+/[^/ ]+", entry["repository"]):
-            raise Wrong("line %d: repository: owner/name" % entry["line"])
-        if not entry["text"]:
-            raise Wrong("line %d: text is empty" % entry["line"])
+    if instead and len(entry) > len(wanted | {"line"} | ({"tells"} & set(entry))):
+        raise Wrong("line %d: %s stands in place of a repository, and of all that is said of one" % (entry["line"], instead[0]))
+    unknown = {tells.strip() for tells in entry.get("tells", "step").split(",")} - TELLS
+    if unknown:
+        raise Wrong("line %d: tells: %s is none of %s" % (entry["line"], ", ".join(sorted(unknown)), ", ".join(sorted(TELLS))))
+    if entry.get("words") == []:
+        raise Wrong("line %d: words is empty" % entry["line"])
+    if not instead:
+        check_place(entry)
+
+
+def check_place(entry):
+    if ("commit" in entry) == ("release" in entry):
+        raise Wrong("line %d: give either commit or release" % entry["line"])
+    if not re.fullmatch("[0-9a-f]{40}", entry.get("commit", "0" * 40)):
+        raise Wrong("line %d: commit: 40 hexadecimal digits" % entry["line"])
+    if not re.fullmatch("[^/ ]+/[^/ ]+", entry["repository"]):
+        raise Wrong("line %d: repository: owner/name" % entry["line"])
+    if not entry["text"]:
+        raise Wrong("line %d: text is empty" % entry["line"])
 
 
 class Checkout:
@@ -189,6 +212,10 @@ def report(entries, checkouts):
         if "none" in entry:
             print("%-18s no upstream: %s" % (entry["format"], entry["none"]))
             continue
+        if "unverified" in entry:
+            about = " (%s)" % ", ".join(entry["words"]) if "words" in entry else ""
+            print("%-18s NOT VERIFIED%s: %s" % (entry["format"], about, entry["unverified"]))
+            continue
         repository = entry["repository"]
         if repository not in known:
             known[repository] = find(checkouts, repository)
@@ -225,8 +252,10 @@ def main(arguments=None):
         return 2
     entries = [entry for entry in entries if not options.formats or entry["format"] in options.formats]
     compared, different = report(entries, options.checkouts)
-    missed = sum("none" not in entry for entry in entries) - compared
-    print("%d places compared, %d different, %d without a checkout" % (compared, different, missed))
+    missed = sum(not any(key in entry for key in INSTEAD) for entry in entries) - compared
+    unverified = sum("unverified" in entry for entry in entries)
+    counts = (compared, different, missed, unverified)
+    print("%d places compared, %d different, %d without a checkout, %d not verified" % counts)
     return 2 if not compared else 1 if different else 0
 
 

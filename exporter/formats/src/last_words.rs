@@ -43,14 +43,14 @@ const fn certain(words: Words) -> Words {
     Words { certain: true, ..words }
 }
 
-/// Who says so is named behind each, with the file at the time of writing.
+/// Who says so is named before each; `upstream.toml` has repository, file, commit and text.
 const TABLE: &[Words] = &[
     // torchtitan, trainer.py: an assertion on the device, and the exception that follows from it on a CPU.
     certain(loss("loss or gradient norm is not finite on at least one rank at step")),
     // MaxText, metric_logger.py.
     loss("aborting training due to nan loss"),
     loss("aborting training due to inf loss"),
-    // Megatron-LM, rerun_state_machine.py and param_and_grad_buffer.py.
+    // Megatron-LM, param_and_grad_buffer.py and pretrain_gpt.py, by way of rerun_state_machine.py; its FSDP.
     gradient("found nan in local grad norm"),
     gradient("found inf in local grad norm"),
     loss("found nan in local forward loss"),
@@ -59,30 +59,30 @@ const TABLE: &[Words] = &[
     // DeepSpeed, loss_scaler.py; fairseq, dynamic_loss_scaler.py.
     certain(gradient("current loss scale already at minimum - cannot decrease scale anymore")),
     gradient("minimum loss scale reached"),
-    // OLMo-core, trainer.py: `nan loss encountered at step 12`.
+    // OLMo-core, trainer.py: `nan loss encountered at step 12`; Keras, terminate_on_nan.py.
     loss("nan loss encountered"),
     loss("inf loss encountered"),
-    // levanter, trainer.py, and many more.
+    // levanter, trainer.py; MAE, engine_pretrain.py, and what was made of it; many more.
     loss("loss is nan"),
     loss("loss is inf"),
     loss("loss is -inf"),
     // Composer, nan_monitor.py.
     loss("train loss*contains a nan"),
-    // detectron2, train_loop.py; MMEngine, check_invalid_loss_hook.py.
+    // detectron2, train_loop.py; MMDetection, checkloss_hook.py.
     loss("loss became infinite or nan"),
     loss("loss become infinite or nan"),
-    // Keras, terminate_on_nan.py; MindSpore.
+    // Keras, terminate_on_nan.py; MindSpore, _loss_monitor.py.
     loss("invalid loss, terminating training"),
     // TensorFlow, basic_session_run_hooks.py.
     loss("model diverged with loss = nan"),
     loss("nan loss during training"),
-    // Lightning: its loop, its detection of anomalies, its early stopping.
+    // Lightning: its detection of anomalies; until 2023 its look at the parameters.
     loss("the loss returned in `training_step` is nan"),
     gradient("detected nan and/or inf values in"),
-    // PyTorch, clip_grad.py and the detection of anomalies of autograd.
+    // PyTorch, clip_grad.py; engine.cpp, the detection of anomalies of autograd.
     gradient("for gradients from `parameters` is non-finite"),
     gradient("returned nan values in its"),
-    // JAX with jax_debug_nans or jax_debug_infs, dispatch.py.
+    // JAX with jax_debug_nans or jax_debug_infs, api.py.
     loss("floatingpointerror: invalid value (nan) encountered in"),
     loss("floatingpointerror: invalid value (inf) encountered in"),
     // Exceptions of loops that people write. As a warning it tells of an update that was skipped, which is no end.
@@ -90,7 +90,7 @@ const TABLE: &[Words] = &[
     gradient("runtimeerror: gradient norm is not finite"),
     gradient("valueerror: non-finite gradient norm"),
     gradient("runtimeerror: non-finite gradient norm"),
-    // Loops that people write.
+    // Loops that people write; YOLOv3 until 2020, NeMo's speech models, Keras.
     loss("loss is not finite"),
     loss("loss is non-finite"),
     loss("non-finite loss"),
