@@ -332,6 +332,13 @@ fn without_logger(text: &str) -> (&str, bool) {
     })
 }
 
+/// Whether a word says what a line tells of: a counter, an evaluation, a metric.
+pub(crate) fn tells(word: &str) -> bool {
+    let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    let named = names::meaning(word, true);
+    names::evaluates(word) || !matches!(named, Meaning::Custom(_) | Meaning::Unnamed | Meaning::Nothing)
+}
+
 /// Whether a bar of training tells a loss that is no number.
 pub(crate) fn loss_is_lost(bar: &tqdm::Bar<'_>) -> bool {
     if names::evaluates(bar.description) {
