@@ -116,8 +116,8 @@ impl Absent {
         self.bare.interrupt();
     }
 
-    /// What a line says that has a step and nothing else. `None` if it is not known to be one; nothing while
-    /// the next line must prove it.
+    /// What a line says that has a step and nothing else. `None` if it is not known to be one; nothing
+    /// while the next line must prove it.
     pub(crate) fn bare(&mut self, mut e: Event) -> Option<Vec<Event>> {
         let step = e.step?;
         if self.bare.is_held() {
