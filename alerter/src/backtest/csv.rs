@@ -2,9 +2,13 @@
 //! are parted by commas, semicolons or tabs.
 //!
 //! What the web page of W&B exports has a column for each metric of each run, `RUN - lm_loss`, and two with
-//! its extremes; the runs are told apart.
+//! its extremes; the runs are told apart. Where its first column is a time, the rows of a run are its steps.
+
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use stepwatch_formats::{Absent, Nothing, Resolution, canonical, own_loss};
 use stepwatch_wire::names::metric;
@@ -16,6 +20,9 @@ const MAX_CELLS: usize = 256;
 const SHOWN: usize = 32;
 /// What may part the columns.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
+/// What the first column of W&B may be in the place of the step; one of them is the time of day.
+const TIME_AXES: [&str; 3] = ["Relative Time (Process)", "Relative Time (Wall)", WALL_TIME];
+const WALL_TIME: &str = "Wall Time";
 /// Between run and metric in a column of W&B, and what the names of its extremes end with.
 const OF_RUN: &str = " - ";
 const EXTREMES: [&str; 2] = ["__MIN", "__MAX"];
@@ -89,13 +96,19 @@ impl Header {
         let cells: Vec<_> = cells(line, separator).take(MAX_CELLS).map(|c| c.trim().to_owned()).collect();
         let exported = cells.iter().any(|c| c.contains(OF_RUN) && c.ends_with(EXTREMES[0]));
         let mut header = Self { columns: Vec::new(), names: Vec::new(), runs: Vec::new(), separator };
+        let timed = exported && cells.iter().any(|c| TIME_AXES.contains(&c.as_str()));
         for cell in cells {
             let (run, name) = match cell.rsplit_once(OF_RUN).filter(|_| exported) {
                 Some((run, name)) => (Some(run.to_owned()), name.to_owned()),
                 None => (None, cell),
             };
             let skipped = run.is_some() && EXTREMES.iter().any(|e| name.ends_with(e));
-            header.columns.push(if skipped { Column::Skipped } else { Column::of(&name) });
+            header.columns.push(match run {
+                Some(_) if skipped => Column::Skipped,
+                None if exported && name == WALL_TIME => Column::Timestamp,
+                None if exported && TIME_AXES.contains(&name.as_str()) => Column::Skipped,
+                _ => Column::of(&name),
+            });
             header.names.push(name);
             header.runs.push(run);
         }
@@ -104,7 +117,8 @@ impl Header {
         let measured =
             columns.iter().any(|c| matches!(c, Column::Metric(..) | Column::Part(_) | Column::Timestamp));
         // Of two columns for the step, as exports have them, one is enough.
-        (columns.contains(&Column::Step) && (measured || exported)).then_some(header)
+        let stepped = columns.contains(&Column::Step) || timed;
+        (stepped && (measured || exported)).then_some(header)
     }
 
     /// A run of an export none of whose metrics is called as a loss usually is: the one that looks most like
@@ -128,6 +142,12 @@ impl Header {
         runs.sort();
         runs.dedup();
         runs
+    }
+
+    /// Whether the steps of a run are its rows.
+    fn counts_rows(&self, run: Option<&str>) -> bool {
+        let own = |i: usize| self.runs[i].is_none() || self.runs[i].as_deref() == run;
+        !(0..self.columns.len()).any(|i| self.columns[i] == Column::Step && own(i))
     }
 
     /// Every column is one that we know.
@@ -173,18 +193,23 @@ struct OfRun {
     name: Option<String>,
     resolution: Resolution,
     absent: Absent,
+    /// Rows so far, where they are its steps.
+    rows: Option<i64>,
+    /// What stood beside the numbers in the last row that had a loss or a gradient norm.
+    frame: u64,
 }
 
 impl OfRun {
-    fn new(name: Option<String>) -> Self {
-        Self { name, resolution: Resolution::default(), absent: Absent::default() }
+    fn new(header: &Header, name: Option<String>) -> Self {
+        let rows = header.counts_rows(name.as_deref()).then_some(0);
+        Self { name, resolution: Resolution::default(), absent: Absent::of_rows(), rows, frame: 0 }
     }
 }
 
 impl Rows {
     pub(super) fn new(header: Header) -> Self {
-        let named: Vec<_> = header.runs().into_iter().map(|run| OfRun::new(Some(run))).collect();
-        let runs = if named.is_empty() { vec![OfRun::new(None)] } else { named };
+        let named: Vec<_> = header.runs().into_iter().map(|run| OfRun::new(&header, Some(run))).collect();
+        let runs = if named.is_empty() { vec![OfRun::new(&header, None)] } else { named };
         Self { header, runs }
     }
 
@@ -193,19 +218,18 @@ impl Rows {
         let cells: Vec<Cow<'_, str>> = cells(line, self.header.separator).take(MAX_CELLS).collect();
         let mut events = Vec::new();
         for run in &mut self.runs {
-            let event = run.event(&self.header, &cells)?;
-            let told = !event.m.is_empty() || !event.missing.is_empty();
-            events.extend((run.name.is_none() || told).then_some(event));
+            events.extend(run.event(&self.header, &cells)?);
         }
         Ok(events)
     }
 }
 
 impl OfRun {
-    fn event(&mut self, header: &Header, cells: &[Cow<'_, str>]) -> Result<Event, String> {
+    fn event(&mut self, header: &Header, cells: &[Cow<'_, str>]) -> Result<Option<Event>, String> {
         let mut event = Event::step("", 0);
         (event.run, event.step) = (self.name.clone(), None);
         let mut nothing = Vec::new();
+        let mut frame = DefaultHasher::new();
         for (i, cell) in cells.iter().enumerate().take(header.columns.len()) {
             let (column, name) = (header.columns[i], &header.names[i]);
             let cell = cell.trim();
@@ -217,16 +241,47 @@ impl OfRun {
                 Column::Metric(name, _) if NOTHING.iter().any(|n| cell.eq_ignore_ascii_case(n)) => {
                     nothing.push((name.to_owned(), Nothing::Null));
                 }
+                // It only stands beside the rows that are counted.
+                Column::Timestamp if self.rows.is_some() => event.ts = timestamp(cell),
                 column => take(&mut event, column, cell, &mut self.resolution)?,
             }
+            if !matches!(column, Column::Metric(..) | Column::Part(_)) {
+                let said = if column == Column::Other { words(cell) } else { String::new() };
+                (i, said).hash(&mut frame);
+            }
+        }
+        let bare = event.m.is_empty() && event.t.is_empty() && nothing.is_empty();
+        if bare && self.name.is_some() {
+            return Ok(None); // a row of another run
+        }
+        if let Some(rows) = &mut self.rows {
+            *rows += 1;
+            event.step = Some(*rows);
         }
         if event.step.is_none() {
             return Err(format!("no step in {} cells", cells.len()));
         }
-        self.absent.judge(&mut event, &nothing);
+        self.judge(&mut event, &nothing, frame.finish());
         self.resolution.put_on(&mut event);
-        Ok(event)
+        Ok(Some(event))
     }
+
+    /// Says what is missing. A row without any number is of something else where what stands beside the
+    /// numbers is not as it was: a time is not there, a word is another.
+    fn judge(&mut self, event: &mut Event, nothing: &[(String, Nothing)], frame: u64) {
+        let told = |name: &str| event.m.get(name).is_some();
+        if told(metric::LOSS) || told(metric::GRAD_NORM) {
+            self.frame = frame;
+        }
+        if frame == self.frame || !event.m.is_empty() || !event.t.is_empty() || !nothing.is_empty() {
+            self.absent.judge(event, nothing);
+        }
+    }
+}
+
+/// A cell without its digits: times and counters differ from row to row.
+fn words(cell: &str) -> String {
+    cell.chars().filter(|c| !c.is_ascii_digit()).take(SHOWN).collect()
 }
 
 fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resolution) -> Result<(), String> {
@@ -276,7 +331,8 @@ fn step(v: f64) -> Option<i64> {
 
 fn timestamp(cell: &str) -> Option<f64> {
     // The range is that of a 64-bit count of milliseconds, with room for sums.
-    let unix = num::parse(cell).filter(|t| t.is_finite() && t.abs() < 1e12);
+    let milliseconds = |t: f64| if t.abs() < 1e11 { t } else { t / 1e3 };
+    let unix = num::parse(cell).map(milliseconds).filter(|t| t.is_finite() && t.abs() < 1e12);
     let instant = || cell.parse::<jiff::Timestamp>().ok();
     // As pandas and Python's logging write it, who tell no zone: it is taken for UTC.
     let civil = || {
@@ -290,140 +346,5 @@ fn timestamp(cell: &str) -> Option<f64> {
 fn own(event: &mut Event, name: &str, cell: &str) {
     if let Some(value) = num::parse(cell).filter(|_| !name.is_empty()) {
         event.m.set(name, value);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(rows: &mut Rows, line: &str) -> Event {
-        let mut events = rows.events(line).unwrap();
-        assert_eq!(events.len(), 1, "{line}");
-        events.remove(0)
-    }
-
-    #[test]
-    fn reads_what_the_web_page_of_wandb_exports() {
-        let header =
-            r#""Step","proud-sun-7 - lm_loss","proud-sun-7 - lm_loss__MIN","proud-sun-7 - lm_loss__MAX""#;
-        let mut rows = Rows::new(Header::parse(header).unwrap());
-        let e = one(&mut rows, r#""100","2.5","2.5","2.5""#);
-        assert_eq!((e.step, e.run.as_deref()), (Some(100), Some("proud-sun-7")));
-        assert_eq!(e.m.iter().collect::<Vec<_>>(), [("loss", 2.5)]);
-        assert!(one(&mut rows, r#""101","NaN","NaN","NaN""#).m.get("loss").unwrap().is_nan());
-        let columns = |run: &str, name: &str| {
-            format!(r#""{run} - {name}","{run} - {name}__MIN","{run} - {name}__MAX""#)
-        };
-        let header = format!(
-            r#""trainer/global_step",{},{}"#,
-            columns("a, b", "my_loss"),
-            columns("c - d", "train/loss")
-        );
-        let mut rows = Rows::new(Header::parse(&header).unwrap());
-        let both = rows.events(r#""5","1.5","1.5","1.5","2.5","2.5","2.5""#).unwrap();
-        let seen: Vec<_> = both.iter().map(|e| (e.run.as_deref().unwrap(), e.m.get("loss"))).collect();
-        assert_eq!(
-            seen,
-            [("a, b", Some(1.5)), ("c - d", Some(2.5))],
-            "a loss with a name of its own is the loss"
-        );
-        assert_eq!(one(&mut rows, "6,,,,2.5,2.5,2.5").run.as_deref(), Some("c - d"));
-        assert_eq!(rows.events("7,,,,,,"), Ok(vec![]));
-    }
-
-    #[test]
-    fn takes_the_times_of_pandas_and_logging_for_utc() {
-        let mut rows = Rows::new(Header::parse("step,loss,timestamp").unwrap());
-        for (cell, want) in [
-            ("2026-11-21 02:16:56", 1_795_227_416.0),
-            ("2026-11-21 02:16:56.572", 1_795_227_416.572),
-            ("2026-11-21 02:16:56.572118", 1_795_227_416.572_118),
-            ("\"2026-11-21 02:16:56,572\"", 1_795_227_416.572),
-            ("2026-11-21T02:16:56", 1_795_227_416.0),
-            ("2026-11-21 03:16:56+01:00", 1_795_227_416.0),
-        ] {
-            assert_eq!(one(&mut rows, &format!("1,2.5,{cell}")).ts, Some(want), "{cell}");
-        }
-        for cell in ["yesterday", "2026-13-21 02:16:56", "02:16:56"] {
-            let err = rows.events(&format!("1,2.5,{cell}")).unwrap_err();
-            let why = "timestamp is none of Unix seconds, RFC 3339, and YYYY-MM-DD HH:MM:SS in UTC";
-            assert_eq!(err, format!("{why}: {cell:?}"));
-        }
-    }
-
-    #[test]
-    fn a_loss_that_turns_into_nothing_is_missing() {
-        for (nothing, known) in [("null", 3), ("None", 3), ("", 21)] {
-            let mut rows = Rows::new(Header::parse("step,loss,lr,grad_norm").unwrap());
-            for step in 1..known {
-                assert_eq!(one(&mut rows, &format!("{step},2.5,0.1,0.5")).missing, [""; 0]);
-            }
-            let e = one(&mut rows, &format!("{known},{nothing},0.1,0.5"));
-            assert_eq!((&e.missing[..], e.m.get("lr")), (&["loss".to_owned()][..], Some(0.1)), "{nothing:?}");
-            assert_eq!(one(&mut rows, "100,,,").missing, [""; 0], "a row of something else");
-        }
-    }
-
-    #[test]
-    fn columns_of_other_names_are_series_where_they_are_numbers() {
-        let mut rows = Rows::new(Header::parse("step,loss,\"rollout/reward\",note").unwrap());
-        let e = one(&mut rows, "7,2.5,-0.5,fine");
-        assert_eq!(e.m.iter().collect::<Vec<_>>(), [("loss", 2.5), ("rollout/reward", -0.5)]);
-    }
-
-    #[test]
-    fn reads_what_the_header_names() {
-        let header =
-            Header::parse("step,loss,mystery,grad_norm,step_time_seconds,timestamp,rank,node").unwrap();
-        let mut rows = Rows::new(header);
-        let e = one(&mut rows, "12.0,2.5,x,,0.25,2026-11-21T02:16:56.5Z,3,node007");
-        assert_eq!((e.step, e.rank, e.node.as_deref()), (Some(12), Some(3), Some("node007")));
-        assert_eq!(
-            (e.m.get("loss"), e.m.get("grad_norm"), e.m.get("step_time")),
-            (Some(2.5), None, Some(0.25))
-        );
-        assert_eq!(e.ts, Some(1_795_227_416.5));
-        assert_eq!(e.q.iter().collect::<Vec<_>>(), [("loss", 0.1), ("step_time", 0.01)]);
-        let e = one(&mut rows, "13,-inf,,nan");
-        assert_eq!(e.m.get("loss"), Some(f64::NEG_INFINITY));
-        assert!(e.m.get("grad_norm").unwrap().is_nan());
-    }
-
-    #[test]
-    fn reads_what_a_rank_did() {
-        let mut rows = Rows::new(Header::parse("step,rank,stage,forward_compute,gc").unwrap());
-        let e = one(&mut rows, "16,4,1,17.5,0");
-        assert_eq!(
-            (e.step, e.rank, e.extra.get("stage").and_then(Value::as_f64)),
-            (Some(16), Some(4), Some(1.0))
-        );
-        assert_eq!((e.t.get("forward_compute"), e.t.get("gc"), e.m.len()), (Some(17.5), Some(0.0), 0));
-    }
-
-    #[test]
-    fn reads_what_others_export() {
-        let mut rows =
-            Rows::new(Header::parse("iteration\ttrain/loss\tlearning_rate\tstep_time_ms").unwrap());
-        let e = one(&mut rows, "7\t2.5\t3e-4\t250");
-        assert_eq!((e.step, e.m.get("loss"), e.m.get("lr")), (Some(7), Some(2.5), Some(3e-4)));
-        assert_eq!(e.m.get("step_time"), Some(0.25));
-        let mut rows = Rows::new(Header::parse("\"Step\";\"loss\"").unwrap());
-        assert_eq!(one(&mut rows, "\"8\";\"2.5\"").step, Some(8));
-    }
-
-    #[test]
-    fn says_what_is_wrong() {
-        let mut rows = Rows::new(Header::parse("step,loss").unwrap());
-        for (line, reason) in [
-            ("1.5,2", "step is not an integer: \"1.5\""),
-            ("1,two", "loss is not a number: \"two\""),
-            (",2", "no step in 2 cells"),
-        ] {
-            assert_eq!(rows.events(line).unwrap_err(), reason);
-        }
-        for no_header in ["loss,lr", "step", "1,2,3", "iteration 5 | loss 2, step 3"] {
-            assert!(Header::parse(no_header).is_none(), "{no_header}");
-        }
     }
 }

@@ -13,9 +13,17 @@
 //!
 //! Lines are of one kind if they have the same names apart from these two, so evaluations and summaries are
 //! of another. Where steps were skipped, and after steps fell back, nothing counts.
+//!
+//! A line that has nothing but a step is a row of a table like any other; of other lines see `bare.rs`.
+
+mod bare;
+#[cfg(test)]
+mod tests;
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
+
+use bare::Bare;
 
 /// The numbers that are missed, which are those that say that a run is lost.
 const WATCHED: [&str; 2] = [metric::LOSS, metric::GRAD_NORM];
@@ -49,6 +57,9 @@ pub struct Absent {
     lines: u64,
     /// A record holds whatever was logged at the time, so that only `null` says something.
     only_nulls: bool,
+    /// A row has a cell for each number, so that one in which all are empty says something.
+    rows: bool,
+    bare: Bare,
 }
 
 #[derive(Debug, Default)]
@@ -76,12 +87,64 @@ impl Absent {
         Self { only_nulls: true, ..Self::default() }
     }
 
+    /// Of tables.
+    pub fn of_rows() -> Self {
+        Self { rows: true, ..Self::default() }
+    }
+
     /// Says what is missing from a step, of which `nothing` had no value.
     pub fn judge(&mut self, e: &mut Event, nothing: &[(String, Nothing)]) {
         let Some(step) = e.step.filter(|_| e.kind == Kind::Step) else { return };
+        // A second row of a step is of something else, unless it is another rank's.
+        let again = self.last_step == Some(step) && e.rank.is_none();
+        if self.rows && again && is_bare(e, nothing) {
+            return;
+        }
+        self.judge_as(e, step, nothing, self.rows);
+    }
+
+    /// The step before `step` that this line proves to be one, see [`Self::bare`].
+    pub(crate) fn proven_by(&mut self, step: i64) -> Option<Event> {
+        let mut held = self.bare.line(step)?;
+        let at = held.step?;
+        self.judge_as(&mut held, at, &[], true);
+        Some(held)
+    }
+
+    /// Something other than a step was told.
+    pub(crate) fn interrupt(&mut self) {
+        self.bare.interrupt();
+    }
+
+    /// What a line says that has a step and nothing else. `None` if it is not known to be one; nothing
+    /// while the next line must prove it.
+    pub(crate) fn bare(&mut self, mut e: Event) -> Option<Vec<Event>> {
+        let step = e.step?;
+        if self.bare.is_held() {
+            let held = self.proven_by(step)?;
+            self.judge_as(&mut e, step, &[], true);
+            return Some(vec![held, e]);
+        }
+        let rest = rest(&e, &[]);
+        let gone = !self.find(&e, &[], rest, true).is_empty();
+        if !gone || !self.bare.is_next(step) {
+            self.bare.idles();
+            return None;
+        }
+        let known = self.kinds.iter().any(|k| k.rest == rest && k.watched.iter().any(|w| w.lost));
+        if !known {
+            self.bare.hold(e);
+            return Some(Vec::new());
+        }
+        self.bare.line(step);
+        self.judge_as(&mut e, step, &[], true);
+        Some(vec![e])
+    }
+
+    fn judge_as(&mut self, e: &mut Event, step: i64, nothing: &[(String, Nothing)], bare: bool) {
         self.moved(step);
         let rest = rest(e, nothing);
-        let found = self.find(e, nothing, rest);
+        let found = self.find(e, nothing, rest, bare);
         let kind = self.kind(rest);
         for (w, name) in kind.watched.iter_mut().zip(WATCHED) {
             if e.m.get(name).is_some() {
@@ -108,10 +171,12 @@ impl Absent {
 
     /// What a step would be found to miss.
     pub(crate) fn missing(&self, e: &Event, nothing: &[(String, Nothing)]) -> Vec<&'static str> {
-        self.find(e, nothing, rest(e, nothing))
+        self.find(e, nothing, rest(e, nothing), false)
     }
 
-    fn find(&self, e: &Event, nothing: &[(String, Nothing)], rest: u64) -> Vec<&'static str> {
+    /// `bare` says that a line with nothing else on it counts.
+    fn find(&self, e: &Event, nothing: &[(String, Nothing)], rest: u64, bare: bool) -> Vec<&'static str> {
+        let told_of = !e.m.is_empty() || bare && is_bare(e, nothing);
         if e.m.get(metric::SKIPPED).is_some_and(|n| n > 0.0) {
             return Vec::new();
         }
@@ -122,7 +187,7 @@ impl Absent {
             match nothing.iter().find(|(n, _)| n == WATCHED[i]) {
                 Some((_, Nothing::Certain)) => told(i),
                 Some((_, Nothing::Null)) => self.lost[i] || w.nulled || w.there >= KNOWN,
-                None if self.only_nulls || e.m.is_empty() => false,
+                None if self.only_nulls || !told_of => false,
                 None => w.lost || w.there >= USUAL,
             }
         };
@@ -136,7 +201,8 @@ impl Absent {
         // Lines of several ranks may be a few steps apart; a restart goes back further, and may log something
         // else.
         if by < 0 && by.unsigned_abs() > self.stride.unsigned_abs().saturating_mul(4) {
-            *self = Self { lines: self.lines, only_nulls: self.only_nulls, ..Self::default() };
+            *self =
+                Self { lines: self.lines, only_nulls: self.only_nulls, rows: self.rows, ..Self::default() };
         }
         self.stride = self.stride.max(by);
         self.last_step = Some(step);
@@ -158,6 +224,11 @@ impl Absent {
     }
 }
 
+/// Whether a line has a step and nothing else.
+fn is_bare(e: &Event, nothing: &[(String, Nothing)]) -> bool {
+    e.m.iter().all(|(name, _)| name == metric::EPOCH) && e.t.is_empty() && nothing.is_empty()
+}
+
 /// The names of a line apart from those that are watched, in any order.
 fn rest(e: &Event, nothing: &[(String, Nothing)]) -> u64 {
     let numbers = e.m.iter().map(|(name, _)| name);
@@ -170,108 +241,4 @@ fn rest(e: &Event, nothing: &[(String, Nothing)]) -> u64 {
 /// FNV-1a.
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// A line: its step, its numbers, and what has no value.
-    type Line = (i64, Vec<&'static str>, Vec<&'static str>);
-
-    fn missing(lines: &[Line]) -> Vec<(i64, Vec<String>)> {
-        let mut absent = Absent::default();
-        let mut found = Vec::new();
-        for (step, numbers, nothing) in lines {
-            let mut e = Event { step: Some(*step), ..Event::new(Kind::Step) };
-            for name in numbers {
-                e.m.set(name, 1.0);
-            }
-            let nothing: Vec<_> = nothing.iter().map(|n| ((*n).to_owned(), Nothing::Null)).collect();
-            absent.judge(&mut e, &nothing);
-            found.extend((!e.missing.is_empty()).then_some((*step, e.missing)));
-        }
-        found
-    }
-
-    fn full(steps: impl Iterator<Item = i64>) -> impl Iterator<Item = Line> {
-        steps.map(|s| (s, vec!["loss", "grad_norm", "lr", "step_time"], vec![]))
-    }
-
-    fn of(name: &str, steps: &[i64]) -> Vec<(i64, Vec<String>)> {
-        steps.iter().map(|s| (*s, vec![name.to_owned()])).collect()
-    }
-
-    #[test]
-    fn a_number_that_turns_null_is_missing() {
-        let null = |s| (s, vec!["grad_norm", "lr", "step_time"], vec!["loss"]);
-        let lines: Vec<_> = full(1..3).chain([null(3), null(4)]).chain(full(5..6)).chain([null(6)]).collect();
-        assert_eq!(missing(&lines), of("loss", &[3, 4]), "what comes back must be known again");
-        let lines: Vec<_> = full(1..2).chain([null(2)]).collect();
-        assert_eq!(missing(&lines), [], "one line is too early to tell");
-        let both = (3, vec!["lr", "step_time"], vec!["loss", "grad_norm"]);
-        let lines: Vec<_> = full(1..3).chain([both]).collect();
-        assert_eq!(missing(&lines), [(3, vec!["loss".to_owned(), "grad_norm".to_owned()])]);
-    }
-
-    #[test]
-    fn a_number_that_is_always_there_is_missed() {
-        let without = |s| (s, vec!["lr", "step_time"], vec![]);
-        let lines: Vec<_> =
-            full(1..21).chain((21..24).map(without)).chain(full(24..25)).chain([without(25)]).collect();
-        let both = vec!["loss".to_owned(), "grad_norm".to_owned()];
-        assert_eq!(missing(&lines), (21..24).map(|s| (s, both.clone())).collect::<Vec<_>>());
-        let lines: Vec<_> = full(1..20).chain([without(20)]).collect();
-        assert_eq!(missing(&lines), [], "too early to tell");
-    }
-
-    #[test]
-    fn lines_of_another_kind_miss_nothing() {
-        let eval = |s| (s, vec!["acc", "runtime"], vec!["loss"]);
-        let summary = |s| (s, vec!["train_runtime", "samples_per_second", "total_flos"], vec![]);
-        let short = |s| (s, vec!["lr"], vec![]); // a schedule
-        let lines: Vec<_> = full(1..50).chain([eval(50), summary(50), short(51)]).collect();
-        assert_eq!(missing(&lines), []);
-        let skipped = (50, vec!["lr", "step_time", "skipped"], vec![]);
-        let usual = (1..50).map(|s| (s, vec!["loss", "lr", "step_time", "skipped"], vec![]));
-        assert_eq!(missing(&usual.chain([skipped]).collect::<Vec<_>>()), [], "a skipped step has no loss");
-        let restarted: Vec<_> = full(100..150).chain([(50, vec!["lr", "step_time"], vec![])]).collect();
-        assert_eq!(missing(&restarted), [], "a new attempt may log something else");
-    }
-
-    proptest! {
-        /// A number of every k-th line is never missed, however the others look.
-        #[test]
-        fn what_is_logged_seldom_is_not_missed(every in 2i64..40, first in 0i64..19, nulls: bool, lines in 50i64..300) {
-            let line = |s: i64| -> Line {
-                let there = s < first.min(if nulls { 1 } else { 19 }) || s % every == 0;
-                let mut numbers = vec!["lr", "step_time", "tokens"];
-                numbers.extend(there.then_some("loss"));
-                (s, numbers, if nulls && !there { vec!["loss"] } else { vec![] })
-            };
-            let lines: Vec<_> = (0..lines).map(line).collect();
-            prop_assert_eq!(missing(&lines), vec![]);
-        }
-
-        /// After enough whole lines the first line without the number is told, and none before.
-        #[test]
-        fn a_loss_that_is_gone_is_told_at_once(whole in 20i64..200, gone in 1i64..50, nulls: bool) {
-            let without = (whole..whole + gone).map(|s| (s, vec!["lr", "grad_norm", "step_time"], if nulls { vec!["loss"] } else { vec![] }));
-            let lines: Vec<Line> = full(0..whole).chain(without).collect();
-            let steps: Vec<_> = missing(&lines).into_iter().map(|(s, _)| s).collect();
-            prop_assert_eq!(steps, (whole..whole + gone).collect::<Vec<_>>());
-        }
-
-        #[test]
-        fn never_panics(lines in proptest::collection::vec((any::<i64>(), any::<u8>(), any::<u8>()), 0..60)) {
-            let names = ["loss", "grad_norm", "lr", "skipped", "a", "b", "c", "d"];
-            let pick = |bits: u8| names.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1).map(|(_, n)| *n).collect::<Vec<_>>();
-            let lines: Vec<Line> = lines.into_iter().map(|(s, n, m)| (s, pick(n), pick(m & !n))).collect();
-            for (step, missing) in missing(&lines) {
-                let line = lines.iter().find(|(s, ..)| *s == step);
-                prop_assert!(line.is_some() && !missing.is_empty());
-            }
-        }
-    }
 }

@@ -3,6 +3,7 @@
 //! The order in which prefixes are stacked depends on who started whom, so they are taken off in any order until
 //! none is left. Nothing here reads a metric.
 
+mod logger;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,8 @@ use stepwatch_wire::Value;
 
 use crate::number::split_once;
 use crate::time::{self, Stamp};
+
+pub(crate) use logger::behind_logger;
 
 /// Bytes of a line that a container runtime cut into pieces, put together again at most.
 pub const MAX_JOINED_BYTES: usize = 256 * 1024;

@@ -121,6 +121,11 @@ impl<'a> Out<'a> {
         self.nothing.push((name.to_owned(), how));
     }
 
+    /// Whether the step which is being read has a name whose value is nothing: this one, or any.
+    pub(crate) fn has_nothing(&self, name: Option<&str>) -> bool {
+        self.nothing.iter().any(|(n, _)| name.is_none_or(|name| n == name))
+    }
+
     /// Whether a step misses a number that it should carry.
     pub(crate) fn misses(&self, event: &Event) -> bool {
         self.absent.as_ref().is_some_and(|a| !a.missing(event, &self.nothing).is_empty())
@@ -128,17 +133,30 @@ impl<'a> Out<'a> {
 
     /// Gives an event out, with the resolution of what it carries, and with what it misses.
     pub fn push(&mut self, mut event: Event) {
-        match event.kind {
-            Kind::Step => {
+        let mut before = None;
+        match (event.kind, &mut self.absent) {
+            (Kind::Step, Some(absent)) => {
                 let nothing = core::mem::take(&mut self.nothing);
-                if let Some(absent) = &mut self.absent {
-                    absent.judge(&mut event, &nothing);
-                }
+                before = event.step.and_then(|step| absent.proven_by(step));
+                absent.judge(&mut event, &nothing);
             }
-            Kind::Eval => self.nothing.clear(),
-            _ => {}
+            (Kind::Hb, _) | (_, None) => {}
+            (_, Some(absent)) => absent.interrupt(),
         }
+        if matches!(event.kind, Kind::Step | Kind::Eval) {
+            self.nothing.clear();
+        }
+        before.into_iter().for_each(|e| self.as_it_is(e));
         self.as_it_is(event);
+    }
+
+    /// Takes a line that has a step and nothing else, which may be one whose loss was left out.
+    pub(crate) fn bare(&mut self, event: Event) -> Outcome {
+        self.nothing.clear();
+        let Some(told) = self.absent.as_mut().and_then(|a| a.bare(event)) else { return Outcome::Unmatched };
+        let outcome = if told.is_empty() { Outcome::Ignored } else { Outcome::Matched };
+        told.into_iter().for_each(|e| self.as_it_is(e));
+        outcome
     }
 
     /// Gives an event out that says itself what is missing. No step is below 0: a trainer that counts one so

@@ -30,6 +30,8 @@ const MAX_LINE: usize = 8 * 1024;
 const MAX_STEP: i64 = 1 << 53;
 /// A ratio above this was printed in percent.
 const MAX_RATIO: f64 = 1.5;
+/// What may stand between two fields.
+const SEPARATORS: [char; 6] = [' ', ',', ';', '|', '-', ':'];
 
 #[derive(Debug, Default)]
 pub(crate) struct Generic {
@@ -45,6 +47,8 @@ pub(crate) struct Generic {
     has_loss: bool,
     /// The last loss was no number.
     lost: bool,
+    /// The last line that had a loss, without its digits.
+    shape: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +65,8 @@ struct Told {
     step: Option<(u8, i64, Option<i64>)>,
     epoch: Option<f64>,
     rank: Option<u32>,
+    /// It is a drawing of a bar.
+    bar: bool,
     train: Numbers,
     eval: Numbers,
     eval_name: Option<String>,
@@ -87,6 +93,7 @@ impl Format for Generic {
                 return Outcome::Ignored;
             }
             told.step = Some((0, bar.n.saturating_add(i64::from(lost)), total));
+            told.bar = true;
             for text in [bar.description, bar.postfix, bar.rest] {
                 told.read(fields::scan(text).unwrap_or_default().iter());
             }
@@ -168,7 +175,8 @@ impl Generic {
             || told.train.iter().any(|(name, ..)| names::is_of_training(name))
             || !evaluates && told.lacks(line, out);
         if !trains && !told.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
-            return Outcome::Unmatched;
+            let bare = told.train.is_empty() && told.eval.is_empty() && nothings.is_empty();
+            return if bare && !evaluates { self.bare(&told, step, line, out) } else { Outcome::Unmatched };
         }
         let step = match self.before.filter(|_| evaluates) {
             // The batches of an evaluation are counted from 0 again.
@@ -178,6 +186,9 @@ impl Generic {
             None => self.counted(Position { step, of, epoch: told.epoch }),
         };
         self.has_loss |= loss.is_some() && !evaluates;
+        if loss.is_some() && !evaluates && !told.bar {
+            self.shape = shape(line.text);
+        }
         if trains && !evaluates {
             self.lost = loss.is_some_and(|v| !v.is_finite());
         }
@@ -196,6 +207,24 @@ impl Generic {
             push(line.eval(Some(step), told.eval_name.as_deref().unwrap_or("eval")), told.eval, out);
         }
         Outcome::Matched
+    }
+
+    /// A line that is as the others were, and ends where their numbers began: `step: 41`.
+    fn bare(&mut self, told: &Told, step: i64, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let same_epoch = self.before.is_some_and(|before| before.epoch == told.epoch);
+        let shape = shape(line.text);
+        let behind = self.shape.strip_prefix(shape.trim_end_matches(SEPARATORS));
+        let cut = behind.is_some_and(|b| b.trim_start_matches(SEPARATORS).starts_with(char::is_alphabetic))
+            && behind.is_some_and(|b| b.starts_with(SEPARATORS));
+        if told.bar || !same_epoch || !cut {
+            return Outcome::Unmatched;
+        }
+        let mut e = line.step(self.offset.saturating_add(step).min(MAX_STEP));
+        e.rank = told.rank;
+        if let Some(epoch) = told.epoch {
+            e.m.set(metric::EPOCH, epoch);
+        }
+        out.bare(e)
     }
 
     /// The step of the run: behind the epochs before, where the printed one starts again with each.
@@ -313,6 +342,18 @@ impl Told {
     }
 }
 
+/// A text with its numbers and blanks made alike.
+fn shape(text: &str) -> String {
+    let mut shape = String::with_capacity(text.len());
+    for c in text.chars() {
+        let c = if c.is_ascii_digit() { '#' } else { c };
+        if !(matches!(c, '#' | ' ') && shape.ends_with(c)) {
+            shape.push(c);
+        }
+    }
+    shape
+}
+
 /// The text without a date that has no year, or what absl puts before it: `05/29 03:52:45 - `, `I0706
 /// 16:50:26.230209 140110937163584 train.py:12] `; and whether there was any.
 fn without_logger(text: &str) -> (&str, bool) {
@@ -330,6 +371,13 @@ fn without_logger(text: &str) -> (&str, bool) {
     rest.map_or((text, false), |rest| {
         (rest.trim_start_matches(|c: char| c.is_ascii_digit() || " .,-|:".contains(c)), true)
     })
+}
+
+/// Whether a word says what a line tells of: a counter, an evaluation, a metric.
+pub(crate) fn tells(word: &str) -> bool {
+    let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    let named = names::meaning(word, true);
+    names::evaluates(word) || !matches!(named, Meaning::Custom(_) | Meaning::Unnamed | Meaning::Nothing)
 }
 
 /// Whether a bar of training tells a loss that is no number.

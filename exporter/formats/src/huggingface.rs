@@ -39,6 +39,8 @@ pub(crate) struct HuggingFace {
     tokens: Option<(i64, f64)>,
     /// Second of the bar at the last heartbeat.
     beat: Option<i64>,
+    /// The loss of the last dict was no number.
+    lost: bool,
     pause: Evaluation,
     saving: Saving,
 }
@@ -124,8 +126,12 @@ impl HuggingFace {
 
     fn dict(&mut self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         if d.contains_key("train_runtime") {
+            self.lost_mean(d, line, out);
             let mut e = Event { step: self.last_step, ts: line.ts, code: Some(0), ..Event::new(Kind::Bye) };
             numbers(d, &mut e, out);
+            if e.m.get(metric::LOSS).is_some_and(|mean| !mean.is_finite()) {
+                e.m.remove(metric::LOSS);
+            }
             return Some(e);
         }
         if d.contains_key("loss") && (d.contains_key("learning_rate") || d.contains_key("epoch")) {
@@ -137,6 +143,18 @@ impl HuggingFace {
             self.pause.end(self.last_step, line, out);
         }
         eval.then(|| self.eval(d, line, out))
+    }
+
+    /// The closing record tells the mean of all losses. One that is no number says that a loss was none,
+    /// which no step may have shown: the step is the last.
+    fn lost_mean(&self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) {
+        let mean = d.get("train_loss").and_then(Value::as_f64);
+        if let Some(mean) = mean.filter(|mean| !mean.is_finite() && !self.lost) {
+            let step = self.last_step.or(self.bar.map(|b| b.n)).unwrap_or(0);
+            let mut e = line.step(step);
+            e.m.set(metric::LOSS, mean);
+            out.push(e);
+        }
     }
 
     fn step(&mut self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> Event {
@@ -156,6 +174,7 @@ impl HuggingFace {
         self.pause.step(self.last_step, step, line, out);
         self.saving.step(step, line, out);
         self.last_step = Some(step);
+        self.lost = e.m.get(metric::LOSS).is_some_and(|loss| !loss.is_finite()) || out.misses(&e);
         e
     }
 
@@ -342,6 +361,32 @@ mod tests {
         assert_eq!((e[0].m.get("tokens"), e[1].m.get("tokens")), (None, Some(200.0)));
         assert_eq!((e[2].name.as_deref(), e[2].m.get("loss"), e[2].step), (Some("c4"), Some(1.5), Some(20)));
         assert_eq!((e[3].kind, e[3].code, e[3].m.get("train_runtime")), (Kind::Bye, Some(0), Some(172.5)));
+    }
+
+    #[test]
+    fn a_mean_that_is_no_number_is_a_lost_loss() {
+        let end = |mean: &str| {
+            format!(
+                "{{'train_runtime': 172.5, 'train_samples_per_second': 5.4, 'train_loss': {mean}, 'epoch': 1.0}}"
+            )
+        };
+        let step = "{'loss': 1.0, 'epoch': 0.1, 'step': 10}";
+        for mean in ["nan", "inf", "'nan'"] {
+            let e = read(&[step, &end(mean)]);
+            let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+            assert_eq!(
+                seen,
+                [(Kind::Step, Some(10)), (Kind::Step, Some(10)), (Kind::Bye, Some(10))],
+                "{mean}"
+            );
+            assert!(!e[1].m.get("loss").unwrap().is_finite() && e[2].m.get("train_loss").is_none());
+        }
+        let e = read(&["{'loss': nan, 'epoch': 0.1, 'step': 10}", &end("nan")]);
+        assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Bye], "told before");
+        let e = read(&["100%|██| 40/40 [00:10<00:00,  1.00s/it]", &end("nan")]);
+        assert_eq!((e[0].kind, e[0].step), (Kind::Step, Some(40)), "nothing was logged before the end");
+        let e = read(&[step, &end("1.5")]);
+        assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Bye]);
     }
 
     #[test]

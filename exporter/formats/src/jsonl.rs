@@ -51,8 +51,17 @@ impl Format for Jsonl {
         }
         let Ok(v @ Value::Map(_)) = Value::parse(line.text.as_bytes()) else { return Outcome::Unmatched };
         if !self.keys.is_empty() {
-            let step = self.told(&v, line, out);
-            return self.give(&v, step, None, line, out);
+            let Some(step) = self.told(&v, line, out) else {
+                return self.give(&v, None, None, line, out);
+            };
+            if step.m.is_empty() && !out.has_nothing(None) && self.knows_all(&v) {
+                let outcome = out.bare(step.clone());
+                if outcome != Outcome::Unmatched {
+                    return outcome;
+                }
+            }
+            let says = !step.m.is_empty() || step.ts.is_some() || out.has_nothing(Some(metric::LOSS));
+            return self.give(&v, says.then_some(step), None, line, out);
         }
         if let Some(record) = titan::Record::of(&v) {
             return self.titan.read(&record, out);
@@ -60,6 +69,9 @@ impl Format for Jsonl {
         let found = maps::found(&v, line, out);
         if found.progress {
             return Outcome::Ignored;
+        }
+        if let Some(bare) = found.bare {
+            return out.bare(bare);
         }
         self.give(&v, found.step, found.eval, line, out)
     }
@@ -90,7 +102,6 @@ impl Jsonl {
     fn told(&self, v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         let step = integer(at(v, self.keys.get("step")?)?)?;
         let mut e = line.step(step);
-        let mut null = false;
         for (ours, theirs) in &self.keys {
             let Some(value) = at(v, theirs) else { continue };
             match ours.as_str() {
@@ -103,15 +114,20 @@ impl Jsonl {
                         out.resolution(name, n);
                         out.value(&mut e, name, n);
                     }
-                    None if *value == Value::Null => {
-                        out.nothing(name, Nothing::Certain);
-                        null |= name == metric::LOSS;
-                    }
+                    None if *value == Value::Null => out.nothing(name, Nothing::Certain),
                     None => {}
                 },
             }
         }
-        (!e.m.is_empty() || e.ts.is_some() || null).then_some(e)
+        Some(e)
+    }
+
+    /// Whether a record has only what the configuration tells of.
+    fn knows_all(&self, v: &Value) -> bool {
+        let Value::Map(top) = v else { return false };
+        let told =
+            |key: &String| self.keys.values().any(|path| path == key || path.split('.').next() == Some(key));
+        top.keys().all(told)
     }
 
     /// What depends on the records before: tokens of one step, and per second.

@@ -154,7 +154,7 @@ mod tests {
                 " global_batch_size: 20 | lm_loss: 10.6 | lr: 1e-05 | model_tflops_per_gpu: 0.00869 |",
                 " hardware_tflops_per_gpu: 0.00869 | grad_norm: 0.515 | cuda_memory_allocated: 75.2M",
             ),
-            "[INFO]: iteration: 5 / 9 | lm_loss: nan",
+            "[INFO]: iteration: 991 | lm_loss: nan",
             "iteration: 992 / 1000 | lm_loss: nan | grad_norm: infE",
             "iteration: 993 / 1000 | lm_loss: 2.345678E+00 | lr: 1.000E-04",
         ]);

@@ -11,7 +11,7 @@ use core::fmt;
 use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
-use crate::clean::{self, MAX_JOINED_BYTES, Speaker};
+use crate::clean::{self, Cleaned, MAX_JOINED_BYTES, Speaker};
 use crate::format::{self, Belief, FORMATS, Format, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
 use crate::last_words::LastWords;
@@ -47,6 +47,8 @@ pub struct Reader {
     local_stamp: Option<f64>,
     /// The goodbye, once the log has said it and no step came after it.
     ended: Option<Event>,
+    /// A candidate read the line that is looked at, believed or not.
+    read: bool,
     last_words: LastWords,
     counters: Counters,
 }
@@ -137,6 +139,7 @@ impl Reader {
             utc_offset: 0.0,
             local_stamp: None,
             ended: None,
+            read: false,
             last_words: LastWords::default(),
             counters: Counters::default(),
         }
@@ -253,7 +256,13 @@ impl Reader {
         let first = out.len();
         let inner = Cell::new(None);
         let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset, inner: &inner };
+        self.read = false;
         let mut outcome = self.probe(&line, *speaker, out);
+        let unread = outcome == Outcome::Unmatched && !self.read;
+        if let Some(inner) = unread.then(|| clean::behind_logger(c.text)).flatten() {
+            *speaker = inner.speaker.within(*speaker);
+            outcome = self.message(&inner, &line, *speaker, out);
+        }
         self.local_stamp = inner.get().or(self.local_stamp);
         self.keep_ended(first, out);
         self.voice.heard(*speaker, out, first);
@@ -273,6 +282,21 @@ impl Reader {
             Outcome::Unmatched => self.counters.unmatched += 1,
         }
         outcome
+    }
+
+    /// Asks once more, of what stands behind a logger's prefix.
+    fn message(
+        &mut self,
+        inner: &Cleaned<'_>,
+        line: &Line<'_>,
+        speaker: Speaker,
+        out: &mut Vec<Event>,
+    ) -> Outcome {
+        if let Some(Stamp::Local(s)) = inner.stamp {
+            self.local_stamp = Some(s);
+        }
+        let ts = inner.stamp.map(|s| s.unix(self.utc_offset)).or(line.ts);
+        self.probe(&Line { text: inner.text, ts, ..*line }, speaker, out)
     }
 
     /// Frameworks evaluate and save once more after they said that training is done. The last word about a run must stay
@@ -309,7 +333,10 @@ impl Reader {
         for i in (0..self.candidates.len()).filter(|i| Some(*i) != trusted) {
             let mut events = Vec::new();
             match self.ask(i, line, speaker, &mut events) {
-                Outcome::Matched => return self.read_by(i, events, out),
+                Outcome::Matched => {
+                    self.read = true;
+                    return self.read_by(i, events, out);
+                }
                 Outcome::Ignored if trusted.is_none() => verdict = Outcome::Ignored,
                 _ => {}
             }

@@ -65,7 +65,8 @@ const MEGATRON: &[(&str, &str)] = &[("throughput", metric::TFLOPS_REPORTED), ("b
 const UNITS: &[(&str, &str, f64)] =
     &[("(%)", "_ratio", 100.0), ("(GiB)", "_bytes", 1.0 / 1_073_741_824.0), ("(s)", "_seconds", 1.0)];
 
-/// The tags that Hugging Face ends with: seconds of the run, and a mean that is no step's loss.
+/// The tags that Hugging Face ends with: seconds of the run, and a mean that is no step's loss. Where it is
+/// no number, a loss was none.
 const ENDS: &[&str] = &["train/train_runtime", "train_runtime"];
 const MEANS: &[&str] = &["train/train_loss", "train_loss"];
 
@@ -213,7 +214,7 @@ impl Scalars {
                 Class::Eval { set, rest } => evals.push((set, rest, *value)),
                 Class::Part(name, divisor) => drop(e.t.set(name, value / divisor)),
                 Class::End => customs.push((&tag.name, *value)),
-                Class::Metric(..) if ended && MEANS.contains(&&*tag.name) => {
+                Class::Metric(..) if ended && value.is_finite() && MEANS.contains(&&*tag.name) => {
                     customs.push((&tag.name, *value))
                 }
                 Class::Metric(name, divisor) if e.m.get(name).is_none() => {
@@ -459,6 +460,8 @@ mod tests {
         give(&mut s, 7, &[("train/loss", 2.0)]);
         let events = give(&mut s, 7, &[("train/train_loss", 5.0), ("train/train_runtime", 60.0)]);
         assert_eq!(metrics(&events[0]), [("train/train_loss", 5.0), ("train/train_runtime", 60.0)]);
+        let events = give(&mut s, 7, &[("train/train_loss", f64::NAN), ("train/train_runtime", 60.0)]);
+        assert!(events[0].m.get("loss").unwrap().is_nan(), "a step before was lost");
         assert_eq!((events[1].kind, events[1].code), (Kind::Bye, Some(0)));
     }
 

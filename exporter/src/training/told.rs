@@ -123,10 +123,11 @@ impl Told {
     /// Takes out of an event what is known of its step as exactly or better.
     pub(super) fn sift(&mut self, names: &mut Names, step: i64, by: Priority, event: &mut Event) -> Sifted {
         self.measures_time |= event.m.get(metric::STEP_TIME).is_some();
-        let (mut known, mut better) = (0, 0);
+        let (mut known, mut better, mut others) = (0, 0, 0);
         for range in self.ranges.iter().filter(|r| r.holds(step)) {
             known |= range.bits;
             better |= if range.by <= by { range.bits } else { 0 };
+            others |= if range.by < by { range.bits } else { 0 };
         }
         let seen = self.ranges.iter().any(|r| r.holds(step));
         if self.forgotten.is_some_and(|last| step <= last) {
@@ -136,13 +137,19 @@ impl Told {
         if !seen {
             return sifted; // the first word of this step, as nearly every one is
         }
-        let told: Vec<(Box<str>, Bits)> =
-            event.m.iter().map(|(name, _)| (name.into(), names.bit(name))).collect();
-        for (name, bit) in told {
+        // What a source told of as a number it may take back: the end of a log says that a loss was none.
+        let taken_back = |name: &str, value: f64, bit: Bits| {
+            !value.is_finite() && lost(name) & !known != 0 && others & bit == 0
+        };
+        let told: Vec<(Box<str>, Bits, bool)> = (event.m.iter())
+            .map(|(name, value)| (name, value, names.bit(name)))
+            .map(|(name, value, bit)| (name.into(), bit, taken_back(name, value, bit)))
+            .collect();
+        for (name, bit, taken_back) in told {
             if is_parted(bit, by) {
                 continue;
             }
-            if better & bit != 0 {
+            if better & bit != 0 && !taken_back {
                 event.m.remove(&name);
                 event.q.remove(&name);
                 sifted.repeated += 1;
@@ -279,6 +286,17 @@ mod tests {
         assert_eq!(b.tell(2, Client, &[("loss", f64::NAN), ("lr", 1.0)]), all("loss lr"));
         assert_eq!(b.tell(3, Log, &[("loss", f64::NAN)]), all("loss"));
         assert_eq!(b.tell(3, Client, &[("loss", f64::NAN)]), ("loss".to_owned(), None), "known already");
+    }
+
+    #[test]
+    fn a_source_takes_back_a_number_that_was_none() {
+        let mut b = Bench::default();
+        let all = |text: &str| (text.to_owned(), Some(text.to_owned()));
+        assert_eq!(b.tell(7, Log, &[("loss", 2.5), ("lr", 1.0)]), all("loss lr"));
+        assert_eq!(b.tell(7, Log, &[("loss", f64::NAN), ("lr", 1.0)]), all("loss"));
+        assert_eq!(b.tell(7, Log, &[("loss", f64::NAN)]), (String::new(), None), "once");
+        assert_eq!(b.tell(8, Client, &[("loss", 2.5)]), all("loss"));
+        assert_eq!(b.tell(8, Log, &[("loss", f64::NAN)]), (String::new(), None), "the trainer knows better");
     }
 
     #[test]

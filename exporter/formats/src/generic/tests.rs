@@ -362,3 +362,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_line_of_which_nothing_but_the_step_is_left_is_missed() {
+    let missed = |line: &dyn Fn(u32) -> String, then: &[&str]| {
+        let lines: Vec<String> = (1..=40).map(line).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).chain(then.iter().copied()).collect();
+        let missing = auto(&lines).into_iter().filter(|e| e.missing == ["loss"]);
+        missing.map(|e| e.step.unwrap()).collect::<Vec<_>>()
+    };
+    let line = |s: u32| format!("step: {s} loss: 1.2");
+    assert_eq!(missed(&line, &["step: 41", "step: 42", "step: 43"]), [41, 42, 43]);
+    assert_eq!(missed(&line, &["step: 41", "step: 42 loss: 1.2"]), [41]);
+    let logged = |s: u32| format!("2026-01-01 10:00:{:02} INFO epoch 1 | step {s} | loss 1.25", s % 60);
+    let gone =
+        ["2026-01-01 10:00:41 INFO epoch 1 | step 41 |", "2026-01-01 10:00:42 INFO epoch 1 | step 42 |"];
+    assert_eq!(missed(&logged, &gone), [41, 42]);
+    for then in [
+        &["step: 41"][..],
+        &["step: 41", "step: 41 loss: 1.2", "step: 42", "step: 43"],
+        &["step: 40", "step: 41 loss: 1.2"],
+        &["saving at step: 41", "saving at step: 42"],
+        &["step: 41 saved", "step: 42 saved"],
+        &["step: 41/100", "step: 42/100"],
+        &["step: 50", "step: 60"],
+        &["eval step: 41", "eval step: 42"],
+        &["step: 41", "step: 41 eval_loss: 1.3", "step: 42 loss: 1.2"],
+    ] {
+        assert_eq!(missed(&line, then), [0; 0], "{then:?}");
+    }
+    let both: Vec<String> = (1..60).flat_map(|s| [format!("step: {s}"), line(s)]).collect();
+    let both: Vec<&str> = both.iter().map(String::as_str).collect();
+    assert!(auto(&both).iter().all(|e| e.missing.is_empty()), "each step is announced");
+}

@@ -70,6 +70,8 @@ const RUNNING_EVAL: &str = "eval/step_time_seconds";
 pub(super) struct Found {
     pub(super) step: Option<Event>,
     pub(super) eval: Option<Event>,
+    /// It has a step and nothing else.
+    pub(super) bare: Option<Event>,
     /// It is of one batch of an evaluation, and tells nothing.
     pub(super) progress: bool,
 }
@@ -106,11 +108,17 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     }
     let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
     let step = training(numbers, map, eval.is_some(), event(Kind::Step), out);
+    if top.keys().all(|k| reserved(k) || means(k, metric::EPOCH)) {
+        return Found { bare: Some(step), ..Found::default() };
+    }
     let known = told.iter().any(|m| step.m.get(m).is_some());
     let null = |(key, v): (&String, &Value)| {
         *v == Value::Null && (means(key, metric::LOSS) || means(key, metric::GRAD_NORM))
     };
-    Found { step: (known || numbers.iter().any(null)).then_some(step), eval, progress: false }
+    // A schedule of its own has one number.
+    let lacks = step.m.len() >= 2 && out.misses(&step);
+    let is_step = known || lacks || numbers.iter().any(null);
+    Found { step: is_step.then_some(step), eval, ..Found::default() }
 }
 
 /// The training in a record, without what is told as an evaluation beside it.

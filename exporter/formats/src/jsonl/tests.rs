@@ -249,3 +249,56 @@ fn fairseq_counts_updates() {
     assert_eq!((e[0].step, e[0].m.get("loss"), e[0].m.get("lr")), (Some(200), Some(9.125), Some(5e-5)));
     assert_eq!((e[1].kind, e[1].step, e[1].m.get("loss")), (Kind::Eval, Some(200), Some(9.5)));
 }
+
+/// The steps that are told to miss their loss, of 40 lines like the first and then the others.
+fn missed(reader: Reader, line: impl Fn(u32) -> String, then: &[&str]) -> Vec<i64> {
+    let lines: Vec<String> = (1..=40).map(line).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).chain(then.iter().copied()).collect();
+    let missing = with(reader, &lines).into_iter().filter(|e| e.missing == ["loss"]);
+    missing.map(|e| e.step.unwrap()).collect()
+}
+
+#[test]
+fn a_record_of_which_nothing_but_the_step_is_left_is_missed() {
+    let auto = || Reader::new(None).unwrap();
+    let line = |s: u32| format!(r#"{{"step": {s}, "loss": 1.2}}"#);
+    let gone = [r#"{"step": 41}"#, r#"{"step": 42}"#, r#"{"step": 43}"#];
+    assert_eq!(missed(auto(), line, &gone), [41, 42, 43]);
+    assert_eq!(missed(auto(), line, &[gone[0], r#"{"step": 42, "loss": 1.2}"#]), [41]);
+    assert_eq!(missed(auto(), |s| format!(r#"INFO:root:{{"step": {s}, "loss": 1.2}}"#), &gone), [41, 42, 43]);
+    let keys = Reader::with_keys([("step", "it"), ("loss", "l"), ("ts", "at")]);
+    let timed = |s: u32, loss: &str| format!(r#"{{"it":{s},"at":{}{loss}}}"#, 1795227416 + s);
+    let gone_too: Vec<_> = (41..44).map(|s| timed(s, "")).collect();
+    let gone_too: Vec<_> = gone_too.iter().map(String::as_str).collect();
+    assert_eq!(missed(keys, |s| timed(s, r#","l":1.2"#), &gone_too), [41, 42, 43]);
+    let epoch = |s: u32| format!(r#"{{"epoch": 0, "step": {s}, "loss": 1.2}}"#);
+    let of_epoch = [r#"{"epoch": 0, "step": 41}"#, r#"{"epoch": 0, "step": 42}"#];
+    assert_eq!(missed(auto(), epoch, &of_epoch), [41, 42]);
+}
+
+#[test]
+fn a_record_without_numbers_may_be_of_something_else() {
+    let line = |s: u32| format!(r#"{{"step": {s}, "loss": 1.2}}"#);
+    for then in [
+        // Done, saved, announced, at a step of its own, or with another key.
+        &[r#"{"step": 41}"#][..],
+        &[r#"{"step": 40}"#, r#"{"step": 41, "loss": 1.2}"#],
+        &[r#"{"step": 41}"#, r#"{"step": 41, "loss": 1.2}"#, r#"{"step": 42}"#, r#"{"step": 43}"#],
+        &[r#"{"step": 1000}"#, r#"{"step": 1001}"#],
+        &[r#"{"step": 41, "event": "saved"}"#, r#"{"step": 42, "event": "saved"}"#],
+        &[r#"{"step": 41}"#, r#"{"step": 41, "eval_loss": 1.3}"#, r#"{"step": 42, "loss": 1.2}"#],
+        &[r#"{"epoch": 1, "step": 41}"#, r#"{"epoch": 1, "step": 42}"#],
+    ] {
+        assert_eq!(missed(Reader::new(None).unwrap(), line, then), [0; 0], "{then:?}");
+    }
+    let more = |s: u32| format!(r#"{{"step": {s}, "loss": 1.2, "lr": 0.1}}"#);
+    let bare = [r#"{"step": 41}"#, r#"{"step": 42}"#];
+    assert_eq!(missed(Reader::new(None).unwrap(), more, &bare), [0; 0], "a rate does not vanish");
+}
+
+#[test]
+fn a_loss_is_missed_beside_numbers_of_any_name() {
+    let line = |s: u32| format!(r#"{{"step": {s}, "loss": 1.2, "seen": 512, "elapsed": 0.4}}"#);
+    let then = [r#"{"step": 41, "seen": 512, "elapsed": 0.4}"#, r#"{"step": 41, "seen": 512}"#];
+    assert_eq!(missed(Reader::new(None).unwrap(), line, &then), [41]);
+}

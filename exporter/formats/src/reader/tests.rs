@@ -142,3 +142,43 @@ proptest::proptest! {
         proptest::prop_assert_eq!(c.lines, c.matched + c.ignored + c.unmatched);
     }
 }
+
+#[test]
+fn what_a_logger_puts_before_a_line_hides_no_step() {
+    for prefix in [
+        "",
+        "2025-01-01 10:00:03,123 - INFO - ",
+        "2025-01-01 10:00:03,123 - __main__ - INFO - ",
+        "2025-01-01 10:00:03 INFO ",
+        "2025-01-01 10:00:03.123 | INFO     | __main__:train:41 - ",
+        "[2025-01-01 10:00:03,123][INFO] - ",
+        "[2025-01-01 10:00:03,123][__main__][INFO] - ",
+        "INFO:root:",
+        "[rank0] ",
+        "[rank0]: ",
+        "[rank0]: 2025-01-01 10:00:03,123 - root - INFO - ",
+        "2025-01-01 10:00:03,123 - INFO - [rank0] ",
+        "[default0]:INFO:__main__:",
+        "0: INFO:root:",
+        "2026-05-29T03:52:45.118201123Z stdout F [rank0]: 2025-01-01 10:00:03 INFO ",
+    ] {
+        let lines = [
+            format!("{prefix}0: Loss 10.94 | Grad Norm 16.8 | LR 8.4e-07 | Time 20119.00ms | Tokens/s 26059"),
+            format!("{prefix}1: Loss 10.91 | Grad Norm 15.1 | LR 1.7e-06 | Time 410.00ms | Tokens/s 1278751"),
+        ];
+        let mut reader = auto();
+        let e = read(&mut reader, &lines.each_ref().map(String::as_str));
+        let seen: Vec<_> = e.iter().map(|e| (e.step, e.m.get("loss"), e.m.get("step_time"))).collect();
+        let want = [(Some(0), Some(10.94), Some(20.119)), (Some(1), Some(10.91), Some(0.41))];
+        assert_eq!((seen.as_slice(), reader.name()), (want.as_slice(), "generic"), "{prefix}");
+        let ranked = prefix.contains("rank0") || prefix.starts_with("0: ");
+        assert_eq!(e[1].rank, ranked.then_some(0), "{prefix}");
+        assert_eq!(e[1].ts.is_some(), prefix.contains("2025"), "{prefix}");
+    }
+    // Grammars of frameworks have it from the same place.
+    let mut reader = auto();
+    let e = read(&mut reader, &["INFO:root:s:1 trl:10.9", "INFO:root:s:2 trl:10.8"]);
+    assert_eq!((e.len(), e[0].step, reader.name()), (2, Some(1), "llmc"));
+    let e = read(&mut auto(), &["2025-01-01 10:00:03 INFO eval - 3: Loss 2.5 | LR 0.1"; 4]);
+    assert_eq!(e, [], "an evaluation is no step");
+}
