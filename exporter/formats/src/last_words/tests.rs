@@ -1,0 +1,158 @@
+//! Sentences of frameworks, and of text that is about them.
+
+use proptest::prelude::*;
+use stepwatch_wire::{Event, Kind};
+
+use super::*;
+use crate::Reader;
+
+fn read(lines: &[&str]) -> Vec<Event> {
+    let mut r = Reader::new(None).unwrap();
+    let mut out = Vec::new();
+    for l in lines {
+        r.line(l, &mut out);
+    }
+    out
+}
+
+const STEP: &str = " iteration 12/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |";
+
+/// What a line says behind step 12 of a training: the step, its loss, its gradient norm, what is missing.
+fn said(line: &str) -> Option<(i64, &'static str)> {
+    let e = read(&[STEP, line]);
+    let e = e.get(1)?;
+    let loss = e.m.get("loss").is_some_and(f64::is_nan);
+    let gradient = e.m.get("grad_norm").is_some_and(f64::is_nan) && e.missing == ["loss"];
+    assert!(e.kind == Kind::Step && (loss || gradient), "{line}: {e:?}");
+    Some((e.step?, if loss { "loss" } else { "gradient" }))
+}
+
+#[test]
+fn sentences_of_frameworks() {
+    for (line, want) in [
+        (
+            "[rank3]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping training before the optimizer update.",
+            (14, "loss"),
+        ),
+        (
+            "../aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `Loss or gradient norm is not finite on at least one rank at step 20. Stopping training before the optimizer update.` failed.",
+            (20, "loss"),
+        ),
+        (
+            "FloatingPointError: invalid value (nan) encountered in jit(train_step). Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.",
+            (13, "loss"),
+        ),
+        ("RuntimeError: Non-finite gradient norm at step 41", (41, "gradient")),
+        ("ValueError: Gradient norm is not finite", (13, "gradient")),
+        (
+            "I0706 16:50:26.230209 140110937163584 max_logging.py:37] Aborting training due to NaN loss.",
+            (13, "loss"),
+        ),
+        (
+            "RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective')",
+            (13, "gradient"),
+        ),
+        (
+            "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 7 at iteration #15 invocation #1 (message='found NaN in local forward loss calculation')",
+            (15, "loss"),
+        ),
+        (
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+            (13, "gradient"),
+        ),
+        (
+            "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate",
+            (13, "gradient"),
+        ),
+        ("RuntimeError: nan loss encountered at step 17", (17, "loss")),
+        ("RuntimeError: Loss is NaN", (13, "loss")),
+        ("RuntimeError: Loss is Inf", (13, "loss")),
+        ("RuntimeError: Train loss contains a NaN.", (13, "loss")),
+        ("RuntimeError: Train loss ce contains a NaN.", (13, "loss")),
+        ("FloatingPointError: Loss became infinite or NaN at iteration=13!", (13, "loss")),
+        ("AssertionError: loss become infinite or NaN!", (13, "loss")),
+        ("Batch 3: Invalid loss, terminating training", (13, "loss")),
+        ("ERROR:tensorflow:Model diverged with loss = NaN.", (13, "loss")),
+        ("ValueError: The loss returned in `training_step` is nan.", (13, "loss")),
+        (
+            "ValueError: Detected nan and/or inf values in `layer.weight`. Check your forward pass for numerically unstable operations.",
+            (13, "gradient"),
+        ),
+        (
+            "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
+            (13, "gradient"),
+        ),
+        ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", (13, "gradient")),
+        ("Loss is nan, stopping training", (13, "loss")),
+        ("Loss is infinite or NaN!", (13, "loss")),
+        ("WARNING: non-finite loss, ending training tensor([nan])", (13, "loss")),
+        ("Train step of epoch 0:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan, lr=1e-5]", (30, "loss")),
+        ("training: 30it [00:03, 3.50it/s, train_loss=nan]", (30, "loss")),
+        ("Epoch 0:  12%|█▏        | 30/100 [00:03<00:25, 3.50it/s, v_num=0, train_loss=nan.0]", (30, "loss")),
+        ("Epoch 0:   3%|  | 30/1000 [00:30<10:00, v_num=5, reduced_train_loss=nan.0]", (30, "loss")),
+    ] {
+        assert_eq!(said(line), Some(want), "{line}");
+    }
+}
+
+#[test]
+fn words_about_it_are_no_events() {
+    for line in [
+        "If the loss is nan, lower the learning rate",
+        "check_for_nan_in_loss_and_grad ........... True",
+        "abort_on_nan_loss: True",
+        "WARNING: training stops when loss is NaN",
+        "the loss is nan_to_num'd",
+        "NaN loss detection enabled",
+        "no non-finite loss so far",
+        "WARN: rank 0 grad_norm is not finite: nan",
+        "non-finite gradient norm, skipping the update",
+        "Evaluating:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan]",
+        "Downloading:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s]",
+        "1:5: loss is information",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+    assert_eq!(read(&["RuntimeError: Loss is NaN", "Loss is nan, stopping training"]), [], "nobody trains");
+}
+
+#[test]
+fn a_run_that_never_took_a_step_is_lost_too() {
+    let e = read(&[
+        "[rank0]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 1. Stopping training before the optimizer update.",
+    ]);
+    assert!(e[0].step == Some(1) && e[0].m.get("loss").unwrap().is_nan());
+}
+
+#[test]
+fn what_is_known_is_not_told_again() {
+    let nan = STEP.replace("12/", "13/").replace("2.5", "nan");
+    assert_eq!(read(&[STEP, &nan, "RuntimeError: Loss is NaN"]).len(), 2);
+    let words = "Loss is nan, stopping training";
+    assert_eq!(read(&[STEP, words, words, words]).len(), 2, "every rank says so");
+    let later = STEP.replace("12/", "20/");
+    assert_eq!(
+        read(&[STEP, words, &later, words]).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(),
+        [12, 13, 20, 21]
+    );
+}
+
+proptest! {
+    #[test]
+    fn never_panics(text in "\\PC{0,80}", at in 0..TABLE.len(), tail in "[ a-z0-9=#:é]{0,20}") {
+        let mut words = LastWords { last_step: Some(i64::MAX), lost: false };
+        let inner = core::cell::Cell::new(None);
+        for text in [text.clone(), format!("{text}{}{tail}", TABLE[at].text)] {
+            let line = Line { text: &text, raw: &text, ts: None, utc_offset: 0.0, inner: &inner };
+            words.read(&line);
+        }
+    }
+
+    /// Prose about losses, in any order, is no event of a log that trains.
+    #[test]
+    fn prose_is_no_event(words in proptest::collection::vec(prop::sample::select(vec!["the", "loss", "was", "fine", "nan", "gradient", "is", "scale", "to", "num", "step", "5", "saved"]), 1..8)) {
+        let text = words.join(" ");
+        let told = said(&text).is_some();
+        prop_assert_eq!(told, text.contains("loss is nan"), "{}", text);
+    }
+}
