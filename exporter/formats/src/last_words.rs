@@ -16,7 +16,7 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
 use crate::format::Line;
-use crate::{generic, number, tqdm};
+use crate::{generic, number, tags, tqdm};
 
 /// What is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,22 +24,29 @@ enum What {
     Loss,
     /// Or its scale, which says so: the step has no loss that counts.
     Gradient,
+    /// The loss of an evaluation.
+    Evaluation,
 }
 
 /// A sentence in lower case.
 struct Words {
     text: &'static str,
-    what: What,
+    /// `None`: the name in it says so.
+    what: Option<What>,
     /// Nobody else says so: it counts without a step before it.
     certain: bool,
 }
 
 const fn loss(text: &'static str) -> Words {
-    Words { text, what: What::Loss, certain: false }
+    Words { text, what: Some(What::Loss), certain: false }
 }
 
 const fn gradient(text: &'static str) -> Words {
-    Words { text, what: What::Gradient, certain: false }
+    Words { text, what: Some(What::Gradient), certain: false }
+}
+
+const fn monitored(text: &'static str) -> Words {
+    Words { text, what: None, certain: false }
 }
 
 const fn certain(words: Words) -> Words {
@@ -58,10 +65,20 @@ const TABLE: &[Words] = &[
     gradient("found inf in local grad norm"),
     loss("found nan in local forward loss"),
     loss("found inf in local forward loss"),
+    // Megatron-Bridge, dgpt_step.py, by the same way.
+    loss("message='found nan in*loss'"),
+    loss("message='found inf in*loss'"),
     gradient("detected nan or inf in wgrad"),
+    // Megatron-LM, nemo_transformer_encoder.py, of what a layer of audio gives.
+    loss("nan/inf detected at '*'. stopping training"),
     // DeepSpeed, loss_scaler.py; fairseq, dynamic_loss_scaler.py.
     certain(gradient("current loss scale already at minimum - cannot decrease scale anymore")),
     gradient("minimum loss scale reached"),
+    // fairseq, trainer.py; nanotron, sanity_checks.py.
+    gradient("floatingpointerror: gradients are nan/inf"),
+    gradient("valueerror: gradient is nan or inf for"),
+    // NeMo, megatron_parallel.py.
+    loss("got nan loss with non-empty input"),
     // OLMo-core, trainer.py: `nan loss encountered at step 12`; Keras, terminate_on_nan.py.
     loss("nan loss encountered"),
     loss("inf loss encountered"),
@@ -79,15 +96,22 @@ const TABLE: &[Words] = &[
     // TensorFlow, basic_session_run_hooks.py.
     loss("model diverged with loss = nan"),
     loss("nan loss during training"),
-    // Lightning: its detection of anomalies; until 2023 its look at the parameters.
+    // Lightning: its detection of anomalies; until 2023 its look at the parameters; its early stopping.
     loss("the loss returned in `training_step` is nan"),
+    loss("the loss returned in `training_step` is inf"),
+    loss("the loss returned in `training_step` is -inf"),
     gradient("detected nan and/or inf values in"),
+    monitored("monitored metric*is not finite"),
     // PyTorch, clip_grad.py; engine.cpp, the detection of anomalies of autograd.
     gradient("for gradients from `parameters` is non-finite"),
     gradient("returned nan values in its"),
-    // JAX with jax_debug_nans or jax_debug_infs, api.py.
+    // JAX with jax_debug_nans or jax_debug_infs, api.py; api_util.py and pjit.py, of a function as a whole.
     loss("floatingpointerror: invalid value (nan) encountered in"),
     loss("floatingpointerror: invalid value (inf) encountered in"),
+    loss("floatingpointerror: (*'nan')"),
+    loss("floatingpointerror: (*'inf')"),
+    loss("invalid nan value encountered in the output of a"),
+    gradient("invalid nan value encountered in the backward pass of a"),
     // Exceptions of loops that people write. As a warning it tells of an update that was skipped, which is no end.
     gradient("valueerror: gradient norm is not finite"),
     gradient("runtimeerror: gradient norm is not finite"),
@@ -113,6 +137,8 @@ const MAYBE: &[&str] = &[
 ];
 /// And of those, the ones that may follow.
 const CONDITIONS: &[&str] = &["if", "when", "whenever", "unless"];
+/// What the name of a metric of an evaluation has in it.
+const EVALUATIONS: &[&str] = &["val", "valid", "validation", "eval", "evaluation", "test", "dev"];
 /// Words before the step that a sentence names.
 const STEPS: &[&str] = &["step", "iteration", "iter", "update"];
 /// Longer lines are none of these.
@@ -124,6 +150,8 @@ pub(crate) struct LastWords {
     last_step: Option<i64>,
     /// The last step was told to be lost: further words add nothing.
     lost: bool,
+    /// The step whose evaluation was told to be lost.
+    evaluation: Option<i64>,
 }
 
 impl LastWords {
@@ -147,17 +175,31 @@ impl LastWords {
             return None;
         }
         let (what, named) = words(line.text, self.last_step.is_some()).or_else(|| bar(line.text))?;
+        if what == What::Evaluation {
+            return self.evaluation(line);
+        }
         let next = self.last_step.map(|last| last.saturating_add(1));
         let step = named.filter(|n| next.is_none_or(|next| *n >= next)).or(next).unwrap_or(0);
         let mut e = line.step(step);
         match what {
-            What::Loss => drop(e.m.set(metric::LOSS, f64::NAN)),
             What::Gradient => {
                 e.m.set(metric::GRAD_NORM, f64::NAN);
                 e.missing.push(metric::LOSS.to_owned());
             }
+            What::Loss | What::Evaluation => drop(e.m.set(metric::LOSS, f64::NAN)),
         }
         (self.last_step, self.lost) = (Some(step), true);
+        Some(e)
+    }
+
+    /// The evaluation behind the last step, which each rank may tell of.
+    fn evaluation(&mut self, line: &Line<'_>) -> Option<Event> {
+        if self.evaluation == self.last_step {
+            return None;
+        }
+        self.evaluation = self.last_step;
+        let mut e = line.eval(self.last_step, "val");
+        e.m.set(metric::LOSS, f64::NAN);
         Some(e)
     }
 }
@@ -170,26 +212,66 @@ fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
         return None;
     }
     let lower = text.to_ascii_lowercase();
-    let (words, at) =
+    let (words, found) =
         TABLE.iter().filter(|w| training || w.certain).find_map(|w| Some((w, found(&lower, w.text)?)))?;
-    let behind = lower.get(at + words.text.len()..).unwrap_or("");
-    let behind = behind.split(['.', ',', ';', '!']).next().unwrap_or("");
-    let has =
-        |text: &str, list: &[&str]| text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w));
-    let maybe = has(&lower[..at], MAYBE) || has(behind, CONDITIONS);
-    (words.certain || !maybe).then(|| (words.what, named(&lower)))
+    if !words.certain && found.may_be() {
+        return None;
+    }
+    Some((words.what.or_else(|| named_metric(found.name))?, named(&lower)))
+}
+
+/// A sentence in a text.
+struct Found<'a> {
+    before: &'a str,
+    /// What stands for its `*`.
+    name: &'a str,
+    behind: &'a str,
+}
+
+impl Found<'_> {
+    fn may_be(&self) -> bool {
+        let behind = self.behind.split(['.', ',', ';', '!']).next().unwrap_or("");
+        has(self.before, MAYBE) || has(behind, CONDITIONS)
+    }
+}
+
+/// Whether one of some words stands in a text.
+fn has(text: &str, list: &[&str]) -> bool {
+    text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w))
 }
 
 /// Where a sentence stands in a text, if it ends with a word there. A `*` stands for a name.
-fn found(lower: &str, words: &str) -> Option<usize> {
+fn found<'a>(lower: &'a str, words: &str) -> Option<Found<'a>> {
     let (words, then) = words.split_once('*').unwrap_or((words, ""));
-    let at = number::find(lower, words)?;
+    let (before, rest) = number::split_once(lower, words)?;
     let goes_on = |c: char| c.is_alphanumeric() || c == '_';
-    let starts = !lower[..at].ends_with(|c: char| goes_on(c) || c == '.');
+    if before.ends_with(|c: char| goes_on(c) || c == '.') {
+        return None;
+    }
+    if !then.is_empty() {
+        let (name, behind) = number::split_once(rest, then)?;
+        return Some(Found { before, name, behind });
+    }
     // `loss is inf` is also said of `infinite`.
-    let rest = lower[at + words.len()..].trim_start_matches("inite").trim_start_matches("inity");
-    let ends = if then.is_empty() { !rest.starts_with(goes_on) } else { number::find(rest, then).is_some() };
-    (starts && ends).then_some(at)
+    let behind = rest.trim_start_matches("inite").trim_start_matches("inity");
+    (!behind.starts_with(goes_on)).then_some(Found { before, name: "", behind })
+}
+
+/// What is lost if a metric is, by its name: ` train_loss_epoch = nan `.
+fn named_metric(said: &str) -> Option<What> {
+    let name = said.split('=').next()?.trim();
+    // Lightning keeps a metric of each step and of the epoch.
+    let name = name.strip_suffix("_step").or_else(|| name.strip_suffix("_epoch")).unwrap_or(name);
+    match tags::canonical(name) {
+        Some((metric::LOSS, _)) => Some(What::Loss),
+        Some((metric::GRAD_NORM, _)) => Some(What::Gradient),
+        Some(_) => None,
+        None if tags::own_loss(name).is_some() => Some(What::Loss),
+        None => {
+            let has = |list: &[&str]| name.split(['/', '_', '-', '.', ' ']).any(|w| list.contains(&w));
+            (has(EVALUATIONS) && has(&["loss"])).then_some(What::Evaluation)
+        }
+    }
 }
 
 /// `at step 12`, `iteration=12`, `iteration #12`.

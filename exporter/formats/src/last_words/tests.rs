@@ -95,6 +95,115 @@ fn sentences_of_frameworks() {
     }
 }
 
+/// JAX with jax_debug_nans: what it prints when it calls the function again, and what it raises if that finds
+/// nothing.
+#[test]
+fn jax_without_an_operation_to_name() {
+    let because = "Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.";
+    for (line, want) in [
+        (format!("FloatingPointError: ('jit(train_step)', 'nan'). {because}"), "loss"),
+        (format!("FloatingPointError: ('jit(f.<locals>.g)', 'inf'). {because}"), "loss"),
+        (
+            "Invalid nan value encountered in the output of a jax.jit function. Calling the de-optimized version.".into(),
+            "loss",
+        ),
+        (
+            "Invalid nan value encountered in the output of a C++-jit/pmap function. Calling the de-optimized version.".into(),
+            "loss",
+        ),
+        (
+            "Invalid nan value encountered in the backward pass of a jax.jit function. Calling the de-optimized backward pass.".into(),
+            "gradient",
+        ),
+    ] {
+        assert_eq!(said(&line), Some((13, want)), "{line}");
+    }
+}
+
+#[test]
+fn infinite_losses_of_lightning() {
+    for value in ["nan", "inf", "-inf"] {
+        let line = format!("ValueError: The loss returned in `training_step` is {value}.");
+        assert_eq!(said(&line), Some((13, "loss")), "{line}");
+    }
+}
+
+/// Lightning's early stopping, of a metric that it watches.
+fn watched(metric: &str, value: &str) -> String {
+    format!(
+        "[rank: 0] Monitored metric {metric} = {value} is not finite. Previous best value was 0.123. Signaling Trainer to stop."
+    )
+}
+
+#[test]
+fn early_stopping_by_a_loss_of_training() {
+    for metric in ["train_loss", "loss", "train_loss_epoch", "loss_step", "train/loss", "total_loss"] {
+        assert_eq!(said(&watched(metric, "nan")), Some((13, "loss")), "{metric}");
+    }
+    assert_eq!(said(&watched("train_loss", "inf")), Some((13, "loss")));
+    assert_eq!(said(&watched("grad_norm", "nan")), Some((13, "gradient")));
+    let finite = "Monitored metric train_loss did not improve in the last 3 records. Best score: 0.123. Signaling Trainer to stop.";
+    for line in [finite, &watched("train_accuracy", "nan"), &watched("train_aux_loss", "nan")] {
+        assert_eq!(said(line), None, "{line}");
+    }
+}
+
+#[test]
+fn early_stopping_by_an_evaluation() {
+    for metric in ["val_loss", "valid/loss", "validation_loss_epoch", "eval_loss"] {
+        let line = watched(metric, "nan");
+        let e = read(&[STEP, &line, &line.replace("rank: 0", "rank: 1")]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+        assert_eq!(seen, [(Kind::Step, Some(12)), (Kind::Eval, Some(12))], "{metric}");
+        assert!(e[1].m.get("loss").is_some_and(f64::is_nan), "{e:?}");
+    }
+    let step = STEP.replace("12/", "13/");
+    let (lost, words) = (watched("val_loss", "nan"), "Loss is nan, stopping training");
+    let e = read(&[STEP, &lost, &step, &lost, words]);
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+    let (step, eval) = (|n| (Kind::Step, Some(n)), |n| (Kind::Eval, Some(n)));
+    assert_eq!(seen, [step(12), eval(12), step(13), eval(13), step(14)]);
+    assert_eq!(read(&[STEP, &watched("val_accuracy", "nan")]).len(), 1);
+}
+
+#[test]
+fn an_evaluation_behind_the_goodbye_leaves_it_last() {
+    let e =
+        read(&[STEP, "[after training is done] datetime: 2026-01-01 00:00:00", &watched("val_loss", "nan")]);
+    let kinds: Vec<_> = e.iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [Kind::Step, Kind::Bye, Kind::Eval, Kind::Bye]);
+}
+
+#[test]
+fn checks_of_megatron_nanotron_nemo_and_fairseq() {
+    for (line, want) in [
+        (
+            "ValueError: Gradient is nan or inf for model.decoder.3.pp_block.mlp.down_proj.weight",
+            (13, "gradient"),
+        ),
+        ("FloatingPointError: gradients are Nan/Inf", (13, "gradient")),
+        (
+            "RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in dlm loss')",
+            (13, "loss"),
+        ),
+        (
+            "ERROR:megatron.core.rerun_state_machine:Unexpected result inf on rank 7 at iteration #15 invocation #1 (message='found Inf in ar loss')",
+            (15, "loss"),
+        ),
+        ("AssertionError: Got NaN loss with non-empty input", (13, "loss")),
+        ("RuntimeError: [NaN DEBUG] NaN/Inf detected at 'encoder.layer_3'. Stopping training.", (13, "loss")),
+    ] {
+        assert_eq!(said(line), Some(want), "{line}");
+    }
+    for line in [
+        "NaN/Inf detected at 'pos_emb' with nan_to_num removed!",
+        "found NaN in 3 inputs, loss computed without them",
+        "Student gradients are NaN/Inf (norm=nan)",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+}
+
 #[test]
 fn words_about_it_are_no_events() {
     for line in [
@@ -140,7 +249,7 @@ fn what_is_known_is_not_told_again() {
 proptest! {
     #[test]
     fn never_panics(text in "\\PC{0,80}", at in 0..TABLE.len(), tail in "[ a-z0-9=#:é]{0,20}") {
-        let mut words = LastWords { last_step: Some(i64::MAX), lost: false };
+        let mut words = LastWords { last_step: Some(i64::MAX), ..LastWords::default() };
         let inner = core::cell::Cell::new(None);
         for text in [text.clone(), format!("{text}{}{tail}", TABLE[at].text)] {
             let line = Line { text: &text, raw: &text, ts: None, utc_offset: 0.0, inner: &inner };
