@@ -7,7 +7,7 @@
 //! step of its own: the one it names, or the one after the last.
 //!
 //! A sentence that could stand in any text counts only behind a step of training, and not where it speaks of
-//! what may be.
+//! what may be, or of a batch that was skipped: the run goes on with the next one.
 
 #[cfg(test)]
 mod tests;
@@ -137,6 +137,12 @@ const MAYBE: &[&str] = &[
 ];
 /// And of those, the ones that may follow.
 const CONDITIONS: &[&str] = &["if", "when", "whenever", "unless"];
+/// Words of a batch that the run goes on without.
+const SKIPS: &[&str] = &["skip", "skips", "skipped", "skipping", "ignore", "ignores", "ignored", "ignoring"];
+/// And of those, the ones that say so even of an exception: somebody caught it.
+const SKIPPING: &[&str] = &["skipping", "ignoring"];
+/// Words of a run that stops, whatever it skipped before.
+const STOPS: &[&str] = &["stopping", "aborting", "exiting", "ending", "terminating"];
 /// What the name of a metric of an evaluation has in it.
 const EVALUATIONS: &[&str] = &["val", "valid", "validation", "eval", "evaluation", "test", "dev"];
 /// Words before the step that a sentence names.
@@ -214,7 +220,7 @@ fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
     let lower = text.to_ascii_lowercase();
     let (words, found) =
         TABLE.iter().filter(|w| training || w.certain).find_map(|w| Some((w, found(&lower, w.text)?)))?;
-    if !words.certain && found.may_be() {
+    if !words.certain && (found.may_be() || found.is_skipped(&lower)) {
         return None;
     }
     Some((words.what.or_else(|| named_metric(found.name))?, named(&lower)))
@@ -233,11 +239,27 @@ impl Found<'_> {
         let behind = self.behind.split(['.', ',', ';', '!']).next().unwrap_or("");
         has(self.before, MAYBE) || has(behind, CONDITIONS)
     }
+
+    /// Whether a batch was left out and the run goes on.
+    fn is_skipped(&self, lower: &str) -> bool {
+        let sentence = lower.get(self.before.len()..).unwrap_or("");
+        let first = sentence.split_inclusive(' ').next().unwrap_or("");
+        let words = if raises(self.before) || raises(first) { SKIPPING } else { SKIPS };
+        has(lower, words) && !has(lower, STOPS)
+    }
 }
 
 /// Whether one of some words stands in a text.
 fn has(text: &str, list: &[&str]) -> bool {
     text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w))
+}
+
+/// Whether the name of an exception stands in a text: `RuntimeError:`, and not the level of a logger.
+fn raises(lower: &str) -> bool {
+    lower.split_whitespace().filter_map(|w| w.strip_suffix(':')).any(|w| {
+        let error = w.strip_suffix("error").is_some_and(|kind| kind.ends_with(|c: char| c.is_alphabetic()));
+        error || w.ends_with("exception")
+    })
 }
 
 /// Where a sentence stands in a text, if it ends with a word there. A `*` stands for a name.

@@ -204,6 +204,32 @@ fn checks_of_megatron_nanotron_nemo_and_fairseq() {
     }
 }
 
+/// What is skipped did not end the run, and is no step of it.
+#[test]
+fn a_batch_that_is_skipped_is_no_end() {
+    for line in [
+        "Warning: NaN detected in loss, skipping batch",
+        "ERROR: NaN detected in loss, skipping batch 13721",
+        "NaN loss detected at step 13! Skipping this batch.",
+        "Loss is nan, ignoring this update",
+        "Skipped batch 5: non-finite loss",
+        "Skipping step 13 because loss is nan",
+        "Caught RuntimeError: Loss is NaN, skipping the batch",
+        "ValueError: Gradient norm is not finite, skipping the update",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+    for line in [
+        "Loss is nan, stopping training after 5 skipped batches",
+        "NaN loss detected, too many batches skipped: aborting",
+        "RuntimeError: Loss is NaN after 5 skipped batches",
+    ] {
+        assert_eq!(said(line), Some((13, "loss")), "{line}");
+    }
+    let scale = "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run. Skipping step.";
+    assert_eq!(said(scale), Some((13, "gradient")));
+}
+
 #[test]
 fn words_about_it_are_no_events() {
     for line in [
