@@ -13,6 +13,7 @@ use stepwatch_wire::{CkptPhase, Event, Kind};
 
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number::{self, after};
+use crate::pause::Saving;
 
 #[derive(Debug, Default)]
 pub(crate) struct DeepSpeed {
@@ -21,6 +22,7 @@ pub(crate) struct DeepSpeed {
     skipped: Option<f64>,
     /// What the loss scale was reduced to since then.
     loss_scale: Option<f64>,
+    saving: Saving,
 }
 
 impl Format for DeepSpeed {
@@ -39,8 +41,13 @@ impl Format for DeepSpeed {
         let Some(event) = event else {
             return if is_ours(line.text) { Outcome::Ignored } else { Outcome::Unmatched };
         };
-        if event.kind == Kind::Step {
-            self.last_step = event.step;
+        match (event.kind, event.step) {
+            (Kind::Step, Some(step)) => {
+                self.saving.step(step, line, out);
+                self.last_step = Some(step);
+            }
+            (Kind::Ckpt, _) => self.saving.heard(&event),
+            _ => {}
         }
         out.push(event);
         Outcome::Matched
@@ -143,7 +150,8 @@ fn pipeline(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     Some(e)
 }
 
-/// `[Torch] Checkpoint global_step1000 is about to be saved!`, `[Torch] Checkpoint global_step1000 is ready now!`.
+/// `[Torch] Checkpoint global_step1000 is about to be saved!`, and until June 2025 `… is ready now!`: since then the next step is
+/// the end of it, for the engine saves before it goes on.
 pub(crate) fn checkpoint(text: &str, line: &Line<'_>) -> Option<Event> {
     let (_, rest) = text.split_once("Checkpoint global_step")?;
     let (step, rest) = number::integer(rest)?;

@@ -7,13 +7,16 @@
 //! step of its own: the one it names, or the one after the last.
 //!
 //! A sentence that could stand in any text counts only behind a step of training, and not where it speaks of
-//! what may be.
+//! what may be, or of a batch that was skipped: the run goes on with the next one.
+
+#[cfg(test)]
+mod tests;
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
 use crate::format::Line;
-use crate::{generic, number, tqdm};
+use crate::{generic, number, tags, tqdm};
 
 /// What is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,22 +24,29 @@ enum What {
     Loss,
     /// Or its scale, which says so: the step has no loss that counts.
     Gradient,
+    /// The loss of an evaluation.
+    Evaluation,
 }
 
 /// A sentence in lower case.
 struct Words {
     text: &'static str,
-    what: What,
+    /// `None`: the name in it says so.
+    what: Option<What>,
     /// Nobody else says so: it counts without a step before it.
     certain: bool,
 }
 
 const fn loss(text: &'static str) -> Words {
-    Words { text, what: What::Loss, certain: false }
+    Words { text, what: Some(What::Loss), certain: false }
 }
 
 const fn gradient(text: &'static str) -> Words {
-    Words { text, what: What::Gradient, certain: false }
+    Words { text, what: Some(What::Gradient), certain: false }
+}
+
+const fn monitored(text: &'static str) -> Words {
+    Words { text, what: None, certain: false }
 }
 
 const fn certain(words: Words) -> Words {
@@ -55,10 +65,20 @@ const TABLE: &[Words] = &[
     gradient("found inf in local grad norm"),
     loss("found nan in local forward loss"),
     loss("found inf in local forward loss"),
+    // Megatron-Bridge, dgpt_step.py, by the same way.
+    loss("message='found nan in*loss'"),
+    loss("message='found inf in*loss'"),
     gradient("detected nan or inf in wgrad"),
+    // Megatron-LM, nemo_transformer_encoder.py, of what a layer of audio gives.
+    loss("nan/inf detected at '*'. stopping training"),
     // DeepSpeed, loss_scaler.py; fairseq, dynamic_loss_scaler.py.
     certain(gradient("current loss scale already at minimum - cannot decrease scale anymore")),
     gradient("minimum loss scale reached"),
+    // fairseq, trainer.py; nanotron, sanity_checks.py.
+    gradient("floatingpointerror: gradients are nan/inf"),
+    gradient("valueerror: gradient is nan or inf for"),
+    // NeMo, megatron_parallel.py.
+    loss("got nan loss with non-empty input"),
     // OLMo-core, trainer.py: `nan loss encountered at step 12`; Keras, terminate_on_nan.py.
     loss("nan loss encountered"),
     loss("inf loss encountered"),
@@ -76,15 +96,22 @@ const TABLE: &[Words] = &[
     // TensorFlow, basic_session_run_hooks.py.
     loss("model diverged with loss = nan"),
     loss("nan loss during training"),
-    // Lightning: its detection of anomalies; until 2023 its look at the parameters.
+    // Lightning: its detection of anomalies; until 2023 its look at the parameters; its early stopping.
     loss("the loss returned in `training_step` is nan"),
+    loss("the loss returned in `training_step` is inf"),
+    loss("the loss returned in `training_step` is -inf"),
     gradient("detected nan and/or inf values in"),
+    monitored("monitored metric*is not finite"),
     // PyTorch, clip_grad.py; engine.cpp, the detection of anomalies of autograd.
     gradient("for gradients from `parameters` is non-finite"),
     gradient("returned nan values in its"),
-    // JAX with jax_debug_nans or jax_debug_infs, api.py.
+    // JAX with jax_debug_nans or jax_debug_infs, api.py; api_util.py and pjit.py, of a function as a whole.
     loss("floatingpointerror: invalid value (nan) encountered in"),
     loss("floatingpointerror: invalid value (inf) encountered in"),
+    loss("floatingpointerror: (*'nan')"),
+    loss("floatingpointerror: (*'inf')"),
+    loss("invalid nan value encountered in the output of a"),
+    gradient("invalid nan value encountered in the backward pass of a"),
     // Exceptions of loops that people write. As a warning it tells of an update that was skipped, which is no end.
     gradient("valueerror: gradient norm is not finite"),
     gradient("runtimeerror: gradient norm is not finite"),
@@ -110,6 +137,14 @@ const MAYBE: &[&str] = &[
 ];
 /// And of those, the ones that may follow.
 const CONDITIONS: &[&str] = &["if", "when", "whenever", "unless"];
+/// Words of a batch that the run goes on without.
+const SKIPS: &[&str] = &["skip", "skips", "skipped", "skipping", "ignore", "ignores", "ignored", "ignoring"];
+/// And of those, the ones that say so even of an exception: somebody caught it.
+const SKIPPING: &[&str] = &["skipping", "ignoring"];
+/// Words of a run that stops, whatever it skipped before.
+const STOPS: &[&str] = &["stopping", "aborting", "exiting", "ending", "terminating"];
+/// What the name of a metric of an evaluation has in it.
+const EVALUATIONS: &[&str] = &["val", "valid", "validation", "eval", "evaluation", "test", "dev"];
 /// Words before the step that a sentence names.
 const STEPS: &[&str] = &["step", "iteration", "iter", "update"];
 /// Longer lines are none of these.
@@ -121,6 +156,8 @@ pub(crate) struct LastWords {
     last_step: Option<i64>,
     /// The last step was told to be lost: further words add nothing.
     lost: bool,
+    /// The step whose evaluation was told to be lost.
+    evaluation: Option<i64>,
 }
 
 impl LastWords {
@@ -144,17 +181,31 @@ impl LastWords {
             return None;
         }
         let (what, named) = words(line.text, self.last_step.is_some()).or_else(|| bar(line.text))?;
+        if what == What::Evaluation {
+            return self.evaluation(line);
+        }
         let next = self.last_step.map(|last| last.saturating_add(1));
         let step = named.filter(|n| next.is_none_or(|next| *n >= next)).or(next).unwrap_or(0);
         let mut e = line.step(step);
         match what {
-            What::Loss => drop(e.m.set(metric::LOSS, f64::NAN)),
             What::Gradient => {
                 e.m.set(metric::GRAD_NORM, f64::NAN);
                 e.missing.push(metric::LOSS.to_owned());
             }
+            What::Loss | What::Evaluation => drop(e.m.set(metric::LOSS, f64::NAN)),
         }
         (self.last_step, self.lost) = (Some(step), true);
+        Some(e)
+    }
+
+    /// The evaluation behind the last step, which each rank may tell of.
+    fn evaluation(&mut self, line: &Line<'_>) -> Option<Event> {
+        if self.evaluation == self.last_step {
+            return None;
+        }
+        self.evaluation = self.last_step;
+        let mut e = line.eval(self.last_step, "val");
+        e.m.set(metric::LOSS, f64::NAN);
         Some(e)
     }
 }
@@ -167,26 +218,82 @@ fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
         return None;
     }
     let lower = text.to_ascii_lowercase();
-    let (words, at) =
+    let (words, found) =
         TABLE.iter().filter(|w| training || w.certain).find_map(|w| Some((w, found(&lower, w.text)?)))?;
-    let behind = lower.get(at + words.text.len()..).unwrap_or("");
-    let behind = behind.split(['.', ',', ';', '!']).next().unwrap_or("");
-    let has =
-        |text: &str, list: &[&str]| text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w));
-    let maybe = has(&lower[..at], MAYBE) || has(behind, CONDITIONS);
-    (words.certain || !maybe).then(|| (words.what, named(&lower)))
+    if !words.certain && (found.may_be() || found.is_skipped(&lower)) {
+        return None;
+    }
+    Some((words.what.or_else(|| named_metric(found.name))?, named(&lower)))
+}
+
+/// A sentence in a text.
+struct Found<'a> {
+    before: &'a str,
+    /// What stands for its `*`.
+    name: &'a str,
+    behind: &'a str,
+}
+
+impl Found<'_> {
+    fn may_be(&self) -> bool {
+        let behind = self.behind.split(['.', ',', ';', '!']).next().unwrap_or("");
+        has(self.before, MAYBE) || has(behind, CONDITIONS)
+    }
+
+    /// Whether a batch was left out and the run goes on.
+    fn is_skipped(&self, lower: &str) -> bool {
+        let sentence = lower.get(self.before.len()..).unwrap_or("");
+        let first = sentence.split_inclusive(' ').next().unwrap_or("");
+        let words = if raises(self.before) || raises(first) { SKIPPING } else { SKIPS };
+        has(lower, words) && !has(lower, STOPS)
+    }
+}
+
+/// Whether one of some words stands in a text.
+fn has(text: &str, list: &[&str]) -> bool {
+    text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w))
+}
+
+/// Whether the name of an exception stands in a text: `RuntimeError:`, and not the level of a logger.
+fn raises(lower: &str) -> bool {
+    lower.split_whitespace().filter_map(|w| w.strip_suffix(':')).any(|w| {
+        let error = w.strip_suffix("error").is_some_and(|kind| kind.ends_with(|c: char| c.is_alphabetic()));
+        error || w.ends_with("exception")
+    })
 }
 
 /// Where a sentence stands in a text, if it ends with a word there. A `*` stands for a name.
-fn found(lower: &str, words: &str) -> Option<usize> {
+fn found<'a>(lower: &'a str, words: &str) -> Option<Found<'a>> {
     let (words, then) = words.split_once('*').unwrap_or((words, ""));
-    let at = number::find(lower, words)?;
+    let (before, rest) = number::split_once(lower, words)?;
     let goes_on = |c: char| c.is_alphanumeric() || c == '_';
-    let starts = !lower[..at].ends_with(|c: char| goes_on(c) || c == '.');
+    if before.ends_with(|c: char| goes_on(c) || c == '.') {
+        return None;
+    }
+    if !then.is_empty() {
+        let (name, behind) = number::split_once(rest, then)?;
+        return Some(Found { before, name, behind });
+    }
     // `loss is inf` is also said of `infinite`.
-    let rest = lower[at + words.len()..].trim_start_matches("inite").trim_start_matches("inity");
-    let ends = if then.is_empty() { !rest.starts_with(goes_on) } else { number::find(rest, then).is_some() };
-    (starts && ends).then_some(at)
+    let behind = rest.trim_start_matches("inite").trim_start_matches("inity");
+    (!behind.starts_with(goes_on)).then_some(Found { before, name: "", behind })
+}
+
+/// What is lost if a metric is, by its name: ` train_loss_epoch = nan `.
+fn named_metric(said: &str) -> Option<What> {
+    let name = said.split('=').next()?.trim();
+    // Lightning keeps a metric of each step and of the epoch.
+    let name = name.strip_suffix("_step").or_else(|| name.strip_suffix("_epoch")).unwrap_or(name);
+    match tags::canonical(name) {
+        Some((metric::LOSS, _)) => Some(What::Loss),
+        Some((metric::GRAD_NORM, _)) => Some(What::Gradient),
+        Some(_) => None,
+        None if tags::own_loss(name).is_some() => Some(What::Loss),
+        None => {
+            let has = |list: &[&str]| name.split(['/', '_', '-', '.', ' ']).any(|w| list.contains(&w));
+            (has(EVALUATIONS) && has(&["loss"])).then_some(What::Evaluation)
+        }
+    }
 }
 
 /// `at step 12`, `iteration=12`, `iteration #12`.
@@ -202,177 +309,4 @@ fn named(lower: &str) -> Option<i64> {
 fn bar(text: &str) -> Option<(What, Option<i64>)> {
     let bar = tqdm::bar(text).or_else(|| tqdm::endless(text))?;
     generic::loss_is_lost(&bar).then_some((What::Loss, Some(bar.n)))
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use stepwatch_wire::{Event, Kind};
-
-    use super::*;
-    use crate::Reader;
-
-    fn read(lines: &[&str]) -> Vec<Event> {
-        let mut r = Reader::new(None).unwrap();
-        let mut out = Vec::new();
-        for l in lines {
-            r.line(l, &mut out);
-        }
-        out
-    }
-
-    const STEP: &str = " iteration 12/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |";
-
-    /// What a line says behind step 12 of a training: the step, its loss, its gradient norm, what is missing.
-    fn said(line: &str) -> Option<(i64, &'static str)> {
-        let e = read(&[STEP, line]);
-        let e = e.get(1)?;
-        let loss = e.m.get("loss").is_some_and(f64::is_nan);
-        let gradient = e.m.get("grad_norm").is_some_and(f64::is_nan) && e.missing == ["loss"];
-        assert!(e.kind == Kind::Step && (loss || gradient), "{line}: {e:?}");
-        Some((e.step?, if loss { "loss" } else { "gradient" }))
-    }
-
-    #[test]
-    fn sentences_of_frameworks() {
-        for (line, want) in [
-            (
-                "[rank3]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping training before the optimizer update.",
-                (14, "loss"),
-            ),
-            (
-                "../aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `Loss or gradient norm is not finite on at least one rank at step 20. Stopping training before the optimizer update.` failed.",
-                (20, "loss"),
-            ),
-            (
-                "FloatingPointError: invalid value (nan) encountered in jit(train_step). Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.",
-                (13, "loss"),
-            ),
-            ("RuntimeError: Non-finite gradient norm at step 41", (41, "gradient")),
-            ("ValueError: Gradient norm is not finite", (13, "gradient")),
-            (
-                "I0706 16:50:26.230209 140110937163584 max_logging.py:37] Aborting training due to NaN loss.",
-                (13, "loss"),
-            ),
-            (
-                "RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective')",
-                (13, "gradient"),
-            ),
-            (
-                "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 7 at iteration #15 invocation #1 (message='found NaN in local forward loss calculation')",
-                (15, "loss"),
-            ),
-            (
-                "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
-                (13, "gradient"),
-            ),
-            (
-                "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate",
-                (13, "gradient"),
-            ),
-            ("RuntimeError: nan loss encountered at step 17", (17, "loss")),
-            ("RuntimeError: Loss is NaN", (13, "loss")),
-            ("RuntimeError: Loss is Inf", (13, "loss")),
-            ("RuntimeError: Train loss contains a NaN.", (13, "loss")),
-            ("RuntimeError: Train loss ce contains a NaN.", (13, "loss")),
-            ("FloatingPointError: Loss became infinite or NaN at iteration=13!", (13, "loss")),
-            ("AssertionError: loss become infinite or NaN!", (13, "loss")),
-            ("Batch 3: Invalid loss, terminating training", (13, "loss")),
-            ("ERROR:tensorflow:Model diverged with loss = NaN.", (13, "loss")),
-            ("ValueError: The loss returned in `training_step` is nan.", (13, "loss")),
-            (
-                "ValueError: Detected nan and/or inf values in `layer.weight`. Check your forward pass for numerically unstable operations.",
-                (13, "gradient"),
-            ),
-            (
-                "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
-                (13, "gradient"),
-            ),
-            (
-                "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
-                (13, "gradient"),
-            ),
-            ("Loss is nan, stopping training", (13, "loss")),
-            ("Loss is infinite or NaN!", (13, "loss")),
-            ("WARNING: non-finite loss, ending training tensor([nan])", (13, "loss")),
-            (
-                "Train step of epoch 0:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan, lr=1e-5]",
-                (30, "loss"),
-            ),
-            ("training: 30it [00:03, 3.50it/s, train_loss=nan]", (30, "loss")),
-            (
-                "Epoch 0:  12%|█▏        | 30/100 [00:03<00:25, 3.50it/s, v_num=0, train_loss=nan.0]",
-                (30, "loss"),
-            ),
-            ("Epoch 0:   3%|  | 30/1000 [00:30<10:00, v_num=5, reduced_train_loss=nan.0]", (30, "loss")),
-        ] {
-            assert_eq!(said(line), Some(want), "{line}");
-        }
-    }
-
-    #[test]
-    fn words_about_it_are_no_events() {
-        for line in [
-            "If the loss is nan, lower the learning rate",
-            "check_for_nan_in_loss_and_grad ........... True",
-            "abort_on_nan_loss: True",
-            "WARNING: training stops when loss is NaN",
-            "the loss is nan_to_num'd",
-            "NaN loss detection enabled",
-            "no non-finite loss so far",
-            "WARN: rank 0 grad_norm is not finite: nan",
-            "non-finite gradient norm, skipping the update",
-            "Evaluating:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan]",
-            "Downloading:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s]",
-            "1:5: loss is information",
-        ] {
-            assert_eq!(said(line), None, "{line}");
-        }
-        assert_eq!(
-            read(&["RuntimeError: Loss is NaN", "Loss is nan, stopping training"]),
-            [],
-            "nobody trains"
-        );
-    }
-
-    #[test]
-    fn a_run_that_never_took_a_step_is_lost_too() {
-        let e = read(&[
-            "[rank0]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 1. Stopping training before the optimizer update.",
-        ]);
-        assert!(e[0].step == Some(1) && e[0].m.get("loss").unwrap().is_nan());
-    }
-
-    #[test]
-    fn what_is_known_is_not_told_again() {
-        let nan = STEP.replace("12/", "13/").replace("2.5", "nan");
-        assert_eq!(read(&[STEP, &nan, "RuntimeError: Loss is NaN"]).len(), 2);
-        let words = "Loss is nan, stopping training";
-        assert_eq!(read(&[STEP, words, words, words]).len(), 2, "every rank says so");
-        let later = STEP.replace("12/", "20/");
-        assert_eq!(
-            read(&[STEP, words, &later, words]).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(),
-            [12, 13, 20, 21]
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn never_panics(text in "\\PC{0,80}", at in 0..TABLE.len(), tail in "[ a-z0-9=#:é]{0,20}") {
-            let mut words = LastWords { last_step: Some(i64::MAX), lost: false };
-            let inner = core::cell::Cell::new(None);
-            for text in [text.clone(), format!("{text}{}{tail}", TABLE[at].text)] {
-                let line = Line { text: &text, raw: &text, ts: None, utc_offset: 0.0, inner: &inner };
-                words.read(&line);
-            }
-        }
-
-        /// Prose about losses, in any order, is no event of a log that trains.
-        #[test]
-        fn prose_is_no_event(words in proptest::collection::vec(prop::sample::select(vec!["the", "loss", "was", "fine", "nan", "gradient", "is", "scale", "to", "num", "step", "5", "saved"]), 1..8)) {
-            let text = words.join(" ");
-            let told = said(&text).is_some();
-            prop_assert_eq!(told, text.contains("loss is nan"), "{}", text);
-        }
-    }
 }

@@ -18,7 +18,7 @@ use stepwatch_wire::names::metric;
 use crate::deepspeed;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number;
-use crate::pause::Evaluation;
+use crate::pause::{Evaluation, Saving};
 use arguments::Arguments;
 use side::Timers;
 
@@ -37,6 +37,8 @@ pub(crate) struct Megatron {
     tflops: Option<f64>,
     /// It tells of its checkpoints itself, so what its engine tells of them is the same again.
     own_checkpoints: bool,
+    /// What its engine is saving.
+    saving: Saving,
     timers: Timers,
     arguments: Arguments,
     pause: Evaluation,
@@ -62,6 +64,7 @@ impl Format for Megatron {
         if let Some((step, fields)) = step_line(line.text) {
             self.timers.close(out);
             self.pause.step(last_step, step, line, out);
+            self.saving.step(step, line, out);
             if let Some(hello) = self.arguments.hello(line) {
                 out.push(hello);
             }
@@ -110,13 +113,16 @@ impl Megatron {
             return Some(event);
         }
         if let Some(event) = side::checkpoint(line) {
-            self.own_checkpoints = true;
+            (self.own_checkpoints, self.saving) = (true, Saving::default());
+            return Some(event);
+        }
+        if let Some(event) = side::engine_checkpoint(line).filter(|_| !self.own_checkpoints) {
+            self.saving.heard(&event);
             return Some(event);
         }
         side::end(line, last_step)
             .or_else(|| side::rerun(line, last_step))
             .or_else(|| side::straggler(line, last_step, out))
-            .or_else(|| side::engine_checkpoint(line).filter(|_| !self.own_checkpoints))
     }
 
     fn step(

@@ -48,7 +48,7 @@ fn step(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let (step, of) = number::integer(head)?;
     let counted = of.starts_with('/') || of.trim_start().starts_with('(');
     let has = |name: &str| fields(rest).any(|(k, _)| k == name);
-    // The first releases fine-tuned with `Step 00010/00100 | Training loss: 1.23| lrm: 0.90| num_tokens: 1,234`.
+    // Until January 2026 fine-tuning printed `Step 00010/00100 | Training loss: 1.23| lrm: 0.90| num_tokens: 1,234`.
     let ours = (has("dt") && has("loss")) || (has("Training loss") && has("num_tokens"));
     if !(counted && ours) {
         return None;
@@ -143,6 +143,23 @@ mod tests {
         assert!(e[1].m.get("loss").unwrap().is_nan());
         assert_eq!((e[1].step, e[1].m.get("mfu_reported")), (Some(11), Some(0.4125)));
         assert_eq!((e[2].m.get("loss"), e[2].m.get("tokens")), (Some(1.234567), Some(1234.0)));
+    }
+
+    /// `base_train.py` and `chat_sft.py` of July 2026, and the fine-tuning of before.
+    #[test]
+    fn what_it_prints_today_and_printed_before() {
+        for line in [
+            "step 00000/21400 (0.00%) | loss: 11.090355 | lrm: 1.00 | dt: 15234.10ms | tok/sec: 34,415 | bf16_mfu: 1.20 | epoch: 1 pq: 0 rg: 8 | total time: 0.00m",
+            "step 21399/21400 (100.00%) | loss: 2.398104 | lrm: 0.05 | dt: 476.21ms | tok/sec: 1,100,959 | bf16_mfu: 48.35 | epoch: 1 pq: 207 rg: 40 | total time: 169.75m | eta: 0.0m",
+            "step 00007 (1.25%) | loss: 1.098104 | lrm: 1.00 | dt: 476.21ms | tok/sec: 1,100,959 | mfu: 48.35 | epoch: 1 | total time: 0.00m",
+            "Step 00007/00701 | Training loss: 1.098104| lrm: 0.990000| num_tokens: 10,241",
+        ] {
+            let mut r = Reader::new(None).unwrap();
+            let mut e = Vec::new();
+            r.line(line, &mut e);
+            assert_eq!((r.name(), e.len(), e[0].kind), ("nanochat", 1, Kind::Step), "{line}");
+            assert!(e[0].m.get("loss").is_some_and(|l| l > 1.0), "{line}");
+        }
     }
 
     #[test]

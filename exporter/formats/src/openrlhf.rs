@@ -4,7 +4,8 @@
 //! SFT, RM and DPO print nothing but a bar: `Train step of epoch 1:  12%|█▏ | 12/100 [00:03<00:25, 3.50it/s,
 //! gpt_loss=2.34, lr=1e-5, grad_norm=0.5]`. Its steps are micro-batches, and are counted on over the epochs.
 //! It is drawn with the numbers of a batch before that is counted. The evaluation behind it has a bar with
-//! the mean so far, which is whole at its end.
+//! the mean so far. At its end it may be drawn full with the mean of the batches before the last, then with
+//! the whole mean: it is told when something else is printed, or nothing for a while.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Value};
@@ -22,6 +23,9 @@ const KEYS: &[(&str, &str)] = &[
     ("timing/step_total", metric::STEP_TIME),
 ];
 
+/// What the bar of an evaluation begins with; DPO's counts the same steps under another name.
+const EVALUATIONS: &[&str] = &["Eval stage of steps ", "Eval stage of global_step "];
+
 #[derive(Debug, Default)]
 pub(crate) struct OpenRlhf {
     last_step: Option<i64>,
@@ -30,6 +34,18 @@ pub(crate) struct OpenRlhf {
     /// The loss of that step was no number.
     lost: bool,
     pause: Evaluation,
+    /// The evaluation behind the last step, once its bar was full.
+    evaluated: Option<Evaluated>,
+}
+
+/// A bar of an evaluation as it was drawn full the last time.
+#[derive(Debug)]
+struct Evaluated {
+    /// The step that its description names.
+    at: i64,
+    postfix: String,
+    /// What it says, until it is given out.
+    event: Option<Event>,
 }
 
 impl Format for OpenRlhf {
@@ -71,20 +87,17 @@ impl Format for OpenRlhf {
         out.push(e);
         Outcome::Matched
     }
+
+    fn rest(&mut self, out: &mut Out<'_>) {
+        self.evaluation_ends(out);
+    }
 }
 
 impl OpenRlhf {
     fn bar(&mut self, bar: &tqdm::Bar<'_>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Outcome> {
-        if let Some(step) = bar.description.strip_prefix("Eval stage of steps ").and_then(number::integer) {
-            self.pause.begin(self.last_step, line, out);
-            if bar.n < bar.total || bar.postfix.is_empty() {
-                return Some(Outcome::Ignored);
-            }
-            let mut e = line.eval(self.last_step.or(Some(step.0)), "eval");
-            numbers(bar.postfix, &mut e, out);
-            self.pause.end(self.last_step, line, out);
-            out.push(e);
-            return Some(Outcome::Matched);
+        let at = EVALUATIONS.iter().find_map(|words| bar.description.strip_prefix(words));
+        if let Some((at, _)) = at.and_then(number::integer) {
+            return Some(self.evaluation(at, bar, line, out));
         }
         if bar.description == "Train epoch" || bar.description.starts_with("Train epoch [") {
             return Some(Outcome::Ignored); // of PPO: its loss is in the dict
@@ -102,10 +115,38 @@ impl OpenRlhf {
         }
         // Drawn once more with the numbers of the next one.
         e.step = Some(step + i64::from(again));
+        self.evaluation_ends(out);
+        self.evaluated = None;
         self.pause.step(self.last_step, step, line, out);
         (self.last_step, self.drawn, self.lost) = (e.step, Some(step), lost);
         out.push(e);
         Some(Outcome::Matched)
+    }
+
+    /// The evaluation whose bar names the step `at`.
+    fn evaluation(&mut self, at: i64, bar: &tqdm::Bar<'_>, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let full = self.evaluated.as_ref().filter(|e| e.at == at);
+        if full.is_none() {
+            self.pause.begin(self.last_step, line, out);
+        }
+        let drawn = full.is_some_and(|e| e.postfix == bar.postfix);
+        if bar.n < bar.total || bar.postfix.is_empty() || drawn {
+            return Outcome::Ignored;
+        }
+        if full.is_none() {
+            self.pause.end(self.last_step, line, out);
+            self.evaluation_ends(out);
+        }
+        let mut event = line.eval(self.last_step.or(Some(at)), "eval");
+        numbers(bar.postfix, &mut event, out);
+        self.evaluated = Some(Evaluated { at, postfix: bar.postfix.to_owned(), event: Some(event) });
+        Outcome::Matched
+    }
+
+    fn evaluation_ends(&mut self, out: &mut Out<'_>) {
+        if let Some(event) = self.evaluated.as_mut().and_then(|e| e.event.take()) {
+            out.push(event);
+        }
     }
 }
 
@@ -203,6 +244,79 @@ mod tests {
             ]
         );
         assert_eq!(e[0].m.get("chosen_reward"), Some(0.1));
+    }
+
+    /// `update()` draws a full bar with the mean of the batches before, `set_postfix()` the same with the whole
+    /// mean, and closing it draws that once more.
+    const FULL: [&str; 3] = [
+        "Eval stage of steps 3: 100%|█████| 2/2 [00:07<00:00,  3.50s/it, eval gpt_loss=2.4]",
+        "Eval stage of steps 3: 100%|█████| 2/2 [00:07<00:00,  3.50s/it, eval gpt_loss=2.3]",
+        "Eval stage of steps 3: 100%|█████| 2/2 [00:07<00:00,  3.50s/it, eval gpt_loss=2.3]",
+    ];
+
+    fn sft(n: i64) -> String {
+        format!(
+            "Train step of epoch 0:  12%|█▏| {n}/100 [00:03<00:25,  3.50it/s, gpt_loss=2.5, lr=9e-6, grad_norm=0.3]"
+        )
+    }
+
+    #[test]
+    fn a_full_bar_drawn_again_is_one_evaluation() {
+        let begins = "Eval stage of steps 3:   0%|          | 0/2 [00:00<?, ?it/s]";
+        let half = "Eval stage of steps 3:  50%|█████     | 1/2 [00:03<00:03,  3.50s/it, eval gpt_loss=2.4]";
+        let later = FULL[2].replace("steps 3", "steps 4").replace("2.3", "2.2");
+        let e = bars(&[&sft(12), begins, half, FULL[0], FULL[1], FULL[2], &sft(13), &later, &sft(14)]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.m.get("loss"))).collect();
+        let pause = (Kind::Phase, Some(12), None);
+        let next = (Kind::Phase, Some(13), None);
+        assert_eq!(
+            seen,
+            [
+                (Kind::Step, Some(12), Some(2.5)),
+                pause,
+                pause,
+                (Kind::Eval, Some(12), Some(2.3)),
+                (Kind::Step, Some(13), Some(2.5)),
+                next,
+                next,
+                (Kind::Eval, Some(13), Some(2.2)),
+                (Kind::Step, Some(14), Some(2.5)),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_last_evaluation_is_told_when_the_log_rests() {
+        let mut r = Reader::new(None).unwrap();
+        let mut e = Vec::new();
+        for line in [&sft(12), FULL[0], FULL[1]] {
+            r.line(line, &mut e);
+        }
+        let evals = |e: &[Event]| -> Vec<_> {
+            e.iter().filter(|e| e.kind == Kind::Eval).map(|e| e.m.get("loss").unwrap()).collect()
+        };
+        assert!(evals(&e).is_empty(), "the bar may be drawn again");
+        r.rest(&mut e);
+        r.line(FULL[2], &mut e);
+        r.rest(&mut e);
+        assert_eq!(evals(&e), [2.3]);
+    }
+
+    #[test]
+    fn the_evaluation_of_dpo_counts_global_steps() {
+        let e = bars(&[
+            &sft(12).replace("gpt_loss", "loss"),
+            "Eval stage of global_step 3:  50%|█████     | 1/2 [00:03<00:03,  3.50s/it]",
+            "Eval stage of global_step 3: 100%|██████████| 2/2 [00:07<00:00,  3.50s/it]",
+            "Eval stage of global_step 3: 100%|██████████| 2/2 [00:07<00:00,  3.50s/it, eval_loss=0.65, acc_mean=0.6]",
+            &sft(13).replace("gpt_loss", "loss"),
+        ]);
+        let kinds: Vec<_> = e.iter().map(|e| e.kind).collect();
+        assert_eq!(kinds, [Kind::Step, Kind::Phase, Kind::Phase, Kind::Eval, Kind::Step]);
+        assert_eq!(
+            (e[3].step, e[3].m.get("loss"), e[3].m.get("acc_mean")),
+            (Some(12), Some(0.65), Some(0.6))
+        );
     }
 
     #[test]

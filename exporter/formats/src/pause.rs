@@ -41,7 +41,7 @@ fn edge(edge: Edge, step: Option<i64>, line: &Line<'_>) -> Event {
     Event { name: Some("eval".to_owned()), edge: Some(edge), ..line.event(Kind::Phase, step) }
 }
 
-/// A checkpoint whose beginning is printed and whose end is not, by a trainer that does not go on before it is written.
+/// A checkpoint whose beginning is printed and whose end is not, or not by every version, by a trainer that does not go on before it is written.
 #[derive(Debug, Default)]
 pub(crate) struct Saving {
     /// The step that is being saved.
@@ -55,6 +55,11 @@ impl Saving {
             out.push(line.checkpoint(CkptPhase::Start, step));
         }
         step.is_some()
+    }
+
+    /// The log told of a checkpoint by itself: of its beginning, or of its end.
+    pub(crate) fn heard(&mut self, checkpoint: &Event) {
+        self.open = checkpoint.step.filter(|_| checkpoint.ckpt == Some(CkptPhase::Start));
     }
 
     /// A step came: what was being saved is written, unless the process that wrote it is gone.

@@ -269,10 +269,11 @@ impl Reader {
         self.last_words.heard(&out[first..]);
         let lost = if outcome == Outcome::Matched { None } else { self.last_words.read(&line) };
         if let Some(event) = lost {
+            let said = out.len();
             out.push(event);
+            self.keep_ended(said, out);
             // It is told of the run, by whichever process found it.
             self.voice.name(Speaker::default(), &mut out[first..]);
-            self.ended = None;
             outcome = Outcome::Matched;
         }
         self.counters.lines += 1;

@@ -54,7 +54,8 @@ fn entries() -> Vec<Entry> {
 
 /// A string without its quotes. No name, and no row of the table of last words, has an escape.
 fn unquoted(value: &str) -> String {
-    value.trim_matches(['"', '\'']).to_owned()
+    let inner = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
+    inner.expect("a string in quotes").to_owned()
 }
 
 /// What all entries of a format have behind a key.
@@ -115,7 +116,10 @@ fn last_words() -> BTreeSet<String> {
     let table = text.split("\nconst TABLE: &[Words] = &[").nth(1).unwrap().split("\n];").next().unwrap();
     let rows = table.lines().filter(|l| !l.trim_start().starts_with("//"));
     let rows: Vec<_> = rows.filter_map(|l| l.split('"').nth(1)).map(str::to_owned).collect();
-    let written = ["loss(\"", "gradient(\""].map(|call| table.matches(call).count()).iter().sum::<usize>();
+    let written = ["loss(\"", "gradient(\"", "monitored(\""]
+        .map(|call| table.matches(call).count())
+        .iter()
+        .sum::<usize>();
     assert!(rows.len() == written && written >= 40, "{written} rows, read {rows:?}");
     rows.into_iter().collect()
 }

@@ -80,6 +80,31 @@ fn checkpoints() {
 }
 
 #[test]
+fn a_checkpoint_whose_end_is_not_printed_ends_with_the_next_step() {
+    let saves = format!("{P} [Torch] Checkpoint global_step1000 is about to be saved!");
+    let step = |n: i64| format!("{P} step={n}, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)]");
+    let seen =
+        |lines: &[&str]| -> Vec<_> { read(lines).0.iter().map(|e| (e.kind, e.step, e.ckpt)).collect() };
+    let (start, end) = (Some(CkptPhase::Start), Some(CkptPhase::End));
+    assert_eq!(
+        seen(&[&step(1000), &saves, &step(1010), &step(1020)]),
+        [
+            (Kind::Step, Some(1000), None),
+            (Kind::Ckpt, Some(1000), start),
+            (Kind::Ckpt, Some(1000), end),
+            (Kind::Step, Some(1010), None),
+            (Kind::Step, Some(1020), None),
+        ]
+    );
+    let again = [(Kind::Ckpt, Some(1000), start), (Kind::Step, Some(500), None)];
+    assert_eq!(seen(&[&saves, &step(500)]), again, "the process that saved it is gone");
+    let ready = "[2023-11-07 01:56:23,711] [INFO] [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint global_step1000 is ready now!";
+    let told =
+        [(Kind::Ckpt, Some(1000), start), (Kind::Ckpt, Some(1000), end), (Kind::Step, Some(1010), None)];
+    assert_eq!(seen(&[&saves, ready, &step(1010)]), told, "its end is told once");
+}
+
+#[test]
 fn what_is_no_line_of_the_engine() {
     for text in [
         "step=10",

@@ -91,7 +91,7 @@ impl Arguments {
             }
             return true;
         }
-        if let Some(rest) = text.strip_prefix("> padded vocab (size:") {
+        if let Some(rest) = padded(text) {
             let size = rest.split_once("(new size:").and_then(|(_, size)| number::integer(size));
             if let Some((size, _)) = size {
                 self.told.insert("padded_vocab_size", Value::Number(size as f64));
@@ -204,6 +204,14 @@ impl Arguments {
     }
 }
 
+/// What stands behind `> padded vocab (size:`, which since 2026 stands behind a logger's prefix:
+/// `INFO:megatron.core.tokenizers.utils.build_tokenizer: > padded vocab (size: 50257) with …`.
+fn padded(text: &str) -> Option<&str> {
+    let (prefix, rest) = number::split_once(text, "> padded vocab (size:")?;
+    let prefix = prefix.trim_end();
+    (prefix.is_empty() || prefix.ends_with([':', '-', ']', '|'])).then_some(rest)
+}
+
 /// What Python printed.
 fn python(text: &str) -> Value {
     // GPT-NeoX says behind a value whether it is the default.
@@ -288,6 +296,26 @@ mod tests {
         assert_eq!(out.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello, Kind::Step]);
         assert_eq!(reader.counters().unmatched, 0);
         out.remove(0)
+    }
+
+    #[test]
+    fn the_vocabulary_behind_a_loggers_prefix() {
+        let logger = "megatron.core.tokenizers.utils.build_tokenizer";
+        let text = "> padded vocab (size: 50257) with 431 dummy tokens (new size: 50688)";
+        for line in [
+            text.to_owned(),
+            format!("INFO:{logger}: {text}"),
+            format!("INFO:{logger}:{text}"),
+            format!("2026-08-22 10:00:00,123 - {logger} - INFO -  {text}"),
+            format!("[INFO     | {logger}]:  {text}"),
+        ] {
+            let mut arguments = Arguments::default();
+            assert!(arguments.take(&line), "{line}");
+            assert_eq!(arguments.told.get("padded_vocab_size"), Some(&Value::Number(50688.0)), "{line}");
+        }
+        for line in [format!("it printed {text}"), "INFO:x: > padded vocab (size: 5)".to_owned()] {
+            assert!(!Arguments::default().take(&line), "{line}");
+        }
     }
 
     fn model(e: &Event) -> BTreeMap<String, Value> {

@@ -269,6 +269,21 @@ fn gpt_neox_saves_through_its_engine() {
 }
 
 #[test]
+fn what_the_engine_does_not_say_is_saved_ends_with_the_next_step() {
+    let p = "[2026-08-07 01:55:23,711] [INFO] [logging.py:107:log_dist] [Rank 0]";
+    let saves = format!("{p} [Torch] Checkpoint global_step1000 is about to be saved!");
+    let step =
+        |n: i64| format!(" iteration {n}/ 2000 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |");
+    let seen = |lines: &[&str]| -> Vec<_> {
+        read(lines).iter().filter(|e| e.kind == Kind::Ckpt).map(|e| (e.step, e.ckpt)).collect()
+    };
+    let (start, end) = ((Some(1000), Some(CkptPhase::Start)), (Some(1000), Some(CkptPhase::End)));
+    assert_eq!(seen(&[&step(1000), &saves, &step(1010), &step(1020)]), [start, end]);
+    let own = "  successfully saved checkpoint at iteration    1000 to /ckpt";
+    assert_eq!(seen(&[&step(1000), &saves, own, &step(1010)]), [start, end], "told by itself, once");
+}
+
+#[test]
 fn announced_evaluations_and_doubtful_results() {
     let e = read(&[
         "Evaluating on 320 samples",

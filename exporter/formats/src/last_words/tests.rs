@@ -1,0 +1,293 @@
+//! Sentences of frameworks, and of text that is about them.
+
+use proptest::prelude::*;
+use stepwatch_wire::{Event, Kind};
+
+use super::*;
+use crate::Reader;
+
+fn read(lines: &[&str]) -> Vec<Event> {
+    let mut r = Reader::new(None).unwrap();
+    let mut out = Vec::new();
+    for l in lines {
+        r.line(l, &mut out);
+    }
+    out
+}
+
+const STEP: &str = " iteration 12/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |";
+
+/// What a line says behind step 12 of a training: the step, its loss, its gradient norm, what is missing.
+fn said(line: &str) -> Option<(i64, &'static str)> {
+    let e = read(&[STEP, line]);
+    let e = e.get(1)?;
+    let loss = e.m.get("loss").is_some_and(f64::is_nan);
+    let gradient = e.m.get("grad_norm").is_some_and(f64::is_nan) && e.missing == ["loss"];
+    assert!(e.kind == Kind::Step && (loss || gradient), "{line}: {e:?}");
+    Some((e.step?, if loss { "loss" } else { "gradient" }))
+}
+
+#[test]
+fn sentences_of_frameworks() {
+    for (line, want) in [
+        (
+            "[rank3]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping training before the optimizer update.",
+            (14, "loss"),
+        ),
+        (
+            "../aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `Loss or gradient norm is not finite on at least one rank at step 20. Stopping training before the optimizer update.` failed.",
+            (20, "loss"),
+        ),
+        (
+            "FloatingPointError: invalid value (nan) encountered in jit(train_step). Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.",
+            (13, "loss"),
+        ),
+        ("RuntimeError: Non-finite gradient norm at step 41", (41, "gradient")),
+        ("ValueError: Gradient norm is not finite", (13, "gradient")),
+        (
+            "I0706 16:50:26.230209 140110937163584 max_logging.py:37] Aborting training due to NaN loss.",
+            (13, "loss"),
+        ),
+        (
+            "RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective')",
+            (13, "gradient"),
+        ),
+        (
+            "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 7 at iteration #15 invocation #1 (message='found NaN in local forward loss calculation')",
+            (15, "loss"),
+        ),
+        (
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+            (13, "gradient"),
+        ),
+        (
+            "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate",
+            (13, "gradient"),
+        ),
+        ("RuntimeError: nan loss encountered at step 17", (17, "loss")),
+        ("RuntimeError: Loss is NaN", (13, "loss")),
+        ("RuntimeError: Loss is Inf", (13, "loss")),
+        ("RuntimeError: Train loss contains a NaN.", (13, "loss")),
+        ("RuntimeError: Train loss ce contains a NaN.", (13, "loss")),
+        ("FloatingPointError: Loss became infinite or NaN at iteration=13!", (13, "loss")),
+        ("AssertionError: loss become infinite or NaN!", (13, "loss")),
+        ("Batch 3: Invalid loss, terminating training", (13, "loss")),
+        ("ERROR:tensorflow:Model diverged with loss = NaN.", (13, "loss")),
+        ("ValueError: The loss returned in `training_step` is nan.", (13, "loss")),
+        (
+            "ValueError: Detected nan and/or inf values in `layer.weight`. Check your forward pass for numerically unstable operations.",
+            (13, "gradient"),
+        ),
+        (
+            "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
+            (13, "gradient"),
+        ),
+        ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", (13, "gradient")),
+        ("Loss is nan, stopping training", (13, "loss")),
+        ("Loss is infinite or NaN!", (13, "loss")),
+        ("WARNING: non-finite loss, ending training tensor([nan])", (13, "loss")),
+        ("Train step of epoch 0:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan, lr=1e-5]", (30, "loss")),
+        ("training: 30it [00:03, 3.50it/s, train_loss=nan]", (30, "loss")),
+        ("Epoch 0:  12%|█▏        | 30/100 [00:03<00:25, 3.50it/s, v_num=0, train_loss=nan.0]", (30, "loss")),
+        ("Epoch 0:   3%|  | 30/1000 [00:30<10:00, v_num=5, reduced_train_loss=nan.0]", (30, "loss")),
+    ] {
+        assert_eq!(said(line), Some(want), "{line}");
+    }
+}
+
+/// JAX with jax_debug_nans: what it prints when it calls the function again, and what it raises if that finds
+/// nothing.
+#[test]
+fn jax_without_an_operation_to_name() {
+    let because = "Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.";
+    for (line, want) in [
+        (format!("FloatingPointError: ('jit(train_step)', 'nan'). {because}"), "loss"),
+        (format!("FloatingPointError: ('jit(f.<locals>.g)', 'inf'). {because}"), "loss"),
+        (
+            "Invalid nan value encountered in the output of a jax.jit function. Calling the de-optimized version.".into(),
+            "loss",
+        ),
+        (
+            "Invalid nan value encountered in the output of a C++-jit/pmap function. Calling the de-optimized version.".into(),
+            "loss",
+        ),
+        (
+            "Invalid nan value encountered in the backward pass of a jax.jit function. Calling the de-optimized backward pass.".into(),
+            "gradient",
+        ),
+    ] {
+        assert_eq!(said(&line), Some((13, want)), "{line}");
+    }
+}
+
+#[test]
+fn infinite_losses_of_lightning() {
+    for value in ["nan", "inf", "-inf"] {
+        let line = format!("ValueError: The loss returned in `training_step` is {value}.");
+        assert_eq!(said(&line), Some((13, "loss")), "{line}");
+    }
+}
+
+/// Lightning's early stopping, of a metric that it watches.
+fn watched(metric: &str, value: &str) -> String {
+    format!(
+        "[rank: 0] Monitored metric {metric} = {value} is not finite. Previous best value was 0.123. Signaling Trainer to stop."
+    )
+}
+
+#[test]
+fn early_stopping_by_a_loss_of_training() {
+    for metric in ["train_loss", "loss", "train_loss_epoch", "loss_step", "train/loss", "total_loss"] {
+        assert_eq!(said(&watched(metric, "nan")), Some((13, "loss")), "{metric}");
+    }
+    assert_eq!(said(&watched("train_loss", "inf")), Some((13, "loss")));
+    assert_eq!(said(&watched("grad_norm", "nan")), Some((13, "gradient")));
+    let finite = "Monitored metric train_loss did not improve in the last 3 records. Best score: 0.123. Signaling Trainer to stop.";
+    for line in [finite, &watched("train_accuracy", "nan"), &watched("train_aux_loss", "nan")] {
+        assert_eq!(said(line), None, "{line}");
+    }
+}
+
+#[test]
+fn early_stopping_by_an_evaluation() {
+    for metric in ["val_loss", "valid/loss", "validation_loss_epoch", "eval_loss"] {
+        let line = watched(metric, "nan");
+        let e = read(&[STEP, &line, &line.replace("rank: 0", "rank: 1")]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+        assert_eq!(seen, [(Kind::Step, Some(12)), (Kind::Eval, Some(12))], "{metric}");
+        assert!(e[1].m.get("loss").is_some_and(f64::is_nan), "{e:?}");
+    }
+    let step = STEP.replace("12/", "13/");
+    let (lost, words) = (watched("val_loss", "nan"), "Loss is nan, stopping training");
+    let e = read(&[STEP, &lost, &step, &lost, words]);
+    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+    let (step, eval) = (|n| (Kind::Step, Some(n)), |n| (Kind::Eval, Some(n)));
+    assert_eq!(seen, [step(12), eval(12), step(13), eval(13), step(14)]);
+    assert_eq!(read(&[STEP, &watched("val_accuracy", "nan")]).len(), 1);
+}
+
+#[test]
+fn an_evaluation_behind_the_goodbye_leaves_it_last() {
+    let e =
+        read(&[STEP, "[after training is done] datetime: 2026-01-01 00:00:00", &watched("val_loss", "nan")]);
+    let kinds: Vec<_> = e.iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [Kind::Step, Kind::Bye, Kind::Eval, Kind::Bye]);
+}
+
+#[test]
+fn checks_of_megatron_nanotron_nemo_and_fairseq() {
+    for (line, want) in [
+        (
+            "ValueError: Gradient is nan or inf for model.decoder.3.pp_block.mlp.down_proj.weight",
+            (13, "gradient"),
+        ),
+        ("FloatingPointError: gradients are Nan/Inf", (13, "gradient")),
+        (
+            "RuntimeError: Rank 7, node gpu-1, device 7, iteration 13: Unexpected result nan (message='found NaN in dlm loss')",
+            (13, "loss"),
+        ),
+        (
+            "ERROR:megatron.core.rerun_state_machine:Unexpected result inf on rank 7 at iteration #15 invocation #1 (message='found Inf in ar loss')",
+            (15, "loss"),
+        ),
+        ("AssertionError: Got NaN loss with non-empty input", (13, "loss")),
+        ("RuntimeError: [NaN DEBUG] NaN/Inf detected at 'encoder.layer_3'. Stopping training.", (13, "loss")),
+    ] {
+        assert_eq!(said(line), Some(want), "{line}");
+    }
+    for line in [
+        "NaN/Inf detected at 'pos_emb' with nan_to_num removed!",
+        "found NaN in 3 inputs, loss computed without them",
+        "Student gradients are NaN/Inf (norm=nan)",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+}
+
+/// What is skipped did not end the run, and is no step of it.
+#[test]
+fn a_batch_that_is_skipped_is_no_end() {
+    for line in [
+        "Warning: NaN detected in loss, skipping batch",
+        "ERROR: NaN detected in loss, skipping batch 13721",
+        "NaN loss detected at step 13! Skipping this batch.",
+        "Loss is nan, ignoring this update",
+        "Skipped batch 5: non-finite loss",
+        "Skipping step 13 because loss is nan",
+        "Caught RuntimeError: Loss is NaN, skipping the batch",
+        "ValueError: Gradient norm is not finite, skipping the update",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+    for line in [
+        "Loss is nan, stopping training after 5 skipped batches",
+        "NaN loss detected, too many batches skipped: aborting",
+        "RuntimeError: Loss is NaN after 5 skipped batches",
+    ] {
+        assert_eq!(said(line), Some((13, "loss")), "{line}");
+    }
+    let scale = "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run. Skipping step.";
+    assert_eq!(said(scale), Some((13, "gradient")));
+}
+
+#[test]
+fn words_about_it_are_no_events() {
+    for line in [
+        "If the loss is nan, lower the learning rate",
+        "check_for_nan_in_loss_and_grad ........... True",
+        "abort_on_nan_loss: True",
+        "WARNING: training stops when loss is NaN",
+        "the loss is nan_to_num'd",
+        "NaN loss detection enabled",
+        "no non-finite loss so far",
+        "WARN: rank 0 grad_norm is not finite: nan",
+        "non-finite gradient norm, skipping the update",
+        "Evaluating:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s, loss=nan]",
+        "Downloading:  12%|█▏| 30/100 [00:03<00:25, 3.50it/s]",
+        "1:5: loss is information",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+    assert_eq!(read(&["RuntimeError: Loss is NaN", "Loss is nan, stopping training"]), [], "nobody trains");
+}
+
+#[test]
+fn a_run_that_never_took_a_step_is_lost_too() {
+    let e = read(&[
+        "[rank0]: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 1. Stopping training before the optimizer update.",
+    ]);
+    assert!(e[0].step == Some(1) && e[0].m.get("loss").unwrap().is_nan());
+}
+
+#[test]
+fn what_is_known_is_not_told_again() {
+    let nan = STEP.replace("12/", "13/").replace("2.5", "nan");
+    assert_eq!(read(&[STEP, &nan, "RuntimeError: Loss is NaN"]).len(), 2);
+    let words = "Loss is nan, stopping training";
+    assert_eq!(read(&[STEP, words, words, words]).len(), 2, "every rank says so");
+    let later = STEP.replace("12/", "20/");
+    assert_eq!(
+        read(&[STEP, words, &later, words]).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(),
+        [12, 13, 20, 21]
+    );
+}
+
+proptest! {
+    #[test]
+    fn never_panics(text in "\\PC{0,80}", at in 0..TABLE.len(), tail in "[ a-z0-9=#:é]{0,20}") {
+        let mut words = LastWords { last_step: Some(i64::MAX), ..LastWords::default() };
+        let inner = core::cell::Cell::new(None);
+        for text in [text.clone(), format!("{text}{}{tail}", TABLE[at].text)] {
+            let line = Line { text: &text, raw: &text, ts: None, utc_offset: 0.0, inner: &inner };
+            words.read(&line);
+        }
+    }
+
+    /// Prose about losses, in any order, is no event of a log that trains.
+    #[test]
+    fn prose_is_no_event(words in proptest::collection::vec(prop::sample::select(vec!["the", "loss", "was", "fine", "nan", "gradient", "is", "scale", "to", "num", "step", "5", "saved"]), 1..8)) {
+        let text = words.join(" ");
+        let told = said(&text).is_some();
+        prop_assert_eq!(told, text.contains("loss is nan"), "{}", text);
+    }
+}
