@@ -101,7 +101,7 @@ fn get(url: &str) -> anyhow::Result<String> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     // Of HTTP/1.0, so that the answer comes in one piece.
-    write!(stream, "GET {} HTTP/1.0\r\nhost: {host}\r\n\r\n", RUNS)?;
+    write!(stream, "GET {RUNS} HTTP/1.0\r\nhost: {host}\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
