@@ -225,7 +225,7 @@ fn evidence(out: &mut String, a: &Account<'_>) {
         return;
     }
     for (n, s) in r.suspects.iter().enumerate() {
-        let _ = writeln!(out, "{}. **{}**: {}", n + 1, escape(&s.what), escape(&s.why));
+        let _ = writeln!(out, "{}. **{}**: {}", n + 1, escape(&s.what()), escape(&s.why()));
     }
     out.push('\n');
 }

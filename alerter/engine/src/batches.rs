@@ -4,9 +4,10 @@
 //! data in the same order meet at the same place (seven GPT-2 runs of different people spike at steps 3370, 3696, 5317: it is the
 //! data); chance hardly brings them there, with two spikes in ten thousand steps. Only places that are known to a few batches count.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+pub use stepwatch_model::Elsewhere;
 
 use crate::time::Ts;
 use crate::verdict::{Change, Kind, Verdict};
@@ -19,8 +20,6 @@ const WIDEST: i64 = 8;
 const LOSS_SLACK: i64 = 1;
 /// First steps, in which runs fail of how they were set up, whatever they read.
 const BEGINNING: i64 = 50;
-/// Runs named one by one.
-const NAMED: usize = 3;
 
 /// A stretch of data: behind `from`, up to `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,15 +56,6 @@ struct Sighting {
 pub(crate) struct Batches {
     seen: VecDeque<Sighting>,
     forgotten: u64,
-}
-
-/// Where else a batch made trouble.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// Other runs that spiked at it.
-    pub runs: BTreeSet<String>,
-    /// Other attempts of this run that did.
-    pub attempts: BTreeSet<u32>,
 }
 
 impl BatchSize {
@@ -140,31 +130,6 @@ impl Batches {
     /// Spikes that were forgotten for want of room.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
-    }
-}
-
-impl Elsewhere {
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.attempts.is_empty()
-    }
-
-    /// `3 other runs (a, b, c) and attempt 1 of this one`.
-    pub fn words(&self) -> String {
-        let mut parts = Vec::new();
-        if !self.runs.is_empty() {
-            let n = self.runs.len();
-            let mut names: Vec<&str> = self.runs.iter().take(NAMED).map(String::as_str).collect();
-            if n > NAMED {
-                names.push("...");
-            }
-            parts.push(format!("{n} other run{} ({})", if n == 1 { "" } else { "s" }, names.join(", ")));
-        }
-        if !self.attempts.is_empty() {
-            let numbers: Vec<String> = self.attempts.iter().map(u32::to_string).collect();
-            let s = if numbers.len() == 1 { "" } else { "s" };
-            parts.push(format!("attempt{s} {} of this run", numbers.join(", ")));
-        }
-        parts.join(" and ")
     }
 }
 

@@ -23,18 +23,22 @@ mod standstill;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stepwatch_model::{Num, Place};
+
 use crate::node::NodeFacts;
 use crate::run::Facts;
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Suspect, Verdict};
 
 pub(crate) use action::advise;
-use evidence::{Piece, Sort};
+use evidence::{Alike, Piece, Sort};
 pub(crate) use remedy::Remedies;
 pub(crate) use standstill::{all_wait, look as standstill};
 
 /// Suspects named.
 const NAMED: usize = 5;
+/// Pieces of a place that are told.
+const TOLD: usize = 3;
 /// What began within this time before the onset may have caused it, and, since neither is exact, within this time after it.
 const BEFORE: Span = Span::secs(600);
 const AFTER: Span = Span::secs(60);
@@ -62,7 +66,7 @@ struct Case {
 
 /// The suspects of a verdict about a run, the first one first.
 pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a NodeFacts>) -> Vec<Suspect> {
-    if v.kind == Kind::Straggler && v.suspects.iter().any(is_nobody) {
+    if v.kind == Kind::Straggler && v.suspects.iter().any(|s| s.target.is_nobody()) {
         return v.suspects.clone(); // it compared all ranks, and none is to blame
     }
     let onset = onset(v, f);
@@ -76,15 +80,17 @@ pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a N
     let n = f.nodes.len().max(nodes.len()).max(1);
     let pieces = share(pieces, onset, n);
     let cases = weigh(pieces, onset, n);
-    let mut ranked: Vec<(String, Case)> = cases.into_iter().collect();
-    ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score).then_with(|| a.0.cmp(&b.0)));
+    let mut ranked: Vec<(Place, Case)> = cases.into_iter().collect();
+    ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score).then_with(|| a.0.key().cmp(&b.0.key())));
     let worth = ranked.iter().take_while(|(_, c)| c.score >= WORTH).count();
     let little = ranked.split_off(worth).into_iter().next();
     let recent = ranked.iter().any(|(_, case)| case.recent);
-    let mut suspects: Vec<Suspect> = ranked.into_iter().take(NAMED).map(|(_, case)| case.suspect()).collect();
-    let (nobody, named): (Vec<&Suspect>, Vec<&Suspect>) = v.suspects.iter().partition(|s| is_nobody(s));
+    let mut suspects: Vec<Suspect> =
+        ranked.into_iter().take(NAMED).filter_map(|(_, case)| case.suspect()).collect();
+    let (nobody, named): (Vec<&Suspect>, Vec<&Suspect>) =
+        v.suspects.iter().partition(|s| s.target.is_nobody());
     for s in named {
-        let known = suspects.iter().any(|had| evidence::place(&had.what) == evidence::place(&s.what));
+        let known = suspects.iter().any(|had| had.target.place() == s.target.place());
         if !known && suspects.len() < NAMED {
             suspects.push(s.clone());
         }
@@ -96,13 +102,9 @@ pub(crate) fn rank<'a>(v: &Verdict, f: &Facts, nodes: impl Iterator<Item = &'a N
     }
     // Where nothing at all is known, a little is worth a look.
     if suspects.is_empty() {
-        suspects.extend(little.map(|(_, case)| case.suspect()));
+        suspects.extend(little.and_then(|(_, case)| case.suspect()));
     }
     suspects
-}
-
-fn is_nobody(s: &Suspect) -> bool {
-    s.what.starts_with("no single")
 }
 
 /// When it began, by our clock, as nearly as is known.
@@ -115,17 +117,17 @@ fn onset(v: &Verdict, f: &Facts) -> Ts {
 
 /// What many nodes have alike becomes one piece.
 fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
-    let mut holders: BTreeMap<&str, Vec<&Piece>> = BTreeMap::new();
+    let mut holders: BTreeMap<&Alike, Vec<&Piece>> = BTreeMap::new();
     let recent = |p: &&Piece| p.explains() && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
     for p in pieces.iter().filter(|p| p.sort.is_shared()).filter(recent) {
         holders.entry(&p.alike).or_default().push(p);
     }
-    let common: BTreeMap<String, Piece> = holders
+    let common: BTreeMap<Alike, Piece> = holders
         .iter()
         .filter(|(alike, held)| is_common(alike, held, nodes))
         .filter_map(|(alike, held)| {
-            let places: BTreeSet<&str> = held.iter().map(|p| p.place.as_str()).collect();
-            Some(((*alike).to_owned(), evidence::common(alike, places.len(), held, nodes)?))
+            let places: BTreeSet<&Place> = held.iter().map(|p| &p.place).collect();
+            Some(((*alike).clone(), evidence::common(alike, places.len(), held, nodes)?))
         })
         .collect();
     let mut left: Vec<Piece> = pieces.into_iter().filter(|p| !common.contains_key(&p.alike)).collect();
@@ -134,11 +136,11 @@ fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
 }
 
 /// Whether so many places have it that it is what they share.
-fn is_common(alike: &str, held: &[&Piece], nodes: usize) -> bool {
+fn is_common(alike: &Alike, held: &[&Piece], nodes: usize) -> bool {
     let places = |held: &[&Piece]| held.iter().map(|p| &p.place).collect::<BTreeSet<_>>().len();
-    if !alike.starts_with(evidence::LINK) {
+    if !matches!(alike, Alike::Link { .. }) {
         // Two that are slowed down at once are all there are of a small run, and one of many is not.
-        let all = alike.starts_with(evidence::SLOWED) && nodes == 2 && places(held) == 2;
+        let all = matches!(alike, Alike::Slowed(_)) && nodes == 2 && places(held) == 2;
         return all || places(held) >= SHARED_NODES;
     }
     let mut held = held.to_vec();
@@ -146,15 +148,15 @@ fn is_common(alike: &str, held: &[&Piece], nodes: usize) -> bool {
     held.windows(2).any(|pair| pair[1].began - pair[0].began <= FABRIC && places(pair) == 2)
 }
 
-fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<String, Case> {
+fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<Place, Case> {
     pieces.sort_by_key(|p| p.began);
-    let mut holders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut holders: BTreeMap<&Alike, BTreeSet<&Place>> = BTreeMap::new();
     for p in &pieces {
         holders.entry(&p.alike).or_default().insert(&p.place);
     }
-    let held = |p: &Piece| holders.get(p.alike.as_str()).map_or(1, BTreeSet::len);
+    let held = |p: &Piece| holders.get(&p.alike).map_or(1, BTreeSet::len);
     let shares: Vec<f64> = pieces.iter().map(|p| held(p) as f64 / nodes.max(2) as f64).collect();
-    let mut cases: BTreeMap<String, Case> = BTreeMap::new();
+    let mut cases: BTreeMap<Place, Case> = BTreeMap::new();
     // What began at one moment has one place in the order.
     let (mut order, mut last) = (0.0, None);
     for (p, share) in pieces.into_iter().zip(shares) {
@@ -168,7 +170,8 @@ fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<String, Ca
         let score = p.strength + early + specific + p.prior;
         let case = cases.entry(p.place).or_default();
         case.recent |= recent;
-        case.pieces.push((score, p.sort, p.suspect));
+        let (since, strength) = (Some(p.began), Some(Num(p.strength)));
+        case.pieces.push((score, p.sort, p.suspect.weighed(since, strength)));
     }
     for case in cases.values_mut() {
         case.pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -188,17 +191,10 @@ fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<String, Ca
 
 impl Case {
     /// The best piece names the place; the others are told after it.
-    fn suspect(self) -> Suspect {
-        let mut whys: Vec<String> = Vec::new();
-        let mut what = String::new();
-        for (_, _, s) in self.pieces.into_iter().take(3) {
-            if what.is_empty() {
-                what = s.what;
-                whys.push(s.why);
-            } else if !whys.contains(&s.why) {
-                whys.push(if s.what == what { s.why } else { format!("{}: {}", s.what, s.why) });
-            }
-        }
-        Suspect { what, why: format!("{} (score {:.1})", whys.join("; "), self.score) }
+    fn suspect(self) -> Option<Suspect> {
+        let mut pieces = self.pieces.into_iter().take(TOLD).map(|(_, _, suspect)| suspect);
+        let mut best = pieces.next()?;
+        pieces.for_each(|further| best.join(further));
+        Some(best.scored(self.score))
     }
 }

@@ -11,7 +11,6 @@ mod sources;
 mod standards;
 mod state;
 
-use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ use crate::placement::Placement;
 use crate::run::{FORGET_AFTER, Run};
 use crate::time::{Span, Ts};
 use crate::timers::Timers;
-use crate::verdict::{Suspect, Verdict};
+use crate::verdict::{Observation, Suspect, Target, Verdict};
 
 /// The name under which sources that feed no run are watched.
 pub const NO_RUN: &str = "-";
@@ -285,12 +284,9 @@ impl Engine {
             let words = elsewhere.words();
             v.suspects.insert(
                 0,
-                Suspect {
-                    what: format!("data batch of step {}", v.start_step),
-                    why: format!("{words} spiked at the same place in the data"),
-                },
+                Suspect::new(Target::Batch { step: v.start_step }, Observation::SpikedElsewhere(elsewhere)),
             );
-            let _ = write!(v.why, "; so did {words} at the same place in the data");
+            v.why.add(format_args!("so did {words} at the same place in the data"));
         }
         if self.batches.remember(now, stretch, name, attempt) {
             self.dirty.insert(Key::Batches);

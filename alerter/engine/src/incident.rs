@@ -30,13 +30,12 @@ mod telling;
 #[cfg(test)]
 mod tests;
 mod unreached;
-pub(crate) mod v4;
 
 use serde::{Deserialize, Serialize};
 
 use crate::matcher::Labels;
 use crate::time::{Span, Ts};
-use crate::verdict::{Cause, Kind, Severity, Suspect};
+use crate::verdict::{Cause, Kind, Sentence, Severity, Suspect};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -163,7 +162,7 @@ pub struct IncidentRecord {
     pub expected: f64,
     #[serde(with = "stepwatch_wire::num::any")]
     pub score: f64,
-    pub summary: String,
+    pub summary: Sentence,
     pub suspects: Vec<Suspect>,
     pub opened_at: Ts,
     pub resolved_at: Option<Ts>,

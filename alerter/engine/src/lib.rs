@@ -26,8 +26,9 @@ pub mod run;
 pub mod sample;
 pub mod silence;
 pub mod stats;
-pub mod time;
 mod timers;
 pub mod verdict;
+
+pub use stepwatch_model::time;
 
 pub use engine::{Engine, NO_RUN, Refusal, Refused, Rehearsal, StatePart};

@@ -11,6 +11,8 @@ use crate::incident::{Ended, IncidentRecord};
 use crate::matcher::Labels;
 use crate::run::Facts;
 use crate::time::Ts;
+pub use stepwatch_model::number;
+
 use crate::verdict::{Cause, Kind, Severity};
 
 pub use details::{Checkpoint, Cost, Details, Evidence, RunDetails};
@@ -324,7 +326,7 @@ fn sentence(text: &str) -> String {
 fn in_the_past(r: &IncidentRecord, silent: bool) -> String {
     let over = if silent { "nothing is heard of it any more" } else { "over" };
     let since = r.end_step.filter(|_| r.has_steps()).map(|step| format!(" since step {step}"));
-    let was = r.summary.split_once("; ").map_or(r.summary.as_str(), |(first, _)| first);
+    let was = r.summary.what();
     sentence(&format!("{over}{}; it was: {was}", since.unwrap_or_default()))
 }
 
@@ -349,7 +351,7 @@ fn facts(now: Ts, about: About<'_>, config: &EngineConfig) -> Vec<Fact> {
         add(&label_of(&r.signal), text);
     }
     let suspects: Vec<String> =
-        r.suspects.iter().take(SUSPECTS_SHOWN).map(|s| format!("{}: {}", s.what, s.why)).collect();
+        r.suspects.iter().take(SUSPECTS_SHOWN).map(|s| format!("{}: {}", s.what(), s.why())).collect();
     if !suspects.is_empty() {
         add(if r.kind == Kind::AlertStorm { "Among them" } else { "Suspect" }, suspects.join("\n"));
     }
@@ -418,23 +420,6 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
         "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
         _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
         _ => Some(unit(r.value)),
-    }
-}
-
-/// Four significant digits, as people read numbers.
-pub fn number(v: f64) -> String {
-    if !v.is_finite() {
-        return if v.is_nan() { "NaN".into() } else { format!("{}infinity", if v < 0.0 { "-" } else { "" }) };
-    }
-    let size = v.abs();
-    if v == 0.0 {
-        "0".into()
-    } else if (1e-3..1e6).contains(&size) {
-        let digits = (3 - size.log10().floor() as i32).clamp(0, 6) as usize;
-        let s = format!("{v:.digits$}");
-        if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_owned() } else { s }
-    } else {
-        format!("{v:.2e}")
     }
 }
 

@@ -119,7 +119,7 @@ fn an_evaluation_that_gets_worse_is_one_ticket_whoever_tells_it() {
     }
     let r = w.only(Kind::EvalGap);
     assert!(r.severity == Severity::Ticket && r.summary.contains("evaluation c4"), "{r:?}");
-    assert!(r.suspects[0].what.starts_with("the checkpoint of step"), "{r:?}");
+    assert!(r.suspects[0].what().starts_with("the checkpoint of step"), "{r:?}");
 }
 
 #[test]
@@ -157,7 +157,11 @@ fn the_layer_that_exploded_first_is_in_the_page() {
         }
     }
     let r = w.only(Kind::GradSpike);
-    assert_eq!((r.severity, r.suspects[0].what.as_str()), (Severity::Page, "layer model.layers.7"), "{r:?}");
+    assert_eq!(
+        (r.severity, r.suspects[0].what().as_str()),
+        (Severity::Page, "layer model.layers.7"),
+        "{r:?}"
+    );
     assert_eq!(w.engine.runs().next().unwrap().counters.duplicates, 0, "a report of layers repeats nothing");
 }
 
@@ -223,8 +227,8 @@ fn a_batch_that_made_other_runs_spike_is_told_as_that() {
     }
     let r = w.only(Kind::GradSpike);
     assert_eq!((r.run.as_str(), r.severity), ("carol", Severity::Page));
-    assert_eq!(r.suspects[0].what, "data batch of step 1400");
-    assert_eq!(r.suspects[0].why, "2 other runs (alice, bob) spiked at the same place in the data");
+    assert_eq!(r.suspects[0].what(), "data batch of step 1400");
+    assert_eq!(r.suspects[0].why(), "2 other runs (alice, bob) spiked at the same place in the data");
 }
 
 /// A step of every signal there is, of two ranks, at an attempt.

@@ -119,7 +119,7 @@ fn an_error_file_alone_is_a_ticket_that_ends_when_the_run_goes_on() {
     b.feed(&e);
     assert_eq!(b.summary(), [(Kind::TorchelasticError, Severity::Ticket, State::Open)]);
     let i = &b.incidents[0];
-    assert_eq!(i.suspects[0].what, "local rank 3 on gpu-7");
+    assert_eq!(i.suspects[0].what(), "local rank 3 on gpu-7");
     assert!(i.summary.ends_with("device-side assert; the run stands at step 100"), "{}", i.summary);
     b.steps(400);
     assert_eq!(b.summary(), [(Kind::TorchelasticError, Severity::Ticket, State::Resolved)]);
@@ -142,7 +142,7 @@ fn an_error_file_is_evidence_in_the_incident_of_a_dead_rank() {
         b.wait(120);
         assert_eq!(b.summary(), [(Kind::RankDead, Severity::Page, State::Open)], "{first}");
         let suspects = &b.incidents[0].suspects;
-        assert!(suspects.iter().any(|s| s.why.contains("RuntimeError: NCCL error")), "{suspects:?}");
+        assert!(suspects.iter().any(|s| s.why().contains("RuntimeError: NCCL error")), "{suspects:?}");
     }
 }
 
@@ -154,7 +154,7 @@ fn a_dump_is_evidence_of_a_hang() {
     b.feed(&dump);
     b.wait(1200);
     assert_eq!(b.summary(), [(Kind::Hang, Severity::Page, State::Open)]);
-    assert!(b.incidents[0].suspects.iter().any(|s| s.what == "rank 5 on gpu-7"));
+    assert!(b.incidents[0].suspects.iter().any(|s| s.what() == "rank 5 on gpu-7"));
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
     }
     facts.extend(i.quiet.iter().map(|q| ("told to", format!("nobody: {} ({})", q.words, q.by))));
     facts.push(("opened", time(i.opened_at)));
-    facts.extend(i.suspects.iter().map(|s| ("suspect", format!("{}: {}", s.what, s.why))));
+    facts.extend(i.suspects.iter().map(|s| ("suspect", format!("{}: {}", s.what(), s.why()))));
     if let (Some(by), Some(at)) = (&i.acked_by, i.acked_at) {
         facts.push(("acknowledged", format!("by {by} at {}", time(at))));
     }

@@ -362,7 +362,7 @@ impl From<IncidentRecord> for IncidentView {
             severity: r.severity,
             state: r.state,
             signal: r.signal,
-            summary: r.summary,
+            summary: r.summary.into(),
             start_step: r.start_step,
             opened_step: r.opened_step,
             detected_step: r.detected_step,

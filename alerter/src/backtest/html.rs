@@ -198,7 +198,7 @@ impl Page<'_> {
             r.kind.title(),
             r.detected_step,
             escape(&seen),
-            escape(story.message.as_ref().map_or(&r.summary, |m| &m.summary)),
+            escape(story.message.as_ref().map_or(r.summary.as_str(), |m| &m.summary)),
         );
         out.push_str("<dl>");
         let mut fact = |label: &str, text: &str| {
@@ -214,7 +214,7 @@ impl Page<'_> {
             m.facts.iter().filter(|f| tells(f)).for_each(|f| fact(&f.label, &f.text));
         } else {
             fact("Value", &words::value(r));
-            r.suspects.iter().for_each(|s| fact("Suspect", &format!("{}: {}", s.what, s.why)));
+            r.suspects.iter().for_each(|s| fact("Suspect", &format!("{}: {}", s.what(), s.why())));
         }
         if r.severity > Severity::Info {
             fact("Rule", &words::rule(self.config, router, r));

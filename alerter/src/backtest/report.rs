@@ -35,7 +35,20 @@ struct Incident<'a> {
     expected: f64,
     #[serde(with = "stepwatch_wire::num::any")]
     score: f64,
-    suspects: &'a [Suspect],
+    suspects: Vec<Words>,
+}
+
+/// A suspect in words. The form of these lines is a contract: what is typed stands in the API.
+#[derive(Debug, Serialize)]
+struct Words {
+    what: String,
+    why: String,
+}
+
+impl Words {
+    fn of(suspect: &Suspect) -> Self {
+        Self { what: suspect.what(), why: suspect.why() }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -109,10 +122,10 @@ fn text(file: &str, replay: &Replay, config: &EngineConfig, out: &mut dyn Write)
             r.detected_step
         )?;
         let mut line = |text: &str| wrap(out, text);
-        line(story.message.as_ref().map_or(&r.summary, |m| &m.summary))?;
+        line(story.message.as_ref().map_or(r.summary.as_str(), |m| &m.summary))?;
         line(&words::course(r))?;
         for s in &r.suspects {
-            line(&format!("suspect {}: {}", s.what, s.why))?;
+            line(&format!("suspect {}: {}", s.what(), s.why()))?;
         }
         if r.severity > Severity::Info && !config.routes.is_empty() {
             line(&words::rule(config, &router, r))?;
@@ -168,7 +181,7 @@ impl<'a> Incident<'a> {
             value: r.value,
             expected: r.expected,
             score: r.score,
-            suspects: &r.suspects,
+            suspects: r.suspects.iter().map(Words::of).collect(),
         }
     }
 }

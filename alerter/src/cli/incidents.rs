@@ -324,7 +324,7 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
         t.row(["step", &steps(i)]);
     }
     for s in &i.suspects {
-        t.row(["suspect", &format!("{}: {}", s.what, s.why)]);
+        t.row(["suspect", &format!("{}: {}", s.what(), s.why())]);
     }
     t.row(["opened", &format!("{} ({})", i.opened_at.0, ago(now, i.opened_at))]);
     t.row(["state", &standing(i, now)]);

@@ -6,7 +6,7 @@ use stepwatch_engine::effect::Action;
 use stepwatch_engine::incident::{Ended, Hidden, State};
 use stepwatch_engine::message::Reason;
 use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+use stepwatch_engine::verdict::{Cause, Kind, Observation, Severity, Suspect, Target};
 use stepwatch_fakes::{FakeSlack, Slack};
 
 use super::*;
@@ -19,6 +19,10 @@ use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const OPENED: i64 = 1_795_227_416_980;
+
+fn suspect(target: Target, words: &str) -> Suspect {
+    Suspect::new(target, Observation::Told { words: words.into() })
+}
 
 fn at(seconds: i64) -> When {
     When(Ts(OPENED + seconds * 1000))
@@ -43,7 +47,7 @@ fn incident() -> IncidentView {
         value: 27.3,
         expected: 0.87,
         score: 31.2,
-        suspects: vec![Suspect { what: "rank 17".into(), why: "first to show it".into() }],
+        suspects: vec![suspect(Target::rank(17, None), "first to show it")],
         opened_at: at(0),
         resolved_at: None,
         acked_by: None,
@@ -73,7 +77,7 @@ fn gpu_fault() -> IncidentView {
         title: "GPU fault".into(),
         summary: "XID 79 on GPU 3 of gpu-042: GPU has fallen off the bus".into(),
         start_step: 0,
-        suspects: vec![Suspect { what: "node gpu-042, GPU 3".into(), why: "XID 79".into() }],
+        suspects: vec![suspect(Target::Part { node: "gpu-042".into(), name: "GPU 3".into() }, "XID 79")],
         ..incident()
     }
 }

@@ -6,7 +6,7 @@ use stepwatch_engine::message::{
     Checkpoint, Cost, Details, Evidence, Fact, Link, Message, Reason, RunDetails, Status,
 };
 use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+use stepwatch_engine::verdict::{Cause, Kind, Observation, Severity, Suspect, Target};
 
 /// It says on its face that it is only a test.
 pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {
@@ -56,7 +56,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
 
 /// The same as data, with nothing absent.
 pub(crate) fn details(now: Ts) -> Details {
-    let suspect = |what: &str, why: &str| Suspect { what: what.into(), why: why.into() };
+    let seen = Observation::Told { words: "first to show it".into() };
     Details {
         cause: Some(Cause::Numerics),
         evidence: Evidence {
@@ -68,7 +68,7 @@ pub(crate) fn details(now: Ts) -> Details {
             step: Some(12_345),
             announced_step: Some(12_348),
         },
-        suspects: vec![suspect("rank 17 on node gpu-042", "first to show it")],
+        suspects: vec![Suspect::new(Target::rank(17, Some("gpu-042")), seen)],
         run: RunDetails {
             name: "test-run".into(),
             gpus: 512,

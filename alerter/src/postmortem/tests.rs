@@ -2,7 +2,7 @@ use insta::assert_snapshot;
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::{EngineConfig, Level, Policy, Route};
 use stepwatch_engine::effect::{Effect, Input, Notification};
-use stepwatch_engine::verdict::Kind;
+use stepwatch_engine::verdict::{Kind, Observation, Suspect, Target};
 use stepwatch_wire::Event;
 
 use super::*;
@@ -158,7 +158,8 @@ fn hostile_text_stays_text() {
     let r = w.record.as_mut().unwrap();
     (r.run, r.summary, r.signal) = (evil.into(), evil.into(), evil.into());
     r.acked_by = Some(evil.into());
-    r.suspects = vec![stepwatch_engine::verdict::Suspect { what: evil.into(), why: evil.into() }];
+    r.suspects =
+        vec![Suspect::new(Target::Signal { name: evil.into() }, Observation::Told { words: evil.into() })];
     r.labels.insert(evil.into(), evil.into());
     for entry in &mut w.timeline {
         (entry.actor, entry.what) = (evil.into(), evil.into());

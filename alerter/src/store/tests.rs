@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
 use stepwatch_engine::incident::{End, Ended, IncidentRecord, State};
 use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+use stepwatch_engine::verdict::{Cause, Kind, Observation, Severity, Suspect, Target};
 use stepwatch_wire::Cursor;
 use tempfile::TempDir;
 
@@ -13,6 +13,10 @@ use super::*;
 use crate::notify::Ring;
 use crate::notify::conformance::page;
 use crate::outbox::tests::hidden;
+
+fn suspect(target: Target, words: &str) -> Suspect {
+    Suspect::new(target, Observation::Told { words: words.into() })
+}
 
 async fn open() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
@@ -59,7 +63,7 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         expected: 2.1,
         score: f64::INFINITY,
         summary: "loss is NaN".into(),
-        suspects: vec![Suspect { what: "rank 17".into(), why: "first to show it".into() }],
+        suspects: vec![suspect(Target::rank(17, None), "first to show it")],
         opened_at: Ts(1_795_227_404_000),
         resolved_at: (state == State::Resolved).then_some(Ts(1_795_227_504_000)),
         acked_by: None,

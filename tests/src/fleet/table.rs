@@ -121,7 +121,7 @@ fn mistake(out: &mut String, f: &Found) {
     if let (Some((kind, suspects)), Some(after)) = (&f.says, f.noticed) {
         let _ = writeln!(out, "{kind} after {after:.1} s, place {:?}", f.place);
         for s in suspects {
-            let _ = writeln!(out, "    {}: {}", s.what, s.why);
+            let _ = writeln!(out, "    {}: {}", s.what(), s.why());
         }
     } else {
         *out += "missed\n";

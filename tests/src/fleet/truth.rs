@@ -1,7 +1,7 @@
 //! What really happened, which only the scorer may read, and whether a suspect is who did it.
 
 use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Suspect;
+use stepwatch_engine::verdict::{Suspect, Target};
 
 use super::kind::Kind;
 
@@ -33,43 +33,33 @@ pub struct Truth {
     pub nodes: usize,
 }
 
-/// Words by which people know what has no name of its own.
-const STORAGE: &[&str] =
-    &["storage", "file system", "filesystem", "data load", "data path", "data wait", "input pipeline", "nfs"];
-const SOFTWARE: &[&str] = &[
-    "software",
-    "no single rank",
-    "no outlier",
-    "no single",
-    "whole fleet",
-    "all ranks",
-    "garbage",
-    "script",
-    "program",
-    "stage",
-];
-const RECIPE: &[&str] =
-    &["data", "batch", "learning rate", "recipe", "optimi", "software", "no single", "hyperparam"];
-
 impl Culprit {
     /// Whether a suspect is the culprit. A node counts when it is named, or a rank of the run on the sick part of it.
     pub fn is(&self, s: &Suspect) -> bool {
-        let what = s.what.to_ascii_lowercase();
-        let says = |words: &[&str]| words.iter().any(|w| what.contains(w));
+        let target = &s.target;
         match self {
             Self::Node { node, ranks } => {
-                has_word(&what, node) || !names_a_node(&what) && ranks.iter().any(|r| is_rank(&what, *r))
+                hosts(target).any(|host| host == node)
+                    || hosts(target).next().is_none() && ranks.iter().any(|rank| is_rank(target, *rank))
             }
             // Two of them in one breath are what they share.
             Self::Switch { nodes } => {
-                let named = nodes.iter().filter(|n| has_word(&what, n)).count();
-                says(&["switch", "fabric", "cable"]) || named >= 2
+                *target == Target::Switch
+                    || nodes.iter().filter(|n| hosts(target).any(|h| h == *n)).count() >= 2
             }
-            Self::Storage => says(STORAGE) && !names_a_node(&what),
+            Self::Storage => matches!(target, Target::Storage(_) | Target::DataLoading),
             Self::Software { first } => {
-                first.is_some_and(|r| is_rank(&what, r)) || says(SOFTWARE) && !names_a_node(&what)
+                first.is_some_and(|rank| is_rank(target, rank))
+                    || matches!(target, Target::Fleet(_) | Target::Stage { .. })
             }
-            Self::Recipe => says(RECIPE) && !names_a_node(&what),
+            Self::Recipe => matches!(
+                target,
+                Target::Batch { .. }
+                    | Target::Recipe { .. }
+                    | Target::LearningRate
+                    | Target::DataLoading
+                    | Target::Fleet(_)
+            ),
         }
     }
 
@@ -84,50 +74,59 @@ impl Culprit {
     }
 }
 
-/// `gpu-0042` in `rank 17 on gpu-0042`, and not in `gpu-00421`.
-fn has_word(text: &str, word: &str) -> bool {
-    let part = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    text.match_indices(word)
-        .any(|(at, _)| !text[..at].ends_with(part) && !text[at + word.len()..].starts_with(part))
+/// The nodes that a suspect names.
+fn hosts(target: &Target) -> impl Iterator<Item = &str> {
+    let all: &[String] = if let Target::Ranks { hosts, .. } = target { hosts } else { &[] };
+    let one = target.on_node().filter(|_| all.is_empty());
+    all.iter().map(String::as_str).chain(one)
 }
 
-fn names_a_node(text: &str) -> bool {
-    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
-        .any(|w| w.strip_prefix(super::layout::PREFIX).is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit())))
-}
-
-fn is_rank(text: &str, rank: u32) -> bool {
-    has_word(text, &format!("rank {rank}"))
+fn is_rank(target: &Target, rank: u32) -> bool {
+    match target {
+        Target::Rank { rank: named, .. } => *named == Some(rank),
+        Target::Ranks { ranks, .. } => ranks.len() == 1 && ranks[0] == rank.to_string(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use stepwatch_engine::verdict::{Observation, Unit};
+
     use super::*;
 
-    fn suspect(what: &str) -> Suspect {
-        Suspect { what: what.into(), why: String::new() }
+    fn suspect(target: Target) -> Suspect {
+        Suspect::new(target, Observation::OutOfPlace)
     }
 
     #[test]
     fn knows_who_is_who() {
         let node = Culprit::Node { node: "gpu-0042".into(), ranks: vec![17] };
-        for (what, right) in [
-            ("node gpu-0042, GPU 3 (GPU-2f3c)", true),
-            ("rank 16 on gpu-0042", true),
-            ("rank 17", true),
-            ("rank 17 on gpu-0043", false),
-            ("rank 170", false),
-            ("node gpu-00421", false),
-            ("no single rank", false),
+        let gpu = |node: &str| Target::Gpu {
+            node: node.into(),
+            index: Some(3),
+            uuid: "GPU-2f3c".into(),
+            pci: String::new(),
+        };
+        let nobody = Target::Fleet(Unit::Ranks);
+        for (target, right) in [
+            (gpu("gpu-0042"), true),
+            (Target::rank(16, Some("gpu-0042")), true),
+            (Target::rank(17, None), true),
+            (Target::rank(17, Some("gpu-0043")), false),
+            (Target::rank(170, None), false),
+            (Target::node("gpu-00421"), false),
+            (nobody.clone(), false),
         ] {
-            assert_eq!(node.is(&suspect(what)), right, "{what}");
+            assert_eq!(node.is(&suspect(target.clone())), right, "{target}");
         }
         let switch = Culprit::Switch { nodes: vec!["gpu-0001".into(), "gpu-0002".into()] };
-        assert!(switch.is(&suspect("the switch of gpu-0001")) && !switch.is(&suspect("node gpu-0001")));
+        assert!(switch.is(&suspect(Target::Switch)) && !switch.is(&suspect(Target::node("gpu-0001"))));
         let bug = Culprit::Software { first: Some(3) };
-        assert!(bug.is(&suspect("rank 3 on gpu-0009")) && bug.is(&suspect("no single rank")));
+        assert!(bug.is(&suspect(Target::rank(3, Some("gpu-0009")))) && bug.is(&suspect(nobody)));
+        assert!(!bug.is(&suspect(Target::rank(4, Some("gpu-0009")))));
         assert!(
-            !bug.is(&suspect("rank 4 on gpu-0009")) && !Culprit::Storage.is(&suspect("data of gpu-0001"))
+            !Culprit::Storage.is(&suspect(Target::Part { node: "gpu-0001".into(), name: "/data".into() }))
         );
     }
 }

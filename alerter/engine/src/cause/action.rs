@@ -6,13 +6,12 @@
 use std::fmt::Write as _;
 
 use super::SHARED_NODES;
-use super::evidence::{CHECKPOINTS, place, slowed_by};
 use super::remedy::{Ended, Remedies, Remedy};
 use crate::incident::{IncidentRecord, State};
 use crate::message::{RunSummary, number};
 use crate::node::words;
 use crate::time::Span;
-use crate::verdict::{Cause, Kind, Severity};
+use crate::verdict::{Cause, Kind, Severity, Target};
 
 /// Batches after the onset that are skipped too: what PaLM skipped at the least.
 const SKIP: i64 = 200;
@@ -95,28 +94,27 @@ impl Money {
 /// The node of the first suspect, if it is one; where nobody is suspected, the first that is sick.
 fn node(r: &IncidentRecord) -> Option<&str> {
     let Some(first) = r.suspects.first() else { return r.nodes.first().map(String::as_str) };
-    (first.what.starts_with("node ") || first.what.contains(" on ")).then(|| place(&first.what))
+    first.target.on_node()
 }
 
 /// What the nodes have in common that is suspected first.
-fn shared(r: &IncidentRecord) -> Option<&str> {
-    let first = r.suspects.first()?.what.as_str();
-    let known = [words::SWITCH, words::STORAGE, words::POWER, CHECKPOINTS].contains(&first);
+fn shared(r: &IncidentRecord) -> Option<&Target> {
+    let first = &r.suspects.first()?.target;
     // Tickets of single nodes, which nobody weighed together.
-    let of_power = || r.suspects.iter().all(|s| slowed_by(&s.why).is_some());
+    let of_power = || r.suspects.iter().all(|s| s.observations().any(|o| o.slowed().is_some()));
     let many = r.kind == Kind::Throttle && r.nodes.len() >= SHARED_NODES && of_power();
-    if known { Some(first) } else { many.then_some(words::POWER) }
+    if first.is_shared() { Some(first) } else { many.then_some(&Target::Power) }
 }
 
-fn slowed(r: &IncidentRecord, what: &str, money: &Money) -> String {
+fn slowed(r: &IncidentRecord, what: &Target, money: &Money) -> String {
     let costs = lost(r).map(|lost| format!(": it costs {}", money.hourly(lost)));
     format!("look at the {what}{}", costs.unwrap_or_default())
 }
 
 /// The same data did it before, and training went on.
 fn known_batch(r: &IncidentRecord) -> Option<String> {
-    let batch = r.suspects.iter().find(|s| s.what.starts_with("data batch"))?;
-    (r.severity < Severity::Page).then(|| format!("leave it: {}, {}", batch.what, batch.why))
+    let batch = r.suspects.iter().find(|s| matches!(s.target, Target::Batch { .. }))?;
+    (r.severity < Severity::Page).then(|| format!("leave it: {}, {}", batch.what(), batch.why()))
 }
 
 fn roll_back(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String> {
@@ -246,12 +244,7 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String
             }
             // It goes on until then.
             Remedy::Repair { action, gpu, .. } if action == LATER => {
-                let last = resume(run);
-                return Some(words::asks(action, node, gpu)?.replacen(
-                    " checkpoint",
-                    &format!(" checkpoint{last}"),
-                    1,
-                ));
+                return Some(words::drain_and_reset(node, gpu, &resume(run)));
             }
             Remedy::Repair { action, gpu, .. } => words::asks(action, node, gpu)?,
             Remedy::Link { name } => format!("drain {node} and have its link {name} looked at"),
@@ -281,7 +274,9 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String
 /// What the first suspect needs, or, if one of the others has what is surely broken, that one.
 fn needed<'a>(r: &'a IncidentRecord, known: &'a Remedies) -> Option<(&'a str, &'a Remedy)> {
     let own = r.suspects.is_empty().then(|| r.nodes.first()).flatten().map(String::as_str);
-    let places: Vec<&str> = r.suspects.iter().map(|s| place(&s.what)).chain(own).collect();
+    // A place that is no node needs nothing that is known, and is the first all the same.
+    let suspected = r.suspects.iter().map(|s| s.target.on_node().unwrap_or_default());
+    let places: Vec<&str> = suspected.chain(own).collect();
     let of = |node: &&'a str| Some((*node, known.nodes.get(*node)?));
     let broken = |(_, remedy): &(&str, &Remedy)| matches!(remedy, Remedy::Repair { sure: true, .. });
     let sure = places.iter().filter_map(of).find(broken);
@@ -312,7 +307,25 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::verdict::Suspect;
+    use crate::verdict::{Observation, Suspect, Target};
+    use stepwatch_model::{Slowed, Unit};
+
+    const NOBODY: Target = Target::Fleet(Unit::Nodes);
+
+    fn gpu(node: &str, index: u32) -> Target {
+        Target::Gpu { node: node.into(), index: Some(index), uuid: "GPU-2f".into(), pci: String::new() }
+    }
+
+    fn slow(slowed: Option<Slowed>) -> Observation {
+        Observation::SlowClock {
+            value: 8e8.into(),
+            expected: 1.6e9.into(),
+            reasons: Vec::new(),
+            temperature: None,
+            power: None,
+            slowed,
+        }
+    }
 
     const MONEY: Money = Money { gpus: 512.0, rate: Some(2.5) };
 
@@ -339,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_slope_says_where_it_leads_and_a_jump_does_not() {
-        let mut r = record(Kind::MfuDroop, "step_time", 4.4, 4.0, "no single node");
+        let mut r = record(Kind::MfuDroop, "step_time", 4.4, 4.0, NOBODY);
         (r.start_step, r.detected_step) = (9_000, 10_000);
         // 10 % longer in 1000 steps; 20 % lost is 25 % longer: 1500 steps of 4 s from here.
         let said = advise(&r, &run(), Some(2.5)).unwrap_or_default();
@@ -353,7 +366,7 @@ mod tests {
         assert!(!advise(&r, &run(), Some(2.5)).unwrap_or_default().contains("slope"));
     }
 
-    fn record(kind: Kind, signal: &str, value: f64, expected: f64, suspect: &str) -> IncidentRecord {
+    fn record(kind: Kind, signal: &str, value: f64, expected: f64, suspect: Target) -> IncidentRecord {
         IncidentRecord {
             id: "x".into(),
             run: "llama".into(),
@@ -370,8 +383,8 @@ mod tests {
             value,
             expected,
             score: 1.0,
-            summary: String::new(),
-            suspects: vec![Suspect { what: suspect.into(), why: String::new() }],
+            summary: "".into(),
+            suspects: vec![Suspect::new(suspect, Observation::OutOfPlace)],
             opened_at: crate::time::Ts(0),
             resolved_at: None,
             acked_by: None,
@@ -390,17 +403,17 @@ mod tests {
     fn each_says_what_it_costs() {
         for (record, want) in [
             (
-                record(Kind::Divergence, "loss", 5.0, 2.0, "the recipe"),
+                record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 }),
                 "roll back to checkpoint 9500 and skip the batches of steps 9800 to 10020: 1000 steps are done again, 1h 6m of 512 GPUs \
                  ($1422); 1 later checkpoint is from after the onset",
             ),
             (
-                record(Kind::MfuDroop, "step_time", 4.4, 4.0, "no single node"),
+                record(Kind::MfuDroop, "step_time", 4.4, 4.0, NOBODY),
                 "it costs 9.1 % of 512 GPUs, $116 an hour; if a restart cures it, one now costs 35m 20s of 512 GPUs ($754) and pays back in \
                  6h 28m; right after the next checkpoint it costs 2m",
             ),
             (
-                record(Kind::Hang, "step", 700.0, 60.0, "node gpu-7, GPU 3 (GPU-2f)"),
+                record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3)),
                 "take the stacks of all ranks, then restart from checkpoint 10000: 500 steps are done again, 33m 20s of 512 GPUs ($711); \
                  standing still costs $1280 an hour",
             ),
@@ -418,19 +431,19 @@ mod tests {
     }
 
     fn ended(words: Option<&str>) -> Ended {
-        Ended { place: "rank 1 on n1".into(), words: words.map(Into::into) }
+        Ended { place: Target::rank(1, Some("n1")), words: words.map(Into::into) }
     }
 
     /// What is said of `suspects` on `n1` that needs this.
     fn said(
         kind: Kind,
-        suspects: &[&str],
+        suspects: &[Target],
         need: Option<Remedy>,
         ended: Option<Ended>,
         stands: bool,
     ) -> String {
-        let mut r = record(kind, "process", 1.0, 0.0, "");
-        let suspect = |what: &&str| Suspect { what: (*what).into(), why: String::new() };
+        let mut r = record(kind, "process", 1.0, 0.0, NOBODY);
+        let suspect = |what: &Target| Suspect::new(what.clone(), Observation::OutOfPlace);
         r.suspects = suspects.iter().map(suspect).collect();
         r.nodes = vec!["n1".into()];
         let nodes: BTreeMap<_, _> = need.map(|need| ("n1".to_owned(), need)).into_iter().collect();
@@ -440,7 +453,9 @@ mod tests {
 
     #[test]
     fn a_node_is_drained_for_what_is_its_own() {
-        let dead = |need, words| said(Kind::RankDead, &["rank 1 on n1"], need, Some(ended(words)), true);
+        let dead = |need, words| {
+            said(Kind::RankDead, &[Target::rank(1, Some("n1"))], need, Some(ended(words)), true)
+        };
         let bug = Some("exited with code 1: ValueError: x");
         let look = format!(
             "look at what ended rank 1 on n1 (exited with code 1: ValueError: x), then {FROM}{STANDS}"
@@ -458,46 +473,58 @@ mod tests {
         assert_eq!(dead(Some(killed), None), format!("{less}{FROM}{STANDS}"));
         let gone = format!("see whether the host n1 is up, and drain it if it is not, then {FROM}{STANDS}");
         assert_eq!(dead(Some(Remedy::Gone), None), gone);
-        let elsewhere = said(Kind::Hang, &["rank 1 on n2", "node n1"], Some(Remedy::Gone), None, true);
+        let elsewhere = said(
+            Kind::Hang,
+            &[Target::rank(1, Some("n2")), Target::node("n1")],
+            Some(Remedy::Gone),
+            None,
+            true,
+        );
         assert_eq!(elsewhere, format!("take the stacks of all ranks, then {FROM}{STANDS}"));
-        let broken =
-            said(Kind::Hang, &["rank 1 on n2", "node n1"], Some(repair("reboot_node", true)), None, true);
+        let broken = said(
+            Kind::Hang,
+            &[Target::rank(1, Some("n2")), Target::node("n1")],
+            Some(repair("reboot_node", true)),
+            None,
+            true,
+        );
         assert_eq!(broken, format!("drain n1 and reboot it, then {FROM}{STANDS}"));
     }
 
     #[test]
     fn a_run_that_moves_does_not_stand_still() {
-        let fault = |need| said(Kind::GpuFault, &["node n1, GPU 3 (GPU-2f)"], need, None, false);
+        let fault = |need| said(Kind::GpuFault, &[gpu("n1", 3)], need, None, false);
         let later = "drain n1 at the next checkpoint (the last is 10000), then reset GPU 3 (GPU-2f)";
         assert_eq!(fault(Some(repair("drain_reset", true))), later);
         assert_eq!(fault(Some(repair("reboot_node", true))), format!("drain n1 and reboot it, then {FROM}"));
         assert_eq!(fault(None), "", "the fault says it itself");
         assert_eq!(
-            said(Kind::LinkFault, &[words::SWITCH, "node n1"], None, None, false),
-            format!("look at the {}", words::SWITCH)
+            said(Kind::LinkFault, &[Target::Switch, Target::node("n1")], None, None, false),
+            format!("look at the {}", Target::Switch)
         );
     }
 
     #[test]
     fn what_nodes_share_is_looked_at_and_none_is_drained() {
-        let mut r = record(Kind::ThroughputDrop, "step_time", 8.0, 4.0, words::POWER);
+        let mut r = record(Kind::ThroughputDrop, "step_time", 8.0, 4.0, Target::Power);
         r.nodes = vec!["n1".into(), "n2".into()];
-        let look = format!("look at the {}: it costs 50 % of 512 GPUs, $640 an hour", words::POWER);
+        let look = format!("look at the {}: it costs 50 % of 512 GPUs, $640 an hour", Target::Power);
         assert_eq!(advise(&r, &run(), Some(2.5)).unwrap_or_default(), look);
-        r.suspects[0].what = "no single node".into();
+        r.suspects[0].target = NOBODY;
         assert!(!advise(&r, &run(), Some(2.5)).unwrap_or_default().contains("drain"));
-        let mut r = record(Kind::Throttle, "sm_clock", f64::NAN, f64::NAN, "node n1, GPU 0");
+        let mut r = record(Kind::Throttle, "sm_clock", f64::NAN, f64::NAN, gpu("n1", 0));
         r.nodes = vec!["n1".into(), "n2".into(), "n3".into()];
-        r.suspects[0].why = "SM clock 0.8 GHz; held down by hw power brake slowdown".into();
+        r.suspects[0].evidence = vec![slow(Some(Slowed::Power)).into()];
         assert_eq!(
             advise(&r, &run(), Some(2.5)).unwrap_or_default(),
-            format!("look at the {}", words::POWER)
+            format!("look at the {}", Target::Power)
         );
-        r.suspects[0].why = "SM clock 0.8 GHz; the driver gives no reason".into();
+        r.suspects[0].evidence = vec![slow(None).into()];
         assert!(
             advise(&r, &run(), Some(2.5)).unwrap_or_default().starts_with("drain n1 at the next checkpoint")
         );
-        let link = said(Kind::Hang, &[words::SWITCH, "node n1, mlx5_0/1"], None, None, true);
-        assert_eq!(link, format!("look at the {}, then {FROM}{STANDS}", words::SWITCH));
+        let port = Target::Link { node: "n1".into(), name: "mlx5_0/1".into(), medium: String::new() };
+        let link = said(Kind::Hang, &[Target::Switch, port], None, None, true);
+        assert_eq!(link, format!("look at the {}, then {FROM}{STANDS}", Target::Switch));
     }
 }

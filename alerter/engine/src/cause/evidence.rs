@@ -2,28 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use stepwatch_model::{Course, Place, Slowed, Storage, Unit};
+
 use super::OWN;
-use crate::detectors::{first_failure, peer, rank_loss, straggler};
-use crate::message::number;
+use crate::detectors::first_failure::{self, Failure};
+use crate::detectors::{peer, rank_loss, straggler};
 use crate::node::vitals::Outlier;
 use crate::node::words::{self, THROTTLED};
 use crate::node::{Condition, Key, Level, NodeFacts, Topic};
 use crate::run::Facts;
 use crate::time::Ts;
-use crate::verdict::{Cause, Kind, Suspect, Verdict};
+use crate::verdict::{Cause, Kind, Observation, Suspect, Target, Verdict};
 
 /// Names of conditions that are of storage, by their beginnings.
 const STORAGE: [&str; 6] = ["mount", "nfs", "lustre", "filesystem", "disk", "nvme"];
 /// Conditions that do not stop or slow a run while they are no errors.
 const HARMLESS: [&str; 7] =
     ["clock", "disk_filling", "row_remap_pending", "gpu_idle", "mount_unwatched", "rdma_unreadable", "nvml"];
-/// Where a checkpoint goes that does not end.
-pub(super) const CHECKPOINTS: &str = "storage of the checkpoints";
-/// GPUs that their hardware slows down for want of power, or for heat: what makes it alike on two nodes, and how the driver says so.
-pub(super) const SLOWED: &str = "slowed down by ";
-const REASONS: [&str; 3] = ["power_brake", "power brake", "thermal"];
-/// How the links of one medium that are in one state are alike.
-pub(super) const LINK: &str = "link ";
 /// A statistic is evidence from this share of its bound on.
 const HALF: f64 = 0.5;
 /// A reading that is far enough from its peers to matter is evidence from the first one on: counters are read twice a minute.
@@ -49,13 +44,41 @@ pub(crate) enum Sort {
     Phase,
 }
 
+/// What makes pieces of two places the same thing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Alike {
+    /// Of one place alone.
+    Own(Target),
+    Lost(String),
+    Quiet(String),
+    Behind(Place),
+    Slow(Place),
+    Stray(Target),
+    Waits(Place),
+    Standstill(String),
+    /// The fingerprint of the setup.
+    Setup(String),
+    Phase(Target),
+    /// Links of a medium that are away, or in a state.
+    Link {
+        medium: String,
+        aspect: String,
+    },
+    /// GPUs that their hardware slows down for want of power, or for heat.
+    Slowed(Slowed),
+    Condition {
+        name: String,
+        number: i64,
+    },
+    Reading(&'static str),
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     pub(crate) sort: Sort,
     /// Node, or rank where its node is not known, or what the nodes share.
-    pub(crate) place: String,
-    /// What makes pieces of two nodes the same thing.
-    pub(crate) alike: String,
+    pub(crate) place: Place,
+    pub(crate) alike: Alike,
     pub(crate) began: Ts,
     pub(crate) strength: f64,
     pub(crate) prior: f64,
@@ -71,21 +94,6 @@ impl Piece {
 impl Sort {
     pub(super) fn is_shared(self) -> bool {
         matches!(self, Self::Reading | Self::Condition)
-    }
-}
-
-/// The node that a suspect's name speaks of, or the whole name.
-pub(super) fn place(what: &str) -> &str {
-    let end = |s: &str| s.find([' ', ',']).unwrap_or(s.len());
-    if let Some(node) = what.strip_prefix("node ") {
-        return &node[..end(node)];
-    }
-    match what.find(" on ") {
-        Some(at) => {
-            let node = &what[at + 4..];
-            &node[..end(node)]
-        }
-        None => what,
     }
 }
 
@@ -114,32 +122,28 @@ pub(super) fn of_run(v: &Verdict, f: &Facts) -> Vec<Piece> {
 
 /// Whom the detector names comes with what it saw; the order is its own.
 fn own(v: &Verdict, f: &Facts) -> Vec<Piece> {
-    let mut named: Vec<Suspect> = v.suspects.iter().filter(|s| !super::is_nobody(s)).cloned().collect();
+    let mut named: Vec<Suspect> = v.suspects.iter().filter(|s| !s.target.is_nobody()).cloned().collect();
     if v.kind == Kind::RankLoss {
         named.clear(); // what it saw is weighed as evidence of the run
     }
+    let failed = first_failure::failures(f);
     if v.kind.cause() == Cause::Progress {
-        let first = dead(f).filter(|d| named.iter().all(|s| place(&s.what) != place(&d.what)));
-        named.extend(first);
+        let first = failed.first().filter(|d| named.iter().all(|s| s.target.place() != d.place.place()));
+        named.extend(first.cloned().map(Failure::died));
     }
-    let (onset, failed) = (super::onset(v, f), first_failure::failures(f));
-    let died = |what: &str| failed.iter().find(|d| d.place == what).map(|d| d.at.max(onset));
+    let onset = super::onset(v, f);
+    let died = |what: &Target| failed.iter().find(|d| d.place == *what).map(|d| d.at.max(onset));
+    let course = |s: &Suspect| s.observations().map(Observation::course).max().unwrap_or(Course::Broke);
     let piece = |(i, suspect): (usize, Suspect)| Piece {
         sort: Sort::Own,
-        place: place(&suspect.what).to_owned(),
-        alike: format!("own {}", suspect.what),
-        began: died(&suspect.what).unwrap_or(onset),
+        place: suspect.target.place(),
+        alike: Alike::Own(suspect.target.clone()),
+        began: died(&suspect.target).unwrap_or(onset),
         strength: 1.0,
-        prior: OWN - 0.2 * i as f64 - f64::from(first_failure::follows(&suspect.why)),
+        prior: OWN - 0.2 * i as f64 - f64::from(course(&suspect).rank()),
         suspect,
     };
     named.into_iter().enumerate().map(piece).collect()
-}
-
-/// The rank that failed first.
-fn dead(f: &Facts) -> Option<Suspect> {
-    let first = first_failure::failures(f).into_iter().next()?;
-    Some(Suspect { why: format!("died at {}: {}", first.at, first.text), what: first.place })
 }
 
 /// Nodes whose exporter stopped answering about when the run stopped: the host is gone, and the others' ranks follow it. One that went away
@@ -148,15 +152,15 @@ fn out_of_reach(f: &Facts, pieces: &mut Vec<Piece>) {
     let dark = f.dark();
     for (node, lost) in f.lost_nodes().filter(|(node, _)| f.nodes.contains_key(*node)) {
         let with_it = dark.iter().any(|(dark, _)| *dark == node);
-        let why = format!("its exporter does not answer since {}: {}", lost.since, lost.reason);
+        let why = Observation::ExporterSilent { since: lost.since, reason: lost.reason.clone() };
         pieces.push(Piece {
             sort: Sort::Own,
-            place: node.to_owned(),
-            alike: format!("lost {node}"),
+            place: Place::Node(node.to_owned()),
+            alike: Alike::Lost(node.to_owned()),
             began: if with_it { lost.since.min(f.last_progress) } else { lost.since },
             strength: 1.0,
             prior: if with_it { OWN } else { UNHEARD },
-            suspect: Suspect { what: format!("node {node}"), why },
+            suspect: Suspect::new(Target::node(node), why),
         });
     }
 }
@@ -176,15 +180,14 @@ fn quiet(f: &Facts, pieces: &mut Vec<Piece>) {
         return;
     }
     for node in silent.into_iter().take(super::NAMED) {
-        let why = "nothing was heard of its ranks since those of the other nodes began to die".to_owned();
         pieces.push(Piece {
             sort: Sort::Own,
-            place: node.to_owned(),
-            alike: format!("quiet {node}"),
+            place: Place::Node(node.to_owned()),
+            alike: Alike::Quiet(node.to_owned()),
             began: f.last_progress,
             strength: 1.0,
             prior: 2.5,
-            suspect: Suspect { what: format!("node {node}"), why },
+            suspect: Suspect::new(Target::node(node), Observation::RanksSilent),
         });
     }
 }
@@ -201,12 +204,12 @@ fn behind(f: &Facts, pieces: &mut Vec<Piece>) {
         let what = straggler::at(f, rank);
         pieces.push(Piece {
             sort: Sort::Own,
-            place: place(&what).to_owned(),
-            alike: format!("behind {}", place(&what)),
+            place: what.place(),
+            alike: Alike::Behind(what.place()),
             began: f.last_progress,
             strength: 1.0,
             prior: 1.5,
-            suspect: Suspect { what, why: format!("stopped at step {step}, the others reached {high}") },
+            suspect: Suspect::new(what, Observation::StoppedEarly { step, others: high }),
         });
     }
 }
@@ -219,8 +222,8 @@ fn stragglers(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
         let suspect = straggler::suspect(f, *rank, m);
         pieces.push(Piece {
             sort: Sort::Rank,
-            place: place(&suspect.what).to_owned(),
-            alike: format!("slow {}", place(&suspect.what)),
+            place: suspect.target.place(),
+            alike: Alike::Slow(suspect.target.place()),
             began: when(f, m.drift.onset()),
             strength: m.drift.level().ln_1p(),
             prior: 2.5,
@@ -238,16 +241,14 @@ fn strays(v: &Verdict, f: &Facts, pieces: &mut Vec<Piece>) {
     let Some((first, times)) = rank_loss::worst(f) else { return };
     let sure = times >= AGAIN || !first.loss.is_finite();
     let what = straggler::at(f, first.rank);
-    let often = if times > 1 { format!(", and it was out of line in {times} steps") } else { String::new() };
-    let why = format!("{}{often}: replay the batch on another GPU", rank_loss::words(&first));
     pieces.push(Piece {
         sort: Sort::Rank,
-        place: place(&what).to_owned(),
-        alike: format!("stray {what}"),
+        place: what.place(),
+        alike: Alike::Stray(what.clone()),
         began: when(f, first.step),
         strength: f64::from(times).ln_1p(),
         prior: if sure { OWN } else { 0.9 },
-        suspect: Suspect { what, why },
+        suspect: Suspect::new(what, rank_loss::seen(&first, Some(times))),
     });
 }
 
@@ -256,20 +257,16 @@ fn loaders(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
     let waits = |m: &crate::run::sections::Member| cause == Cause::Speed && m.waits.level() >= HALF;
     for (rank, m) in f.sections.members.iter().filter(|(_, m)| waits(m)) {
         let what = straggler::at(f, *rank);
-        let why = format!(
-            "waits for data longer than the other ranks since step {}, by {} % of the compute time of a step: look at its loader and \
-             at the storage of its node",
-            m.waits.onset(),
-            number(100.0 * m.waits.excess())
-        );
+        let (since_step, value) = (m.waits.onset(), m.waits.excess().into());
+        let why = Observation::WaitsForData { since_step, value };
         pieces.push(Piece {
             sort: Sort::Rank,
-            place: place(&what).to_owned(),
-            alike: format!("waits {}", place(&what)),
+            place: what.place(),
+            alike: Alike::Waits(what.place()),
             began: when(f, m.waits.onset()),
             strength: m.waits.level().ln_1p(),
             prior: 2.5,
-            suspect: Suspect { what, why },
+            suspect: Suspect::new(what, why),
         });
     }
 }
@@ -287,15 +284,15 @@ fn setups(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
             for node in other.nodes.iter().take(super::NAMED) {
                 pieces.push(Piece {
                     sort: Sort::Setup,
-                    place: node.clone(),
-                    alike: format!("setup {}", other.setup.fingerprint),
+                    place: Place::Node(node.clone()),
+                    alike: Alike::Setup(other.setup.fingerprint.clone()),
                     began: f.setups.changed_at.unwrap_or(f.first_seen),
                     strength: 0.0,
                     prior: 1.0,
-                    suspect: Suspect {
-                        what: format!("node {node}"),
-                        why: format!("is set up differently: {key}"),
-                    },
+                    suspect: Suspect::new(
+                        Target::node(node),
+                        Observation::SetUpDifferently { key: key.clone() },
+                    ),
                 });
             }
         }
@@ -308,29 +305,25 @@ fn phases(v: &Verdict, f: &Facts, pieces: &mut Vec<Piece>) {
     let (data, compute) = (&f.sections.data, &f.sections.compute);
     let waits = data.lately > ROSE * data.usual && data.lately > WAITS * compute.usual;
     if cause == Cause::Speed && data.n > 20 && waits {
-        let why = format!(
-            "every rank waits for data {} s a step, usually {} s: look at the loader and at the storage behind it",
-            number(data.lately),
-            number(data.usual)
-        );
-        pieces.push(phase("data loading", onset, 3.0, why));
+        let (value, expected) = (data.lately.into(), data.usual.into());
+        let why = Observation::AllWaitForData { value, expected };
+        pieces.push(phase(Target::DataLoading, onset, 3.0, why));
     }
     if cause == Cause::Progress && f.checkpoints.in_progress.is_some() {
-        let why =
-            "a checkpoint had begun and did not end: look at the storage that it is written to".to_owned();
-        pieces.push(phase(CHECKPOINTS, onset, 1.5, why));
+        let storage = Target::Storage(Storage::OfCheckpoints);
+        pieces.push(phase(storage, onset, 1.5, Observation::CheckpointOpen));
     }
 }
 
-fn phase(what: &str, began: Ts, prior: f64, why: String) -> Piece {
+fn phase(what: Target, began: Ts, prior: f64, why: Observation) -> Piece {
     Piece {
         sort: Sort::Phase,
-        place: what.to_owned(),
-        alike: what.to_owned(),
+        place: what.place(),
+        alike: Alike::Phase(what.clone()),
         began,
         strength: 1.0,
         prior,
-        suspect: Suspect { what: what.to_owned(), why },
+        suspect: Suspect::new(what, why),
     }
 }
 
@@ -345,17 +338,15 @@ pub(super) fn of_node(node: &NodeFacts, v: &Verdict, f: &Facts, onset: Ts, piece
             continue;
         }
         let suspect = words::suspect(node, key, c);
-        let alike = match (key.topic, key.aspect.as_str()) {
-            (Topic::Link, "") => format!("{LINK}{} away", c.medium),
-            (Topic::Link, aspect) => format!("{LINK}{} {aspect}", c.medium),
-            (Topic::Hw, _) if key.name == THROTTLED && slowed_by(&c.text).is_some() => {
-                format!("{SLOWED}{}", slowed_by(&c.text).unwrap_or_default())
-            }
-            _ => format!("{} {}", key.name, key.number),
+        let slowed = suspect.observations().find_map(Observation::slowed);
+        let alike = match (key.topic, slowed) {
+            (Topic::Link, _) => Alike::Link { medium: c.medium.clone(), aspect: key.aspect.clone() },
+            (Topic::Hw, Some(slowed)) if key.name == THROTTLED => Alike::Slowed(slowed),
+            _ => Alike::Condition { name: key.name.clone(), number: key.number },
         };
         pieces.push(Piece {
             sort: Sort::Condition,
-            place: place(&suspect.what).to_owned(),
+            place: suspect.target.place(),
             alike,
             began: c.first,
             strength: 1.0,
@@ -370,19 +361,14 @@ pub(super) fn of_node(node: &NodeFacts, v: &Verdict, f: &Facts, onset: Ts, piece
     for o in node.vitals.outliers().filter(apart) {
         pieces.push(Piece {
             sort: Sort::Reading,
-            place: node.name.clone(),
-            alike: o.vital.words.to_owned(),
+            place: Place::Node(node.name.clone()),
+            alike: Alike::Reading(o.vital.words),
             began: Ts(o.sign.drift.onset()),
             strength: o.sign.drift.level().ln_1p(),
             prior: o.vital.prior,
             suspect: peer::suspect(node, &o),
         });
     }
-}
-
-/// Which of the reasons that many nodes may share slows a GPU down.
-pub(super) fn slowed_by(words: &str) -> Option<&'static str> {
-    REASONS.into_iter().find(|reason| words.contains(reason))
 }
 
 /// How often such a thing is the cause, before anything else is known.
@@ -405,53 +391,44 @@ fn prior(key: &Key, c: &Condition) -> f64 {
     }
 }
 
-pub(super) fn is_storage(alike: &str) -> bool {
-    STORAGE.iter().any(|s| alike.starts_with(s))
-}
-
 /// The one thing that so many places share.
-pub(super) fn common(alike: &str, places: usize, held: &[&Piece], nodes: usize) -> Option<Piece> {
+pub(super) fn common(alike: &Alike, places: usize, held: &[&Piece], nodes: usize) -> Option<Piece> {
     let first = held.iter().min_by_key(|p| p.began)?;
-    let what = if is_storage(alike) {
-        words::STORAGE
-    } else if alike.starts_with(SLOWED) {
-        words::POWER
-    } else if alike.starts_with(LINK) {
-        words::SWITCH
-    } else {
-        return None;
+    let is_storage = |name: &str| STORAGE.iter().any(|s| name.starts_with(s));
+    let what = match alike {
+        Alike::Condition { name, .. } if is_storage(name) => Target::Storage(Storage::OfNodes),
+        Alike::Slowed(_) => Target::Power,
+        Alike::Link { .. } => Target::Switch,
+        _ => return None,
     };
-    let why =
-        format!("{places} of {nodes} nodes have it alike, {} first: {}", first.place, first.suspect.why);
+    let why = Observation::Shared {
+        places: places as u64,
+        nodes: nodes as u64,
+        first: first.place.clone(),
+        evidence: first.suspect.evidence.clone(),
+    };
     Some(Piece {
         sort: Sort::Common,
-        place: what.to_owned(),
-        alike: alike.to_owned(),
+        place: what.place(),
+        alike: alike.clone(),
         began: first.began,
         strength: 1.0,
         prior: held.iter().map(|p| p.prior).fold(0.0, f64::max) + 0.5,
-        suspect: Suspect { what: what.to_owned(), why },
+        suspect: Suspect::new(what, why),
     })
 }
 
 /// Nothing stands out where things were compared: that is an answer too.
 pub(super) fn whole_fleet(v: &Verdict, f: &Facts) -> Option<Suspect> {
     if v.kind.cause() == Cause::Numerics && f.nodes.len() > 1 {
-        let why = format!("none of {} nodes reported a fault in the ten minutes before", f.nodes.len());
-        return Some(Suspect { what: format!("the batch of step {}, or the recipe", v.start_step), why });
+        let why = Observation::NoFault { nodes: f.nodes.len() as u64 };
+        return Some(Suspect::new(Target::Recipe { step: v.start_step }, why));
     }
     if v.kind.cause() != Cause::Speed || v.kind == Kind::Straggler {
         return None;
     }
     let (ranks, devices) = (f.sections.members.len(), f.peers.compared());
-    let compared = match (ranks > 1, devices > 0) {
-        (true, true) => format!("{ranks} ranks and {devices} GPUs and ports"),
-        (true, false) => format!("{ranks} ranks"),
-        (false, true) => format!("{devices} GPUs and ports"),
-        (false, false) => return None,
-    };
-    let why = format!(
-        "the whole run slowed alike and none of {compared} stands out: look at data, evaluation or software"
-    );
-    Some(Suspect { what: "no single node".into(), why })
+    let ranks = if ranks > 1 { ranks as u64 } else { 0 };
+    let why = Observation::NothingStandsOut { ranks, devices: devices as u64 };
+    (ranks > 0 || devices > 0).then(|| Suspect::new(Target::Fleet(Unit::Nodes), why))
 }

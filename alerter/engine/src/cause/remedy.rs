@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::{Course, Target};
 
 use crate::detectors::{first_failure, link_fault};
 use crate::node::{Condition, Key, Level, NodeFacts, Topic, words};
@@ -81,7 +82,7 @@ pub(super) enum Remedy {
 /// The rank that failed first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ended {
-    pub(super) place: String,
+    pub(super) place: Target,
     /// Its last words, if they are its own: no signal, no peer that was gone.
     pub(super) words: Option<String>,
 }
@@ -113,7 +114,7 @@ fn stands(now: Ts, f: &Facts) -> bool {
 
 fn ended(f: &Facts) -> Option<Ended> {
     let first = first_failure::failures(f).into_iter().next()?;
-    let own = first_failure::follows(&first.text) == 0;
+    let own = first.course() == Course::Broke;
     let words = own.then(|| match first.text.char_indices().nth(MAX_WORDS) {
         Some((at, _)) => format!("{}…", &first.text[..at]),
         None => first.text,

@@ -6,10 +6,12 @@
 
 use std::fmt::Write as _;
 
-use super::evidence::{Piece, Sort};
+use stepwatch_model::Place;
+
+use super::evidence::{Alike, Piece, Sort};
 use crate::node::{NodeFacts, words};
 use crate::time::{Span, Ts};
-use crate::verdict::Suspect;
+use crate::verdict::{Observation, Suspect, Target};
 
 /// Busy time of a GPU that spins, and of one that is idle.
 const SPINS: f64 = 0.9;
@@ -123,10 +125,10 @@ fn doing(utilization: Option<f64>, power: Option<f64>) -> Doing {
 
 fn apart(since: Ts, node: &NodeFacts, uuid: &str, doing: Doing) -> Piece {
     let why = match doing {
-        Doing::Idle => "is idle while the others spin in a collective: its rank did not come to it",
-        _ => "still works while the others spin in a collective: its rank has not come to it",
+        Doing::Idle => Observation::IdleInCollective,
+        _ => Observation::WorksInCollective,
     };
-    piece(since, node, format!("node {}, {}", node.name, words::gpu(node, uuid, "")), why.to_owned(), 3.0)
+    piece(since, node, words::gpu_of(node, uuid, ""), why, 3.0)
 }
 
 /// A node that has fallen silent while the others speak.
@@ -136,23 +138,20 @@ fn silent(now: Ts, since: Ts, nodes: &[&NodeFacts], s: &mut Standstill) {
         return;
     }
     for node in gone {
-        let why = format!(
-            "nothing was heard of the node for {}: its host, its exporter or its driver does not answer",
-            now - node.last_heard
-        );
-        s.pieces.push(piece(since.max(node.last_heard), node, format!("node {}", node.name), why, 3.0));
+        let why = Observation::NodeSilent { lasts: now - node.last_heard };
+        s.pieces.push(piece(since.max(node.last_heard), node, Target::node(&node.name), why, 3.0));
     }
 }
 
-fn piece(began: Ts, node: &NodeFacts, what: String, why: String, prior: f64) -> Piece {
+fn piece(began: Ts, node: &NodeFacts, what: Target, why: Observation, prior: f64) -> Piece {
     Piece {
         sort: Sort::Own,
-        place: node.name.clone(),
-        alike: format!("standstill {}", node.name),
+        place: Place::Node(node.name.clone()),
+        alike: Alike::Standstill(node.name.clone()),
         began,
         strength: 1.0,
         prior,
-        suspect: Suspect { what, why },
+        suspect: Suspect::new(what, why),
     }
 }
 
@@ -207,7 +206,7 @@ mod tests {
 
     fn seen(nodes: &[NodeFacts]) -> (String, Vec<String>) {
         let s = look(NOW, STOP, nodes.iter());
-        (s.what, s.pieces.into_iter().map(|p| format!("{}: {}", p.suspect.what, p.suspect.why)).collect())
+        (s.what, s.pieces.into_iter().map(|p| format!("{}: {}", p.suspect.what(), p.suspect.why())).collect())
     }
 
     fn fleet(odd: Doing) -> Vec<NodeFacts> {

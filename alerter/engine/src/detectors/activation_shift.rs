@@ -7,12 +7,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::layers::{Layers, Limits, suspect};
+use super::layers::{Layers, Limits, out_of_place, suspect};
 use super::shared::Shared;
 use crate::detector::StepDetector;
 use crate::sample::{Extra, Reading, StepSample};
 use crate::stats::latch::Latch;
-use crate::verdict::{Change, Kind, Severity, Verdict};
+use crate::verdict::{Change, Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,14 +53,13 @@ impl ActivationShift {
             }
             self.onset = first.since;
             let why = format!(
-                "{what} of layer {} is {} for {} reports, since step {}; {} of {} layers are out of place",
+                "{what} of layer {} is {} for {} reports, since step {}",
                 first.name,
                 first.words(),
                 first.reports,
                 first.since,
-                sick.len(),
-                layers.len()
             );
+            let why = Sentence::from(why).and(out_of_place(sick.len(), layers.len()));
             let mut v = verdict(r, Change::Raise, format!("{prefix}{}", first.name), first.since, why);
             (v.value, v.expected, v.score) = (first.value, first.expected, first.ratio());
             v.suspects.extend(suspect(&sick, layers.len(), what));
@@ -79,7 +78,13 @@ impl ActivationShift {
     }
 }
 
-fn verdict(r: &Reading<'_>, change: Change, signal: String, start_step: i64, why: String) -> Verdict {
+fn verdict(
+    r: &Reading<'_>,
+    change: Change,
+    signal: String,
+    start_step: i64,
+    why: impl Into<Sentence>,
+) -> Verdict {
     Verdict {
         change,
         kind: Kind::ActivationShift,
@@ -91,7 +96,7 @@ fn verdict(r: &Reading<'_>, change: Change, signal: String, start_step: i64, why
         value: f64::NAN,
         expected: f64::NAN,
         score: 0.0,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }
@@ -162,7 +167,7 @@ mod tests {
                 );
             let found = raised(&verdicts);
             assert_eq!(found, [(Kind::ActivationShift, Severity::Ticket, 20_200)], "{factor}");
-            assert_eq!(verdicts[0].suspects[0].what, "layer 4");
+            assert_eq!(verdicts[0].suspects[0].what(), "layer 4");
             assert!(verdicts[0].why.contains("of layer 4 is"), "{}", verdicts[0].why);
             assert!(open(&verdicts).is_empty());
         }
@@ -172,7 +177,7 @@ mod tests {
     fn the_first_of_many_is_named() {
         let verdicts =
             reported(2, 1.0, |report, layer| if report >= 200 + i64::from(11 - layer) { 8.0 } else { 1.0 });
-        assert_eq!(verdicts[0].suspects[0].what, "layer 11");
+        assert_eq!(verdicts[0].suspects[0].what(), "layer 11");
     }
 
     proptest! {

@@ -8,13 +8,14 @@
 use core::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::Storage;
 
 use crate::detector::ClockDetector;
 use crate::message::number;
 use crate::run::{Facts, Save, median};
 use crate::stats::latch::Latch;
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -70,11 +71,11 @@ impl CkptSlow {
         let usual = median(f.checkpoints.saves.iter().map(|s| s.secs));
         let secs = since.map_or(0.0, |since| (now - since).as_secs_f64());
         let why = format!(
-            "a checkpoint has been running for {}, {} is usual; {}",
+            "a checkpoint has been running for {}, {} is usual",
             Span::from_secs_f64(secs),
             Span::from_secs_f64(usual),
-            at_risk(f)
         );
+        let why = Sentence::from(why).and(at_risk(f));
         out.push(verdict(now, f, Change::Raise, secs, usual, why));
     }
 
@@ -99,17 +100,16 @@ impl CkptSlow {
     }
 }
 
-fn sentence(last: &Save, usual: f64, f: &Facts) -> String {
+fn sentence(last: &Save, usual: f64, f: &Facts) -> Sentence {
     let took = Span::from_secs_f64(last.secs);
     let mut why = format!("a checkpoint took {took}, {} is usual", Span::from_secs_f64(usual));
     if let Some(bytes) = last.bytes {
         let [size, rate, before] = [bytes, bytes / last.secs, bytes / usual].map(|v| number(v / 1e9));
         let _ = write!(why, " ({size} GB at {rate} GB/s, {before} GB/s before)");
     }
-    if let Some(interval) = f.checkpoints.usual_interval() {
-        let _ = write!(why, "; one is written every {} of work", Span::from_secs_f64(interval));
-    }
-    why
+    let every = f.checkpoints.usual_interval();
+    let every = every.map(|s| format!("one is written every {} of work", Span::from_secs_f64(s)));
+    Sentence::from(why).and_perhaps(every)
 }
 
 /// What the last save should have taken.
@@ -147,9 +147,8 @@ impl ClockDetector for CkptSlow {
     }
 }
 
-fn verdict(now: Ts, f: &Facts, change: Change, secs: f64, usual: f64, why: String) -> Verdict {
-    let storage =
-        Suspect { what: "checkpoint storage".into(), why: "it takes longer to write than before".into() };
+fn verdict(now: Ts, f: &Facts, change: Change, secs: f64, usual: f64, why: impl Into<Sentence>) -> Verdict {
+    let storage = Suspect::new(Target::Storage(Storage::SlowCheckpoints), Observation::CheckpointSlower);
     let raises = change == Change::Raise;
     let step = f.last_step.unwrap_or(0);
     Verdict {
@@ -163,7 +162,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, secs: f64, usual: f64, why: Strin
         value: secs,
         expected: usual,
         score: if usual > 0.0 { secs / usual } else { 0.0 },
-        why,
+        why: why.into(),
         suspects: if raises { vec![storage] } else { Vec::new() },
     }
 }
@@ -186,7 +185,7 @@ mod tests {
             detector.look(&c, s.at, &f, &mut out);
             detector.look(&c, s.at, &f, &mut out);
         }
-        out.into_iter().map(|v| (v.change, v.why)).collect()
+        out.into_iter().map(|v| (v.change, v.why.to_string())).collect()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::detector::ClockDetector;
 use crate::run::Facts;
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Verdict};
+use crate::verdict::{Change, Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -63,7 +63,7 @@ impl CkptStale {
                 f,
                 Change::Raise,
                 Severity::Ticket,
-                format!("a checkpoint failed: {text}{}", at_risk(f)),
+                Sentence::from(format!("a checkpoint failed: {text}")).and_perhaps(at_risk(f)),
             ));
         }
     }
@@ -102,25 +102,22 @@ impl ClockDetector for CkptStale {
     }
 }
 
-fn sentence(now: Ts, f: &Facts) -> String {
+fn sentence(now: Ts, f: &Facts) -> Sentence {
     let c = &f.checkpoints;
-    let usual = c
-        .usual_interval()
-        .map_or_else(String::new, |s| format!("; one is usual every {}", Span::from_secs_f64(s)));
-    match c.in_progress {
-        Some(since) => format!("a checkpoint has been running for {}{}{usual}", now - since, at_risk(f)),
-        None => format!("no checkpoint{}{usual}", at_risk(f)),
-    }
+    let what = match c.in_progress {
+        Some(since) => format!("a checkpoint has been running for {}", now - since).into(),
+        None => Sentence::from("no checkpoint"),
+    };
+    let usual = c.usual_interval().map(|s| format!("one is usual every {}", Span::from_secs_f64(s)));
+    what.and_perhaps(at_risk(f)).and_perhaps(usual)
 }
 
-fn at_risk(f: &Facts) -> String {
-    if f.checkpoints.last_at.is_none() {
-        return String::new();
-    }
-    format!("; {} of work would be lost", Span::from_secs_f64(f.checkpoints.work))
+fn at_risk(f: &Facts) -> Option<String> {
+    let c = &f.checkpoints;
+    c.last_at.map(|_| format!("{} of work would be lost", Span::from_secs_f64(c.work)))
 }
 
-fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: impl Into<Sentence>) -> Verdict {
     let c = &f.checkpoints;
     let expected = c.usual_interval().unwrap_or(0.0);
     Verdict {
@@ -134,7 +131,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         value: c.work,
         expected,
         score: if expected > 0.0 { c.work / expected } else { 0.0 },
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }

@@ -7,7 +7,6 @@
 //! tell may only not be loaded yet: those that the first collective loads count as absent once the run has stepped for so long that every
 //! exporter has looked again. A node without the plugin of its network trains on, over sockets.
 
-use core::fmt::Write as _;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use crate::detector::ClockDetector;
 use crate::run::{Facts, Setup, Variant};
 use crate::stats::latch::Latch;
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -59,8 +58,6 @@ const OF_COLLECTIVES: [&str; 4] = ["nccl", "nccl_net", "libfabric", "libibverbs"
 const LOOKED_AGAIN: Span = Span::secs(1200);
 /// What is said of a library that a node does not have.
 const NOT_LOADED: &str = "not loaded";
-/// Characters shown of a value.
-const VALUE_MAX: usize = 60;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConfigDrift {
@@ -138,9 +135,9 @@ impl ConfigDrift {
         v.value = all.len() as f64;
         for d in &all {
             for node in d.nodes.iter().chain(d.even.into_iter().flatten()).take(NAMED) {
-                let what = format!("node {node}");
-                if v.suspects.len() < NAMED && !v.suspects.iter().any(|s| s.what == what) {
-                    v.suspects.push(Suspect { what, why: told(d) });
+                let target = Target::node(node);
+                if v.suspects.len() < NAMED && !v.suspects.iter().any(|s| s.target == target) {
+                    v.suspects.push(Suspect::new(target, told(d)));
                 }
             }
         }
@@ -187,46 +184,38 @@ fn differences(variants: &[Variant]) -> Vec<Difference<'_>> {
     all
 }
 
-fn short(value: &str) -> String {
-    if value.chars().count() <= VALUE_MAX {
-        return value.to_owned();
+fn told(d: &Difference<'_>) -> Observation {
+    let list = |nodes: &BTreeSet<String>| nodes.iter().cloned().collect();
+    Observation::Setting {
+        key: d.key.to_owned(),
+        value: d.other.to_owned(),
+        expected: d.usual.to_owned(),
+        on: d.even.map(|even| [list(d.nodes), list(even)]),
     }
-    value.chars().take(VALUE_MAX - 1).chain(['…']).collect()
 }
 
 /// The first of them by name.
 fn names(nodes: &BTreeSet<String>) -> String {
-    let mut names = nodes.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = nodes.len().saturating_sub(NAMED);
-    if more > 0 {
-        let _ = write!(names, " and {more} more node{}", if more == 1 { "" } else { "s" });
-    }
-    names
+    stepwatch_model::names(&nodes.iter().collect::<Vec<_>>())
 }
 
-fn told(d: &Difference<'_>) -> String {
-    let (other, usual) = (short(d.other), short(d.usual));
-    let Some(even) = d.even else { return format!("{} is {other}, elsewhere {usual}", d.key) };
-    format!("{} is {other} on {}, {usual} on {}", d.key, names(d.nodes), names(even))
-}
-
-fn sentence(f: &Facts, all: &[Difference<'_>]) -> String {
-    let [first, rest @ ..] = all else { return String::new() };
+fn sentence(f: &Facts, all: &[Difference<'_>]) -> Sentence {
+    let [first, rest @ ..] = all else { return Sentence::default() };
     let total = f.nodes.len();
-    let mut why = if first.even.is_some() {
+    let mut why = Sentence::from(if first.even.is_some() {
         format!("the {total} nodes of the run are set up differently: {}", told(first))
     } else {
         let verb = if first.nodes.len() == 1 { "differs" } else { "differ" };
         let who = names(first.nodes);
         format!("{who} {verb} from the other nodes of the run ({total} in all): {}", told(first))
-    };
+    });
     for d in rest.iter().take(NAMED - 1) {
         let on = d.nodes.first().filter(|_| d.even.is_none());
         let on = on.map(|node| format!(" on {node}")).unwrap_or_default();
-        let _ = write!(why, "; {}{on}", told(d));
+        why.add(format_args!("{}{on}", told(d)));
     }
     if rest.len() >= NAMED {
-        let _ = write!(why, "; and {} more", rest.len() + 1 - NAMED);
+        why.add(format_args!("and {} more", rest.len() + 1 - NAMED));
     }
     why
 }
@@ -250,7 +239,7 @@ impl ClockDetector for ConfigDrift {
     }
 }
 
-fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: impl Into<Sentence>) -> Verdict {
     let step = f.last_step.unwrap_or(0);
     Verdict {
         change,
@@ -263,7 +252,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         value: 0.0,
         expected: 0.0,
         score: 0.0,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }

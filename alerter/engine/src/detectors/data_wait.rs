@@ -18,7 +18,7 @@ use crate::stats::latch::Latch;
 use crate::stats::robust::Robust;
 use crate::stats::votes::Votes;
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -218,13 +218,13 @@ impl Waits {
         let since = *self.since.get_or_insert(w.ts);
         if up && w.ts - since >= c.ticket_after && self.rising.raise(Severity::Ticket) {
             let why = format!(
-                "steps wait {} of {} s for data, {} before: {} of the run's time is lost to it{}",
+                "steps wait {} of {} s for data, {} before: {} of the run's time is lost to it",
                 number(share * self.step_time),
                 number(self.step_time),
                 percent(usual),
                 percent(share - usual),
-                self.whom(),
             );
+            let why = Sentence::from(why).and_perhaps(self.whom());
             out.push(self.verdict(w, Change::Raise, share, usual, why));
         }
         if share - usual < CLEAR * c.rise && self.rising.clear() {
@@ -255,23 +255,30 @@ impl Waits {
     }
 
     /// Two conditions of one kind: the last one to end ends the incident.
-    fn clear(&self, w: &Waited, share: f64, usual: f64, why: String, out: &mut Vec<Verdict>) {
+    fn clear(&self, w: &Waited, share: f64, usual: f64, why: impl Into<Sentence>, out: &mut Vec<Verdict>) {
         if !self.rising.is_raised() && !self.level.is_raised() {
             out.push(self.verdict(w, Change::Clear, share, usual, why));
         }
     }
 
     /// Whom the others wait for, if it is always the same; who is to blame is for the ranking of suspects to say.
-    fn whom(&self) -> String {
+    fn whom(&self) -> Option<String> {
         let times = self.same.of(32);
         if self.several && times >= SAME_RANK {
-            format!("; rank {} waits longest, in {times} of the last 32 steps", self.longest)
+            Some(format!("rank {} waits longest, in {times} of the last 32 steps", self.longest))
         } else {
-            String::new()
+            None
         }
     }
 
-    fn verdict(&self, w: &Waited, change: Change, share: f64, usual: f64, why: String) -> Verdict {
+    fn verdict(
+        &self,
+        w: &Waited,
+        change: Change,
+        share: f64,
+        usual: f64,
+        why: impl Into<Sentence>,
+    ) -> Verdict {
         let raises = change == Change::Raise;
         Verdict {
             change,
@@ -284,8 +291,8 @@ impl Waits {
             value: share,
             expected: usual,
             score: self.cusum.value() / H,
-            why,
-            suspects: if raises && self.whom().is_empty() { vec![loading()] } else { Vec::new() },
+            why: why.into(),
+            suspects: if raises && self.whom().is_none() { vec![loading()] } else { Vec::new() },
         }
     }
 }
@@ -297,7 +304,7 @@ fn wait(c: &Config, p: &Parts<'_>) -> Option<f64> {
 }
 
 fn loading() -> Suspect {
-    Suspect { what: "data loading".into(), why: "the steps wait for it, and no rank alone".into() }
+    Suspect::new(Target::DataLoading, Observation::StepsWaitForData)
 }
 
 fn percent(share: f64) -> String {

@@ -11,10 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::faults::of_node;
 use crate::detector::NodeDetector;
-use crate::message::number;
 use crate::node::{Gpu, NodeFacts, Tenants, words};
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -54,7 +53,7 @@ struct Watch {
     rows: Counter,
     worse_rows: Counter,
     /// Since when it is worth a ticket, and why.
-    sick: Option<(Ts, String)>,
+    sick: Option<(Ts, Observation)>,
     value: f64,
 }
 
@@ -83,12 +82,6 @@ impl Counter {
     }
 }
 
-/// `1 row of its memory was remapped today`.
-fn remapped(rows: f64, which: &str) -> String {
-    let (noun, verb) = if rows == 1.0 { ("row", "was") } else { ("rows", "were") };
-    format!("{} {noun} {which} {verb} remapped today", number(rows))
-}
-
 impl EccTrend {
     /// Takes a reading; true if the GPU has just become worth a ticket.
     fn take(&mut self, c: &Config, now: Ts, uuid: &str, gpu: &Gpu) -> bool {
@@ -102,12 +95,11 @@ impl EccTrend {
         let many = so_far >= c.floor && so_far >= c.times * w.usual;
         let (rows, worse_rows) = (w.rows.risen, w.worse_rows.risen);
         let why = if worse_rows >= 1.0 {
-            Some(remapped(worse_rows, "with uncorrectable errors"))
+            Some(Observation::RowsRemapped { rows: worse_rows.into(), uncorrectable: true })
         } else if rows >= c.rows {
-            Some(remapped(rows, "of its memory"))
+            Some(Observation::RowsRemapped { rows: rows.into(), uncorrectable: false })
         } else if many {
-            let usual = if w.usual < 0.5 { "hardly any".to_owned() } else { number(w.usual.round()) };
-            Some(format!("{} corrected memory errors within an hour, usually {usual}", number(so_far)))
+            Some(Observation::MemoryErrors { value: so_far.into(), expected: w.usual.into() })
         } else {
             None
         };
@@ -128,15 +120,16 @@ impl EccTrend {
         let mut v = of_node(Kind::EccTrend, "ecc", now, Change::Raise, Severity::Ticket, tenants);
         let sick = self.gpus.iter().filter_map(|(uuid, w)| Some((uuid, w, w.sick.as_ref()?)));
         for (uuid, w, (_, why)) in sick {
-            let name = words::gpu(f, uuid, "");
+            let gpu = words::gpu_of(f, uuid, "");
             if v.why.is_empty() {
                 (v.value, v.expected, v.score) = (w.value, w.usual, w.value / w.usual.max(1.0));
-                v.why = format!(
-                    "{name} of {}: {why}; nothing is lost yet: drain {} at the next checkpoint and reset the GPU",
-                    f.name, f.name
-                );
+                let name = gpu.name();
+                let advice =
+                    format!("nothing is lost yet: drain {} at the next checkpoint and reset the GPU", f.name);
+                v.why =
+                    Sentence::from(format!("{name} of {}: {why}", f.name)).and(advice).naming(gpu.clone());
             }
-            v.suspects.push(Suspect { what: format!("node {}, {name}", f.name), why: why.clone() });
+            v.suspects.push(Suspect::new(gpu, why.clone()));
         }
         v
     }
@@ -174,9 +167,9 @@ impl NodeDetector for EccTrend {
             v.why = match gone {
                 Some((why, read)) => {
                     (v.change, v.ts) = (Change::Lapse, read);
-                    why
+                    why.into()
                 }
-                None => format!("the memory of {} has been quiet for a day", f.name),
+                None => format!("the memory of {} has been quiet for a day", f.name).into(),
             };
             out.push(v);
         }

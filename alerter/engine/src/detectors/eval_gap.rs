@@ -18,7 +18,7 @@ use crate::sample::{Eval, Extra, StepSample};
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::robust::Robust;
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -103,7 +103,7 @@ impl Set {
         (self.before, self.over) = (None, 0);
         self.recent.clear();
         if self.latch.clear() {
-            out.push(self.verdict(e, Change::Clear, f64::NAN, "the run restarted".into()));
+            out.push(self.verdict(e, Change::Clear, f64::NAN, "the run restarted"));
         }
     }
 
@@ -175,12 +175,12 @@ impl Set {
         }
     }
 
-    fn verdict(&self, e: &Eval<'_>, change: Change, expected: f64, why: String) -> Verdict {
+    fn verdict(&self, e: &Eval<'_>, change: Change, expected: f64, why: impl Into<Sentence>) -> Verdict {
         let suspects = match (change, self.best) {
-            (Change::Raise, Some(best)) => vec![Suspect {
-                what: format!("the checkpoint of step {}", best.step),
-                why: format!("evaluation {} was at its lowest there", self.name),
-            }],
+            (Change::Raise, Some(best)) => vec![Suspect::new(
+                Target::Checkpoint { step: best.step },
+                Observation::LowestEvaluation { name: self.name.clone() },
+            )],
             _ => Vec::new(),
         };
         Verdict {
@@ -194,7 +194,7 @@ impl Set {
             value: e.loss,
             expected,
             score: 1.0,
-            why,
+            why: why.into(),
             suspects,
         }
     }
@@ -281,7 +281,7 @@ mod tests {
         assert!((4500..7000).contains(&found[0].2), "{found:?}");
         let v = verdicts.iter().find(|v| v.change == Change::Raise).unwrap();
         assert!(v.why.contains("while the train loss fell from"), "{}", v.why);
-        let best: i64 = v.suspects[0].what.trim_start_matches("the checkpoint of step ").parse().unwrap();
+        let best: i64 = v.suspects[0].what().trim_start_matches("the checkpoint of step ").parse().unwrap();
         assert!((3500..4500).contains(&best), "{v:?}");
     }
 

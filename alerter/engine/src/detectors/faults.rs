@@ -6,13 +6,12 @@
 
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
 use crate::node::{Condition, Key, Level, NodeFacts, Tenants, words};
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Sentence, Severity, Suspect, Verdict};
 
 /// An annotation of the same fault is made once in this time.
 const NOTE_EVERY: Span = Span::secs(3600);
@@ -197,11 +196,11 @@ impl Faults {
         let unheard = (now - f.last_heard > SILENT).then_some(f.last_heard);
         out.push(if let Some(since) = ours.map(|(_, c)| c.last).max().or(unheard) {
             let mut v = verdict::<S>(since, Change::Lapse, Severity::Info, tenants);
-            v.why = format!("{} has not spoken of it since {since}", f.name);
+            v.why = format!("{} has not spoken of it since {since}", f.name).into();
             v
         } else {
             let mut v = verdict::<S>(now, Change::Clear, Severity::Info, tenants);
-            v.why = format!("{} has no more to report", f.name);
+            v.why = format!("{} has no more to report", f.name).into();
             v
         });
     }
@@ -245,30 +244,37 @@ fn counts<S: Sort>(now: Ts, sort: &S, key: &Key, c: &Condition) -> bool {
     c.holds() || c.once && c.over.is_none() && now < c.last + sort.lasts(key, c)
 }
 
-fn sentence<S: Sort>(now: Ts, sort: &S, f: &NodeFacts, active: &[Fault<'_>], tenants: Tenants<'_>) -> String {
-    let [root, others @ ..] = active else { return String::new() };
-    let mut why = words::happened(f, root.key, root.c);
-    let others: Vec<String> = others.iter().take(NAMED).map(|o| words::happened(f, o.key, o.c)).collect();
-    if !others.is_empty() {
-        let _ = write!(why, "; also {}", others.join("; "));
+fn sentence<S: Sort>(
+    now: Ts,
+    sort: &S,
+    f: &NodeFacts,
+    active: &[Fault<'_>],
+    tenants: Tenants<'_>,
+) -> Sentence {
+    let [root, others @ ..] = active else { return Sentence::default() };
+    let mut why = Sentence::from(words::happened(f, root.key, root.c));
+    let others = others.get(..NAMED).unwrap_or(others);
+    let also: Vec<String> = others.iter().map(|o| words::happened(f, o.key, o.c)).collect();
+    if !also.is_empty() {
+        why.add(format_args!("also {}", also.join("; ")));
+    }
+    for a in core::iter::once(root).chain(others) {
+        why.name(words::target(f, a.key, a.c));
     }
     let beyond = active.len().saturating_sub(1 + NAMED);
     if beyond > 0 {
-        let _ = write!(why, "; and {beyond} more");
+        why.add(format_args!("and {beyond} more"));
     }
-    let _ = write!(why, "; {}", words::hit(f, tenants, now));
+    why.add(words::hit(f, tenants, now));
     let strongest = active.iter().min_by_key(|a| Reverse(words::effort(&a.c.action)));
     let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
-    if let Some(advice) = strongest.and_then(advice) {
-        let _ = write!(why, "; {advice}");
-    }
-    why
+    why.and_perhaps(strongest.and_then(advice))
 }
 
 fn suspects(f: &NodeFacts, active: &[Fault<'_>]) -> Vec<Suspect> {
     let mut suspects: Vec<Suspect> = Vec::new();
     for s in active.iter().map(|a| words::suspect(f, a.key, a.c)) {
-        if suspects.len() < NAMED && !suspects.iter().any(|had| had.what == s.what) {
+        if suspects.len() < NAMED && !suspects.iter().any(|had| had.target == s.target) {
             suspects.push(s);
         }
     }
@@ -300,7 +306,7 @@ pub(super) fn of_node(
         value: 0.0,
         expected: 0.0,
         score: 0.0,
-        why: String::new(),
+        why: Sentence::default(),
         suspects: Vec::new(),
     }
 }

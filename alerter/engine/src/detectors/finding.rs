@@ -1,7 +1,7 @@
 //! What a detector found, before it is known how loudly to say it.
 
 use crate::sample::StepSample;
-use crate::verdict::{Change, Kind, Severity, Verdict};
+use crate::verdict::{Change, Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone)]
 pub struct Finding {
@@ -11,7 +11,7 @@ pub struct Finding {
     pub value: f64,
     pub expected: f64,
     pub score: f64,
-    pub why: String,
+    pub why: Sentence,
 }
 
 impl Finding {

@@ -8,12 +8,13 @@
 //! It belongs to the incident of the dead ranks, and says in it whose log to read. A ticket by itself.
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::Course;
 
 use super::straggler::at;
 use crate::detector::ClockDetector;
 use crate::run::{Facts, Topic};
 use crate::time::Ts;
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -50,26 +51,38 @@ const WORDLESS: &str = "closed its socket";
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FirstFailure {
     /// Who was named, and why.
-    told: Option<(String, String)>,
+    told: Option<(Target, String)>,
 }
 
 /// One failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    pub(crate) place: String,
+    pub(crate) place: Target,
     pub(crate) at: Ts,
     pub(crate) text: String,
 }
 
-/// It broke by itself, as far as its words tell: 0; it says nothing: 1; it followed another: 2.
-pub(crate) fn follows(words: &str) -> u8 {
+/// What the last words of a process tell of why it ended: text of the process, or of whoever saw it end.
+pub(crate) fn course(words: &str) -> Course {
     let text = words.to_lowercase();
-    if FOLLOWED.iter().any(|word| text.contains(word)) { 2 } else { u8::from(text.contains(WORDLESS)) }
+    if FOLLOWED.iter().any(|word| text.contains(word)) {
+        Course::Followed
+    } else if text.contains(WORDLESS) {
+        Course::Silent
+    } else {
+        Course::Broke
+    }
 }
 
 impl Failure {
-    fn rank(&self) -> u8 {
-        follows(&self.text)
+    pub(crate) fn course(&self) -> Course {
+        course(&self.text)
+    }
+
+    /// As evidence against it.
+    pub(crate) fn died(self) -> Suspect {
+        let course = self.course();
+        Suspect::new(self.place, Observation::Died { at: self.at, words: self.text, course })
     }
 }
 
@@ -90,9 +103,9 @@ pub(crate) fn failures(f: &Facts) -> Vec<Failure> {
             None => all.push(Failure { place, at: r.when, text: r.text.clone() }),
         }
     }
-    all.sort_by(|a, b| (a.rank(), a.at, &a.place).cmp(&(b.rank(), b.at, &b.place)));
+    all.sort_by_cached_key(|x| (x.course(), x.at, x.place.to_string()));
     // What says nothing but came well before everything else is the one that broke: it had no time for words.
-    if let Some(silent) = all.iter().position(|x| x.rank() == 1) {
+    if let Some(silent) = all.iter().position(|x| x.course() == Course::Silent) {
         let others = all.iter().enumerate().filter(|(i, _)| *i != silent).map(|(_, x)| x.at).min();
         if others.is_some_and(|at| all[silent].at < at) {
             let first = all.remove(silent);
@@ -113,13 +126,7 @@ impl ClockDetector for FirstFailure {
         let over = f.deaths.is_empty() || f.ended.as_ref().is_some_and(|e| e.well());
         if over {
             if self.told.take().is_some() {
-                out.push(verdict(
-                    now,
-                    f,
-                    Change::Clear,
-                    Severity::Info,
-                    "the run goes on or was ended".into(),
-                ));
+                out.push(verdict(now, f, Change::Clear, Severity::Info, "the run goes on or was ended"));
             }
             return;
         }
@@ -129,18 +136,19 @@ impl ClockDetector for FirstFailure {
             return;
         }
         let why = format!(
-            "of {} ranks that failed, {} was the first, at {}: {}; read its log, the others followed",
+            "of {} ranks that failed, {} was the first, at {}: {}",
             all.len(),
             first.place,
             first.at,
             first.text
         );
+        let why = Sentence::from(why).and("read its log, the others followed").naming(first.place.clone());
         let mut v = verdict(now, f, Change::Raise, Severity::Ticket, why);
         v.value = all.len() as f64;
-        v.suspects = vec![Suspect {
-            what: first.place.clone(),
-            why: format!("failed first, at {}: {}", first.at, first.text),
-        }];
+        v.suspects = vec![Suspect::new(
+            first.place.clone(),
+            Observation::FailedFirst { at: first.at, words: first.text.clone(), course: first.course() },
+        )];
         self.told = Some(answer);
         out.push(v);
     }
@@ -150,7 +158,7 @@ impl ClockDetector for FirstFailure {
     }
 }
 
-fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: impl Into<Sentence>) -> Verdict {
     let step = f.last_step.unwrap_or(0);
     Verdict {
         change,
@@ -163,7 +171,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         value: 0.0,
         expected: 0.0,
         score: 1.0,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }
@@ -174,15 +182,16 @@ mod tests {
 
     #[test]
     fn those_that_followed_come_after_the_one_that_broke() {
-        let failure = |at, text: &str| Failure { place: String::new(), at: Ts(at), text: text.into() };
-        for (text, rank) in [
-            ("exited with code 1: RuntimeError: CUDA error: an illegal memory access", 0),
-            ("process 42 closed its socket", 1),
-            ("exited with code 1: NCCL communicator was aborted: Connection reset by peer", 2),
-            ("exited with code -6: Watchdog caught collective operation timeout", 2),
-            ("exited with code -15", 2),
+        let failure =
+            |at, text: &str| Failure { place: Target::rank(0, None), at: Ts(at), text: text.into() };
+        for (text, course) in [
+            ("exited with code 1: RuntimeError: CUDA error: an illegal memory access", Course::Broke),
+            ("process 42 closed its socket", Course::Silent),
+            ("exited with code 1: NCCL communicator was aborted: Connection reset by peer", Course::Followed),
+            ("exited with code -6: Watchdog caught collective operation timeout", Course::Followed),
+            ("exited with code -15", Course::Followed),
         ] {
-            assert_eq!(failure(0, text).rank(), rank, "{text}");
+            assert_eq!(failure(0, text).course(), course, "{text}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::stats::block::{BLOCK, Blocks};
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::trend::kendall;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -98,13 +98,14 @@ impl GcTail {
         let grown = g.steady && g.to > g.from * (1.0 + c.growth) && self.cost > c.cost;
         if grown && self.latch.raise(Severity::Ticket) {
             let why = format!(
-                "slow steps grow slower: {:.0} % above the usual step at step {}, {:.0} % now, while the usual step stays at {} s; they cost {:.1} % of the time",
+                "slow steps grow slower: {:.0} % above the usual step at step {}, {:.0} % now, while the usual step stays at {} s",
                 100.0 * g.from,
                 g.since,
                 100.0 * g.to,
                 number(usual),
-                100.0 * self.cost
             );
+            let why =
+                Sentence::from(why).and(format_args!("they cost {:.1} % of the time", 100.0 * self.cost));
             out.push(finding(g, usual, why).raise(s, Severity::Ticket));
         }
         // Growth slows down long before it ends: only a fall ends the incident.
@@ -124,7 +125,7 @@ struct Growth {
     steady: bool,
 }
 
-fn finding(g: &Growth, usual: f64, why: String) -> Finding {
+fn finding(g: &Growth, usual: f64, why: impl Into<Sentence>) -> Finding {
     Finding {
         kind: Kind::GcTail,
         signal: "step_time",
@@ -132,7 +133,7 @@ fn finding(g: &Growth, usual: f64, why: String) -> Finding {
         value: usual * (1.0 + g.to),
         expected: usual * (1.0 + g.from),
         score: g.to / g.from,
-        why,
+        why: why.into(),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::glob;
 use crate::message::number;
 use crate::sample::{Extra, Reading, StepSample};
 use crate::stats::series::{Limits, News, Series};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -223,7 +223,7 @@ impl Generic {
     }
 
     /// The incident of several series ends with the last of them.
-    fn clear(&self, r: &Reading<'_>, why: String, out: &mut Vec<Verdict>) {
+    fn clear(&self, r: &Reading<'_>, why: impl Into<Sentence>, out: &mut Vec<Verdict>) {
         if self.series.values().flatten().all(|w| !w.raised) {
             out.push(verdict(r, Change::Clear, r.name.to_owned(), why));
         }
@@ -233,12 +233,12 @@ impl Generic {
     fn together(&self, id: u16) -> Vec<Suspect> {
         let others = self.series.iter().filter_map(|(other, w)| Some((other, w.as_ref()?)));
         let out = others.filter(|(other, w)| **other != id && w.raised).take(NAMED);
-        out.map(|(_, w)| Suspect { what: w.name.clone(), why: "it is out of place as well".to_owned() })
+        out.map(|(_, w)| Suspect::new(Target::Signal { name: w.name.clone() }, Observation::OutOfPlace))
             .collect()
     }
 }
 
-fn verdict(r: &Reading<'_>, change: Change, signal: String, why: String) -> Verdict {
+fn verdict(r: &Reading<'_>, change: Change, signal: String, why: impl Into<Sentence>) -> Verdict {
     Verdict {
         change,
         kind: Kind::Generic,
@@ -250,7 +250,7 @@ fn verdict(r: &Reading<'_>, change: Change, signal: String, why: String) -> Verd
         value: r.value,
         expected: f64::NAN,
         score: 0.0,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }
@@ -324,7 +324,7 @@ mod tests {
         );
         assert_eq!(found.len(), 2);
         assert_eq!(verdicts.iter().filter(|v| v.change == Change::Clear).count(), 1, "{verdicts:?}");
-        assert_eq!(verdicts[1].suspects[0].what, "reward");
+        assert_eq!(verdicts[1].suspects[0].what(), "reward");
         assert!(
             verdicts[0].why.starts_with("reward is 14") && verdicts[0].why.contains(", 10"),
             "{}",

@@ -59,7 +59,7 @@ impl GradLevelShift {
             value: level.exp(),
             expected: usual.exp(),
             score: (level - usual) / self.fast.scale(),
-            why: format!("grad norm {verb} {now}, {times}x its long-term level of {before}"),
+            why: format!("grad norm {verb} {now}, {times}x its long-term level of {before}").into(),
         }
     }
 

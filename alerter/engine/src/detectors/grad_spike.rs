@@ -31,7 +31,7 @@ use crate::stats::latch::Latch;
 use crate::stats::lower::LowerScale;
 use crate::stats::robust::{Deviation, Robust};
 use crate::stats::votes::Votes;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -253,7 +253,13 @@ impl GradSpike {
     }
 
     /// What the last samples together amount to, and the sentence that says so.
-    fn judge(&self, c: &Config, s: &StepSample, r: &Reading, shared: &Shared) -> Option<(Severity, String)> {
+    fn judge(
+        &self,
+        c: &Config,
+        s: &StepSample,
+        r: &Reading,
+        shared: &Shared,
+    ) -> Option<(Severity, Sentence)> {
         let (hits, spikes) = (self.hits.of(WINDOW), self.spikes.of(WINDOW));
         let extreme = self.extreme.of(WINDOW);
         let spike = Self::is_spike(c, r);
@@ -263,15 +269,15 @@ impl GradSpike {
         let ticket_or = |page: bool| if page { Severity::Page } else { Severity::Ticket };
         if spike && self.rises >= c.run_up {
             let text = format!(
-                "grad norm rose {} samples in a row to {now}, {times}x its usual {usual}; a loss spike usually follows",
+                "grad norm rose {} samples in a row to {now}, {times}x its usual {usual}",
                 self.rises
             );
-            return Some((Severity::Page, text));
+            return Some((Severity::Page, Sentence::from(text).and("a loss spike usually follows")));
         }
         if spike && shared.coupling.loss_is_hot(s.step) {
             let text =
                 format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
-            return Some((Severity::Page, text));
+            return Some((Severity::Page, text.into()));
         }
         let upward = self.upward.of(WINDOW);
         let crowded = upward >= c.page_hits && self.back.of(WINDOW) >= c.page_hits;
@@ -284,14 +290,12 @@ impl GradSpike {
                 number(c.hit_ratio),
                 hits.max(upward)
             );
-            return Some((ticket_or(persistent), text));
+            return Some((ticket_or(persistent), text.into()));
         }
         if self.large.of(1) == 1 && r.interval >= SPARSE {
-            let text = format!(
-                "grad norm {now} is {times}x its usual {usual} at step {}; with one step in {} logged, it is hardly the only one",
-                s.step, r.interval
-            );
-            return Some((Severity::Ticket, text));
+            let text = format!("grad norm {now} is {times}x its usual {usual} at step {}", s.step);
+            let rest = format!("with one step in {} logged, it is hardly the only one", r.interval);
+            return Some((Severity::Ticket, Sentence::from(text).and(rest)));
         }
         None
     }
@@ -311,7 +315,7 @@ impl GradSpike {
         }
     }
 
-    fn finding(&self, kind: Kind, r: &Reading, why: String) -> Finding {
+    fn finding(&self, kind: Kind, r: &Reading, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind,
             signal: "grad_norm",
@@ -319,7 +323,7 @@ impl GradSpike {
             value: r.norm,
             expected: r.expected(),
             score: r.dev.z,
-            why,
+            why: why.into(),
         }
     }
 
@@ -338,12 +342,12 @@ impl GradSpike {
         if let Some(severity) = self.judge_rate(c, shared) {
             if self.unstable.raise(severity) {
                 let why = format!(
-                    "grad norm jumps ever more often: {} jumps above {}x within about {MEMORY} samples, {} before; now {}",
+                    "grad norm jumps ever more often: {} jumps above {}x within about {MEMORY} samples, {} before",
                     number(self.rate.round()),
                     number(c.hit_ratio),
                     number((self.long_rate * MEMORY).round()),
-                    number(r.norm)
                 );
+                let why = Sentence::from(why).and(format!("now {}", number(r.norm)));
                 out.push(self.finding(Kind::GradInstability, r, why).raise(s, severity));
             }
         }

@@ -21,12 +21,13 @@
 //! said goodbye.
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::Unit;
 
 use crate::detector::ClockDetector;
 use crate::run::{Facts, Rank, Topic, phase_class};
 use crate::sample::StepClass;
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -186,14 +187,7 @@ impl ClockDetector for Hang {
         if let Some((_, at)) = self.raised {
             if f.last_progress > at || f.ended.as_ref().is_some_and(|e| !e.silent) {
                 self.raised = None;
-                out.push(verdict(
-                    now,
-                    f,
-                    Change::Clear,
-                    Severity::Info,
-                    Span::ZERO,
-                    "the run moves again".into(),
-                ));
+                out.push(verdict(now, f, Change::Clear, Severity::Info, Span::ZERO, "the run moves again"));
                 return;
             }
         }
@@ -231,18 +225,20 @@ fn paced(f: &Facts) -> bool {
     f.attempt_steps >= STARTED_SAMPLES && f.pace.samples() >= PACE_SAMPLES
 }
 
-fn sentence(f: &Facts, idle: Span, due: &Due) -> String {
-    let usual = f.pace.quantile(0.5).map_or_else(String::new, |s| {
+fn sentence(f: &Facts, idle: Span, due: &Due) -> Sentence {
+    let usual = f.pace.quantile(0.5).map(|s| {
         let every = if f.interval > 1 {
             format!("{} steps usually take", f.interval)
         } else {
             "a step usually takes".into()
         };
-        format!("; {every} {}", seconds(s))
+        format!("{every} {}", seconds(s))
     });
     let phase = f.open_phase().map_or_else(String::new, |(name, ..)| format!(" in phase {name}"));
     let at = f.last_step.map_or_else(String::new, |s| format!(" after step {s}"));
-    format!("no step for {idle}{at}{phase}{usual}; {} was allowed {}", due.allowed, due.why)
+    Sentence::from(format!("no step for {idle}{at}{phase}"))
+        .and_perhaps(usual)
+        .and(format_args!("{} was allowed {}", due.allowed, due.why))
 }
 
 fn seconds(s: f64) -> String {
@@ -260,38 +256,37 @@ fn suspects(now: Ts, f: &Facts) -> Vec<Suspect> {
         return Vec::new();
     };
     let total = steps().count();
-    let named = |list: &[(u32, Option<&str>)], why: &str| -> Vec<Suspect> {
-        list.iter()
-            .take(NAMED)
-            .map(|(rank, node)| Suspect { what: place(*rank, *node), why: why.to_owned() })
-            .collect()
+    let named = |list: &[(u32, Option<&str>)], why: Observation| -> Vec<Suspect> {
+        let first = list.iter().take(NAMED);
+        first.map(|(rank, node)| Suspect::new(Target::rank(*rank, *node), why.clone())).collect()
     };
     if low < high {
         let behind: Vec<_> = steps().filter(|s| s.2 == low).map(|(n, r, _)| (n, r.node.as_deref())).collect();
         if behind.len() * 2 < total {
-            return named(&behind, &format!("stopped at step {low}, the others reached {high}"));
+            return named(&behind, Observation::StoppedEarly { step: low, others: high });
         }
     }
     let silent = |r: &Rank| f.heartbeats && !r.done && (now - r.last_seen) > Span::secs(30);
     let quiet: Vec<_> =
         f.followed().filter(|(_, r)| silent(r)).map(|(n, r)| (n, r.node.as_deref())).collect();
     if !quiet.is_empty() && quiet.len() < total {
-        return named(&quiet, "no heartbeat for 30 s while other ranks send theirs");
+        return named(&quiet, Observation::NoHeartbeat { seconds: 30 });
     }
     if total > 1 {
-        let why = format!(
-            "all {total} ranks stopped at step {high}: look at the collective, storage or data they share"
-        );
-        return vec![Suspect { what: "no single rank".into(), why }];
+        let why = Observation::AllStopped { ranks: total as u64, step: high };
+        return vec![Suspect::new(Target::Fleet(Unit::Ranks), why)];
     }
     Vec::new()
 }
 
-pub(super) fn place(rank: u32, node: Option<&str>) -> String {
-    node.map_or_else(|| format!("rank {rank}"), |n| format!("rank {rank} on {n}"))
-}
-
-fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, idle: Span, why: String) -> Verdict {
+fn verdict(
+    now: Ts,
+    f: &Facts,
+    change: Change,
+    severity: Severity,
+    idle: Span,
+    why: impl Into<Sentence>,
+) -> Verdict {
     let step = f.last_step.unwrap_or(0);
     Verdict {
         change,
@@ -304,7 +299,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, idle: Span, w
         value: idle.as_secs_f64(),
         expected: 0.0,
         score: 0.0,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }

@@ -9,12 +9,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::layers::{Layers, Limits, Out, suspect};
+use super::layers::{Layers, Limits, Out, out_of_place, suspect};
 use super::shared::Shared;
 use crate::detector::StepDetector;
 use crate::sample::{Extra, Reading, StepSample};
 use crate::stats::latch::Latch;
-use crate::verdict::{Change, Kind, Severity, Verdict};
+use crate::verdict::{Change, Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -86,7 +86,7 @@ impl LayerGrad {
             if let Some(layer) = self.layer() {
                 self.named = true;
                 let first = self.all.out(1).swap_remove(0);
-                let mut v = verdict(r, Change::Note, &first, format!("{}: {}", layer.what, layer.why));
+                let mut v = verdict(r, Change::Note, &first, format!("{}: {}", layer.what(), layer.why()));
                 v.suspects.push(layer);
                 out.push(v);
             }
@@ -96,13 +96,12 @@ impl LayerGrad {
             Some(first) if self.open.is_empty() && self.latch.raise(Severity::Ticket) => {
                 self.onset = first.since;
                 let why = format!(
-                    "gradient norm of layer {} is {} for {} reports; {} of {} layers are out of place",
+                    "gradient norm of layer {} is {} for {} reports",
                     first.name,
                     first.words(),
                     first.reports,
-                    sick.len(),
-                    self.own.len()
                 );
+                let why = Sentence::from(why).and(out_of_place(sick.len(), self.own.len()));
                 let mut v = verdict(r, Change::Raise, first, why);
                 v.suspects.extend(suspect(&sick, self.own.len(), "gradient norm"));
                 out.push(v);
@@ -128,7 +127,7 @@ impl LayerGrad {
     }
 }
 
-fn verdict(r: &Reading<'_>, change: Change, first: &Out, why: String) -> Verdict {
+fn verdict(r: &Reading<'_>, change: Change, first: &Out, why: impl Into<Sentence>) -> Verdict {
     Verdict {
         change,
         kind: Kind::LayerGrad,
@@ -144,7 +143,7 @@ fn verdict(r: &Reading<'_>, change: Change, first: &Out, why: String) -> Verdict
         value: first.value,
         expected: first.expected,
         score: first.ratio(),
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }
@@ -224,8 +223,8 @@ mod tests {
         let page =
             verdicts.iter().find(|v| v.kind == Kind::GradSpike && v.severity == Severity::Page).unwrap();
         let layer = &page.suspects[0];
-        assert_eq!(layer.what, "layer layers.7");
-        assert!(layer.why.contains("since step 1990, before 23 others of 24 layers"), "{}", layer.why);
+        assert_eq!(layer.what(), "layer layers.7");
+        assert!(layer.why().contains("since step 1990, before 23 others of 24 layers"), "{}", layer.why());
     }
 
     #[test]
@@ -264,7 +263,7 @@ mod tests {
             },
         );
         let nan = verdicts.iter().find(|v| v.kind == Kind::Nonfinite && v.change == Change::Raise).unwrap();
-        assert!(nan.suspects.iter().any(|s| s.what == "layer layers.9"), "{verdicts:?}");
+        assert!(nan.suspects.iter().any(|s| s.what() == "layer layers.9"), "{verdicts:?}");
         assert!(!verdicts.iter().any(|v| v.kind == Kind::LayerGrad && v.change == Change::Raise));
     }
 }

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::out_of_line;
 
-use crate::message::number;
 use crate::sample::Reading;
 use crate::stats::median::median;
 use crate::stats::robust::Robust;
-use crate::verdict::Suspect;
+use crate::verdict::{Observation, Suspect, Target};
 
 /// Reports that start a layer's level.
 const WARM: usize = 8;
@@ -83,10 +83,7 @@ impl Out {
     }
 
     pub(super) fn words(&self) -> String {
-        if !self.value.is_finite() {
-            return number(self.value);
-        }
-        format!("{} ({}x its usual {})", number(self.value), number(self.ratio()), number(self.expected))
+        out_of_line(self.value, self.expected)
     }
 }
 
@@ -207,15 +204,22 @@ impl Layer {
     }
 }
 
+pub(super) fn out_of_place(out: usize, layers: usize) -> String {
+    format!("{out} of {layers} layers are out of place")
+}
+
 /// The layer that went first, as a suspect, and how many went with it.
 pub(super) fn suspect(out: &[Out], layers: usize, what: &str) -> Option<Suspect> {
     let first = out.first()?;
     let together = out.iter().filter(|o| o.since == first.since).count();
-    let others = match (together, out.len()) {
-        (1, 1) => format!("alone of {layers} layers"),
-        (1, n) => format!("before {} others of {layers} layers", n - 1),
-        (n, _) => format!("farthest of {n} that went in one report, of {layers} layers"),
+    let seen = Observation::LayerOut {
+        signal: what.to_owned(),
+        value: first.value.into(),
+        expected: first.expected.into(),
+        since_step: first.since,
+        together: together as u64,
+        out: out.len() as u64,
+        layers: layers as u64,
     };
-    let why = format!("its {what} is {} since step {}, {others}", first.words(), first.since);
-    Some(Suspect { what: format!("layer {}", first.name), why })
+    Some(Suspect::new(Target::Layer { name: first.name.clone() }, seen))
 }

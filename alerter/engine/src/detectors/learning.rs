@@ -18,7 +18,7 @@ use crate::sample::{StepSample, rounding};
 use crate::stats::attempt::Attempts;
 use crate::stats::fall::{Fall, GROWTH, Pace};
 use crate::stats::latch::Latch;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -103,7 +103,7 @@ impl Default for Learning {
 }
 
 impl Learning {
-    fn finding(&self, kind: Kind, start_step: i64, expected: f64, why: String) -> Finding {
+    fn finding(&self, kind: Kind, start_step: i64, expected: f64, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind,
             signal: "loss",
@@ -111,7 +111,7 @@ impl Learning {
             value: self.smooth,
             expected,
             score: self.smooth / expected,
-            why,
+            why: why.into(),
         }
     }
 

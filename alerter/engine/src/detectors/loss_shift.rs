@@ -21,7 +21,7 @@ use crate::stats::block::{Block, Blocks};
 use crate::stats::cadence::Cadence;
 use crate::stats::cusum::Cusum;
 use crate::stats::latch::Latch;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -150,7 +150,7 @@ impl LossShift {
         format!("loss has settled at {now}, {over} above the {before} it had before step {}", self.onset)
     }
 
-    fn finding(&self, b: f64, why: String) -> Finding {
+    fn finding(&self, b: f64, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind: Kind::LossShift,
             signal: "loss",
@@ -158,7 +158,7 @@ impl LossShift {
             value: b,
             expected: self.expected,
             score: (b - self.expected) / self.s,
-            why,
+            why: why.into(),
         }
     }
 }

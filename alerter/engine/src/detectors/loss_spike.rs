@@ -32,7 +32,7 @@ use crate::stats::cusum::Cusum;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::votes::Votes;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -331,7 +331,7 @@ impl LossSpike {
         }
     }
 
-    fn finding(&self, c: &Config, kind: Kind, r: &Reading, why: String) -> Finding {
+    fn finding(&self, c: &Config, kind: Kind, r: &Reading, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind,
             signal: "loss",
@@ -339,7 +339,7 @@ impl LossSpike {
             value: r.loss,
             expected: if self.spike.is_raised() { self.expected } else { r.loss - r.d },
             score: self.cusum.value() / c.h,
-            why,
+            why: why.into(),
         }
     }
 
@@ -347,7 +347,8 @@ impl LossSpike {
         if !self.spike.is_raised() {
             self.onset = if self.cusum.value() > 0.0 { self.cusum.onset() } else { s.step };
         }
-        let Some((severity, mut why)) = self.judge(c, r) else { return };
+        let Some((severity, why)) = self.judge(c, r) else { return };
+        let mut why = Sentence::from(why);
         self.calm = 0;
         if !self.spike.is_raised() {
             (self.expected, self.sigma) = (r.loss - r.d, r.d / r.z);
@@ -357,7 +358,7 @@ impl LossSpike {
         }
         if self.spike.raise(severity) {
             if shared.coupling.grad_spiked_before(s.step, r.interval) {
-                why.push_str("; the gradient spiked just before");
+                why.add("the gradient spiked just before");
             }
             out.push(self.finding(c, Kind::LossSpike, r, why).raise(s, severity));
         }
@@ -374,12 +375,8 @@ impl LossSpike {
         let back = over < r.rise(0.5 * c.ticket_rise).max(DRIFT * self.sigma);
         self.calm = if back { self.calm + 1 } else { 0 };
         if self.calm >= c.clear_after {
-            let why = format!(
-                "loss is back at {} after {} samples; it peaked at {}",
-                number(self.f),
-                self.open_for,
-                number(self.peak)
-            );
+            let why = format!("loss is back at {} after {} samples", number(self.f), self.open_for);
+            let why = Sentence::from(why).and(format!("it peaked at {}", number(self.peak)));
             self.close(s, r, why, out);
         } else if self.open_for >= c.diverged_after && over < r.rise(c.ticket_rise)
             || self.open_for >= c.accept_after
@@ -387,12 +384,13 @@ impl LossSpike {
             self.accept(c, s, r, out);
         } else if self.open_for == c.diverged_after && self.diverged.raise(Severity::Page) {
             let why = format!(
-                "loss has not come back in {} samples: {} where it was {}; roll back to a checkpoint before step {}",
+                "loss has not come back in {} samples: {} where it was {}",
                 self.open_for,
                 number(self.f),
                 number(self.expected),
-                self.onset
             );
+            let advice = format!("roll back to a checkpoint before step {}", self.onset);
+            let why = Sentence::from(why).and(advice);
             self.spike.raise(Severity::Page);
             out.push(self.finding(c, Kind::Divergence, r, why).raise(s, Severity::Page));
         }
@@ -410,7 +408,8 @@ impl LossSpike {
         self.close(s, r, why, out);
     }
 
-    fn close(&mut self, s: &StepSample, r: &Reading, why: String, out: &mut Vec<Verdict>) {
+    fn close(&mut self, s: &StepSample, r: &Reading, why: impl Into<Sentence>, out: &mut Vec<Verdict>) {
+        let why = why.into();
         for (latch, kind) in [(&mut self.spike, Kind::LossSpike), (&mut self.diverged, Kind::Divergence)] {
             if latch.clear() {
                 let finding = Finding {

@@ -18,7 +18,7 @@ use crate::stats::block::{BLOCK, Blocks};
 use crate::stats::latch::Latch;
 use crate::stats::median::{Window, median};
 use crate::stats::trend::Rising;
-use crate::verdict::{Cause, Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Cause, Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -78,7 +78,7 @@ impl LrCoupling {
         self.highest = self.highest.max(lr);
     }
 
-    fn finding(&self, value: f64, expected: f64, score: f64, why: String) -> Finding {
+    fn finding(&self, value: f64, expected: f64, score: f64, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind: Kind::LrCoupling,
             signal: "loss",
@@ -86,7 +86,7 @@ impl LrCoupling {
             value,
             expected,
             score,
-            why,
+            why: why.into(),
         }
     }
 
@@ -141,15 +141,11 @@ impl LrCoupling {
             return;
         };
         for v in out.iter_mut().filter(|v| v.change == Change::Raise && v.kind.cause() == Cause::Numerics) {
-            let what = "the learning rate".to_owned();
-            if v.start_step >= at && v.suspects.iter().all(|had| had.what != what) {
-                let why = format!(
-                    "it went from {} to {} at step {at}, {} steps before",
-                    number(from),
-                    number(to),
-                    v.start_step - at
-                );
-                v.suspects.push(Suspect { what, why });
+            let had = v.suspects.iter().any(|had| had.target == Target::LearningRate);
+            if v.start_step >= at && !had {
+                let (value, expected, before) = (to.into(), from.into(), v.start_step - at);
+                let seen = Observation::RateChanged { step: at, value, expected, before };
+                v.suspects.push(Suspect::new(Target::LearningRate, seen));
             }
         }
     }
@@ -225,8 +221,8 @@ mod tests {
         let verdicts = judge(&run);
         let page =
             verdicts.iter().find(|v| v.kind == Kind::GradSpike && v.severity == Severity::Page).unwrap();
-        let lr = page.suspects.iter().find(|s| s.what == "the learning rate").unwrap();
-        assert_eq!(lr.why, "it went from 3.00e-4 to 0.003 at step 901, 60 steps before");
+        let lr = page.suspects.iter().find(|s| s.what() == "the learning rate").unwrap();
+        assert_eq!(lr.why(), "it went from 3.00e-4 to 0.003 at step 901, 60 steps before");
         let mut calm = healthy(12, 1500);
         calm[960..990].iter_mut().for_each(|s| s.grad_norm = s.grad_norm.map(|g| g * 30.0));
         assert!(judge(&calm).iter().all(|v| v.suspects.is_empty()), "no change, no suspect");

@@ -32,7 +32,7 @@ use crate::stats::median::Window;
 use crate::stats::robust::Robust;
 use crate::stats::trend;
 use crate::time::{Span, Ts};
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -310,7 +310,7 @@ impl MfuDroop {
         )
     }
 
-    fn habit(&self) -> String {
+    fn habit(&self) -> Sentence {
         let c = &self.cycles;
         let growth = c.growth.exp_m1();
         let price = match self.source {
@@ -323,13 +323,14 @@ impl MfuDroop {
             }
             _ => format!("it costs about {:.1} % of the time", 50.0 * growth),
         };
-        format!(
-            "for the {}rd time the usual step grew {:.0} % slower and {:.0} % of that was cured at once, about every {} steps: a restart cures it, for a while; {price}",
+        Sentence::from(format!(
+            "for the {}rd time the usual step grew {:.0} % slower and {:.0} % of that was cured at once, about every {} steps: a restart cures it, for a while",
             c.n,
             100.0 * growth,
             100.0 * c.recovery.clamp(0.0, 1.0),
             c.length
-        )
+        ))
+        .and(price)
     }
 
     fn maybe_clear(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Verdict>) {
@@ -367,7 +368,7 @@ impl MfuDroop {
         c.n == CYCLES
     }
 
-    fn finding(&self, level: f64, why: String) -> Finding {
+    fn finding(&self, level: f64, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind: self.kind,
             signal: self.source.signal(),
@@ -375,7 +376,7 @@ impl MfuDroop {
             value: self.source.value(level),
             expected: self.source.value(self.reference()),
             score: self.rise() / self.level.scale(),
-            why,
+            why: why.into(),
         }
     }
 }

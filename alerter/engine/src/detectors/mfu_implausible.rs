@@ -11,7 +11,7 @@ use super::shared::Shared;
 use crate::detector::StepDetector;
 use crate::sample::StepSample;
 use crate::stats::latch::Latch;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -38,7 +38,7 @@ pub struct MfuImplausible {
 }
 
 impl MfuImplausible {
-    fn finding(&self, c: &Config, mfu: f64, why: String) -> Finding {
+    fn finding(&self, c: &Config, mfu: f64, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind: Kind::MfuImplausible,
             signal: "mfu",
@@ -46,7 +46,7 @@ impl MfuImplausible {
             value: mfu,
             expected: c.ratio,
             score: mfu / c.ratio,
-            why,
+            why: why.into(),
         }
     }
 }

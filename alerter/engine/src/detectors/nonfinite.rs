@@ -26,7 +26,7 @@ use crate::message::number;
 use crate::sample::StepSample;
 use crate::stats::latch::Latch;
 use crate::stats::votes::Votes;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -127,24 +127,25 @@ enum What {
     Constant { loss: f64, samples: u32 },
 }
 
+impl What {
+    fn sentence(&self) -> Sentence {
+        let what = Sentence::from(self.to_string());
+        let Self::Loss { last, .. } = self else { return what };
+        what.and_perhaps(last.map(|v| format!("the last finite loss was {}", number(v))))
+            .and("every further step is wasted until the loss is finite again or the run is rolled back")
+    }
+}
+
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Loss { value, samples, last } => {
+            Self::Loss { value, samples, .. } => {
                 f.write_str(match value {
                     Some(v) if v.is_nan() => "loss is NaN",
                     Some(_) => "loss is infinite",
                     None => "the trainer gives no number for the loss, as trainers do when it is not finite",
                 })?;
-                if samples > 1 {
-                    write!(f, " for {samples} samples")?;
-                }
-                if let Some(v) = last {
-                    write!(f, "; the last finite loss was {}", number(v))?;
-                }
-                f.write_str(
-                    "; every further step is wasted until the loss is finite again or the run is rolled back",
-                )
+                if samples > 1 { write!(f, " for {samples} samples") } else { Ok(()) }
             }
             Self::Grad { value, samples } => write!(
                 f,
@@ -343,13 +344,28 @@ impl Nonfinite {
         self.loss_told |= t.signal == "loss";
         if self.latch.raise(t.severity) || loss_news {
             out.push(
-                self.finding(t.signal, t.value, t.expected, t.score, t.what.to_string()).raise(s, t.severity),
+                self.finding(t.signal, t.value, t.expected, t.score, t.what.sentence()).raise(s, t.severity),
             );
         }
     }
 
-    fn finding(&self, signal: &'static str, value: f64, expected: f64, score: f64, why: String) -> Finding {
-        Finding { kind: Kind::Nonfinite, signal, start_step: self.onset, value, expected, score, why }
+    fn finding(
+        &self,
+        signal: &'static str,
+        value: f64,
+        expected: f64,
+        score: f64,
+        why: impl Into<Sentence>,
+    ) -> Finding {
+        Finding {
+            kind: Kind::Nonfinite,
+            signal,
+            start_step: self.onset,
+            value,
+            expected,
+            score,
+            why: why.into(),
+        }
     }
 
     fn settle(&mut self, c: &Config, s: &StepSample, out: &mut Vec<Verdict>) {
@@ -361,9 +377,8 @@ impl Nonfinite {
         if let Some(step) = self.isolated.filter(|_| self.finite >= GRAD_WINDOW) {
             self.isolated = None;
             self.onset = step;
-            let why = format!(
-                "one non-finite gradient norm at step {step}; the {GRAD_WINDOW} samples after it are finite"
-            );
+            let why = Sentence::from(format!("one non-finite gradient norm at step {step}"))
+                .and(format_args!("the {GRAD_WINDOW} samples after it are finite"));
             out.push(self.finding("grad_norm", f64::INFINITY, f64::NAN, 1.0, why).note(s));
         }
     }

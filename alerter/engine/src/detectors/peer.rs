@@ -8,7 +8,6 @@
 //! It foretells and explains; the run that becomes slow is what pages. A ticket at most.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +16,7 @@ use crate::detector::NodeDetector;
 use crate::node::vitals::Outlier;
 use crate::node::{NodeFacts, Tenants, words};
 use crate::time::Ts;
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,11 +48,19 @@ pub(crate) fn device(f: &NodeFacts, o: &Outlier<'_>) -> String {
 }
 
 fn name(f: &NodeFacts, device: &str) -> String {
-    if device.starts_with("GPU-") { words::gpu(f, device, "") } else { device.to_owned() }
+    target(f, device).name()
+}
+
+fn target(f: &NodeFacts, device: &str) -> Target {
+    if device.starts_with("GPU-") {
+        words::gpu_of(f, device, "")
+    } else {
+        Target::Link { node: f.name.clone(), name: device.to_owned(), medium: String::new() }
+    }
 }
 
 pub(crate) fn suspect(f: &NodeFacts, o: &Outlier<'_>) -> Suspect {
-    Suspect { what: format!("node {}, {}", f.name, device(f, o)), why: o.why() }
+    Suspect::new(target(f, o.device), o.seen())
 }
 
 fn tell(now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Option<Verdict> {
@@ -61,11 +68,12 @@ fn tell(now: Ts, f: &NodeFacts, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Op
     let mut v = of_node(Kind::Peer, "peers", now, Change::Raise, Severity::Ticket, tenants);
     (v.value, v.expected) = (worst.sign.drift.excess(), 0.0);
     v.score = worst.sign.drift.level();
-    v.why = format!("{} of {}: {}", device(f, worst), f.name, worst.why());
+    v.why = format!("{} of {}: {}", device(f, worst), f.name, worst.seen()).into();
+    v.why.name(target(f, worst.device));
     if out.len() > 1 {
-        let _ = write!(v.why, "; {} more readings of the node are out of line", out.len() - 1);
+        v.why.add(format_args!("{} more readings of the node are out of line", out.len() - 1));
     }
-    let _ = write!(v.why, "; {}", words::hit(f, tenants, now));
+    v.why.add(words::hit(f, tenants, now));
     v.suspects = out.iter().take(NAMED).map(|o| suspect(f, o)).collect();
     Some(v)
 }
@@ -103,9 +111,12 @@ impl NodeDetector for Peer {
             v.why = match gone {
                 _ if tenants.is_empty() => {
                     format!("no run uses {} any more: what it reads has no peers, and was not mended", f.name)
+                        .into()
                 }
-                Some((device, _)) => format!("{} of {} is not there any more", name(f, device), f.name),
-                None => format!("{} reads as its peers do again", f.name),
+                Some((device, _)) => {
+                    format!("{} of {} is not there any more", name(f, device), f.name).into()
+                }
+                None => format!("{} reads as its peers do again", f.name).into(),
             };
             if let Some((device, _)) = gone.filter(|_| !tenants.is_empty()) {
                 let read = f.vitals.devices.get(device).map_or(now, |d| d.at);

@@ -10,7 +10,7 @@ use super::first_failure::{Failure, failures};
 use crate::detector::ClockDetector;
 use crate::run::Facts;
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Sentence, Severity, Suspect, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -52,7 +52,7 @@ impl ClockDetector for RankDead {
         if self.raised.is_some() && (f.deaths.is_empty() || stopped) {
             self.raised = None;
             let why = if stopped { "the run was ended" } else { "the run goes on" };
-            out.push(verdict(now, f, Change::Clear, Severity::Info, why.into()));
+            out.push(verdict(now, f, Change::Clear, Severity::Info, why));
         }
         let Some(page_at) = Self::page_at(c, f).filter(|_| !stopped) else { return };
         let severity = if now >= page_at { Severity::Page } else { Severity::Ticket };
@@ -73,31 +73,29 @@ impl ClockDetector for RankDead {
     }
 }
 
-fn sentence(now: Ts, f: &Facts) -> String {
+fn sentence(now: Ts, f: &Facts) -> Sentence {
     let failures = failures(f);
-    let Some(first) = failures.first() else { return String::new() };
+    let Some(first) = failures.first() else { return Sentence::default() };
     let known = f.ranks.len().max(f.deaths.len());
-    let at = f.last_step.map_or_else(String::new, |s| {
-        format!("; the run stands at step {s} since {}", now - f.last_progress)
-    });
-    if f.deaths.len() > 1 {
-        format!("{} of {known} ranks died, {} first: {}{at}", f.deaths.len(), first.place, first.text)
+    let at = f.last_step.map(|s| format!("the run stands at step {s} since {}", now - f.last_progress));
+    let what = if f.deaths.len() > 1 {
+        format!("{} of {known} ranks died, {} first: {}", f.deaths.len(), first.place, first.text)
     } else {
-        format!("{} died: {}{at}", first.place, first.text)
-    }
+        format!("{} died: {}", first.place, first.text)
+    };
+    Sentence::from(what).and_perhaps(at).naming(first.place.clone())
 }
 
 fn first_deaths(f: &Facts) -> Vec<Suspect> {
-    let suspect = |d: Failure| Suspect { what: d.place, why: format!("died at {}: {}", d.at, d.text) };
-    failures(f).into_iter().take(NAMED).map(suspect).collect()
+    failures(f).into_iter().take(NAMED).map(Failure::died).collect()
 }
 
 /// A note: the end of a run that nobody spoke of.
-pub(crate) fn silent_end(now: Ts, f: &Facts, why: String) -> Verdict {
+pub(crate) fn silent_end(now: Ts, f: &Facts, why: impl Into<Sentence>) -> Verdict {
     verdict(now, f, Change::Note, Severity::Info, why)
 }
 
-fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: impl Into<Sentence>) -> Verdict {
     let step = f.last_step.unwrap_or(0);
     Verdict {
         change,
@@ -110,7 +108,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         value: f.deaths.len() as f64,
         expected: 0.0,
         score: f.deaths.len() as f64,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }

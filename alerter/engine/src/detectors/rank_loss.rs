@@ -15,11 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::straggler::at;
 use crate::detector::ClockDetector;
-use crate::message::number;
 use crate::run::Facts;
 use crate::run::losses::Stray;
 use crate::time::Ts;
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -56,14 +55,14 @@ pub(crate) fn worst(f: &Facts) -> Option<(Stray, u32)> {
 }
 
 /// What it was.
-pub(crate) fn words(s: &Stray) -> String {
-    format!(
-        "its own loss was {} at step {}, that of the {} other ranks {}",
-        number(s.loss),
-        s.step,
-        s.ranks.saturating_sub(1),
-        number(s.others)
-    )
+pub(crate) fn seen(s: &Stray, times: Option<u32>) -> Observation {
+    Observation::OwnLoss {
+        step: s.step,
+        value: s.loss.into(),
+        expected: s.others.into(),
+        others: s.ranks.saturating_sub(1),
+        times,
+    }
 }
 
 impl RankLoss {
@@ -80,9 +79,10 @@ impl RankLoss {
         } else {
             ": its batch, or its GPU".to_owned()
         };
-        let mut v = verdict(now, s.step, Change::Raise, severity, format!("{place}: {}{rest}", words(s)));
+        let mut v =
+            verdict(now, s.step, Change::Raise, severity, format!("{place}: {}{rest}", seen(s, None)));
         (v.value, v.expected, v.score) = (s.loss, s.others, f64::from(times));
-        v.suspects = vec![Suspect { what: place, why: words(s) }];
+        v.suspects = vec![Suspect::new(place, seen(s, None))];
         out.push(v);
     }
 }
@@ -112,7 +112,7 @@ impl ClockDetector for RankLoss {
     }
 }
 
-fn verdict(now: Ts, step: i64, change: Change, severity: Severity, why: String) -> Verdict {
+fn verdict(now: Ts, step: i64, change: Change, severity: Severity, why: impl Into<Sentence>) -> Verdict {
     Verdict {
         change,
         kind: Kind::RankLoss,
@@ -124,7 +124,7 @@ fn verdict(now: Ts, step: i64, change: Change, severity: Severity, why: String) 
         value: 0.0,
         expected: 0.0,
         score: 0.0,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(said, [(Change::Raise, Severity::Info, 50), (Change::Clear, Severity::Info, 307)]);
         let again = judge(16, 100, &|step, rank| if rank == 3 && step % 20 == 10 { 3.5 } else { 2.0 });
         let ticket = again.iter().find(|v| v.severity == Severity::Ticket).unwrap();
-        assert!(ticket.step <= 50 && ticket.suspects[0].what.starts_with("rank 3"), "{ticket:?}");
+        assert!(ticket.step <= 50 && ticket.suspects[0].what().starts_with("rank 3"), "{ticket:?}");
         assert!(ticket.why.contains("3 steps"), "{}", ticket.why);
     }
 

@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::first_failure::course;
 use crate::run::{Facts, Report, Topic};
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Verdict};
 
 /// Samples after a report that prove that the run goes on in spite of it.
 const PROOF_STEPS: u64 = 3;
@@ -58,9 +59,9 @@ impl Reported {
             self.raised = false;
             let ended = f.ended.is_some();
             let silent = self.told.filter(|_| !ended && matches!(about.ends, Ends::After(_)));
-            let mut v = verdict(now, f, about.kind, Change::Clear, Severity::Info, String::new());
+            let mut v = verdict(now, f, about.kind, Change::Clear, Severity::Info, "");
             v.why = match silent {
-                Some(since) => format!("nothing more was said of it since {since}"),
+                Some(since) => format!("nothing more was said of it since {since}").into(),
                 None if ended => "the run ended".into(),
                 None => "the run goes on".into(),
             };
@@ -92,23 +93,19 @@ impl Reported {
     }
 }
 
-fn sentence(f: &Facts, about: About, report: &Report) -> String {
+fn sentence(f: &Facts, about: About, report: &Report) -> Sentence {
     match about.ends {
-        Ends::After(_) => report.text.clone(),
+        Ends::After(_) => report.text.as_str().into(),
         Ends::WithProgress => {
-            let at = f.last_step.map_or_else(String::new, |s| format!("; the run stands at step {s}"));
-            match f.reports.of(about.topic).next() {
-                Some(first) if first.at < report.at && first.steps == report.steps => {
-                    format!(
-                        "{}: {}; first was {}: {}{at}",
-                        report.place(),
-                        report.text,
-                        first.place(),
-                        first.text
-                    )
-                }
-                _ => format!("{}: {}{at}", report.place(), report.text),
+            let said = |r: &Report| format!("{}: {}", r.place(), r.text);
+            let first = f.reports.of(about.topic).next();
+            let first = first.filter(|first| first.at < report.at && first.steps == report.steps);
+            let mut why = Sentence::from(said(report)).naming(report.place());
+            if let Some(first) = first {
+                why.add(format_args!("first was {}", said(first)));
+                why.name(first.place());
             }
+            why.and_perhaps(f.last_step.map(|s| format!("the run stands at step {s}")))
         }
     }
 }
@@ -120,10 +117,21 @@ fn suspects(f: &Facts, topic: Topic) -> Vec<Suspect> {
     }
     let last = f.reports.of(topic).next_back().map_or(0, |r| r.steps);
     let first = f.reports.of(topic).filter(|r| r.steps == last).take(NAMED);
-    first.map(|r| Suspect { what: r.place(), why: r.text.clone() }).collect()
+    first.map(|r| Suspect::new(r.place(), reported(r))).collect()
 }
 
-fn verdict(now: Ts, f: &Facts, kind: Kind, change: Change, severity: Severity, why: String) -> Verdict {
+fn reported(r: &Report) -> Observation {
+    Observation::Reported { words: r.text.clone(), course: course(&r.text) }
+}
+
+fn verdict(
+    now: Ts,
+    f: &Facts,
+    kind: Kind,
+    change: Change,
+    severity: Severity,
+    why: impl Into<Sentence>,
+) -> Verdict {
     let step = f.last_step.unwrap_or(0);
     Verdict {
         change,
@@ -136,7 +144,7 @@ fn verdict(now: Ts, f: &Facts, kind: Kind, change: Change, severity: Severity, w
         value: 1.0,
         expected: 0.0,
         score: 1.0,
-        why,
+        why: why.into(),
         suspects: Vec::new(),
     }
 }

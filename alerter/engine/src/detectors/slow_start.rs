@@ -15,7 +15,7 @@ use crate::sample::StepSample;
 use crate::stats::block::Block;
 use crate::stats::latch::Latch;
 use crate::time::{Span, Ts};
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -89,22 +89,23 @@ impl SlowStart {
     }
 }
 
-fn sentence(standard: Standard, rise: f64) -> String {
+fn sentence(standard: Standard, rise: f64) -> Sentence {
     let value = |slowness| number(standard.source.value(slowness));
     let runs = match standard.runs {
         1 => "the run before it".to_owned(),
         n => format!("the {n} runs before it"),
     };
-    format!(
-        "{:.1} % slower from the start than {runs} with this configuration and size: {} is {} where it was {}; look for a slow node or link, or other software",
+    Sentence::from(format!(
+        "{:.1} % slower from the start than {runs} with this configuration and size: {} is {} where it was {}",
         100.0 * rise.exp_m1(),
         standard.source.signal(),
         value(standard.slowness + rise),
         value(standard.slowness)
-    )
+    ))
+    .and("look for a slow node or link, or other software")
 }
 
-fn finding(standard: Standard, start_step: i64, rise: f64, why: String) -> Finding {
+fn finding(standard: Standard, start_step: i64, rise: f64, why: impl Into<Sentence>) -> Finding {
     Finding {
         kind: Kind::SlowStart,
         signal: standard.source.signal(),
@@ -112,7 +113,7 @@ fn finding(standard: Standard, start_step: i64, rise: f64, why: String) -> Findi
         value: standard.source.value(standard.slowness + rise),
         expected: standard.source.value(standard.slowness),
         score: rise,
-        why,
+        why: why.into(),
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::detector::ClockDetector;
 use crate::run::{Facts, Lost};
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -63,7 +63,7 @@ impl ClockDetector for SourceLost {
             }
             (None, Some(_)) => {
                 self.raised = None;
-                let mut v = verdict(now, f, Change::Clear, Severity::Info, String::new());
+                let mut v = verdict(now, f, Change::Clear, Severity::Info, "");
                 v.why = match f.ended {
                     Some(_) => "the run ended".into(),
                     None if f.live.is_empty() => {
@@ -89,26 +89,26 @@ impl ClockDetector for SourceLost {
     }
 }
 
-fn sentence(now: Ts, f: &Facts) -> String {
-    let Some((source, first)) = f.lost.iter().min_by_key(|(_, l)| l.since) else { return String::new() };
+fn sentence(now: Ts, f: &Facts) -> Sentence {
+    let Some((source, first)) = f.lost.iter().min_by_key(|(_, l)| l.since) else {
+        return Sentence::default();
+    };
     let name = name(source, first);
     let total = f.lost.len() + f.live.len();
-    let blind = if f.live.is_empty() && f.total_steps > 0 { "; nothing else sees this run" } else { "" };
-    let stands = if f.dark().is_empty() { String::new() } else { stands(now, f) };
-    if f.lost.len() > 1 {
-        format!(
-            "{} of {total} sources do not answer, {name} first, {} ago ({}){blind}{stands}",
-            f.lost.len(),
-            now - first.since,
-            first.reason
-        )
+    let ago = now - first.since;
+    let mut why = Sentence::from(if f.lost.len() > 1 {
+        let lost = f.lost.len();
+        format!("{lost} of {total} sources do not answer, {name} first, {ago} ago ({})", first.reason)
     } else {
-        format!("{name} has not answered for {} ({}){blind}{stands}", now - first.since, first.reason)
+        format!("{name} has not answered for {ago} ({})", first.reason)
+    });
+    if f.live.is_empty() && f.total_steps > 0 {
+        why.add("nothing else sees this run");
     }
-}
-
-fn stands(now: Ts, f: &Facts) -> String {
-    format!("; the run has not moved for {}", now - f.last_progress)
+    if !f.dark().is_empty() {
+        why.add(format_args!("the run has not moved for {}", now - f.last_progress));
+    }
+    why
 }
 
 fn name(source: &str, lost: &Lost) -> String {
@@ -117,15 +117,18 @@ fn name(source: &str, lost: &Lost) -> String {
 
 fn suspect(source: &str, lost: &Lost) -> Suspect {
     match &lost.node {
-        Some(node) => Suspect {
-            what: format!("node {node}"),
-            why: format!("its exporter at {source} does not answer: {}", lost.reason),
-        },
-        None => Suspect { what: source.to_owned(), why: lost.reason.clone() },
+        Some(node) => Suspect::new(
+            Target::node(node),
+            Observation::ExporterLost { source: source.to_owned(), reason: lost.reason.clone() },
+        ),
+        None => Suspect::new(
+            Target::Source { source: source.to_owned() },
+            Observation::SourceLost { reason: lost.reason.clone() },
+        ),
     }
 }
 
-fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) -> Verdict {
+fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: impl Into<Sentence>) -> Verdict {
     let step = f.last_step.unwrap_or(0);
     let suspects = f.lost.iter().take(NAMED).map(|(source, lost)| suspect(source, lost)).collect();
     Verdict {
@@ -139,7 +142,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity, why: String) 
         value: f.lost.len() as f64,
         expected: 0.0,
         score: f.lost.len() as f64,
-        why,
+        why: why.into(),
         suspects,
     }
 }

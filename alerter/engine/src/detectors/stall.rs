@@ -7,8 +7,6 @@
 //! Three stalls of equal length (within 2 %) are the signature of a fixed timeout that is waited out and retried: the length names the
 //! timeout to look for, in storage, the collective library or the data loader.
 
-use core::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
@@ -19,7 +17,7 @@ use crate::sample::StepSample;
 use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -67,12 +65,12 @@ impl Stall {
         let equal = self.equal(seconds) + 1;
         self.lengths.push(seconds);
         let (long, times) = (number(seconds), number(seconds / usual));
-        let mut why = format!("step {} took {long} s, {times}x the usual {} s", s.step, number(usual));
+        let why = format!("step {} took {long} s, {times}x the usual {} s", s.step, number(usual));
+        let mut why = Sentence::from(why);
         if equal >= EQUAL {
-            let _ = write!(
-                why,
-                "; {equal} of the last stalls were equally long, which is how a timeout of about {long} s looks: check storage, NCCL and data loader timeouts near it"
-            );
+            why.add(format_args!(
+                "{equal} of the last stalls were equally long, which is how a timeout of about {long} s looks: check storage, NCCL and data loader timeouts near it"
+            ));
         }
         if !self.latch.is_raised() {
             self.onset = s.step;
@@ -84,7 +82,7 @@ impl Stall {
         }
     }
 
-    fn finding(&self, seconds: f64, usual: f64, why: String) -> Finding {
+    fn finding(&self, seconds: f64, usual: f64, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind: Kind::Stall,
             signal: "step_time",
@@ -92,7 +90,7 @@ impl Stall {
             value: seconds,
             expected: usual,
             score: seconds / usual,
-            why,
+            why: why.into(),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::sample::StepSample;
 use crate::stats::latch::Latch;
 use crate::stats::votes::Votes;
 use crate::time::{Span, Ts};
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Severity, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -62,7 +62,7 @@ pub struct StepTimeJitter {
 }
 
 impl StepTimeJitter {
-    fn finding(&self, usual: f64, why: String) -> Finding {
+    fn finding(&self, usual: f64, why: impl Into<Sentence>) -> Finding {
         Finding {
             kind: Kind::StepTimeJitter,
             signal: "step_time",
@@ -70,7 +70,7 @@ impl StepTimeJitter {
             value: usual * (1.0 + self.fast),
             expected: usual * (1.0 + self.slow),
             score: self.fast / self.slow.max(1e-3),
-            why,
+            why: why.into(),
         }
     }
 }
@@ -101,11 +101,12 @@ impl StepDetector for StepTimeJitter {
         if let Some(since) = self.bad_since {
             if s.ts - since >= c.ticket_after && self.latch.raise(Severity::Ticket) {
                 let why = format!(
-                    "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time; the usual step is still {} s",
+                    "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time",
                     self.slow_votes.of(WINDOW),
                     100.0 * self.fast,
-                    number(usual)
                 );
+                let still = format!("the usual step is still {} s", number(usual));
+                let why = Sentence::from(why).and(still);
                 out.push(self.finding(usual, why).raise(s, Severity::Ticket));
             }
         } else if self.fast < 0.4 * c.cost && self.latch.clear() {

@@ -20,11 +20,10 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::detector::ClockDetector;
-use crate::message::number;
 use crate::run::Facts;
 use crate::run::sections::SEEN;
 use crate::time::{Span, Ts};
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Target, Verdict};
 
 use picture::{HYSTERESIS, Rotation, persistent, rotating};
 pub(crate) use words::{at, suspect};
@@ -104,7 +103,7 @@ impl Straggler {
             let news = slow.iter().any(|rank| !self.named.contains(rank));
             self.named = slow;
             if news || self.told.is_none_or(|t| t.picture < picture) {
-                let why = if few { who(f, &self.named) } else { split(s, &self.named) };
+                let why = if few { who(f, &self.named) } else { split(s, &self.named).into() };
                 self.tell(c, now, f, picture, why, out);
             }
             return;
@@ -138,13 +137,9 @@ impl Straggler {
         let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
         let mut v = verdict(now, f, change, severity);
         (v.value, v.score) = (ratio, ratio);
-        let why = format!(
-            "the ranks of stage {stage} compute {} times as long as those of the other stages, and agree with each other: the layers are \
-             not evenly partitioned",
-            number(ratio)
-        );
-        v.suspects = vec![Suspect { what: format!("stage {stage}"), why: why.clone() }];
-        v.why = why;
+        let seen = Observation::StageSlower { stage, value: ratio.into() };
+        v.why = seen.to_string().into();
+        v.suspects = vec![Suspect::new(Target::Stage { stage }, seen)];
         out.push(v);
         if change == Change::Raise {
             self.told = Some(Told { picture: Picture::Stage, severity, since: now });
@@ -157,7 +152,7 @@ impl Straggler {
         now: Ts,
         f: &Facts,
         picture: Picture,
-        why: String,
+        why: Sentence,
         out: &mut Vec<Verdict>,
     ) {
         let had = self.told.filter(|t| t.picture == picture);
@@ -229,7 +224,7 @@ fn verdict(now: Ts, f: &Facts, change: Change, severity: Severity) -> Verdict {
         value: 1.0,
         expected: 1.0,
         score: 0.0,
-        why: String::new(),
+        why: Sentence::default(),
         suspects: Vec::new(),
     }
 }

@@ -10,17 +10,16 @@
 //! What the driver itself reports as throttling (`gpu_throttled`) is a ticket too: a GPU may have no peers.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::{Num, Slowed};
 
 use super::faults::of_node;
 use crate::detector::NodeDetector;
-use crate::message::number;
 use crate::node::{Gpu, Level, NodeFacts, Tenants, words};
 use crate::stats::votes::Votes;
 use crate::time::Ts;
-use crate::verdict::{Change, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -120,28 +119,29 @@ impl Throttle {
         let slow: Vec<(&String, &Watch)> = self.gpus.iter().filter(|(_, w)| w.raised).collect();
         for (uuid, watch) in &slow {
             let Some(gpu) = f.gpus.get(uuid) else { continue };
-            let name = words::gpu(f, uuid, "");
+            let target = words::gpu_of(f, uuid, "");
             let why = slowness(gpu, watch);
             if v.why.is_empty() {
                 let max = gpu.last.sm_clock_max.unwrap_or(f64::NAN);
                 (v.value, v.expected) = (gpu.last.sm_clock.unwrap_or(f64::NAN), watch.peers * max);
                 v.score = v.expected / v.value;
-                v.why = format!("{name} of {} is slow: {why}", f.name);
+                v.why = Sentence::from(&why).after(&format!("{} of {} is slow: ", target.name(), f.name));
+                v.why.name(target.clone());
             }
-            v.suspects.push(Suspect { what: format!("node {}, {name}", f.name), why });
+            v.suspects.push(Suspect::new(target, why));
         }
         if slow.len() > 1 {
-            let _ = write!(v.why, "; {} more GPUs of the node too", slow.len() - 1);
+            v.why.add(format_args!("{} more GPUs of the node too", slow.len() - 1));
         }
         for (key, c) in complaints(f) {
             if v.why.is_empty() {
                 // How fast it should be is not known; what it does is in the words.
                 (v.value, v.expected) = (f64::NAN, f64::NAN);
-                v.why = words::happened(f, key, c);
+                v.why = Sentence::from(words::happened(f, key, c)).naming(words::target(f, key, c));
             }
             v.suspects.push(words::suspect(f, key, c));
         }
-        let _ = write!(v.why, "; {}", words::hit(f, tenants, now));
+        v.why.add(words::hit(f, tenants, now));
         v
     }
 }
@@ -150,29 +150,17 @@ fn complaints(f: &NodeFacts) -> impl Iterator<Item = (&crate::node::Key, &crate:
     f.conditions.iter().filter(|(key, c)| key.name == words::THROTTLED && c.holds() && c.level > Level::Info)
 }
 
-fn slowness(gpu: &Gpu, watch: &Watch) -> String {
+fn slowness(gpu: &Gpu, watch: &Watch) -> Observation {
     let r = &gpu.last;
-    let clock = r.sm_clock.unwrap_or(f64::NAN);
-    let peers = watch.peers * r.sm_clock_max.unwrap_or(f64::NAN);
-    let mut why = format!(
-        "SM clock {} GHz, its peers under load {} GHz ({:.0} %)",
-        number(clock / 1e9),
-        number(peers / 1e9),
-        100.0 * clock / peers
-    );
-    if watch.reasons.is_empty() {
-        why.push_str("; the driver gives no reason");
-    } else {
-        let reasons: Vec<String> = watch.reasons.iter().map(|r| r.replace('_', " ")).collect();
-        let _ = write!(why, "; held down by {}", reasons.join(", "));
+    let reasons = watch.reasons.clone();
+    Observation::SlowClock {
+        value: r.sm_clock.unwrap_or(f64::NAN).into(),
+        expected: (watch.peers * r.sm_clock_max.unwrap_or(f64::NAN)).into(),
+        slowed: Slowed::first(&reasons),
+        reasons,
+        temperature: r.temperature.map(Num),
+        power: r.power.zip(r.power_limit).map(|(power, limit)| [Num(power), Num(limit)]),
     }
-    if let Some(t) = r.temperature {
-        let _ = write!(why, ", {} °C", number(t));
-    }
-    if let Some((power, limit)) = r.power.zip(r.power_limit) {
-        let _ = write!(why, ", {} of {} W", number(power), number(limit));
-    }
-    why
 }
 
 impl NodeDetector for Throttle {
@@ -201,7 +189,7 @@ impl NodeDetector for Throttle {
             let mut v = of_node(Kind::Throttle, "sm_clock", now, Change::Clear, Severity::Info, tenants);
             let fast = || format!("the GPUs of {} are as fast as their peers again", f.name);
             let (why, read) = gone.unwrap_or_else(|| (fast(), None));
-            v.why = why;
+            v.why = why.into();
             if let Some(read) = read {
                 (v.change, v.ts) = (Change::Lapse, read);
             }

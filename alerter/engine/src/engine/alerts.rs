@@ -12,7 +12,7 @@ use crate::incident::book::Party;
 use crate::incident::origin::Origin;
 use crate::matcher::Labels;
 use crate::time::Ts;
-use crate::verdict::{Change, Suspect, Verdict};
+use crate::verdict::{Change, Observation, Suspect, Target, Verdict};
 
 /// Characters of what an alert says of itself, in an incident.
 const MAX_TEXT: usize = 400;
@@ -117,9 +117,11 @@ impl Engine {
             value: count as f64,
             expected: 0.0,
             score: count as f64,
-            why,
+            why: why.into(),
             suspects: suspects
-                .map(|node| Suspect { what: format!("node {node}"), why: format!("{name} fires for it") })
+                .map(|node| {
+                    Suspect::new(Target::node(node), Observation::AlertFires { alert: name.to_owned() })
+                })
                 .collect(),
         };
         let nodes = group.nodes.keys().cloned().collect();

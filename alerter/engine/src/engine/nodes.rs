@@ -1,7 +1,6 @@
 //! The engine's side of nodes: their events, who uses them, and what they have to say when a run stops.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use stepwatch_wire::Event;
 
@@ -160,7 +159,7 @@ impl Engine {
                 let link = v.kind == Kind::LinkFault;
                 party.fabric =
                     if link { self.went_down_with(name, &party.run.name) } else { BTreeSet::new() };
-                party.device = v.suspects.first().map(|s| s.what.clone());
+                party.device = v.suspects.first().map(|s| s.target.clone());
                 self.rank_again(&party.run.name, v);
                 self.book.verdict(now, &party, v, out);
             }
@@ -289,13 +288,14 @@ impl Engine {
         if v.kind == Kind::Hang {
             let seen = cause::standstill(now, run.facts.last_progress, nodes);
             if !seen.what.is_empty() {
-                let _ = write!(v.why, "; {}", seen.what);
+                v.why.add(seen.what);
             }
         }
         if let Some(first) =
-            v.suspects.first().filter(|s| v.kind.cause() == Cause::Progress && !v.why.contains(&s.what))
+            v.suspects.first().filter(|s| v.kind.cause() == Cause::Progress && !v.why.names(&s.target))
         {
-            let _ = write!(v.why, "; {}: {}", first.what, first.why);
+            v.why.add(format_args!("{}: {}", first.what(), first.why()));
+            v.why.name(first.target.clone());
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::oncall::OnCall;
 use crate::route::Router;
 use crate::silence::Silences;
 use crate::time::Ts;
-use crate::verdict::{Cause, Change, Kind, Severity, Verdict};
+use crate::verdict::{Cause, Change, Kind, Sentence, Severity, Verdict};
 
 /// Suspects kept an incident, and nodes.
 pub(super) const MAX_SUSPECTS: usize = 8;
@@ -390,7 +390,7 @@ impl Book {
         i.record.suspect(v, leads || weighed && !(party.is_node() && i.falls()));
         let fabric = i.fabric(party, v);
         if leads {
-            i.record.follow(v, fabric.as_deref());
+            i.record.follow(v, fabric.as_ref().map(Sentence::from));
         } else if v.kind != had_kind {
             out.push(timeline(now, id, format!("also {}: {}", v.kind.title(), v.why)));
         }
@@ -403,11 +403,11 @@ impl Book {
         {
             // An acknowledgement covers what was known, and this was not.
             i.record.reopen();
-            let what = if another || elsewhere { v.what() } else { v.kind.title() };
+            let what = if another || elsewhere { v.why.what() } else { v.kind.title() };
             let words = format!("after it was acknowledged: {what}");
             self.announce(now, id, v.ts, &Why::new(Reason::News, words), out);
         } else if (another || more) && v.severity == had_severity {
-            let words = format!("also {}", v.what());
+            let words = format!("also {}", v.why.what());
             self.tell_all(now, id, Action::Update, Why::new(Reason::News, words), out);
         } else if news && !leads && v.severity == had_severity {
             let words = format!("also {}: {}", v.kind.title(), v.why);
@@ -417,7 +417,7 @@ impl Book {
             let words = format!("{} became {}", had_kind.title(), v.kind.title());
             self.tell_all(now, id, Action::Update, Why::new(Reason::Changed, words), out);
         } else if leads {
-            out.push(timeline(now, id, v.why.clone()));
+            out.push(timeline(now, id, v.why.to_string()));
         }
         self.finish(id, out);
     }

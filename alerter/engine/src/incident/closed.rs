@@ -112,7 +112,7 @@ impl Book {
             // Worse than what that person knew, or something else: it does not wait.
             Change::Raise | Change::Another | Change::More if !known && v.severity >= i.record.severity => {
                 let worse = v.severity > i.record.severity;
-                let why = Why::new(Reason::Reopened, format!("reopened: {}", v.what()));
+                let why = Why::new(Reason::Reopened, format!("reopened: {}", v.why.what()));
                 out.push(timeline(now, id, format!("reopened: {}", v.why)));
                 self.open_again(now, id);
                 self.update(now, id, subject, party, v, out);

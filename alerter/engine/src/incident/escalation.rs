@@ -58,12 +58,6 @@ impl Ladders {
         Self(ways.into_iter().map(|way| Ladder::new(from, way.route, way.levels)).collect())
     }
 
-    /// One ladder that has been climbed this far.
-    pub(super) fn at(way: Way, at: usize, repeats: u32, next: Option<Ts>, reminders: u32) -> Self {
-        let ladder = Ladder { at, repeats, next, reminders, ..Ladder::new(Ts(0), way.route, way.levels) };
-        Self(vec![ladder])
-    }
-
     /// From the first level on once more.
     pub(super) fn restarted(&self, from: Ts) -> Self {
         Self(self.0.iter().map(|l| Ladder::new(from, l.route.clone(), l.levels.clone())).collect())

@@ -8,9 +8,8 @@ use super::kin::may_be_one;
 use super::{End, Ended, IncidentRecord, Scope, State, Subject};
 use crate::effect::Effect;
 use crate::fabric::{AT_ONCE, MAX_TOGETHER};
-use crate::node::words;
 use crate::time::Ts;
-use crate::verdict::{Cause, Kind, Severity, Suspect, Verdict};
+use crate::verdict::{Cause, Kind, Observation, Severity, Suspect, Target, Verdict};
 
 /// Pages of other nodes after which one more of the same switch is expected.
 const EXPECTED: usize = 2;
@@ -69,19 +68,17 @@ impl Incident {
     }
 
     /// What a verdict means beside those of the other nodes, if it is of a link: what they share is to blame.
-    pub(super) fn fabric(&self, party: &Party, v: &Verdict) -> Option<String> {
+    pub(super) fn fabric(&self, party: &Party, v: &Verdict) -> Option<Observation> {
         if v.kind != Kind::LinkFault || self.links_of(party).take(2).count() < 2 {
             return None;
         }
-        let mut names = party.fabric.iter().take(MAX_SUSPECTS).cloned().collect::<Vec<_>>().join(", ");
-        let n = party.fabric.len();
-        if n >= MAX_TOGETHER {
-            names.push_str(" and others");
-        } else if n > MAX_SUSPECTS {
-            names = format!("{names} and {} more", n - MAX_SUSPECTS);
-        }
-        let n = so_many(n);
-        Some(format!("links of {n} nodes ({names}): look at the switch or cable that they share; {}", v.why))
+        let total = party.fabric.len();
+        Some(Observation::LinksDown {
+            nodes: party.fabric.iter().take(MAX_SUSPECTS).cloned().collect(),
+            total: total.min(MAX_TOGETHER) as u64,
+            at_least: total >= MAX_TOGETHER,
+            words: v.why.to_string(),
+        })
     }
 
     /// It is of one node, nobody was called for it and nobody has it.
@@ -105,10 +102,10 @@ impl Incident {
 
 impl IncidentRecord {
     /// What the links of several nodes share is the first suspect.
-    pub(super) fn suspect_fabric(&mut self, why: String) {
+    pub(super) fn suspect_fabric(&mut self, links: Observation) {
         if self.kind == Kind::LinkFault {
-            self.suspects.retain(|had| had.what != words::SWITCH);
-            self.suspects.insert(0, Suspect { what: words::SWITCH.into(), why });
+            self.suspects.retain(|had| had.target != Target::Switch);
+            self.suspects.insert(0, Suspect::new(Target::Switch, links));
             self.suspects.truncate(MAX_SUSPECTS);
         }
     }

@@ -4,16 +4,13 @@
 //! for weeks, or a run that failed and is kept for a week, would swallow every later page of its node.
 
 use super::book::{Book, Incident, Party, timeline};
-use super::nature::gpu;
 use super::{Scope, Subject};
 use crate::effect::Effect;
 use crate::time::{Span, Ts};
-use crate::verdict::{Severity, Suspect, Verdict};
+use crate::verdict::{Sentence, Severity, Suspect, Verdict};
 
 /// The hold doubles at most this often.
 const MAX_DOUBLINGS: u32 = 5;
-/// How the summary of a page begins that is over but for what is less.
-const LEFT: &str = "what is left: ";
 
 impl Book {
     /// It counts from now on. What was over and comes back is not over; what is less than a page brings none back and keeps none open.
@@ -87,25 +84,20 @@ impl Incident {
     /// Takes note of what is left of a page that is over, unless more than this is.
     pub(super) fn less_is_left(&mut self, v: &Verdict) -> String {
         if v.kind == self.record.kind && self.raised.len() == 1 {
-            self.record.summary = format!("{LEFT}{}", v.why);
+            self.record.summary = v.why.left();
         }
         format!("what is left is less than a page, and is told for itself if it stays so: {}", v.why)
     }
 
     /// The words and the suspects of what is left of it.
-    pub(super) fn what_is_left(&self) -> (String, Vec<Suspect>) {
+    pub(super) fn what_is_left(&self) -> (Sentence, Vec<Suspect>) {
         let (of, mut suspects) = (&self.record.id, self.record.suspects.clone());
-        let Some(what) = self.record.summary.strip_prefix(LEFT) else {
+        let Some(what) = self.record.summary.what_is_left() else {
             let (left, over) = (self.left(), self.record.kind.title());
-            return (format!("{left}: left of incident {of}, whose {over} is over"), suspects);
+            let words = format!("{left}: left of incident {of}, whose {over} is over");
+            return (words.into(), suspects);
         };
-        suspects.retain(|s| device(&s.what).is_none_or(|device| what.contains(device)));
-        (format!("left of incident {of}: {what}"), suspects)
+        suspects.retain(|s| !s.target.is_device() || what.names(&s.target));
+        (what.after(&format!("left of incident {of}: ")), suspects)
     }
-}
-
-/// The device that a suspect of a node is: `mlx5_0/1` of `node n1, mlx5_0/1 (InfiniBand)`, of a GPU its UUID.
-fn device(what: &str) -> Option<&str> {
-    let (_, device) = what.split_once(", ")?;
-    Some(gpu(device).unwrap_or_else(|| device.split_once(" (").map_or(device, |(name, _)| name)))
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::book::{Incident, Party};
 use super::{Named, Scope, State, Subject};
-use crate::verdict::{Cause, Kind, Severity, Verdict};
+use crate::verdict::{Cause, Kind, Severity, Target, Verdict};
 
 /// Alerts of other programs by which an incident knows what is news; beyond that a further one is.
 pub(super) const MAX_ALERTS: usize = 1024;
@@ -58,22 +58,6 @@ impl Nature {
     }
 }
 
-/// Whether two suspects are one device, however much is said of it: a GPU and its links are one.
-fn is_same_device(a: &str, b: &str) -> bool {
-    let name = |what: &str| what.split_once(" (").map_or(what.len(), |(name, _)| name.len());
-    match (gpu(a), gpu(b)) {
-        (None, None) => a[..name(a)] == b[..name(b)],
-        (a, b) => a == b,
-    }
-}
-
-/// The UUID of the GPU that is named.
-pub(super) fn gpu(what: &str) -> Option<&str> {
-    let uuid = &what[what.find("GPU-")?..];
-    let end = uuid.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-    Some(&uuid[..end.unwrap_or(uuid.len())])
-}
-
 impl Incident {
     /// Whether a GPU or a port of a node joins what was told of other devices of it, by other detectors: all of these are of one nature, and
     /// whoever has the one in hand knows nothing of this one.
@@ -82,7 +66,7 @@ impl Incident {
         let first = self.known.get(subject).is_some_and(|known| {
             !known.contains(&v.kind) && known.iter().any(|k| k.cause() == v.kind.cause())
         });
-        let known = |device: &String| self.record.suspects.iter().any(|s| is_same_device(&s.what, device));
+        let known = |device: &Target| self.record.suspects.iter().any(|s| s.target.is_same_device(device));
         first && kinds.contains(&v.kind) && party.device.as_ref().is_some_and(|device| !known(device))
     }
 }
@@ -102,7 +86,7 @@ impl Incident {
     /// Whether it is over, or as good as, and this is of the device that was its first suspect.
     pub(super) fn is_back(&self, party: &Party) -> bool {
         let first = self.record.suspects.first().zip(party.device.as_ref());
-        self.resolve_at.is_some() && first.is_some_and(|(s, device)| is_same_device(&s.what, device))
+        self.resolve_at.is_some() && first.is_some_and(|(s, device)| s.target.is_same_device(device))
     }
 }
 
@@ -201,7 +185,7 @@ mod tests {
             let run = RunSummary { name: "llama".into(), ..RunSummary::default() };
             let scope = Scope::Run("llama".into());
             let party = Party::new(scope, run, BTreeSet::new(), self.now);
-            let (signal, why) = ("x".into(), "why".to_owned());
+            let (signal, why) = ("x".into(), "why".into());
             let (ts, step, start_step, suspects) = (self.now, 1, 1, Vec::new());
             let (value, expected, score) = (0.0, 0.0, 0.0);
             #[rustfmt::skip]

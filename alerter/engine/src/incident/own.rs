@@ -42,7 +42,7 @@ impl Book {
             value: f64::NAN,
             expected: f64::NAN,
             score: f64::NAN,
-            why: fault.unwrap_or("it is well again").to_owned(),
+            why: fault.unwrap_or("it is well again").into(),
             suspects: Vec::new(),
         };
         self.verdict(now, &party, &verdict, out);

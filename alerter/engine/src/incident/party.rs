@@ -7,7 +7,7 @@ use super::book::MAX_SUSPECTS;
 use super::origin::Origin;
 use crate::message::RunSummary;
 use crate::time::Ts;
-use crate::verdict::{Cause, Kind, Verdict};
+use crate::verdict::{Cause, Kind, Target, Verdict};
 
 /// Whom a verdict is about, and what there is to know of them.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub(crate) struct Party {
     /// Those of them that fell silent as the run stopped.
     pub(crate) dark: BTreeSet<String>,
     /// Of a node: the GPU or port that it has something to say of, whoever is suspected when that is weighed.
-    pub(crate) device: Option<String>,
+    pub(crate) device: Option<Target>,
     /// Of alerts of other programs: those that came since they were looked at before, by what makes each one.
     pub(crate) came: Vec<u64>,
     /// Who told of it first.

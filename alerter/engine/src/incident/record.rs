@@ -5,7 +5,7 @@ use super::labels::ALERTNAME;
 use super::{IncidentRecord, Scope, State};
 use crate::message::RunSummary;
 use crate::time::Ts;
-use crate::verdict::{Kind, Severity, Verdict};
+use crate::verdict::{Kind, Sentence, Verdict};
 
 /// Nothing is added to what is said of a suspect at such length.
 const MAX_WHY: usize = 400;
@@ -55,12 +55,6 @@ impl Incident {
         }
     }
 
-    /// An incident that was stored before it was known who paged in it: all that does.
-    pub(crate) fn remember_pages(&mut self) {
-        let pages = self.raised.iter().filter(|(_, severity)| **severity == Severity::Page);
-        self.paged = pages.map(|((s, _), _)| s.scope.clone()).collect();
-    }
-
     /// Drops what `scope` raised; whether something else holds it open.
     pub(super) fn outlives(&mut self, scope: &Scope) -> bool {
         let others = self.raised.keys().any(|(s, _)| s.scope != *scope);
@@ -79,7 +73,7 @@ impl IncidentRecord {
     }
 
     /// Takes over what the leading verdict says, or what it means beside the others of its kind. The onset stays the earliest.
-    pub(super) fn follow(&mut self, v: &Verdict, fabric: Option<&str>) {
+    pub(super) fn follow(&mut self, v: &Verdict, fabric: Option<Sentence>) {
         if v.severity > self.severity {
             self.severity = v.severity;
             self.detected_step = v.step;
@@ -92,7 +86,7 @@ impl IncidentRecord {
         }
         self.signal = v.signal.clone().into_owned();
         (self.value, self.score) = (v.value, v.score);
-        fabric.unwrap_or(&v.why).clone_into(&mut self.summary);
+        self.summary = fabric.unwrap_or_else(|| v.why.clone());
         self.end_step = None;
     }
 
@@ -101,13 +95,13 @@ impl IncidentRecord {
     /// adds to what is said.
     pub(super) fn suspect(&mut self, v: &Verdict, first: bool) {
         if first {
-            self.suspects.retain(|had| !v.suspects.iter().any(|s| s.what == had.what));
+            self.suspects.retain(|had| !v.suspects.iter().any(|s| s.target == had.target));
             self.suspects.splice(0..0, v.suspects.iter().cloned());
         } else {
             for s in &v.suspects {
-                match self.suspects.iter_mut().find(|had| had.what == s.what) {
-                    Some(had) if had.why.contains(&s.why) || had.why.len() > MAX_WHY => {}
-                    Some(had) => had.why = format!("{}; {}", had.why, s.why),
+                match self.suspects.iter_mut().find(|had| had.target == s.target) {
+                    Some(had) if had.says(s) || had.why().len() > MAX_WHY => {}
+                    Some(had) => had.evidence.extend(s.evidence.iter().cloned()),
                     None => self.suspects.push(s.clone()),
                 }
             }

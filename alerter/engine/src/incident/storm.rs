@@ -22,7 +22,7 @@ use crate::effect::{Action, Effect};
 use crate::matcher::Labels;
 use crate::message::{Reason, RunSummary, Why};
 use crate::time::{Span, Ts};
-use crate::verdict::{Kind, Severity, Suspect};
+use crate::verdict::{Kind, Observation, Sentence, Severity, Suspect, Target};
 
 /// Incidents that a roll-up names one by one.
 const NAMED: usize = 8;
@@ -177,9 +177,10 @@ impl Book {
         (tally.total, tally.open, tally.joined_at) = (tally.total + 1, tally.open + 1, now);
         *tally.kinds.entry(kind).or_default() += 1;
         i.record.value = f64::from(tally.total);
-        i.record.summary = tally.words(within, crowd.origin.as_deref());
+        i.record.summary = tally.words(within, crowd.origin.as_deref()).into();
         if i.record.suspects.len() < NAMED {
-            i.record.suspects.push(Suspect { what: place, why: format!("{} ({id})", kind.title()) });
+            let (id, target) = (id.to_owned(), Target::Incident { id: id.to_owned(), place });
+            i.record.suspects.push(Suspect::new(target, Observation::Incident { id, kind }));
         }
         let (total, answered) = (tally.total, i.record.state == State::Acknowledged);
         if begins {
@@ -224,7 +225,7 @@ impl Book {
         let Some(i) = self.open.get_mut(storm) else { return };
         let Some(tally) = &mut i.storm else { return };
         tally.open = tally.open.saturating_sub(1);
-        i.record.summary = tally.words(within, i.record.labels.get(ORIGIN).map(String::as_str));
+        i.record.summary = tally.words(within, i.record.labels.get(ORIGIN).map(String::as_str)).into();
         if tally.open == 0 {
             i.raised.clear();
             i.resolve_at = Some(now + hold);
@@ -267,7 +268,7 @@ fn storm_record(now: Ts, id: String, severity: Severity, limit: f64) -> Incident
         value: 0.0,
         expected: limit,
         score: f64::NAN,
-        summary: String::new(),
+        summary: Sentence::default(),
         suspects: Vec::new(),
         opened_at: now,
         resolved_at: None,

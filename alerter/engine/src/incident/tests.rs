@@ -11,7 +11,6 @@ mod heard_again;
 mod hiding;
 mod model;
 mod storms;
-mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::Target;
+pub use stepwatch_model::Topic;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::heard::Heard;
@@ -26,13 +28,6 @@ const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
 const MENDED: [&str; 2] = ["gpu_lost", "gpu_recovery_action"];
 /// And the driver's own word for it.
 const RESET: &str = "gpu_reset";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Topic {
-    Xid,
-    Link,
-    Hw,
-}
 
 /// As the exporter judged it, without knowing of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,7 +65,7 @@ pub struct Condition {
     pub process: String,
     pub caused_by: Option<i64>,
     /// Others that it points at: `ranks 5, 6 on gpu-7`.
-    pub blames: String,
+    pub blames: Option<Target>,
     /// By the node's clock: when it began, and when it was last told of.
     pub began: Ts,
     #[serde(default)]
@@ -274,7 +269,7 @@ impl Condition {
 }
 
 /// The ranks that an event names, and where they are.
-fn blames(e: &Event) -> String {
+fn blames(e: &Event) -> Option<Target> {
     let list = |key: &str| -> Vec<String> {
         let Some(Value::List(items)) = e.extra.get(key) else { return Vec::new() };
         let words = items.iter().filter_map(|v| match v {
@@ -285,12 +280,7 @@ fn blames(e: &Event) -> String {
         words.take(MAX_BLAMED).collect()
     };
     let (ranks, hosts) = (list("ranks"), list("hosts"));
-    let on = if hosts.is_empty() { String::new() } else { format!(" on {}", hosts.join(", ")) };
-    match ranks.len() {
-        0 => String::new(),
-        1 => format!("rank {}{on}", ranks[0]),
-        _ => format!("ranks {}{on}", ranks.join(", ")),
-    }
+    (!ranks.is_empty()).then_some(Target::Ranks { ranks, hosts })
 }
 
 /// A text, or a number as one.

@@ -14,6 +14,8 @@ use super::conditions::word;
 use super::heard::Heard;
 use crate::stats::drift::Drift;
 use crate::stats::median::MAD_TO_SIGMA;
+use stepwatch_model::{Observation, ReadingUnit};
+
 use crate::time::{Span, Ts};
 
 /// Devices remembered a node.
@@ -175,15 +177,14 @@ impl Vital {
         if self.low { usual - x } else { x - usual }
     }
 
-    /// A value as people read it.
-    pub fn show(&self, x: f64) -> String {
-        let number = crate::message::number;
+    /// A value in the unit in which people read it.
+    pub fn shown(&self, x: f64) -> (f64, ReadingUnit) {
         match (self.scale, self.name) {
-            (Scale::Rate(unit), _) => format!("{} a second", number(unit * (x.exp() - 1.0).max(0.0))),
-            (Scale::Plain, _) => format!("{} °C", number(x)),
-            (Scale::Ratio, name) if name.ends_with("hertz") => format!("{} GHz", number(x.exp() / 1e9)),
-            (Scale::Ratio, name) if name.ends_with("watts") => format!("{} W", number(x.exp())),
-            (Scale::Ratio, _) => format!("{} Gbit/s", number(8.0 * x.exp() / 1e9)),
+            (Scale::Rate(unit), _) => (unit * (x.exp() - 1.0).max(0.0), ReadingUnit::PerSecond),
+            (Scale::Plain, _) => (x, ReadingUnit::Celsius),
+            (Scale::Ratio, name) if name.ends_with("hertz") => (x.exp() / 1e9, ReadingUnit::Gigahertz),
+            (Scale::Ratio, name) if name.ends_with("watts") => (x.exp(), ReadingUnit::Watts),
+            (Scale::Ratio, _) => (8.0 * x.exp() / 1e9, ReadingUnit::GigabitsPerSecond),
         }
     }
 }
@@ -342,15 +343,17 @@ impl Outlier<'_> {
     }
 
     /// `SM clock 1.2 GHz, its peers 1.98 GHz`: as last read, or, of a counter that rests just then, the mean since it began.
-    pub fn why(&self) -> String {
+    pub fn seen(&self) -> Observation {
         let usual = self.sign.seen.map_or(0.0, |seen| seen.usual);
         let mean = usual + if self.vital.low { -1.0 } else { 1.0 } * self.sign.drift.excess();
         let (x, mean) = match (self.seen_apart().or(self.sign.seen), self.vital.scale) {
-            (Some(seen), Scale::Ratio | Scale::Plain) => (seen.x, ""),
-            (Some(seen), _) if self.seen_apart().is_some() => (seen.x, ""),
-            _ => (mean, " on average"),
+            (Some(seen), Scale::Ratio | Scale::Plain) => (seen.x, false),
+            (Some(seen), _) if self.seen_apart().is_some() => (seen.x, false),
+            _ => (mean, true),
         };
-        format!("{} {}{mean}, its peers {}", self.vital.words, self.vital.show(x), self.vital.show(usual))
+        let (value, unit) = self.vital.shown(x);
+        let expected = self.vital.shown(usual).0.into();
+        Observation::Reading { vital: self.vital.words.to_owned(), value: value.into(), expected, unit, mean }
     }
 }
 
@@ -386,12 +389,12 @@ mod tests {
         let early = Peers::of(Ts(0), vec![vec![1.75e9_f64.ln(); 8]]);
         let later = Peers::of(Ts(0), vec![vec![0.8e9_f64.ln(); 8]]);
         let o = v.outliers().next().expect("it is slow");
-        assert_eq!(o.why(), "SM clock 0.8 GHz, its peers 1.75 GHz");
+        assert_eq!(o.seen().to_string(), "SM clock 0.8 GHz, its peers 1.75 GHz");
         assert!(o.is_still() && o.is_apart_from(&early) && !o.is_apart_from(&later));
         // The others are as slow now.
         let now = read(&mut v, 60_000, 0.8e9, 0.8e9);
         let o = v.outliers().next().expect("the sum falls one reading at a time");
-        assert_eq!(o.why(), "SM clock 0.8 GHz, its peers 0.8 GHz");
+        assert_eq!(o.seen().to_string(), "SM clock 0.8 GHz, its peers 0.8 GHz");
         assert!(!o.is_still() && !o.is_apart_from(&now));
     }
 

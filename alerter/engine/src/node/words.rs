@@ -1,45 +1,42 @@
 //! How a node's troubles read.
 
+use stepwatch_model::{Fault, Observation, Said, Slowed, Suspect, Target};
+
 use super::conditions::{Condition, Key, Topic};
 use super::{NodeFacts, Tenants};
 use crate::time::{Span, Ts};
-use crate::verdict::Suspect;
 
 /// What exporters call ranks that do not join a collective.
 pub(crate) const RAS_STUCK: &str = "ras_stuck";
-/// What links of several nodes that go down at once have in common.
-pub(crate) const SWITCH: &str = "switch or cable that the nodes share";
-/// And mounts that do not answer, or GPUs that their hardware slows down.
-pub(crate) const STORAGE: &str = "storage that the nodes share";
-pub(crate) const POWER: &str = "power or cooling that the nodes share";
 /// A GPU that its hardware slows down.
 pub(crate) const THROTTLED: &str = "gpu_throttled";
 
 /// `GPU 3 (GPU-2f3c…)`, or as much of it as is known; empty if nothing is.
 pub(crate) fn gpu(f: &NodeFacts, uuid: &str, pci: &str) -> String {
+    gpu_of(f, uuid, pci).name()
+}
+
+pub(crate) fn gpu_of(f: &NodeFacts, uuid: &str, pci: &str) -> Target {
     let known = f.gpus.find(uuid, pci);
-    let uuid = known.map_or(uuid, |(uuid, _)| uuid);
-    let id = if uuid.is_empty() { pci } else { uuid };
-    match (known.and_then(|(_, gpu)| gpu.index), id) {
-        (Some(index), id) => format!("GPU {index} ({id})"),
-        (None, "") => String::new(),
-        (None, id) if id.starts_with("GPU-") => id.to_owned(),
-        (None, id) => format!("the GPU at {id}"),
+    Target::Gpu {
+        node: f.name.clone(),
+        index: known.and_then(|(_, gpu)| gpu.index),
+        uuid: known.map_or(uuid, |(uuid, _)| uuid).to_owned(),
+        pci: pci.to_owned(),
     }
 }
 
-/// What the condition is of: a GPU, a link, a mount.
-fn place(f: &NodeFacts, key: &Key, c: &Condition) -> String {
-    match key.topic {
-        Topic::Link => match c.medium.as_str() {
-            "" => key.name.clone(),
-            medium => format!("{} ({})", key.name, medium_name(medium)),
-        },
-        _ if !c.gpu.is_empty() => gpu(f, &c.gpu, &c.pci),
-        Topic::Xid => gpu(f, &c.gpu, &c.pci),
-        Topic::Hw if f.gpus.find("", &c.pci).is_some() => gpu(f, "", &c.pci),
-        Topic::Hw => key.place.clone(),
-    }
+/// What the condition is of: a GPU, a link, a mount, or the node as a whole.
+pub(crate) fn target(f: &NodeFacts, key: &Key, c: &Condition) -> Target {
+    let node = f.name.clone();
+    let found = match key.topic {
+        Topic::Link => Target::Link { node, name: key.name.clone(), medium: c.medium.clone() },
+        _ if !c.gpu.is_empty() => gpu_of(f, &c.gpu, &c.pci),
+        Topic::Xid => gpu_of(f, &c.gpu, &c.pci),
+        Topic::Hw if f.gpus.find("", &c.pci).is_some() => gpu_of(f, "", &c.pci),
+        Topic::Hw => Target::Part { node, name: key.place.clone() },
+    };
+    if found.name().is_empty() { Target::node(&f.name) } else { found }
 }
 
 /// What has the condition, however it is told of.
@@ -51,60 +48,27 @@ pub(crate) fn device<'a>(key: &'a Key, c: &'a Condition) -> &'a str {
     }
 }
 
-fn medium_name(medium: &str) -> &str {
-    match medium {
-        "infiniband" => "InfiniBand",
-        "roce" => "RoCE",
-        "efa" => "EFA",
-        "ethernet" => "Ethernet",
-        "nvlink" => "NVLink",
-        "pcie" => "PCIe",
-        other => other,
-    }
-}
-
-/// `XID 79`, `GPU lost`, `link down`.
-fn title(key: &Key, c: &Condition) -> String {
-    match (key.topic, c.state.as_str()) {
-        (Topic::Xid, _) => format!("{} {}", key.name.to_ascii_uppercase(), key.number),
-        (Topic::Link, "drop") => "link down".into(),
-        (Topic::Link, "flap") => "link flapping".into(),
-        (Topic::Link, "errors") => "link errors".into(),
-        (Topic::Link, state) => format!("link {state}"),
-        (Topic::Hw, _) => {
-            let words = key.name.replace('_', " ");
-            match words.split_once(' ') {
-                Some((word @ ("gpu" | "nvml" | "ecc" | "nfs" | "aer" | "oom" | "ras" | "sram"), rest)) => {
-                    format!("{} {rest}", word.to_ascii_uppercase())
-                }
-                _ => words,
-            }
-        }
-    }
-}
-
 /// What the exporter said of it, without the full stop.
 fn meaning(c: &Condition) -> &str {
     c.text.trim().trim_end_matches('.')
 }
 
-/// The name of an XID and what to do about it, out of `XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node`.
-fn named<'a>(title: &str, text: &'a str) -> Option<(&'a str, Option<&'a str>)> {
-    let (name, rest) = text.strip_prefix(title)?.trim_start().strip_prefix('(')?.split_once(") of ")?;
-    Some((name, rest.split_once(": ").map(|(_, hint)| hint)))
+fn fault(key: &Key, c: &Condition) -> Fault {
+    Fault::new(key.topic, &key.name, key.number, &c.state, &c.text)
 }
 
 /// `XID 79 on GPU 3 (GPU-2f3c…) of gpu-042: GPU has fallen off the bus`; of other things the exporter's own sentence.
 pub(crate) fn happened(f: &NodeFacts, key: &Key, c: &Condition) -> String {
-    let (title, place, node) = (title(key, c), place(f, key, c), &f.name);
+    let (fault, target, node) = (fault(key, c), target(f, key, c), &f.name);
+    let title = fault.title();
     let times = if c.times > 1 { format!(", {} times", c.times) } else { String::new() };
     let text = meaning(c);
-    if key.topic == Topic::Xid && !place.is_empty() && key.name == "xid" {
-        let name = named(&title, text).map_or(text, |(name, _)| name);
-        return format!("{title} on {place} of {node}{times}: {name}");
+    if key.topic == Topic::Xid && target.is_device() && key.name == "xid" {
+        let name = fault.known_as().unwrap_or(text);
+        return format!("{title} on {} of {node}{times}: {name}", target.name());
     }
-    if text.is_empty() {
-        let on = if place.is_empty() { String::new() } else { format!("{place} of ") };
+    if matches!(fault.said, Said::Nothing) {
+        let on = if target.is_device() { format!("{} of ", target.name()) } else { String::new() };
         return format!("{title} on {on}{node}{times}");
     }
     if c.gpu.is_empty() {
@@ -114,24 +78,10 @@ pub(crate) fn happened(f: &NodeFacts, key: &Key, c: &Condition) -> String {
     }
 }
 
+/// Whom a condition blames, or what has it.
 pub(crate) fn suspect(f: &NodeFacts, key: &Key, c: &Condition) -> Suspect {
-    let (title, place) = (title(key, c), place(f, key, c));
-    let what = if !c.blames.is_empty() {
-        c.blames.clone()
-    } else if place.is_empty() {
-        format!("node {}", f.name)
-    } else {
-        format!("node {}, {place}", f.name)
-    };
-    let text = meaning(c);
-    let why = match (text, named(&title, text)) {
-        ("", _) => title,
-        (_, Some((name, Some(hint)))) => format!("{title}, {name}: {hint}"),
-        (_, Some((name, None))) => format!("{title}: {name}"),
-        _ if key.topic == Topic::Xid && !text.starts_with(&title) => format!("{title}: {text}"),
-        _ => text.to_owned(),
-    };
-    Suspect { what, why }
+    let target = c.blames.clone().unwrap_or_else(|| target(f, key, c));
+    Suspect::new(target, Observation::Fault { fault: fault(key, c), slowed: Slowed::read(&c.text) })
 }
 
 /// Who is hit.
@@ -178,15 +128,21 @@ pub(crate) fn advice(f: &NodeFacts, c: &Condition) -> Option<String> {
 
 /// The same of an action of a GPU of a node.
 pub(crate) fn asks(action: &str, node: &str, gpu: &str) -> Option<String> {
-    let gpu = if gpu.is_empty() { "the GPU" } else { gpu };
+    let named = if gpu.is_empty() { "the GPU" } else { gpu };
     Some(match action {
         "" | "none" => return None,
         "restart_app" => "restart the job; the node can stay".into(),
-        "reset_gpu" => format!("drain {node} and reset {gpu}"),
+        "reset_gpu" => format!("drain {node} and reset {named}"),
         "reboot_node" => format!("drain {node} and reboot it"),
-        "drain_reset" => format!("drain {node} at the next checkpoint, then reset {gpu}"),
+        "drain_reset" => drain_and_reset(node, gpu, ""),
         "check_hardware" => format!("drain {node} and have its hardware checked"),
         "contact_support" => format!("drain {node} and contact the vendor's support"),
         other => other.replace('_', " "),
     })
+}
+
+/// What can wait for a checkpoint; `last`: which one was written last, in words.
+pub(crate) fn drain_and_reset(node: &str, gpu: &str, last: &str) -> String {
+    let gpu = if gpu.is_empty() { "the GPU" } else { gpu };
+    format!("drain {node} at the next checkpoint{last}, then reset {gpu}")
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_model::Target;
 use stepwatch_wire::{Event, Value, names::exporter_event};
 
 use crate::time::Ts;
@@ -56,13 +57,8 @@ impl Topic {
 
 impl Report {
     /// Who it is about.
-    pub fn place(&self) -> String {
-        let rank = match (self.rank, self.local_rank) {
-            (Some(rank), _) => format!("rank {rank}"),
-            (None, Some(local)) => format!("local rank {local}"),
-            (None, None) => "a rank".to_owned(),
-        };
-        self.node.as_deref().map_or_else(|| rank.clone(), |node| format!("{rank} on {node}"))
+    pub fn place(&self) -> Target {
+        Target::Rank { rank: self.rank, local_rank: self.local_rank, node: self.node.clone() }
     }
 }
 

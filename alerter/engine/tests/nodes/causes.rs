@@ -99,10 +99,10 @@ impl Fleet {
         self.b.incidents.iter().find(|i| i.kind == Kind::Hang).map(|i| i.severity)
     }
 
-    fn suspects(&self, kind: Kind) -> Vec<(&str, &str)> {
+    fn suspects(&self, kind: Kind) -> Vec<(String, String)> {
         let found = self.b.incidents.iter().find(|i| i.kind == kind && i.severity > Severity::Info);
         let i = found.unwrap_or_else(|| panic!("no {kind:?} in {:#?}", self.b.incidents));
-        i.suspects.iter().map(|s| (s.what.as_str(), s.why.as_str())).collect()
+        i.suspects.iter().map(|s| (s.what(), s.why())).collect()
     }
 }
 
@@ -122,11 +122,11 @@ fn the_node_whose_gpu_slowed_first_is_named_with_both_pieces_of_evidence() {
     let loud: Vec<_> = f.b.incidents.iter().filter(|i| i.severity > Severity::Info).collect();
     let speed = loud.iter().find(|i| i.run == "llama").unwrap_or_else(|| panic!("{loud:#?}"));
     let first = &speed.suspects[0];
-    assert!(first.what.contains("n5"), "{:#?}", speed.suspects);
-    let all: Vec<&str> = speed.suspects.iter().map(|s| s.why.as_str()).collect();
+    assert!(first.what().contains("n5"), "{:#?}", speed.suspects);
+    let all: Vec<String> = speed.suspects.iter().map(|s| s.why()).collect();
     let all = all.join(" ");
     assert!(all.contains("times as long as the other 7 ranks") && all.contains("SM clock"), "{all}");
-    assert!(speed.suspects.iter().all(|s| s.what.contains("n5")), "nobody else: {:#?}", speed.suspects);
+    assert!(speed.suspects.iter().all(|s| s.what().contains("n5")), "nobody else: {:#?}", speed.suspects);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_fleet_that_slows_as_one_has_no_culprit() {
     f.run(200, |_| WELL, None);
     f.run(300, |_| Part { compute: 2.3, ..WELL }, None);
     let kind = f.b.last().kind;
-    let [(what, why)] = f.suspects(kind)[..] else { panic!("{:?}", f.suspects(kind)) };
+    let [(what, why)] = &f.suspects(kind)[..] else { panic!("{:?}", f.suspects(kind)) };
     assert_eq!(what, "no single node");
     assert!(why.contains("none of 8 ranks and 8 GPUs and ports stands out"), "{why}");
 }
@@ -170,7 +170,7 @@ fn the_gpu_that_fell_off_comes_before_those_that_died_of_it() {
     }
     f.b.wait(120);
     let suspects = &f.b.last().suspects;
-    assert!(suspects[0].what.contains("n6"), "{suspects:#?}");
+    assert!(suspects[0].what().contains("n6"), "{suspects:#?}");
 }
 
 #[test]
@@ -181,9 +181,9 @@ fn storage_that_all_nodes_wait_for_is_one_suspect() {
         f.b.feed(hw(node, "mount_stuck", true, "error", "/data does not answer", &[("mount", "/data")]));
     }
     f.b.wait(900);
-    let stands = f.b.incidents.iter().rfind(|i| i.suspects.iter().any(|s| s.what.starts_with("storage")));
+    let stands = f.b.incidents.iter().rfind(|i| i.suspects.iter().any(|s| s.what().starts_with("storage")));
     let suspects = &stands.unwrap_or_else(|| panic!("{:#?}", f.b.incidents)).suspects;
-    assert!(suspects[0].what.starts_with("storage that the nodes share"), "{suspects:#?}");
+    assert!(suspects[0].what().starts_with("storage that the nodes share"), "{suspects:#?}");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn ports_that_go_down_at_once_share_a_switch() {
     }
     f.b.wait(120);
     let suspects = &f.b.last().suspects;
-    assert!(suspects[0].what.starts_with("switch or cable"), "{suspects:#?}");
+    assert!(suspects[0].what().starts_with("switch or cable"), "{suspects:#?}");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn the_first_to_fail_is_named_and_not_those_that_followed() {
     f.b.feed(xid("n7", 43, "info", "restart_app", "GPU stopped processing"));
     f.b.wait(60);
     let i = f.b.last();
-    assert!(i.suspects[0].what.starts_with("rank 5 on n5"), "{:#?}", i.suspects);
+    assert!(i.suspects[0].what().starts_with("rank 5 on n5"), "{:#?}", i.suspects);
     assert!(i.summary.contains("KeyError"), "{}", i.summary);
 }
 
@@ -298,7 +298,7 @@ fn what_has_long_been_so_is_not_the_reason() {
     f.run(300, |_| Part { compute: 2.3, ..WELL }, None);
     let i = f.b.incidents.iter().find(|i| i.run == "llama" && i.cause == Cause::Speed);
     let suspects = &i.unwrap_or_else(|| panic!("{:#?}", f.b.incidents)).suspects;
-    assert_eq!(suspects[0].what, "no single node", "{suspects:#?}");
+    assert_eq!(suspects[0].what(), "no single node", "{suspects:#?}");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_host_that_is_gone_comes_before_those_whose_collective_broke() {
     }
     f.b.wait(60);
     let suspects = &f.b.last().suspects;
-    assert_eq!(suspects[0].what, "node n3", "{suspects:#?}");
+    assert_eq!(suspects[0].what(), "node n3", "{suspects:#?}");
 }
 
 /// Every GPU clocks lower from now on, and the nodes say so, seconds after each other, as they are read.
@@ -337,12 +337,12 @@ fn power_that_many_nodes_lack_accuses_none_of_them() {
         slowed_down(&mut f, &NODES, reason);
         let i = f.b.incidents.iter().find(|i| i.cause == Cause::Speed || i.kind == Kind::ThroughputDrop);
         let i = i.unwrap_or_else(|| panic!("{:#?}", f.b.incidents));
-        assert_eq!(i.suspects[0].what, "power or cooling that the nodes share", "{:#?}", i.suspects);
-        assert!(i.suspects[0].why.contains("8 of 8 nodes have it alike"), "{}", i.suspects[0].why);
+        assert_eq!(i.suspects[0].what(), "power or cooling that the nodes share", "{:#?}", i.suspects);
+        assert!(i.suspects[0].why().contains("8 of 8 nodes have it alike"), "{}", i.suspects[0].why());
         let m = &f.b.told.last().unwrap().message;
         let advice = m.details.advice.as_deref().unwrap_or_default();
         assert!(advice.starts_with("look at the power or cooling that the nodes share"), "{advice}");
-        let whys = f.b.incidents.iter().flat_map(|i| &i.suspects).map(|s| s.why.as_str());
+        let whys = f.b.incidents.iter().flat_map(|i| &i.suspects).map(|s| s.why());
         assert!(!whys.clone().any(|why| why.contains("SM clock")), "{:#?}", whys.collect::<Vec<_>>());
     }
 }
@@ -353,7 +353,7 @@ fn one_node_of_many_that_lacks_power_is_named() {
     f.run(200, |_| WELL, None);
     slowed_down(&mut f, &["n5"], "hw_power_brake_slowdown");
     let i = f.b.incidents.iter().find(|i| i.run == "llama").unwrap_or_else(|| panic!("{:#?}", f.b.incidents));
-    assert!(i.suspects[0].what.contains("n5"), "{:#?}", i.suspects);
-    let whys: Vec<&str> = i.suspects.iter().map(|s| s.why.as_str()).collect();
+    assert!(i.suspects[0].what().contains("n5"), "{:#?}", i.suspects);
+    let whys: Vec<String> = i.suspects.iter().map(|s| s.why()).collect();
     assert!(whys.join(" ").contains("SM clock 0.8 GHz, its peers 1.75 GHz"), "{whys:#?}");
 }

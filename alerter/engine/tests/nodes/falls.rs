@@ -58,7 +58,7 @@ fn a_gpu_that_fails_again_rings_though_another_waits_for_its_reset() {
     let words = format!(": a row is to be remapped ({OTHER}), on n1; run llama has 1 rank there");
     assert!(i.summary.starts_with("left of incident ") && i.summary.contains(&words), "{}", i.summary);
     assert_eq!(i.suspects.len(), 1, "{:#?}", i.suspects);
-    assert!(i.suspects[0].what.contains(OTHER), "{:#?}", i.suspects);
+    assert!(i.suspects[0].what().contains(OTHER), "{:#?}", i.suspects);
     goes_on(&mut b, 100, &to_remap(OTHER));
     let pages = b.pages();
     b.feed(fell_off("n1"));

@@ -38,7 +38,7 @@ fn a_gpu_that_fell_off_the_bus_under_a_run_is_one_page_with_all_that_helps() {
     ] {
         assert!(m.summary.contains(part), "{part:?} not in {:?}", m.summary);
     }
-    assert_eq!(i.suspects[0].what, format!("node gpu-7, GPU 3 ({UUID})"));
+    assert_eq!(i.suspects[0].what(), format!("node gpu-7, GPU 3 ({UUID})"));
 }
 
 #[test]

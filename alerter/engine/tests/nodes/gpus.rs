@@ -175,5 +175,5 @@ fn a_word_in_passing_does_not_take_the_place_of_what_broke() {
     let i = b.last();
     assert_eq!((i.kind, i.severity, i.suspects.len()), (Kind::GpuFault, Severity::Page, 1), "{i:#?}");
     let why = "XID 48, double bit error: drain the node; 1 row with uncorrectable errors was remapped today";
-    assert_eq!(i.suspects[0].why, why);
+    assert_eq!(i.suspects[0].why(), why);
 }

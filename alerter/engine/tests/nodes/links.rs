@@ -159,7 +159,7 @@ fn a_switch_that_fails_under_many_runs_is_one_page() {
         "{}",
         i.summary
     );
-    assert!(i.suspects[0].what.starts_with("switch or cable"), "{:#?}", i.suspects);
+    assert!(i.suspects[0].what().starts_with("switch or cable"), "{:#?}", i.suspects);
     // Over for one is not over for all.
     b.feed(link("n0", "mlx5_0/1", true));
     b.wait(120);

@@ -27,7 +27,7 @@ fn the_gpu_explains_the_rank_that_died_before_it_was_known() {
     b.feed(fell_off("gpu-7"));
     assert_eq!((b.summary(), b.pages()), (vec![(Kind::GpuFault, Severity::Page, State::Open)], 1));
     let i = b.last();
-    assert!(i.suspects[0].what.starts_with("node gpu-7"), "{:?}", i.suspects);
+    assert!(i.suspects[0].what().starts_with("node gpu-7"), "{:?}", i.suspects);
     let news = b.told.last().unwrap();
     assert_eq!(news.reason_of(), "dead rank became GPU fault");
     assert!(news.message.summary.contains("XID 79"), "{}", news.message.summary);
@@ -64,7 +64,7 @@ fn what_is_no_incident_by_itself_is_still_evidence() {
     b.wait(40);
     let i = b.last();
     assert_eq!((b.summary(), i.nodes.len()), (vec![(Kind::RankDead, Severity::Page, State::Open)], 0));
-    assert!(i.suspects[0].why.contains("XID 31, MMU fault, an illegal address: look"), "{:?}", i.suspects);
+    assert!(i.suspects[0].why().contains("XID 31, MMU fault, an illegal address: look"), "{:?}", i.suspects);
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn ranks_that_did_not_join_are_suspects_of_the_hang() {
     assert_eq!((b.summary().len(), b.pages()), (1, 1));
     let i = b.last();
     assert_eq!((i.kind, i.severity), (Kind::Hang, Severity::Page));
-    assert_eq!(i.suspects[0].what, "ranks 1, 3 on gpu-7");
-    assert!(i.suspects[0].why.contains("rank 1 did not join"), "{:?}", i.suspects);
+    assert_eq!(i.suspects[0].what(), "ranks 1, 3 on gpu-7");
+    assert!(i.suspects[0].why().contains("rank 1 did not join"), "{:?}", i.suspects);
     assert!(i.summary.contains("rank 1 did not join"), "{}", i.summary);
 }
 
@@ -113,7 +113,7 @@ fn a_fault_of_yesterday_does_not_explain_the_hang_of_today() {
         b.summary(),
         [(Kind::GpuFault, Severity::Ticket, State::Open), (Kind::Hang, Severity::Page, State::Open)]
     );
-    assert!(b.last().suspects.iter().any(|s| s.what.starts_with("node gpu-7")), "but it is worth a look");
+    assert!(b.last().suspects.iter().any(|s| s.what().starts_with("node gpu-7")), "but it is worth a look");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn the_odd_one_out_is_named_with_both_values() {
     let i = b.last();
     let why =
         "n3 differs from the other nodes of the run (4 in all): driver is 570.86.10, elsewhere 570.124.06";
-    assert_eq!((i.summary.as_str(), i.suspects[0].what.as_str()), (why, "node n3"));
+    assert_eq!((i.summary.as_str(), i.suspects[0].what().as_str()), (why, "node n3"));
     // Told again every ten minutes: nothing new.
     for node in NODES {
         setup(&mut b, node, if node == "n3" { "570.86.10" } else { "570.124.06" }, "1.2");
@@ -173,7 +173,7 @@ fn a_node_without_the_plugin_of_its_network_is_named_once_the_run_has_stepped_fo
     b.steps("llama", &NODES, 100);
     assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Open)]);
     let why = "n3 differs from the other nodes of the run (4 in all): nccl_net is not loaded, elsewhere 1.17";
-    assert_eq!((b.last().summary.as_str(), b.last().suspects[0].what.as_str()), (why, "node n3"));
+    assert_eq!((b.last().summary.as_str(), b.last().suspects[0].what().as_str()), (why, "node n3"));
     // Restarted: it is loaded later than the rest, which is no end and no beginning.
     NODES.iter().for_each(|node| told(&mut b, node, Some("llama"), &loaded(None)));
     b.steps("llama", &NODES, 60);

@@ -106,7 +106,7 @@ fn an_ethernet_link_that_is_lost_wakes_nobody_while_the_run_goes_on() {
     // If the run needs it, it stands, and that says why.
     b.wait(2000);
     assert_eq!((b.open().len(), b.pages()), (1, 1), "{:?}", b.open());
-    assert!(b.last().suspects.iter().any(|s| s.what.contains("eno2")), "{:#?}", b.last().suspects);
+    assert!(b.last().suspects.iter().any(|s| s.what().contains("eno2")), "{:#?}", b.last().suspects);
     // A port of RoCE is what training uses.
     let mut b = Bench::with_run("llama", &["e1"]);
     b.feed(with(ethernet("e1", "drop", "error"), &[("medium", "roce")]));

@@ -28,7 +28,7 @@ fn speak(b: &mut Bench, secs: i64, jobs: &[(&str, &str)]) {
 fn fault(mut b: Bench) -> String {
     b.feed(gpu_lost("n1", true));
     assert_eq!((b.last().kind, b.last().severity), (Kind::GpuFault, Severity::Ticket));
-    b.last().summary.clone()
+    b.last().summary.to_string()
 }
 
 #[test]

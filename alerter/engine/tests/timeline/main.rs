@@ -72,8 +72,8 @@ fn the_rank_that_stopped_first_is_named() {
     }
     w.forward(Span::secs(70));
     let suspect = &w.only().suspects[0];
-    assert_eq!(suspect.what, "rank 5 on node002");
-    assert!(suspect.why.starts_with("stopped at step 40, the others reached 41"), "{suspect:?}");
+    assert_eq!(suspect.what(), "rank 5 on node002");
+    assert!(suspect.why().starts_with("stopped at step 40, the others reached 41"), "{suspect:?}");
 }
 
 /// A pause of 400 s between these two is none, and the next may take three times as long.

@@ -89,7 +89,7 @@ impl Looker<'_> {
         let annotations = Labels::from([
             ("incident".into(), r.id.clone()),
             ("summary".into(), summary),
-            ("description".into(), r.summary.clone()),
+            ("description".into(), r.summary.to_string()),
             ("acknowledged_by".into(), r.acked_by.clone().unwrap_or_default()),
         ]);
         let group = r.labels.iter().filter(|(n, _)| matches!(n.as_str(), "alertname" | "run"));

@@ -17,7 +17,15 @@ pub(crate) fn incident() -> Value {
         "summary": "grad_norm rose to 27.3 within 4 steps, 31 robust sigmas above 0.87",
         "start_step": 12340, "opened_step": 12343, "detected_step": 12345, "end_step": null,
         "value": 27.3, "expected": 0.87, "score": 31.2,
-        "suspects": [{"what": "rank 17", "why": "first to show it"}],
+        "suspects": [{
+            "target": {"rank": {"rank": 17, "local_rank": null, "node": null}}, "what": "rank 17",
+            "why": "stopped at step 12340, the others reached 12345",
+            "evidence": [{
+                "observation": {"stopped_early": {"step": 12340, "others": 12345}},
+                "words": "stopped at step 12340, the others reached 12345",
+                "value": 12340.0, "expected": 12345.0, "unit": "step", "strength": 1.0,
+            }],
+        }],
         "opened_at": "2026-11-21T02:16:56.980Z", "resolved_at": null, "acked_by": null, "acked_at": null,
         "level": 1, "next_escalation_at": "2026-11-21T02:21:56.980Z", "flaps": 0,
         "labels": {"alertname": "StepwatchGradSpike", "kind": "grad_spike", "run": "llama-70b", "severity": "page"},

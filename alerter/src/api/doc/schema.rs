@@ -167,11 +167,44 @@ impl ToSchema for Number {
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
 pub struct Suspect {
-    /// Who or what.
+    /// Who or what, as data: one key, which is its kind.
+    #[schema(value_type = Object, examples(json!({"gpu": {"node": "gpu-042", "index": 3, "uuid": "GPU-2f3c", "pci": ""}})))]
+    target: (),
+    /// The same in words.
     #[schema(examples("node gpu-042"))]
     what: String,
     #[schema(examples("rank 17 computes 2.3 times as long as the others"))]
     why: String,
+    evidence: Vec<Evidence>,
+}
+
+/// What speaks against a suspect.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
+pub struct Evidence {
+    /// What was seen or said, as data: a word, or one key, which is its kind.
+    #[schema(value_type = Object, examples(json!({"computes_longer": {"value": 2.3, "others": 7, "stage": null, "since_step": 900}})))]
+    observation: (),
+    /// What it was seen of, where that is not the suspect itself.
+    #[schema(value_type = Option<Object>)]
+    of: (),
+    /// The same in words.
+    words: String,
+    /// The number that was observed, where it has one.
+    #[schema(value_type = Number, required = false)]
+    value: Option<f64>,
+    /// What was expected.
+    #[schema(value_type = Number, required = false)]
+    expected: Option<f64>,
+    unit: Option<String>,
+    /// When it began, in Unix milliseconds, once it was weighed.
+    since: Option<i64>,
+    /// 1 of what was told, ln(1 + S/h) of a statistic that stands at S with its bound at h.
+    #[schema(value_type = Number, required = false)]
+    strength: Option<f64>,
+    /// Score of the suspect when it was ranked, on the last piece that counted.
+    #[schema(value_type = Number, required = false)]
+    score: Option<f64>,
 }
 
 impl PartialSchema for When {

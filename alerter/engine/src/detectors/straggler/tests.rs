@@ -29,9 +29,9 @@ fn judge(ranks: u32, steps: i64, name: &dyn Fn(u32) -> u32, plan: Plan<'_>) -> V
     out
 }
 
-fn first(verdicts: &[Verdict]) -> (i64, &str, &str) {
+fn first(verdicts: &[Verdict]) -> (i64, String, &str) {
     let v = verdicts.iter().find(|v| v.change != Change::Clear).unwrap_or_else(|| panic!("nothing was said"));
-    (v.step, v.suspects.first().map_or("", |s| s.what.as_str()), v.why.as_str())
+    (v.step, v.suspects.first().map(Suspect::what).unwrap_or_default(), v.why.as_str())
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it is a plan, of which others leave ranks out")]
@@ -140,7 +140,7 @@ fn a_stage_that_computes_longer_is_no_rank() {
         Some((stage, if stage == 3 { 1.6 * secs } else { secs }, gc))
     };
     let found = judge(16, 100, &|r| r, &stages);
-    assert_eq!((found.len(), first(&found).1), (1, "stage 3"), "{found:#?}");
+    assert_eq!((found.len(), first(&found).1.as_str()), (1, "stage 3"), "{found:#?}");
 }
 
 proptest! {
@@ -157,8 +157,8 @@ proptest! {
         prop_assert_eq!(straight.len(), turned.len());
         for (a, b) in straight.iter().zip(&turned) {
             prop_assert_eq!((a.step, a.severity, a.value, a.start_step), (b.step, b.severity, b.value, b.start_step));
-            prop_assert_eq!(&a.suspects[0].what, &format!("rank {slow}"));
-            prop_assert_eq!(&b.suspects[0].what, &format!("rank {}", name(slow)));
+            prop_assert_eq!(a.suspects[0].what(), format!("rank {slow}"));
+            prop_assert_eq!(b.suspects[0].what(), format!("rank {}", name(slow)));
         }
     }
 

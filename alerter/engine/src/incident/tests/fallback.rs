@@ -215,5 +215,5 @@ fn a_storm_is_of_one_team() {
     let storms: Vec<_> = w.records.values().filter(|r| r.kind == Kind::AlertStorm).collect();
     let teams: BTreeSet<_> = storms.iter().map(|r| r.labels["team"].as_str()).collect();
     assert_eq!(teams, BTreeSet::from(["a", "b"]));
-    assert!(storms.iter().all(|r| r.suspects.iter().all(|s| s.what.starts_with(&r.labels["team"]))));
+    assert!(storms.iter().all(|r| r.suspects.iter().all(|s| s.what().starts_with(&r.labels["team"]))));
 }

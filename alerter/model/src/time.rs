@@ -1,4 +1,4 @@
-//! Time as data: the engine never asks what time it is.
+//! Time as data: neither the vocabulary nor what speaks it asks what time it is.
 
 use core::fmt;
 use core::ops::{Add, Sub};

@@ -1,0 +1,383 @@
+//! What speaks against a target.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::elsewhere::Elsewhere;
+use crate::fault::Fault;
+use crate::kind::Kind;
+use crate::number::Num;
+use crate::target::{Place, Target};
+use crate::time::{Span, Ts};
+
+/// One observation, and what weighing made of it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Evidence {
+    pub observation: Observation,
+    /// What it was seen of, where that is not the suspect itself: a GPU of the node that is suspected.
+    pub of: Option<Target>,
+    /// When it began, by the alerter's clock; none of what was not weighed.
+    pub since: Option<Ts>,
+    /// 1 of what was told, ln(1 + S/h) of a statistic that stands at S with its bound at h; none of
+    /// what was not weighed.
+    pub strength: Option<Num>,
+    /// Score of the suspect when it was ranked, on the last piece of evidence that counted.
+    pub score: Option<Num>,
+}
+
+/// A number that was observed, what was expected, and their unit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Measure {
+    pub value: Num,
+    pub expected: Option<Num>,
+    pub unit: &'static str,
+}
+
+/// Whether who failed broke by itself, as far as its last words tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Course {
+    Broke,
+    /// It said nothing.
+    Silent,
+    /// It followed another.
+    Followed,
+}
+
+/// Why hardware slows a GPU down, where that is something that many nodes may share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Slowed {
+    Power,
+    Heat,
+}
+
+/// What was seen or said. Words of other programs stand in fields called `words` or `reason`, as they came.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Observation {
+    /// Its rank made its last step there, the others a later one.
+    StoppedEarly {
+        step: i64,
+        others: i64,
+    },
+    NoHeartbeat {
+        seconds: u32,
+    },
+    AllStopped {
+        ranks: u64,
+        step: i64,
+    },
+    Died {
+        at: Ts,
+        words: String,
+        course: Course,
+    },
+    FailedFirst {
+        at: Ts,
+        words: String,
+        course: Course,
+    },
+    /// What a launcher or a file said of a rank.
+    Reported {
+        words: String,
+        course: Course,
+    },
+    ExporterSilent {
+        since: Ts,
+        reason: String,
+    },
+    ExporterLost {
+        source: String,
+        reason: String,
+    },
+    SourceLost {
+        reason: String,
+    },
+    /// Nothing was heard of its ranks when those of the others began to die.
+    RanksSilent,
+    NodeSilent {
+        lasts: Span,
+    },
+    /// `value` times as long as the `others` of its stage, since a step.
+    ComputesLonger {
+        value: Num,
+        others: u32,
+        stage: Option<u32>,
+        since_step: i64,
+    },
+    /// Many ranks are slow alike.
+    UnevenWork,
+    /// The slowest rank is another one each time.
+    SlowestRotates,
+    /// Its ranks compute `value` times as long as those of the other stages.
+    StageSlower {
+        stage: u32,
+        value: Num,
+    },
+    /// The loss of one rank; `times`: the steps in which it was out of line, where that was weighed.
+    OwnLoss {
+        step: i64,
+        value: Num,
+        expected: Num,
+        others: u32,
+        times: Option<u32>,
+    },
+    /// A share of the compute time of a step.
+    WaitsForData {
+        since_step: i64,
+        value: Num,
+    },
+    AllWaitForData {
+        value: Num,
+        expected: Num,
+    },
+    StepsWaitForData,
+    CheckpointOpen,
+    CheckpointSlower,
+    SetUpDifferently {
+        key: String,
+    },
+    /// A key of the setup; the nodes that have each value, where nobody knows which is right.
+    Setting {
+        key: String,
+        value: String,
+        expected: String,
+        on: Option<[Vec<String>; 2]>,
+    },
+    Fault {
+        fault: Fault,
+        slowed: Option<Slowed>,
+    },
+    /// A reading beside those of the peers. `mean`: on average since it began.
+    Reading {
+        vital: String,
+        value: Num,
+        expected: Num,
+        unit: ReadingUnit,
+        mean: bool,
+    },
+    /// Clocks in hertz, power in watts, temperature in degrees Celsius; what the driver gives as reasons.
+    SlowClock {
+        value: Num,
+        expected: Num,
+        reasons: Vec<String>,
+        temperature: Option<Num>,
+        power: Option<[Num; 2]>,
+        slowed: Option<Slowed>,
+    },
+    RowsRemapped {
+        rows: Num,
+        uncorrectable: bool,
+    },
+    MemoryErrors {
+        value: Num,
+        expected: Num,
+    },
+    IdleInCollective,
+    WorksInCollective,
+    /// So many places of all nodes have alike what `first` had first.
+    Shared {
+        places: u64,
+        nodes: u64,
+        first: Place,
+        evidence: Vec<Evidence>,
+    },
+    NoFault {
+        nodes: u64,
+    },
+    NothingStandsOut {
+        ranks: u64,
+        devices: u64,
+    },
+    SpikedElsewhere(Elsewhere),
+    RateChanged {
+        step: i64,
+        value: Num,
+        expected: Num,
+        before: i64,
+    },
+    /// A layer that is out of line since a step, with `together` at that step, of `out` in all of `layers`.
+    LayerOut {
+        signal: String,
+        value: Num,
+        expected: Num,
+        since_step: i64,
+        together: u64,
+        out: u64,
+        layers: u64,
+    },
+    OutOfPlace,
+    LowestEvaluation {
+        name: String,
+    },
+    AlertFires {
+        alert: String,
+    },
+    /// An incident of a storm.
+    Incident {
+        id: String,
+        kind: Kind,
+    },
+    /// Links of nodes that went down at once; the nodes as far as they are named, and how many there are.
+    LinksDown {
+        nodes: Vec<String>,
+        total: u64,
+        at_least: bool,
+        words: String,
+    },
+    /// What somebody else says of it.
+    Told {
+        words: String,
+    },
+}
+
+/// Units of a reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadingUnit {
+    PerSecond,
+    Celsius,
+    Gigahertz,
+    Watts,
+    GigabitsPerSecond,
+}
+
+impl ReadingUnit {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PerSecond => "a second",
+            Self::Celsius => "°C",
+            Self::Gigahertz => "GHz",
+            Self::Watts => "W",
+            Self::GigabitsPerSecond => "Gbit/s",
+        }
+    }
+}
+
+impl Course {
+    /// How much it counts against whoever is looked for as the first: 0 broke, 2 followed.
+    pub fn rank(self) -> u8 {
+        self as u8
+    }
+}
+
+impl Slowed {
+    const WORDS: [(&str, Self); 3] =
+        [("power_brake", Self::Power), ("power brake", Self::Power), ("thermal", Self::Heat)];
+
+    /// Of a sentence of an exporter that names a reason: text of another program.
+    pub fn read(text: &str) -> Option<Self> {
+        Self::first(&[text])
+    }
+
+    /// Of the reasons that a driver gives, by their names.
+    pub fn first<S: AsRef<str>>(reasons: &[S]) -> Option<Self> {
+        let names = |word: &str| reasons.iter().any(|reason| reason.as_ref().contains(word));
+        Self::WORDS.into_iter().find(|(word, _)| names(word)).map(|(_, slowed)| slowed)
+    }
+}
+
+impl From<Observation> for Evidence {
+    fn from(observation: Observation) -> Self {
+        Self { observation, of: None, since: None, strength: None, score: None }
+    }
+}
+
+impl Evidence {
+    /// Whether it says the same of the same target, whatever it weighs. A piece without a target of
+    /// its own, or without a score, is known from one that has them.
+    pub(crate) fn is_known_from(&self, had: &Self) -> bool {
+        let tenth = |score: Num| (10.0 * score.0).round();
+        self.observation == had.observation
+            && (self.of.is_none() || self.of == had.of)
+            && self.score.is_none_or(|s| had.score.is_some_and(|h| tenth(s) == tenth(h)))
+    }
+
+    /// Whether it stands in the same place of a chain of evidence.
+    pub(crate) fn is_like(&self, had: &Self) -> bool {
+        self.of == had.of && self.score.is_none() == had.score.is_none() && self.is_known_from(had)
+    }
+}
+
+impl Observation {
+    /// Why hardware slows a GPU down.
+    pub fn slowed(&self) -> Option<Slowed> {
+        match self {
+            Self::Fault { slowed, .. } | Self::SlowClock { slowed, .. } => *slowed,
+            _ => None,
+        }
+    }
+
+    /// What its last words tell of who failed.
+    pub fn course(&self) -> Course {
+        match self {
+            Self::Died { course, .. } | Self::FailedFirst { course, .. } | Self::Reported { course, .. } => {
+                *course
+            }
+            _ => Course::Broke,
+        }
+    }
+
+    /// Its number, where it has one.
+    pub fn measure(&self) -> Option<Measure> {
+        let of = |value: Num, expected: Option<Num>, unit| Some(Measure { value, expected, unit });
+        let steps = |n: i64| Num(n as f64);
+        match self {
+            Self::StoppedEarly { step, others } => of(steps(*step), Some(steps(*others)), "step"),
+            Self::NoHeartbeat { seconds } => of(Num(f64::from(*seconds)), None, "s"),
+            Self::NodeSilent { lasts } => of(Num(lasts.as_secs_f64()), None, "s"),
+            Self::ComputesLonger { value, .. } | Self::StageSlower { value, .. } => {
+                of(*value, Some(Num(1.0)), "ratio")
+            }
+            Self::OwnLoss { value, expected, .. } => of(*value, Some(*expected), "loss"),
+            Self::WaitsForData { value, .. } => of(*value, None, "ratio"),
+            Self::AllWaitForData { value, expected } => of(*value, Some(*expected), "s"),
+            Self::Reading { value, expected, unit, .. } => of(*value, Some(*expected), unit.as_str()),
+            Self::SlowClock { value, expected, .. } => of(*value, Some(*expected), "Hz"),
+            Self::RowsRemapped { rows, .. } => of(*rows, None, "rows"),
+            Self::MemoryErrors { value, expected } => of(*value, Some(*expected), "errors an hour"),
+            Self::Shared { places, nodes, .. } => of(Num(*places as f64), Some(Num(*nodes as f64)), "nodes"),
+            Self::RateChanged { value, expected, .. } => of(*value, Some(*expected), "learning rate"),
+            Self::LayerOut { value, expected, .. } => of(*value, Some(*expected), ""),
+            Self::LinksDown { total, .. } => of(Num(*total as f64), None, "nodes"),
+            _ => None,
+        }
+    }
+}
+
+/// For people, with its words and its number; for the engine's state, as it is.
+impl Serialize for Evidence {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Stored<'a> {
+            observation: &'a Observation,
+            of: &'a Option<Target>,
+            since: Option<Ts>,
+            strength: Option<Num>,
+            score: Option<Num>,
+        }
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            observation: &'a Observation,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            of: &'a Option<Target>,
+            words: String,
+            #[serde(flatten)]
+            measure: Option<Measure>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            since: Option<Ts>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            strength: Option<Num>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            score: Option<Num>,
+        }
+        let Self { observation, of, since, strength, score } = self;
+        let (since, strength, score) = (*since, *strength, *score);
+        if s.is_human_readable() {
+            let (words, measure) = (observation.to_string(), observation.measure());
+            Shown { observation, of, words, measure, since, strength, score }.serialize(s)
+        } else {
+            Stored { observation, of, since, strength, score }.serialize(s)
+        }
+    }
+}

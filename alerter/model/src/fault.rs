@@ -1,0 +1,103 @@
+//! A fault that a node tells of itself.
+
+use serde::{Deserialize, Serialize};
+
+/// What a fault is told as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topic {
+    Xid,
+    Link,
+    Hw,
+}
+
+/// What a node said is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    pub topic: Topic,
+    /// `xid`, `mlx5_0/1`, `gpu_lost`.
+    pub name: String,
+    /// Number of an XID, else 0.
+    pub number: i64,
+    /// Of a link: `down`, `drop`, `flap`, `errors`, `degraded`.
+    pub state: String,
+    pub said: Said,
+}
+
+/// How the exporter explained it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Said {
+    Nothing,
+    /// The name of the fault in the vendor's catalogue, and the catalogue's advice.
+    Named {
+        name: String,
+        hint: Option<String>,
+    },
+    /// A sentence of its own. `titled`: it begins with the title of the fault.
+    Sentence {
+        text: String,
+        titled: bool,
+    },
+}
+
+impl Fault {
+    /// Takes apart what an exporter says of a fault: text of another program, read once, here.
+    pub fn new(topic: Topic, name: &str, number: i64, state: &str, text: &str) -> Self {
+        let mut fault = Self { topic, name: name.into(), number, state: state.into(), said: Said::Nothing };
+        let text = text.trim().trim_end_matches('.');
+        if !text.is_empty() {
+            let title = fault.title();
+            fault.said = Said::read(&title, text);
+        }
+        fault
+    }
+
+    /// `XID 79`, `GPU lost`, `link down`.
+    pub fn title(&self) -> String {
+        match (self.topic, self.state.as_str()) {
+            (Topic::Xid, _) => format!("{} {}", self.name.to_ascii_uppercase(), self.number),
+            (Topic::Link, "drop") => "link down".into(),
+            (Topic::Link, "flap") => "link flapping".into(),
+            (Topic::Link, "errors") => "link errors".into(),
+            (Topic::Link, state) => format!("link {state}"),
+            (Topic::Hw, _) => {
+                let words = self.name.replace('_', " ");
+                match words.split_once(' ') {
+                    Some((
+                        word @ ("gpu" | "nvml" | "ecc" | "nfs" | "aer" | "oom" | "ras" | "sram"),
+                        rest,
+                    )) => {
+                        format!("{} {rest}", word.to_ascii_uppercase())
+                    }
+                    _ => words,
+                }
+            }
+        }
+    }
+
+    /// The name of the fault in the vendor's catalogue.
+    pub fn known_as(&self) -> Option<&str> {
+        match &self.said {
+            Said::Named { name, .. } => Some(name),
+            Said::Nothing | Said::Sentence { .. } => None,
+        }
+    }
+}
+
+impl Said {
+    /// `XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node` is a name and a hint.
+    fn read(title: &str, text: &str) -> Self {
+        let named = text
+            .strip_prefix(title)
+            .and_then(|rest| rest.trim_start().strip_prefix('('))
+            .and_then(|rest| rest.split_once(") of "));
+        match named {
+            Some((name, rest)) => Self::Named {
+                name: name.to_owned(),
+                hint: rest.split_once(": ").map(|(_, hint)| hint.to_owned()),
+            },
+            None => Self::Sentence { text: text.to_owned(), titled: text.starts_with(title) },
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The words of targets, observations and suspects. They are made here, and nowhere read back.
+
+use core::fmt;
+use std::borrow::Cow;
+
+use crate::evidence::{Evidence, Observation};
+use crate::fault::{Fault, Said, Topic};
+use crate::number::{Num, number};
+use crate::suspect::Suspect;
+use crate::target::{Place, Storage, Target, Unit};
+
+/// Nodes named of those that have one value of a setting.
+const NAMED: usize = 3;
+/// Characters of a value of a setting.
+const VALUE_MAX: usize = 60;
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node { node } => write!(f, "node {node}"),
+            Self::Gpu { node, .. } => write!(f, "node {node}, {}", self.name()),
+            Self::Link { node, .. } | Self::Part { node, .. } => write!(f, "node {node}, {}", self.name()),
+            Self::Rank { .. } => rank(self, f),
+            Self::Ranks { ranks, hosts } => {
+                let s = if ranks.len() == 1 { "" } else { "s" };
+                write!(f, "rank{s} {}", ranks.join(", "))?;
+                if hosts.is_empty() { Ok(()) } else { write!(f, " on {}", hosts.join(", ")) }
+            }
+            Self::Stage { stage } => write!(f, "stage {stage}"),
+            Self::Layer { name } => write!(f, "layer {name}"),
+            Self::Batch { step } => write!(f, "data batch of step {step}"),
+            Self::Recipe { step } => write!(f, "the batch of step {step}, or the recipe"),
+            Self::LearningRate => f.write_str("the learning rate"),
+            Self::Checkpoint { step } => write!(f, "the checkpoint of step {step}"),
+            Self::DataLoading => f.write_str("data loading"),
+            Self::Storage(Storage::OfNodes) => f.write_str("storage that the nodes share"),
+            Self::Storage(Storage::OfCheckpoints) => f.write_str("storage of the checkpoints"),
+            Self::Storage(Storage::SlowCheckpoints) => f.write_str("checkpoint storage"),
+            Self::Switch => f.write_str("switch or cable that the nodes share"),
+            Self::Power => f.write_str("power or cooling that the nodes share"),
+            Self::Signal { name } => f.write_str(name),
+            Self::Source { source } => f.write_str(source),
+            Self::Incident { place, .. } => f.write_str(place),
+            Self::Fleet(Unit::Ranks) => f.write_str("no single rank"),
+            Self::Fleet(Unit::Nodes) => f.write_str("no single node"),
+        }
+    }
+}
+
+/// `rank 5 on gpu-7 (local rank 3)`, or as much of it as is known.
+fn rank(target: &Target, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Target::Rank { rank, local_rank, node } = target else { return Ok(()) };
+    match (rank, local_rank) {
+        (Some(rank), _) => write!(f, "rank {rank}")?,
+        (None, Some(local)) => write!(f, "local rank {local}")?,
+        (None, None) => f.write_str("a rank")?,
+    }
+    let Some(node) = node else { return Ok(()) };
+    write!(f, " on {node}")?;
+    match (rank, local_rank) {
+        (Some(_), Some(local)) => write!(f, " (local rank {local})"),
+        _ => Ok(()),
+    }
+}
+
+impl Target {
+    /// Of a part of a node without its node: `GPU 3 (GPU-2f3c…)`, `mlx5_0/1 (InfiniBand)`. Of others
+    /// all of it; of a GPU of which nothing is known, nothing.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Gpu { index, uuid, pci, .. } => {
+                let id = if uuid.is_empty() { pci } else { uuid };
+                match (index, id.as_str()) {
+                    (Some(index), id) => format!("GPU {index} ({id})"),
+                    (None, "") => String::new(),
+                    (None, _) if !uuid.is_empty() && id.starts_with("GPU-") => id.clone(),
+                    (None, id) => format!("the GPU at {id}"),
+                }
+            }
+            Self::Link { name, medium, .. } if medium.is_empty() => name.clone(),
+            Self::Link { name, medium, .. } => format!("{name} ({})", medium_name(medium)),
+            Self::Part { name, .. } => name.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+fn medium_name(medium: &str) -> &str {
+    match medium {
+        "infiniband" => "InfiniBand",
+        "roce" => "RoCE",
+        "efa" => "EFA",
+        "ethernet" => "Ethernet",
+        "nvlink" => "NVLink",
+        "pcie" => "PCIe",
+        other => other,
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(node) => f.write_str(node),
+            Self::Other(target) => target.fmt(f),
+        }
+    }
+}
+
+impl Place {
+    /// For an order that does not change with the words.
+    pub fn key(&self) -> Cow<'_, str> {
+        match self {
+            Self::Node(node) => node.into(),
+            Self::Other(target) => target.to_string().into(),
+        }
+    }
+}
+
+impl Suspect {
+    /// `rank 17`, `node gpu-042`, `data batch of step 31215`.
+    pub fn what(&self) -> String {
+        self.target.to_string()
+    }
+
+    pub fn why(&self) -> String {
+        chain(&self.evidence)
+    }
+}
+
+/// Evidence in one line.
+fn chain(evidence: &[Evidence]) -> String {
+    evidence.iter().map(Evidence::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(of) = &self.of {
+            write!(f, "{of}: ")?;
+        }
+        self.observation.fmt(f)?;
+        self.score.map_or(Ok(()), |score| write!(f, " (score {:.1})", score.0))
+    }
+}
+
+impl Observation {
+    /// What it says first, and the rest where it says more.
+    pub(crate) fn parts(&self) -> (String, Option<String>) {
+        match self {
+            Self::SlowClock {
+                value: Num(clock), expected: Num(peers), reasons, temperature, power, ..
+            } => {
+                let clocks = format!(
+                    "SM clock {} GHz, its peers under load {} GHz ({:.0} %)",
+                    number(clock / 1e9),
+                    number(peers / 1e9),
+                    100.0 * clock / peers
+                );
+                (clocks, Some(held_down(reasons, *temperature, *power)))
+            }
+            Self::LinksDown { nodes, total, at_least, words } => {
+                (links_down(nodes, *total, *at_least), Some(words.clone()))
+            }
+            other => (other.to_string(), None),
+        }
+    }
+}
+
+impl fmt::Display for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SlowClock { .. } | Self::LinksDown { .. } => {
+                let (what, rest) = self.parts();
+                f.write_str(&what)?;
+                rest.map_or(Ok(()), |rest| write!(f, "; {rest}"))
+            }
+            Self::StoppedEarly { step, others } => {
+                write!(f, "stopped at step {step}, the others reached {others}")
+            }
+            Self::NoHeartbeat { seconds } => {
+                write!(f, "no heartbeat for {seconds} s while other ranks send theirs")
+            }
+            Self::AllStopped { ranks, step } => write!(
+                f,
+                "all {ranks} ranks stopped at step {step}: look at the collective, storage or data they share"
+            ),
+            Self::Died { at, words, .. } => write!(f, "died at {at}: {words}"),
+            Self::FailedFirst { at, words, .. } => write!(f, "failed first, at {at}: {words}"),
+            Self::ExporterSilent { since, reason } => {
+                write!(f, "its exporter does not answer since {since}: {reason}")
+            }
+            Self::ExporterLost { source, reason } => {
+                write!(f, "its exporter at {source} does not answer: {reason}")
+            }
+            Self::SourceLost { reason } => f.write_str(reason),
+            Self::RanksSilent => {
+                f.write_str("nothing was heard of its ranks since those of the other nodes began to die")
+            }
+            Self::NodeSilent { lasts } => write!(
+                f,
+                "nothing was heard of the node for {lasts}: its host, its exporter or its driver does \
+                 not answer"
+            ),
+            Self::Fault { fault, .. } => self::fault(fault, f),
+            Self::Shared { places, nodes, first, evidence } => {
+                write!(f, "{places} of {nodes} nodes have it alike, {first} first: {}", chain(evidence))
+            }
+            Self::NoFault { nodes } => {
+                write!(f, "none of {nodes} nodes reported a fault in the ten minutes before")
+            }
+            Self::NothingStandsOut { ranks, devices } => {
+                let compared = match (ranks, devices) {
+                    (ranks, 0) => format!("{ranks} ranks"),
+                    (0, devices) => format!("{devices} GPUs and ports"),
+                    (ranks, devices) => format!("{ranks} ranks and {devices} GPUs and ports"),
+                };
+                write!(
+                    f,
+                    "the whole run slowed alike and none of {compared} stands out: look at data, \
+                     evaluation or software"
+                )
+            }
+            Self::AlertFires { alert } => write!(f, "{alert} fires for it"),
+            Self::Incident { id, kind } => write!(f, "{} ({id})", kind.title()),
+            Self::Reported { words, .. } | Self::Told { words } => f.write_str(words),
+            Self::ComputesLonger { .. }
+            | Self::UnevenWork
+            | Self::SlowestRotates
+            | Self::StageSlower { .. }
+            | Self::OwnLoss { .. }
+            | Self::WaitsForData { .. }
+            | Self::AllWaitForData { .. }
+            | Self::StepsWaitForData
+            | Self::CheckpointOpen
+            | Self::CheckpointSlower
+            | Self::SetUpDifferently { .. }
+            | Self::Setting { .. }
+            | Self::SpikedElsewhere(_)
+            | Self::RateChanged { .. }
+            | Self::LayerOut { .. }
+            | Self::OutOfPlace
+            | Self::LowestEvaluation { .. } => of_run(self, f),
+            Self::Reading { .. }
+            | Self::RowsRemapped { .. }
+            | Self::MemoryErrors { .. }
+            | Self::IdleInCollective
+            | Self::WorksInCollective => of_device(self, f),
+        }
+    }
+}
+
+/// What the run shows.
+fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use Observation as O;
+    match o {
+        O::ComputesLonger { value, others, stage, since_step } => {
+            let stage = stage.map(|stage| format!(" of stage {stage}")).unwrap_or_default();
+            let peers = match others {
+                1 => format!("the other rank{stage}"),
+                n => format!("the other {n} ranks{stage}"),
+            };
+            write!(f, "computes {value} times as long as {peers} since step {since_step}")
+        }
+        O::UnevenWork => f.write_str("many ranks are slow alike: look at how the work is split"),
+        O::SlowestRotates => {
+            f.write_str("the slowest rank changes from step to step: look at the work, not at a host")
+        }
+        O::StageSlower { stage, value } => write!(
+            f,
+            "the ranks of stage {stage} compute {value} times as long as those of the other stages, \
+             and agree with each other: the layers are not evenly partitioned"
+        ),
+        O::OwnLoss { step, value, expected, others, times } => {
+            write!(f, "its own loss was {value} at step {step}, that of the {others} other ranks {expected}")
+                .and_then(|()| match times {
+                    None => Ok(()),
+                    Some(0 | 1) => f.write_str(": replay the batch on another GPU"),
+                    Some(n) => {
+                        write!(f, ", and it was out of line in {n} steps: replay the batch on another GPU")
+                    }
+                })
+        }
+        O::WaitsForData { since_step, value } => write!(
+            f,
+            "waits for data longer than the other ranks since step {since_step}, by {} % of the \
+             compute time of a step: look at its loader and at the storage of its node",
+            number(100.0 * value.0)
+        ),
+        O::AllWaitForData { value, expected } => write!(
+            f,
+            "every rank waits for data {value} s a step, usually {expected} s: look at the loader \
+             and at the storage behind it"
+        ),
+        O::StepsWaitForData => f.write_str("the steps wait for it, and no rank alone"),
+        O::CheckpointOpen => {
+            f.write_str("a checkpoint had begun and did not end: look at the storage that it is written to")
+        }
+        O::CheckpointSlower => f.write_str("it takes longer to write than before"),
+        O::SetUpDifferently { key } => write!(f, "is set up differently: {key}"),
+        O::Setting { key, value, expected, on } => {
+            let (value, expected) = (short(value), short(expected));
+            match on {
+                None => write!(f, "{key} is {value}, elsewhere {expected}"),
+                Some([these, those]) => {
+                    write!(f, "{key} is {value} on {}, {expected} on {}", names(these), names(those))
+                }
+            }
+        }
+        O::SpikedElsewhere(elsewhere) => {
+            write!(f, "{} spiked at the same place in the data", elsewhere.words())
+        }
+        O::RateChanged { step, value, expected, before } => {
+            write!(f, "it went from {expected} to {value} at step {step}, {before} steps before")
+        }
+        O::LayerOut { signal, value, expected, since_step, together, out, layers } => {
+            let others = match (together, out) {
+                (1, 1) => format!("alone of {layers} layers"),
+                (1, n) => format!("before {} others of {layers} layers", n.saturating_sub(1)),
+                (n, _) => format!("farthest of {n} that went in one report, of {layers} layers"),
+            };
+            let out = out_of_line(value.0, expected.0);
+            write!(f, "its {signal} is {out} since step {since_step}, {others}")
+        }
+        O::OutOfPlace => f.write_str("it is out of place as well"),
+        O::LowestEvaluation { name } => write!(f, "evaluation {name} was at its lowest there"),
+        _ => Ok(()),
+    }
+}
+
+/// What a device reads.
+fn of_device(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use Observation as O;
+    match o {
+        O::Reading { vital, value, expected, unit, mean } => {
+            let (unit, mean) = (unit.as_str(), if *mean { " on average" } else { "" });
+            write!(f, "{vital} {value} {unit}{mean}, its peers {expected} {unit}")
+        }
+        O::RowsRemapped { rows, uncorrectable } => {
+            let (noun, verb) = if rows.0 == 1.0 { ("row", "was") } else { ("rows", "were") };
+            let which = if *uncorrectable { "with uncorrectable errors" } else { "of its memory" };
+            write!(f, "{rows} {noun} {which} {verb} remapped today")
+        }
+        O::MemoryErrors { value, expected } => {
+            let usual = if expected.0 < 0.5 { "hardly any".to_owned() } else { number(expected.0.round()) };
+            write!(f, "{value} corrected memory errors within an hour, usually {usual}")
+        }
+        O::IdleInCollective => {
+            f.write_str("is idle while the others spin in a collective: its rank did not come to it")
+        }
+        O::WorksInCollective => {
+            f.write_str("still works while the others spin in a collective: its rank has not come to it")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Why hardware says that it is slow, and how hot and loaded it is.
+fn held_down(reasons: &[String], temperature: Option<Num>, power: Option<[Num; 2]>) -> String {
+    let mut words = if reasons.is_empty() {
+        "the driver gives no reason".to_owned()
+    } else {
+        let reasons: Vec<String> = reasons.iter().map(|r| r.replace('_', " ")).collect();
+        format!("held down by {}", reasons.join(", "))
+    };
+    if let Some(t) = temperature {
+        words = format!("{words}, {t} °C");
+    }
+    if let Some([power, limit]) = power {
+        words = format!("{words}, {power} of {limit} W");
+    }
+    words
+}
+
+fn fault(fault: &Fault, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let title = fault.title();
+    match &fault.said {
+        Said::Nothing => f.write_str(&title),
+        Said::Named { name, hint: Some(hint) } => write!(f, "{title}, {name}: {hint}"),
+        Said::Named { name, hint: None } => write!(f, "{title}: {name}"),
+        Said::Sentence { text, titled: false } if fault.topic == Topic::Xid => write!(f, "{title}: {text}"),
+        Said::Sentence { text, .. } => f.write_str(text),
+    }
+}
+
+fn links_down(nodes: &[String], total: u64, at_least: bool) -> String {
+    let mut names = nodes.join(", ");
+    let more = total.saturating_sub(nodes.len() as u64);
+    if at_least {
+        names.push_str(" and others");
+    } else if more > 0 {
+        names = format!("{names} and {more} more");
+    }
+    let or_more = if at_least { " or more" } else { "" };
+    format!("links of {total}{or_more} nodes ({names}): look at the switch or cable that they share")
+}
+
+/// How far a value is from its usual one.
+pub fn out_of_line(value: f64, expected: f64) -> String {
+    if !value.is_finite() {
+        return number(value);
+    }
+    format!("{} ({}x its usual {})", number(value), number(value / expected), number(expected))
+}
+
+/// A value that is not too long to be read.
+pub fn short(value: &str) -> String {
+    if value.chars().count() <= VALUE_MAX {
+        return value.to_owned();
+    }
+    value.chars().take(VALUE_MAX - 1).chain(['…']).collect()
+}
+
+/// The first of them by name.
+pub fn names<S: AsRef<str>>(nodes: &[S]) -> String {
+    let mut names = nodes.iter().take(NAMED).map(AsRef::as_ref).collect::<Vec<&str>>().join(", ");
+    let more = nodes.len().saturating_sub(NAMED);
+    if more > 0 {
+        names = format!("{names} and {more} more node{}", if more == 1 { "" } else { "s" });
+    }
+    names
+}
+
+impl fmt::Display for Num {
+    /// Four significant digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&number(self.0))
+    }
+}

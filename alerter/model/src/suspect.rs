@@ -1,0 +1,95 @@
+//! Whom to look at first, and why.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::evidence::{Evidence, Observation};
+use crate::number::Num;
+use crate::target::Target;
+use crate::time::Ts;
+
+/// Someone or something to look at first, with what speaks against it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Suspect {
+    pub target: Target,
+    pub evidence: Vec<Evidence>,
+}
+
+impl Suspect {
+    pub fn new(target: Target, observation: Observation) -> Self {
+        Self { target, evidence: vec![observation.into()] }
+    }
+
+    /// Whether all that `other` says of its target in a row is said here too.
+    pub fn says(&self, other: &Self) -> bool {
+        let (had, told) = (&self.evidence, &other.evidence);
+        let [first, .., last] = told.as_slice() else {
+            return told.first().is_none_or(|one| had.iter().any(|had| one.is_known_from(had)));
+        };
+        had.windows(told.len()).any(|window| {
+            let middle = 1..told.len() - 1;
+            let same = |(a, b): (&Evidence, &Evidence)| a.is_like(b);
+            window.iter().zip(told).enumerate().all(|(i, (had, one))| match i {
+                0 => first.is_known_from(had) && one.score.is_none() == had.score.is_none(),
+                i if middle.contains(&i) => same((one, had)),
+                _ => last.is_known_from(had) && last.of == had.of,
+            })
+        })
+    }
+
+    /// The same as it was weighed.
+    pub fn weighed(mut self, since: Option<Ts>, strength: Option<Num>) -> Self {
+        for e in &mut self.evidence {
+            (e.since, e.strength) = (since, strength);
+        }
+        self
+    }
+
+    /// The same with the score that it came to.
+    pub fn scored(mut self, score: f64) -> Self {
+        if let Some(last) = self.evidence.last_mut() {
+            last.score = Some(Num(score));
+        }
+        self
+    }
+
+    /// Takes over what speaks against another target of the same place, unless that is known.
+    pub fn join(&mut self, other: Self) {
+        let Self { target, evidence } = other;
+        let own = |had: &&Evidence| had.of.is_none();
+        let known = |e: &Evidence| self.evidence.iter().filter(own).any(|had| e.is_known_from(had));
+        if evidence.iter().all(known) {
+            return;
+        }
+        let of = (target != self.target).then_some(target);
+        self.evidence.extend(evidence.into_iter().map(|e| Evidence { of: e.of.or_else(|| of.clone()), ..e }));
+    }
+
+    /// What speaks against it came with these observations, whatever they were weighed as.
+    pub fn observations(&self) -> impl Iterator<Item = &Observation> {
+        self.evidence.iter().map(|e| &e.observation)
+    }
+}
+
+/// For people, with the words; for the engine's state, as it is.
+impl Serialize for Suspect {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            target: &'a Target,
+            what: String,
+            why: String,
+            evidence: &'a [Evidence],
+        }
+        #[derive(Serialize)]
+        struct Stored<'a> {
+            target: &'a Target,
+            evidence: &'a [Evidence],
+        }
+        let Self { target, evidence } = self;
+        if s.is_human_readable() {
+            Shown { target, what: self.what(), why: self.why(), evidence }.serialize(s)
+        } else {
+            Stored { target, evidence }.serialize(s)
+        }
+    }
+}
