@@ -165,6 +165,15 @@ impl Observation {
     }
 }
 
+/// What was compared with one another.
+fn compared(ranks: u64, devices: u64) -> String {
+    match (ranks, devices) {
+        (ranks, 0) => format!("{ranks} ranks"),
+        (0, devices) => format!("{devices} GPUs and ports"),
+        (ranks, devices) => format!("{ranks} ranks and {devices} GPUs and ports"),
+    }
+}
+
 impl fmt::Display for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -207,18 +216,11 @@ impl fmt::Display for Observation {
             Self::NoFault { nodes } => {
                 write!(f, "none of {nodes} nodes reported a fault in the ten minutes before")
             }
-            Self::NothingStandsOut { ranks, devices } => {
-                let compared = match (ranks, devices) {
-                    (ranks, 0) => format!("{ranks} ranks"),
-                    (0, devices) => format!("{devices} GPUs and ports"),
-                    (ranks, devices) => format!("{ranks} ranks and {devices} GPUs and ports"),
-                };
-                write!(
-                    f,
-                    "the whole run slowed alike and none of {compared} stands out: look at data, \
-                     evaluation or software"
-                )
-            }
+            Self::NothingStandsOut { ranks, devices } => write!(
+                f,
+                "the whole run slowed alike and none of {} stands out: look at data, evaluation or software",
+                compared(*ranks, *devices)
+            ),
             Self::AlertFires { alert } => write!(f, "{alert} fires for it"),
             Self::Incident { id, kind } => write!(f, "{} ({id})", kind.title()),
             Self::Reported { words, .. } | Self::Told { words } => f.write_str(words),
